@@ -1,0 +1,58 @@
+"""gpupipe: one YAML file for image loading, on DALI's GPU and CPU back ends.
+
+import gpupipe
+
+for batch in gpupipe.load("configs/lfw.yaml"):
+    batch["image"], batch["label"]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpupipe.errors import (
+        ConfigError,
+        DataError,
+        DeviceError,
+        EngineError,
+        FetchError,
+        GpupipeError,
+        SampleError,
+        ShapeError,
+        StateError,
+        TooManyBadError,
+    )
+    from gpupipe.loader import Loader, load
+
+__version__ = "0.1.0"
+
+_HOMES = {"load": "gpupipe.loader", "Loader": "gpupipe.loader"}
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "DeviceError",
+    "EngineError",
+    "FetchError",
+    "GpupipeError",
+    "Loader",
+    "SampleError",
+    "ShapeError",
+    "StateError",
+    "TooManyBadError",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `import gpupipe` itself imports neither torch nor DALI."""
+    if name not in __all__:
+        raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES.get(name, "gpupipe.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

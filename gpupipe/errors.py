@@ -1,0 +1,87 @@
+"""Every exception that gpupipe raises.
+
+GpupipeError
+├── ConfigError          a YAML file, an override or an argument is wrong; holds every Problem found   (also ValueError)
+├── DeviceError          the device or engine that was asked for is not there
+├── FetchError           a data set could not be downloaded or unpacked
+├── StateError           a state_dict belongs to other data, another pipeline or another seed
+├── EngineError          an engine failed, and no single sample is to blame
+└── DataError            the samples themselves
+    ├── SampleError      one sample cannot be read or decoded; has `.path` and `.reason`
+    ├── ShapeError       samples of one batch differ in shape
+    └── TooManyBadError  more samples were skipped than `loader.max_bad` allows
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class GpupipeError(Exception):
+    """The base of all errors of gpupipe: catch this one to catch them all."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a configuration: `where` is `file:line:column` (or the override), `what` says what to write instead."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class ConfigError(GpupipeError, ValueError):
+    """One or more mistakes in a configuration; `.problems` holds all of them, in the order of the file."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+class DeviceError(GpupipeError):
+    """The device or engine that was asked for is not there."""
+
+
+class FetchError(GpupipeError):
+    """A data set could not be downloaded or unpacked."""
+
+
+class StateError(GpupipeError):
+    """A state_dict belongs to other data, another pipeline or another seed."""
+
+
+class EngineError(GpupipeError):
+    """An engine failed, and no single sample is to blame."""
+
+
+class DataError(GpupipeError):
+    """Something is wrong with the samples themselves."""
+
+
+class SampleError(DataError):
+    """One sample cannot be read, decoded or put through the pipeline."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}; set loader.on_error=skip to leave such samples out and go on")
+
+
+class ShapeError(DataError):
+    """Samples of one batch differ in shape, so they cannot be stacked into one tensor."""
+
+
+class TooManyBadError(DataError):
+    """More samples were skipped than `loader.max_bad` allows."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the nearest of the known names, else a list of them; empty where nothing is known."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; known: {', '.join(names)}" if names else ""
