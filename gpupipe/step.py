@@ -1,0 +1,174 @@
+"""What a step is, and where steps are found.
+
+A step is a frozen pydantic model whose fields are the parameters in the YAML, under torchvision v2's names and defaults. It states
+
+    lanes            how many uniform draws a sample takes
+    sample(u)        how draws become parameters (NumPy, a whole batch at a time): the one place where chance enters
+    spec(given)      how it changes shape, dtype and layout, or why it cannot follow what came before
+    dali(image, p)   its work on a DALI image;  p[name] is a DataNode
+    torch(image, p)  the same work on a tensor (C, H, W);  p[name] is a NumPy scalar or row
+
+Formulas over p and the size of an image are written once, in arithmetic that a DataNode, an int and a float all understand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+
+from gpupipe.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Params = Mapping[str, Any]
+FLOATS = ("float16", "float32", "bfloat16")
+GROUP = "gpupipe.steps"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What flows between two steps: one sample of one field.
+
+    `height`, `width` and `channels` are None where they differ from sample to sample. `at_least` is the least (height, width)
+    that is certain. `encoded` means the bytes of an image file; a decoded sample has layout HWC in DALI and CHW in torch.
+    """
+
+    encoded: bool = True
+    height: int | None = None
+    width: int | None = None
+    channels: int | None = None
+    dtype: str = "uint8"
+    at_least: tuple[int, int] = (1, 1)
+
+    def __str__(self) -> str:
+        if self.encoded:
+            return "encoded bytes"
+        shape = ", ".join("?" if n is None else str(n) for n in (self.channels, self.height, self.width))
+        return f"({shape}) {self.dtype}"
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) where every sample has the same, else None."""
+        return None if self.height is None or self.width is None else (self.height, self.width)
+
+
+class Refused(Exception):
+    """A step cannot follow what came before; the message says why and what to write instead."""
+
+
+class DaliImage(Protocol):
+    """An image in a DALI graph under construction, as a step sees it. The engine's own class defers work so that it can fuse.
+
+    Points, sizes and windows are float64 DataNodes of shape (2,), one value a sample, or pairs of numbers; [height, width] and
+    [top, left] in pixels unless a name says otherwise.
+    """
+
+    device: Literal["cpu", "gpu"]
+    spec: Spec
+
+    @property
+    def size(self) -> Any:
+        """[height, width] as it is now: a DataNode."""
+
+    @property
+    def width_height(self) -> Any:
+        """The same as [width, height], for formulas in x and y."""
+
+    @property
+    def pixels(self) -> Any:
+        """The image as a DataNode, layout HWC, with all that was deferred carried out."""
+
+    def replace(self, op: str, node: Any) -> None:
+        """Put `node` (HWC), made of `pixels` by the DALI operator `op`, in the image's place."""
+
+    def decode(self, mode: str, apply_exif_orientation: bool) -> None:
+        """Decode to "rgb" or "gray", uint8."""
+
+    def crop(self, anchor: Any, shape: Any, fill: tuple[float, ...] | None = None) -> None:
+        """Cut a window. Outside the image is `fill`; an error at run time where `fill` is None."""
+
+    def pad(self, before: Any, after: Any, mode: str) -> None:
+        """Add [top, left] and [bottom, right] pixels made of the image itself: mode "edge", "reflect" or "symmetric"."""
+
+    def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
+        """Resample to `shape`."""
+
+    def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
+        """Mirror where the given int32 number is 1."""
+
+    def warp(self, linear: Any, source: Any, output: Any, interpolation: str, fill: tuple[float, ...], shape: Any = None) -> None:
+        """Resample: the output pixel at x lies at linear @ (x - output) + source. Points are [x, y] with pixel corners at
+        integers, linear is (2, 2), `shape` [height, width] of the output (the image's own by default)."""
+
+    def to_dtype(self, dtype: str, scale: bool) -> None:
+        """Convert; `scale` maps the range of integers to 0 to 1 and back."""
+
+    def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """(x - mean) / std, one number a channel."""
+
+
+class Step(pydantic.BaseModel):
+    """The base of all steps; see the head of this module."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    lanes: ClassVar[int] = 0
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Parameters from draws. u: float64 (B, lanes) in [0, 1). Returns arrays whose first axis is B, by name."""
+        return {}
+
+    def spec(self, given: Spec) -> Spec:
+        """What comes out where `given` goes in. Raises Refused."""
+        return given
+
+    def dali(self, image: DaliImage, p: Params) -> None:
+        raise NoLowering(f"{type(self).__name__} has no DALI lowering")
+
+    def torch(self, image: Tensor, p: Params) -> Tensor:
+        raise NoLowering(f"{type(self).__name__} has no torch lowering")
+
+
+class NoLowering(Exception):
+    """A step cannot run on this kind of engine."""
+
+
+def decoded(given: Spec) -> Spec:
+    """`given` itself; raises Refused where it is not decoded yet."""
+    if given.encoded:
+        raise Refused("it works on pixels, but what reaches it are encoded bytes: write a 'decode' step before it")
+    return given
+
+
+def names() -> list[str]:
+    """The names of all steps that can be used: the built-in ones and those of installed plugins."""
+    package = importlib.import_module("gpupipe.steps")
+    builtin = {m.name for m in pkgutil.iter_modules(package.__path__)}
+    return sorted(builtin | {e.name for e in entry_points(group=GROUP)})
+
+
+def find(name: str) -> type[Step]:
+    """The class of the step called `name`: `gpupipe/steps/NAME.py`, else the entry point NAME in the group `gpupipe.steps`.
+
+    Raises KeyError with a message that suggests the nearest name.
+    """
+    if name.isidentifier() and importlib.util.find_spec(f"gpupipe.steps.{name}"):
+        module = importlib.import_module(f"gpupipe.steps.{name}")
+        return getattr(module, _camel(name))  # type: ignore[no-any-return]  # every built-in file holds one class of its name
+    for entry in entry_points(group=GROUP, name=name):
+        return entry.load()  # type: ignore[no-any-return]  # a plugin's word; Step's own checks follow
+    raise KeyError(f"unknown step '{name}'{did_you_mean(name, names())}")
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))

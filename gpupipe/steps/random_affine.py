@@ -1,0 +1,80 @@
+"""random_affine: rotation, translation, scaling and shear about the centre."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from gpupipe.arithmetic import affine_inverse, cast, round_half_up, vector
+from gpupipe.parameters import Degrees, Fill, Point, PositiveRange, Probability, Resampling
+from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+
+
+def _shear(value: Any) -> Any:
+    """torchvision's short forms: a number a or [a] is x in [-a, a]; [a, b] is x in [a, b]; y is sheared only by four numbers."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return (-value, value, 0.0, 0.0)
+    return (*value, 0.0, 0.0) if isinstance(value, (list, tuple)) and len(value) == 2 else value
+
+
+class RandomAffine(Step):
+    """torchvision.transforms.v2.RandomAffine.
+
+    degrees: the angle, clockwise: one number a for [-a, a], or [least, most].
+    translate: the largest shift as a share of the [width, height], 0 to 1; the shift is rounded to whole pixels.
+    scale: [least, most] factor.
+    shear: degrees: a for x in [-a, a]; [a, b] for x; [a, b, c, d] for x in [a, b] and y in [c, d].
+    fill: what is outside the image, 0 to 255: a number, or one a channel.
+    center: [x, y] in pixels from the top left corner; the image's centre by default.
+    """
+
+    degrees: Degrees
+    translate: tuple[Probability, Probability] | None = None
+    scale: PositiveRange | None = None
+    shear: Annotated[tuple[float, float, float, float], BeforeValidator(_shear)] | None = Field(default=None)
+    interpolation: Resampling = "nearest"
+    fill: Fill = (0.0,)
+    center: Point | None = None
+
+    lanes: ClassVar[int] = 6
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """angle (B,), shear (B, 2) in degrees; scale (B,); translate (B, 2), [x, y], shares of the size, -1 to 1;
+        linear (B, 2, 2), the part of the inverse matrix that follows from them."""
+        angle = _between(self.degrees, u[:, 0])
+        reach = np.array(self.translate or (0.0, 0.0))
+        translate = (2.0 * u[:, 1:3] - 1.0) * reach
+        scale = _between(self.scale or (1.0, 1.0), u[:, 3])
+        low_x, high_x, low_y, high_y = self.shear or (0.0, 0.0, 0.0, 0.0)
+        shear = np.stack([_between((low_x, high_x), u[:, 4]), _between((low_y, high_y), u[:, 5])], -1)
+        linear = affine_inverse(angle, scale, shear[:, 0], shear[:, 1])
+        return {"angle": angle, "translate": translate, "scale": scale, "shear": shear, "linear": linear}
+
+    def spec(self, given: Spec) -> Spec:
+        return decoded(given)
+
+    def shift(self, p: Params, width_height: Any) -> Any:
+        """[x, y] in whole pixels."""
+        return round_half_up(p["translate"] * width_height)
+
+    def dali(self, image: DaliImage, p: Params) -> None:
+        size = image.width_height
+        center = vector(size, *self.center) if self.center else size * 0.5
+        shift = self.shift(p, size) if self.translate else vector(size, 0.0, 0.0)
+        image.warp(p["linear"], center, center + shift, self.interpolation, self.fill)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import InterpolationMode
+        from torchvision.transforms.v2 import functional as F
+
+        shift = cast(self.shift(p, np.array(image.shape[:-3:-1], np.float64)), "int64").tolist()
+        mode = InterpolationMode(self.interpolation)
+        center = list(self.center) if self.center else None
+        return F.affine(image, float(p["angle"]), shift, float(p["scale"]), p["shear"].tolist(), mode, list(self.fill), center)
+
+
+def _between(bounds: tuple[float, float], u: NDArray[np.float64]) -> NDArray[np.float64]:
+    return bounds[0] + u * (bounds[1] - bounds[0])

@@ -1,0 +1,66 @@
+"""random_rotation: by an angle, about the centre."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.arithmetic import affine_inverse, floor, stack, vector
+from gpupipe.parameters import Degrees, Fill, Point, Resampling
+from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+
+
+class RandomRotation(Step):
+    """torchvision.transforms.v2.RandomRotation.
+
+    degrees: the angle, counter-clockwise: one number a for [-a, a], or [least, most].
+    expand: make the image large enough to hold all of the turned one (it then differs in size from sample to sample).
+    center: [x, y] in pixels from the top left corner; the image's centre by default.
+    fill: what is outside the image, 0 to 255: a number, or one a channel.
+    """
+
+    degrees: Degrees
+    interpolation: Resampling = "nearest"
+    expand: bool = False
+    center: Point | None = None
+    fill: Fill = (0.0,)
+
+    lanes: ClassVar[int] = 1
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """angle (B,) in degrees; linear (B, 2, 2), the inverse matrix; extent, its absolute values, which `expand` needs."""
+        angle = self.degrees[0] + u[:, 0] * (self.degrees[1] - self.degrees[0])
+        zero = np.zeros_like(angle)
+        linear = affine_inverse(-angle, zero + 1.0, zero, zero)
+        return {"angle": angle, "linear": linear, "extent": np.abs(linear)}
+
+    def spec(self, given: Spec) -> Spec:
+        decoded(given)
+        return replace(given, height=None, width=None) if self.expand else given
+
+    def expanded(self, p: Params, width_height: Any) -> Any:
+        """[width, height] of what holds the whole turned image (torchvision's _compute_affine_output_size)."""
+        half = width_height * 0.5
+        reach = p["extent"][:, 0] * half[0] + p["extent"][:, 1] * half[1]
+        return floor((half + reach) * -1.0) * -1.0 - floor(half - reach)
+
+    def dali(self, image: DaliImage, p: Params) -> None:
+        size = image.width_height
+        center = vector(size, *self.center) if self.center else size * 0.5
+        if not self.expand:
+            image.warp(p["linear"], center, center, self.interpolation, self.fill)
+            return
+        grown = self.expanded(p, size)
+        shape = stack(grown[1], grown[0])
+        image.warp(p["linear"], center, center + (grown - size) * 0.5, self.interpolation, self.fill, shape)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import InterpolationMode
+        from torchvision.transforms.v2 import functional as F
+
+        mode = InterpolationMode(self.interpolation)
+        center = list(self.center) if self.center else None
+        return F.rotate(image, float(p["angle"]), mode, self.expand, center, list(self.fill))

@@ -1,0 +1,37 @@
+"""random_vertical_flip: swap top and bottom, or leave as it is."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.parameters import Probability
+from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+
+
+class RandomVerticalFlip(Step):
+    """torchvision.transforms.v2.RandomVerticalFlip.
+
+    p: the probability of a flip, 0 to 1.
+    """
+
+    p: Probability = 0.5
+
+    lanes: ClassVar[int] = 1
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """flip: 1 or 0."""
+        return {"flip": (u[:, 0] < self.p).astype(np.int32)}
+
+    def spec(self, given: Spec) -> Spec:
+        return decoded(given)
+
+    def dali(self, image: DaliImage, p: Params) -> None:
+        image.flip(vertical=p["flip"])
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import functional as F
+
+        return F.vertical_flip(image) if p["flip"] else image

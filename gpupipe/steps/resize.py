@@ -1,0 +1,68 @@
+"""resize: to a fixed size, or the shorter side to a length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import model_validator
+
+from gpupipe.arithmetic import shorter_side
+from gpupipe.parameters import Interpolation, Side, Size
+from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+
+
+class Resize(Step):
+    """torchvision.transforms.v2.Resize.
+
+    size: one number sets the shorter side and keeps the aspect ratio; [height, width] sets both. In pixels.
+    max_size: the longer side is at most this; only with one number as size.
+    antialias: low-pass before shrinking. bicubic needs it: without it torchvision takes another cubic (a = -0.75) than DALI (-0.5).
+    """
+
+    size: Side | Size
+    interpolation: Interpolation = "bilinear"
+    max_size: Side | None = None
+    antialias: bool = True
+
+    @model_validator(mode="after")
+    def _max_size_goes_with_one_number(self) -> Resize:
+        if self.max_size is not None and (not isinstance(self.size, int) or self.max_size <= self.size):
+            raise ValueError("max_size goes with one number as size, and must be larger than it")
+        return self
+
+    @model_validator(mode="after")
+    def _bicubic_is_antialiased(self) -> Resize:
+        if self.interpolation == "bicubic" and not self.antialias:
+            raise ValueError("bicubic without antialias differs between DALI and torchvision: set antialias: true, or take bilinear")
+        return self
+
+    def spec(self, given: Spec) -> Spec:
+        decoded(given)
+        if isinstance(self.size, tuple):
+            return replace(given, height=self.size[0], width=self.size[1], at_least=self.size)
+        if given.size:
+            height, width = (int(n) for n in self.shape(np.array(given.size, np.float64)))
+            return replace(given, height=height, width=width, at_least=(height, width))
+        least = (1, 1) if self.max_size else (self.size, self.size)
+        return replace(given, height=None, width=None, at_least=least)
+
+    def shape(self, size: Any) -> Any:
+        """[height, width] of what comes out of an image of `size` = [height, width]."""
+        assert isinstance(self.size, int)
+        return shorter_side(size, self.size, self.max_size)
+
+    def dali(self, image: DaliImage, p: Params) -> None:
+        if isinstance(self.size, tuple):
+            image.resize(self.size, self.interpolation, self.antialias)
+        else:
+            image.resize(self.shape(image.size), self.interpolation, self.antialias)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import InterpolationMode
+        from torchvision.transforms.v2 import functional as F
+
+        size = [self.size] if isinstance(self.size, int) else list(self.size)
+        mode = InterpolationMode(self.interpolation)
+        return F.resize(image, size, mode, max_size=self.max_size, antialias=self.antialias)
