@@ -1,0 +1,161 @@
+"""Which samples make which batch: a pure function of (seed, epoch, position, rank, world size)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe import draws
+from gpupipe.errors import ConfigError, Problem, StateError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One batch of one rank.
+
+    ids: int64 (B,), rows of the index. end: the samples of the epoch that all ranks have had after it. last: it ends the epoch.
+    """
+
+    epoch: int
+    ids: NDArray[np.int64]
+    end: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How `total` samples are dealt out in equal steps to `world_size` ranks, none of them ever without a sample.
+
+    All batches are full but the last. With "partial" the last step deals out what is left as evenly as it can; where a rank would
+    get nothing, the ranks that are behind give one sample of the step before to it. With "drop" what is left is not delivered, with
+    "pad" it is filled up with samples from the start.
+    """
+
+    total: int
+    batch_size: int
+    world_size: int
+    last_batch: str
+
+    @property
+    def steps(self) -> int:
+        everyone = self.batch_size * self.world_size
+        return self.total // everyone if self.last_batch == "drop" else -(-self.total // everyone)
+
+    def sizes(self, step: int) -> NDArray[np.int64]:
+        """The batch size of every rank at a step, int64 (world_size,)."""
+        full = np.full(self.world_size, self.batch_size, np.int64)
+        if self.last_batch != "partial" or step < self.steps - 2:
+            return full
+        shares = self._shares() - (self.steps - 1) * self.batch_size
+        short = shares < 1
+        return np.maximum(shares, 1) if step == self.steps - 1 else full - short
+
+    def start(self, step: int) -> int:
+        """How many samples all ranks have had before a step."""
+        return step * self.batch_size * self.world_size - (self._borrowed() if step == self.steps - 1 and step > 0 else 0)
+
+    def _shares(self) -> NDArray[np.int64]:
+        """The samples of every rank."""
+        each, rest = divmod(self.total, self.world_size)
+        return each + (np.arange(self.world_size) < rest)
+
+    def _borrowed(self) -> int:
+        if self.last_batch != "partial":
+            return 0
+        return int((self._shares() - (self.steps - 1) * self.batch_size < 1).sum())
+
+    def problem(self) -> str:
+        """Why these samples cannot be dealt out so, or ""."""
+        ranks, everyone = f"{self.world_size} ranks", self.batch_size * self.world_size
+        if self.last_batch == "drop" and self.total < everyone:
+            return f"{self.total} samples make no full batch of {self.batch_size} on {ranks}: make batch_size smaller, or set last_batch: partial"
+        if self.last_batch == "partial" and self.total < self.world_size:
+            return f"{self.total} samples cannot give each of {ranks} one: use fewer ranks, or set last_batch: pad"
+        if self.last_batch == "partial" and self.batch_size == 1 and self.total % self.world_size:
+            return f"{self.total} samples one at a time cannot give {ranks} equal steps: set batch_size above 1, or last_batch: drop or pad"
+        return ""
+
+
+class Sampler:
+    """The order of every epoch, and where in it the loader is."""
+
+    def __init__(self, count: int, batch_size: int, *, shuffle: bool, seed: int, last_batch: str, rank: int = 0, world_size: int = 1) -> None:
+        """Raises ConfigError where `count` samples cannot be dealt out so that every rank has equal steps and no empty batch."""
+        self.count, self.batch_size, self.shuffle, self.seed = count, batch_size, shuffle, seed
+        self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
+        self._epoch, self._position = 0, 0
+        problem = self._layout(0).problem()
+        if problem:
+            raise ConfigError([Problem("loader", problem)])
+
+    def __len__(self) -> int:
+        """Batches that a whole epoch has on this rank."""
+        return self._layout(0).steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration delivers."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """The samples of that epoch, counted over all ranks, that the next iteration leaves out, being delivered already."""
+        return self._position
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration deliver `epoch`: all of it, or the rest of it where a loaded state stands in the middle of it."""
+        if epoch != self._epoch:
+            self._epoch, self._position = epoch, 0
+
+    def begin(self) -> Iterator[Plan]:
+        """The plans of the next epoch, or of the rest of it; the epoch after it is then the next."""
+        epoch, position = self._epoch, self._position
+        self._epoch, self._position = epoch + 1, 0
+        return self._plans(epoch, position)
+
+    def state_after(self, plan: Plan) -> dict[str, Any]:
+        """What `load_state` takes to go on behind a batch; behind the last of an epoch, with the next epoch."""
+        if plan.last:
+            return {"seed": self.seed, "epoch": plan.epoch + 1, "position": 0}
+        return {"seed": self.seed, "epoch": plan.epoch, "position": plan.end}
+
+    def state(self) -> dict[str, Any]:
+        """What `load_state` takes to begin where the next iteration begins."""
+        return {"seed": self.seed, "epoch": self._epoch, "position": self._position}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on where the state was made, also with another batch size or world size: what is left of the epoch is dealt out anew.
+
+        Raises StateError where the state belongs to another seed, or what is left cannot be dealt out.
+        """
+        epoch, position = state["epoch"], state["position"]
+        if state["seed"] != self.seed:
+            raise StateError(f"the state was made with seed {state['seed']}, and this loader has seed {self.seed}: set loader.seed={state['seed']}")
+        if not 0 <= position <= self.count:
+            raise StateError(f"the state stands at sample {position} of an epoch, and this data set has {self.count}")
+        if self._layout(position).steps == 0:
+            epoch, position = epoch + 1, 0
+        problem = self._layout(position).problem()
+        if problem:
+            raise StateError(f"what is left of the epoch cannot be dealt out: {problem}")
+        self._epoch, self._position = epoch, position
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """All ids in the order of an epoch, int64 (count,)."""
+        return draws.permutation(self.seed, epoch, self.count) if self.shuffle else np.arange(self.count, dtype=np.int64)
+
+    def _layout(self, position: int) -> Layout:
+        return Layout(self.count - position, self.batch_size, self.world_size, self.last_batch)
+
+    def _plans(self, epoch: int, position: int) -> Iterator[Plan]:
+        order, layout = self.order(epoch), self._layout(position)
+        for step in range(layout.steps):
+            sizes = layout.sizes(step)
+            start = position + layout.start(step)
+            mine = start + int(sizes[: self.rank].sum())
+            places = np.arange(mine, mine + sizes[self.rank]) % self.count
+            yield Plan(epoch, order[places], start + int(sizes.sum()), step == layout.steps - 1)

@@ -1,0 +1,160 @@
+"""What a source is, the index that it builds, and where sources are found.
+
+A source says which samples exist and where their bytes are. It answers with an Index: a table with one row a sample, held in
+memory-mapped arrays, so that ten million rows open in a moment and cost no Python objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import pkgutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+
+from gpupipe.errors import did_you_mean
+
+GROUP = "gpupipe.sources"
+_MAGIC = b"gpupipe-index-1\n"
+_ALIGNMENT = 64
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, how much of it is done, and how much there is (None: not known)."""
+
+
+def quiet(what: str, done: int, total: int | None) -> None:
+    """The Progress that shows nothing."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """The samples of a data set. Row i: the file at `root`/path, and its label.
+
+    names: uint8 (bytes,), all paths relative to `root` behind one another; ends: int64 (N,), where each ends in `names`.
+    labels: int64 (N,), numbers of `classes`.
+    fingerprint: a hash of the paths and labels: what makes two data sets the same for a resume.
+    note: what every output must say of this data ("stand-in data, not LFW"), or empty.
+    """
+
+    root: str
+    names: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    classes: list[str]
+    fingerprint: str
+    note: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, i: int) -> str:
+        """The whole path of row i."""
+        return os.path.join(self.root, os.fsdecode(self._name(i)))
+
+    def encoded_paths(self, ids: Iterable[int]) -> list[NDArray[np.uint8]]:
+        """Whole paths as the byte arrays that DALI's io.file.read takes, one a sample."""
+        root = os.fsencode(self.root) + b"/"
+        return [np.frombuffer(root + self._name(i), np.uint8) for i in ids]
+
+    def _name(self, i: int) -> bytes:
+        return self.names[self.ends[i - 1] if i else 0 : self.ends[i]].tobytes()
+
+
+def build(root: str, paths: Sequence[str], labels: NDArray[np.int64], classes: list[str], extra: dict[str, Any] | None = None) -> Index:
+    """An index in memory of `paths` relative to `root`."""
+    encoded = [os.fsencode(p) for p in paths]
+    names = np.frombuffer(b"".join(encoded), np.uint8)
+    ends = np.cumsum([len(e) for e in encoded], dtype=np.int64)
+    return Index(root, names, ends, labels, classes, _fingerprint(names, ends, labels, classes), extra=extra or {})
+
+
+def _fingerprint(names: NDArray[np.uint8], ends: NDArray[np.int64], labels: NDArray[np.int64], classes: list[str]) -> str:
+    digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
+    for array in (names, ends, labels):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def save(index: Index, path: Path) -> None:
+    """Write the index as one file, whole or not at all."""
+    arrays: dict[str, NDArray[Any]] = {"names": index.names, "ends": index.ends, "labels": index.labels}
+    header: dict[str, Any] = {"root": index.root, "classes": index.classes, "fingerprint": index.fingerprint, "extra": index.extra}
+    header["arrays"] = {name: [a.dtype.str, len(a)] for name, a in arrays.items()}
+    text = json.dumps(header).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    making = path.with_name(f"{path.name}.{os.getpid()}")
+    with making.open("wb") as f:
+        f.write(_MAGIC + len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            f.write(b"\0" * (-f.tell() % _ALIGNMENT))
+            array.tofile(f)
+    making.replace(path)
+
+
+def open_saved(path: Path) -> Index | None:
+    """The index in a file, memory-mapped; None where there is none, or it is of another version."""
+    try:
+        with path.open("rb") as f:
+            if f.read(len(_MAGIC)) != _MAGIC:
+                return None
+            header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+            place = f.tell()
+    except (OSError, ValueError):
+        return None
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, (dtype, length) in header["arrays"].items():
+        place += -place % _ALIGNMENT
+        arrays[name] = np.memmap(path, dtype, "r", place, (length,)) if length else np.empty(0, dtype)
+        place += arrays[name].nbytes
+    columns = (arrays["names"], arrays["ends"], arrays["labels"])
+    return Index(header["root"], *columns, header["classes"], header["fingerprint"], extra=header["extra"])
+
+
+class Source(pydantic.BaseModel):
+    """The base of all sources: a frozen model of what stands under `data:` in the YAML, beside `source: NAME`."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str]
+
+    def index(self, progress: Progress = quiet) -> Index:
+        """The samples, from the cached index where it still holds, else scanned. May fetch the data first.
+
+        Raises DataError where there is nothing to read, FetchError where fetching failed.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must build an index")
+
+    def absent(self) -> str:
+        """Why the data is not there yet ("... will be fetched"), or "" where it is."""
+        return ""
+
+
+def names() -> list[str]:
+    """The names of all sources: the built-in ones and those of installed plugins."""
+    package = importlib.import_module("gpupipe.sources")
+    builtin = {m.name for m in pkgutil.iter_modules(package.__path__)}
+    return sorted(builtin | {e.name for e in entry_points(group=GROUP)})
+
+
+def find(name: str) -> type[Source]:
+    """The class of the source called `name`: `gpupipe/sources/NAME.py`, else the entry point NAME in the group `gpupipe.sources`.
+
+    Raises KeyError with a message that suggests the nearest name.
+    """
+    if name.isidentifier() and importlib.util.find_spec(f"gpupipe.sources.{name}"):
+        module = importlib.import_module(f"gpupipe.sources.{name}")
+        return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]
+    for entry in entry_points(group=GROUP, name=name):
+        return entry.load()  # type: ignore[no-any-return]
+    raise KeyError(f"unknown source '{name}'{did_you_mean(name, names())}")
