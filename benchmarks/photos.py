@@ -1,0 +1,62 @@
+"""JPEG sets for the benchmarks, cut from real photographs (never from ramps or noise: a decoder's cost depends on the content)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def photographs() -> list[Path]:
+    """The real photographs: the folder GPUPIPE_PHOTOS, else shared/data/photos beside this checkout.
+
+    Raises FileNotFoundError, saying what to set, where there is none.
+    """
+    folder = Path(os.environ.get("GPUPIPE_PHOTOS", REPOSITORY.parent / "shared" / "data" / "photos"))
+    found = sorted(folder.glob("*/*.jpg"))
+    if not found:
+        raise FileNotFoundError(f"no photographs under {folder}: set GPUPIPE_PHOTOS to a folder with JPEGs in a folder a class")
+    return found
+
+
+def crops(root: Path, count: int, size: tuple[int, int], quality: int, seed: int = 0) -> Path:
+    """`count` JPEGs of `size` (width, height), random windows of the photographs, a folder for every ten; made once."""
+    target = root / f"crops-{count}-{size[0]}x{size[1]}-q{quality}"
+    if target.exists():
+        return target
+    making = target.with_name(f"{target.name}.{os.getpid()}")
+    rng = np.random.default_rng(seed)
+    photos = [Image.open(p).convert("RGB") for p in photographs()]
+    for n in range(count):
+        _window(photos[n % len(photos)], size, rng).save(_name(making, n), quality=quality)
+    making.rename(target)
+    return target
+
+
+def _name(root: Path, n: int) -> Path:
+    folder = root / f"class_{n // 10:05d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{n:06d}.jpg"
+
+
+def _window(photo: Image.Image, size: tuple[int, int], rng: np.random.Generator) -> Image.Image:
+    """A window of the photograph with the aspect ratio of `size`, as large as 40 to 100 % of what fits, scaled to `size`."""
+    fit = min(photo.width / size[0], photo.height / size[1])
+    width, height = (round(s * fit * rng.uniform(0.4, 1.0)) for s in size)
+    height = min(photo.height, round(width * size[1] / size[0]))
+    left, top = rng.integers(0, photo.width - width + 1), rng.integers(0, photo.height - height + 1)
+    return photo.resize(size, Image.Resampling.BICUBIC, box=(int(left), int(top), int(left) + width, int(top) + height))
+
+
+def lfw_like(root: Path, count: int = 5000) -> Path:
+    """250x250 JPEGs of about 14 KB: the size of Labeled Faces in the Wild."""
+    return crops(root, count, (250, 250), quality=80)
+
+
+def imagenet_like(root: Path, count: int = 1000) -> Path:
+    """500x375 JPEGs of about 100 KB: the typical ImageNet file."""
+    return crops(root, count, (500, 375), quality=96)

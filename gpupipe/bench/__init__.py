@@ -1,0 +1,1 @@
+"""Measuring: what `gpupipe run` prints."""

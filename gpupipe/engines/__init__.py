@@ -1,0 +1,1 @@
+"""What turns plans of batches into batches."""

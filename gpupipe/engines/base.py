@@ -1,0 +1,69 @@
+"""The contract between the loader and an engine, and what every engine shares."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpupipe.config import LoaderConfig
+from gpupipe.errors import ShapeError
+from gpupipe.pipeline import Pipeline
+from gpupipe.sampler import Plan
+from gpupipe.source import Index
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Batch = dict[str, "Tensor"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an engine is to do: the samples, the steps, and how they are loaded."""
+
+    index: Index
+    pipeline: Pipeline
+    loader: LoaderConfig
+    threads: int
+
+
+class Engine(ABC):
+    """Turns plans into batches. One `batches` generator runs at a time; closing it gives up what is in flight."""
+
+    name: str
+    device: str
+
+    @abstractmethod
+    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        """For each plan, in order, the plan and its batch: "image" (B, C, H, W), "label" int64 (B,), "id" int64 (B,).
+
+        Plans are taken ahead of the batches as far as `loader.prefetch` says. The plan that comes back holds the ids that were delivered:
+        fewer where samples were skipped. Raises SampleError, ShapeError, TooManyBadError, EngineError.
+        """
+
+    @abstractmethod
+    def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """What runs: (operator, device, steps whose work it does), in order."""
+
+    @property
+    def skipped(self) -> int:
+        """Samples left out so far."""
+        return 0
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back threads and memory. May be called twice."""
+
+
+def check_shapes(shapes: list[tuple[int, ...]], plan: Plan, job: Job) -> None:
+    """Raises ShapeError, naming two samples that differ, where the (height, width, channels) of a batch are not all the same."""
+    other = next((i for i, s in enumerate(shapes) if s != shapes[0]), None)
+    if other is None:
+        return
+    named = [f"{job.index.path(int(plan.ids[i]))} is {shapes[i][0]}x{shapes[i][1]}" for i in (0, other)]
+    raise ShapeError(
+        f"the images of a batch differ in size (height x width): {named[0]}, {named[1]}. Add a step that makes them equal to pipeline "
+        f"'{job.pipeline.name}': resize with size: [height, width], random_resized_crop, center_crop or random_crop"
+    )

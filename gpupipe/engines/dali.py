@@ -1,0 +1,204 @@
+"""The DALI engine: plans in, tensors out, on a GPU or on the CPU.
+
+How it runs, and in which order it stops:
+
+1. DALI asks a source for the next batch while it schedules: paths and parameters of one plan, `prefetch` plans ahead of what is delivered.
+2. DALIGenericIterator hands a finished batch over through DLPack, without a copy; the tensor owns its memory from then on.
+3. Labels and ids never enter DALI: they are known here, and become tensors directly.
+4. A run that fails costs its batch. The source stops; what is in flight is collected, so that the order stays; the samples to blame are found by
+   running suspects alone; the rest of the batch runs again; then the source goes on.
+5. Closing the generator stops the source and drops what is in flight, so that the next epoch begins with an empty pipeline.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from gpupipe.engines.base import Batch, Engine, Job, check_shapes
+from gpupipe.engines.dali_graph import build
+from gpupipe.engines.quarantine import Quarantine, reason, suspects
+from gpupipe.errors import EngineError
+from gpupipe.sampler import Plan
+
+Outcome = torch.Tensor | RuntimeError
+
+
+class _PlanSource:
+    """What DALI calls for the inputs of the next batch; `flight` are the plans that it took and has not delivered."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._plans: Iterator[Plan] = iter(())
+        self.inputs: list[Any] = []
+        self.flight: deque[Plan] = deque()
+
+    def start(self, plans: Iterable[Plan]) -> None:
+        self._plans = iter(plans)
+
+    def __call__(self) -> list[Any]:
+        """Raises StopIteration, which DALI takes for the end of an epoch, where no plan is left."""
+        plan = next(self._plans)
+        self.flight.append(plan)
+        entries, seed = self._job.pipeline.entries, self._job.loader.seed
+        parameters = {n: entries[n].parameters(seed, plan.epoch, plan.ids) for n in {i.step for i in self.inputs}}
+        return [self._job.index.encoded_paths(plan.ids.tolist()), *(np.ascontiguousarray(parameters[i.step][i.name]) for i in self.inputs)]
+
+
+class DaliEngine(Engine):
+    """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; region_decode: whether its decoder may cut."""
+
+    name = "dali"
+
+    def __init__(self, job: Job, device_id: int | None, region_decode: bool = True) -> None:
+        self.device = "cpu" if device_id is None else f"gpu:{device_id}"
+        self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
+        self._job = job
+        self._quarantine = Quarantine(job)
+        self._source = _PlanSource(job)
+        self._graph = build(job, device_id, region_decode, self._source)
+        self._source.inputs = self._graph.inputs
+        self._iterator: Any = DALIGenericIterator([self._graph.pipe], ["image"], auto_reset=False, prepare_first_batch=False)
+        self._fresh = True
+
+    @property
+    def skipped(self) -> int:
+        return len(self._quarantine)
+
+    @property
+    def quarantine_file(self) -> str:
+        return str(self._quarantine.file)
+
+    def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        return [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in self._graph.emitted)]
+
+    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        self._stop()
+        more = True
+        try:
+            while more:
+                more = False
+                for plan, outcome in self._run(self._without_bad(plans)):
+                    if not isinstance(outcome, torch.Tensor):
+                        late = [(plan, outcome), *self._flush()]
+                        yield from self._repaired(late)
+                        more = True
+                        break
+                    yield plan, self._batch(plan, outcome)
+        finally:
+            self._stop()
+
+    def close(self) -> None:
+        if self._iterator is not None:
+            self._stop()
+            self._iterator = self._graph = None  # type: ignore[assignment]
+
+    # --- running
+
+    def _run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
+        """Put plans through an empty pipeline; a plan that fails comes back with the error, and the others are not harmed."""
+        self._source.start(plans)
+        if not self._fresh:
+            self._iterator.reset()
+        self._fresh = False
+        yield from self._results()
+
+    def _results(self) -> Iterator[tuple[Plan, Outcome]]:
+        while True:
+            try:
+                outcome = next(self._iterator)[0]["image"]
+            except StopIteration:
+                return
+            except RuntimeError as e:
+                outcome = e
+                self._graph.pipe.schedule_run()
+            yield self._source.flight.popleft(), outcome
+
+    def _flush(self) -> list[tuple[Plan, Outcome]]:
+        """Stop the source, and collect what is in flight."""
+        self._source.start(())
+        return list(self._results())
+
+    def _stop(self) -> None:
+        if not self._fresh:
+            self._flush()
+
+    def _without_bad(self, plans: Iterator[Plan]) -> Iterator[Plan]:
+        for plan in plans:
+            good = self._quarantine.good(plan.ids)
+            if len(good):
+                yield replace(plan, ids=good)
+            else:
+                self._refuse_to_lose_a_step()
+
+    def _refuse_to_lose_a_step(self) -> None:
+        """A batch of which nothing is left is left out; with several ranks their steps would then differ."""
+        if self._job.loader.shard.world_size > 1:
+            raise EngineError("every sample of a batch was skipped, and this rank would have fewer steps than the others: make loader.batch_size larger")
+
+    # --- delivering
+
+    def _batch(self, plan: Plan, image: torch.Tensor) -> Batch:
+        if self._job.loader.memory_format == "channels_last":
+            image = image.permute(0, 3, 1, 2)
+        if self._job.loader.dtype == "bfloat16":
+            image = image.to(torch.bfloat16)
+        labels = torch.from_numpy(self._job.index.labels[plan.ids])
+        return {"image": image, "label": labels.to(self._torch_device), "id": torch.from_numpy(plan.ids).to(self._torch_device)}
+
+    # --- failing
+
+    def _repaired(self, late: list[tuple[Plan, Outcome]]) -> Iterator[tuple[Plan, Batch]]:
+        """The batches of runs of which some failed, in order, without the samples to blame."""
+        for plan, outcome in late:
+            if isinstance(outcome, torch.Tensor):
+                yield plan, self._batch(plan, outcome)
+                continue
+            for again, image in self._without_culprits(plan, outcome):
+                yield again, self._batch(again, image)
+
+    def _without_culprits(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, torch.Tensor]]:
+        """The batch of a plan that failed, run again without the samples that fail alone: suspects are tried first, then all."""
+        paths = [self._job.index.path(int(i)) for i in plan.ids]
+        suspicious = plan.ids[suspects(paths)]
+        if len(suspicious) and self._try_alone(plan, suspicious):
+            rest = self._again(plan)
+            if not isinstance(rest, RuntimeError):
+                yield from rest
+                return
+        if not self._try_alone(plan, self._quarantine.good(plan.ids)):
+            raise EngineError(f"DALI failed on a batch whose samples pass one by one, the first of them {paths[0]}: {error}")
+        rest = self._again(plan)
+        if isinstance(rest, RuntimeError):
+            raise EngineError(f"DALI failed again on a batch without its bad samples: {rest}")
+        yield from rest
+
+    def _try_alone(self, plan: Plan, ids: Any) -> bool:
+        """Run samples one by one and quarantine those that fail; whether there were any. Raises ShapeError where their sizes differ."""
+        shapes: list[tuple[int, ...]] = []
+        found = False
+        for alone, outcome in list(self._run(replace(plan, ids=ids[i : i + 1]) for i in range(len(ids)))):
+            if isinstance(outcome, torch.Tensor):
+                shapes.append(self._height_width(outcome))
+                continue
+            found = True
+            id = int(alone.ids[0])
+            self._quarantine.add(id, reason(self._job.index.path(id), str(outcome)))
+        if not found:
+            check_shapes(shapes, replace(plan, ids=ids), self._job)
+        return found
+
+    def _height_width(self, image: torch.Tensor) -> tuple[int, ...]:
+        return tuple(image.shape[1:3] if self._job.loader.memory_format == "channels_last" else image.shape[2:4])
+
+    def _again(self, plan: Plan) -> list[tuple[Plan, torch.Tensor]] | RuntimeError:
+        """The good samples of a plan as one batch; nothing where none is left."""
+        rest = list(self._run(self._without_bad(iter([plan]))))
+        failed = next((o for _, o in rest if isinstance(o, RuntimeError)), None)
+        return failed or [(p, o) for p, o in rest if isinstance(o, torch.Tensor)]

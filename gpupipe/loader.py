@@ -1,0 +1,121 @@
+"""load(config) -> Loader: what users hold."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gpupipe import config as configs
+from gpupipe.config import Config
+from gpupipe.devices import cores, resolve
+from gpupipe.engines.base import Engine, Job
+from gpupipe.errors import GpupipeError, StateError
+from gpupipe.sampler import Plan, Sampler
+from gpupipe.source import Index, Progress, quiet
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_STATE_VERSION = 1
+
+
+def load(config: str | Path | Mapping[str, Any] | Config, *overrides: str, progress: Progress = quiet, **changes: Any) -> Loader:
+    """A Loader over a config: a path, a shipped name ("lfw"), or a dict of the same shape.
+
+    overrides: "key=value" as on the command line. changes: the same as keyword arguments (batch_size=64, data={"root": ...}).
+    Raises ConfigError, DataError, DeviceError, FetchError.
+
+        with gpupipe.load("lfw", batch_size=64) as loader:
+            for batch in loader:
+                batch["image"], batch["label"]      # float32 (64, 3, 250, 250) and int64 (64,), on the loader's device
+    """
+    checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
+    return Loader(checked, checked.source.index(progress))
+
+
+class Loader:
+    """Epochs of batches. Every iter() begins a new epoch, or the rest of one after load_state_dict()."""
+
+    def __init__(self, config: Config, index: Index) -> None:
+        self.config, self.index = config, index
+        options = config.loader
+        self.sampler = Sampler(
+            len(index), options.batch_size, shuffle=options.shuffle, seed=options.seed, last_batch=options.last_batch,
+            rank=options.shard.rank, world_size=options.shard.world_size,
+        )  # fmt: skip
+        self.engine = _engine(Job(index, config.pipeline, options, cores() if options.threads == "auto" else options.threads))
+        self.as_tuple = options.format == "tuple"
+        self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
+        self._last: Plan | None = None
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch, on this rank."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the next epoch; an iteration that is still under way ends with an error when it is asked for more."""
+        if self._running is not None:
+            self._running.close()
+        self._last = None
+        self._running = self.engine.batches(self.sampler.begin())
+        return self._delivered(self._running)
+
+    def _delivered(self, running: Generator[tuple[Plan, dict[str, Tensor]], None, None]) -> Iterator[Any]:
+        for plan, batch in running:
+            self._last = plan
+            yield self._shaped(batch)
+        if running is not self._running:
+            raise GpupipeError("this iteration was ended by a newer iter() of the same loader: load() a second loader to run two at once")
+
+    def _shaped(self, batch: dict[str, Tensor]) -> Any:
+        if self.as_tuple:
+            return batch["image"], batch["label"]
+        if not self.config.loader.ids:
+            del batch["id"]
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, as plain JSON: behind the batch that was delivered last, whatever is prefetched."""
+        place = self.sampler.state_after(self._last) if self._last else self.sampler.state()
+        return {"version": _STATE_VERSION, "data": self.index.fingerprint, "pipeline": self.config.pipeline.fingerprint} | place
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iter() go on where `state` was taken. Raises StateError where data, pipeline or seed are others."""
+        _check_state(state, self.state_dict())
+        self._abandon()
+        self.sampler.load_state(dict(state))
+
+    def close(self) -> None:
+        """Give back threads and memory; the loader cannot be used afterwards."""
+        self._abandon()
+        self.engine.close()
+
+    def _abandon(self) -> None:
+        if self._running is not None:
+            self._running.close()
+        self._running = self._last = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    missing = [key for key in own if key not in state]
+    if missing or state["version"] != _STATE_VERSION:
+        raise StateError(f"not a state of this version of gpupipe: {f'it lacks {missing[0]!r}' if missing else 'version ' + str(state['version'])}")
+    for key, what in (("data", "other data (the paths or labels differ)"), ("pipeline", "another pipeline (its steps or their parameters differ)")):
+        if state[key] != own[key]:
+            raise StateError(f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here")
+
+
+def _engine(job: Job) -> Engine:
+    """The engine for a job, on the device that it asks for."""
+    device_id, region_decode = resolve(job.loader.device)
+    from gpupipe.engines.dali import DaliEngine
+
+    return DaliEngine(job, device_id, region_decode)
