@@ -81,12 +81,15 @@ def present(root: Path, name: str | None, images: int | None, progress: Progress
         return Place(made, _note(made, name))
 
 
+def default_root(name: str) -> Path:
+    """Where the shipped configs look for a data set: $GPUPIPE_DATA/NAME, else ~/.cache/gpupipe/NAME."""
+    return Path(os.environ.get("GPUPIPE_DATA", "~/.cache/gpupipe")).expanduser() / name
+
+
 def absent(root: Path, name: str | None, images: int | None) -> str:
-    """What `present` would have to do first, or "" where the data is there."""
-    if root.is_dir() or (images and _stand_in_root(root, images).is_dir()):
+    """What `present` would have to fetch or make first, or ""."""
+    if name is None or root.is_dir() or (images and _stand_in_root(root, images).is_dir()):
         return ""
-    if name is None:
-        return f"{root}: no such folder"
     return f"{name} is not here yet: the first run fetches it" + (f", or makes {images:,} stand-in images" if images else "")
 
 

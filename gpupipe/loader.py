@@ -41,11 +41,9 @@ class Loader:
     def __init__(self, config: Config, index: Index) -> None:
         self.config, self.index = config, index
         options = config.loader
-        self.sampler = Sampler(
-            len(index), options.batch_size, shuffle=options.shuffle, seed=options.seed, last_batch=options.last_batch,
-            rank=options.shard.rank, world_size=options.shard.world_size,
-        )  # fmt: skip
-        self.engine = _engine(Job(index, config.pipeline, options, cores() if options.threads == "auto" else options.threads))
+        self.sampler = sampler_of(config, index)
+        self.threads = cores() if options.threads == "auto" else options.threads
+        self.engine = _engine(Job(index, config.pipeline, options, self.threads))
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
         self._last: Plan | None = None
@@ -111,6 +109,22 @@ def _check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     for key, what in (("data", "other data (the paths or labels differ)"), ("pipeline", "another pipeline (its steps or their parameters differ)")):
         if state[key] != own[key]:
             raise StateError(f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here")
+
+
+def import_engine(config: Config) -> None:
+    """Import what load() would import, so that a measurement of load() leaves that out."""
+    if config.loader.engine in ("auto", "dali"):
+        import gpupipe.engines.dali  # noqa: F401
+
+
+def sampler_of(config: Config, index: Index) -> Sampler:
+    """The sampler that a config asks for. Raises ConfigError where the samples cannot be dealt out so."""
+    options = config.loader
+    shard = options.shard
+    return Sampler(
+        len(index), options.batch_size, shuffle=options.shuffle, seed=options.seed, last_batch=options.last_batch,
+        rank=shard.rank, world_size=shard.world_size,
+    )  # fmt: skip
 
 
 def _engine(job: Job) -> Engine:

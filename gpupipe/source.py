@@ -79,6 +79,11 @@ def build(root: str, paths: Sequence[str], labels: NDArray[np.int64], classes: l
     return Index(root, names, ends, labels, classes, _fingerprint(names, ends, labels, classes), extra=extra or {})
 
 
+def nothing() -> Index:
+    """The index of no samples: what stands for data that is not there yet."""
+    return build("", [], np.empty(0, np.int64), [])
+
+
 def _fingerprint(names: NDArray[np.uint8], ends: NDArray[np.int64], labels: NDArray[np.int64], classes: list[str]) -> str:
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
     for array in (names, ends, labels):

@@ -2,32 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import gpupipe.loader
+import gpupipe
 from gpupipe.pipeline import Pipeline
 
+DECODE = {"decode": {"mode": "rgb"}}
 
-def reference(loader: gpupipe.loader.Loader, epoch: int, id: int) -> torch.Tensor:
+
+@dataclass(frozen=True)
+class Difference:
+    """Between the engine's image and the reference's, in levels of 0 to 255 (or in the image's own floats)."""
+
+    id: int
+    image: torch.Tensor
+    expected: torch.Tensor
+
+    @property
+    def levels(self) -> torch.Tensor:
+        return (self.image.double() - self.expected.double()).abs()
+
+    @property
+    def most(self) -> float:
+        return float(self.levels.max())
+
+    @property
+    def mean(self) -> float:
+        return float(self.levels.mean())
+
+    @property
+    def offset(self) -> float:
+        """The mean with its sign: a shift in brightness."""
+        return float((self.image.double() - self.expected.double()).mean())
+
+
+def differences(root: Path, *steps: Any, epoch: int = 0, decode: dict[str, Any] | None = None, **options: Any) -> list[Difference]:
+    """Every image under `root`, put through decode and `steps` by the DALI engine (batches of one) and by the reference."""
+    with load(root, *steps, decode=decode, **options) as loader:
+        loader.sampler.set_epoch(epoch)
+        found = []
+        for id, image in by_id(loader).items():
+            expected = reference(loader, epoch, id)
+            assert image.shape == expected.shape, f"{loader.index.path(id)}: {tuple(image.shape)}, but the reference is {tuple(expected.shape)}"
+            assert image.dtype == expected.dtype
+            found.append(Difference(id, image, expected))
+    assert found
+    return found
+
+
+def load(root: Path, *steps: Any, decode: dict[str, Any] | None = None, **options: Any) -> gpupipe.Loader:
+    pipeline = [{"decode": decode or {}}, *steps]
+    return gpupipe.load({"data": {"source": "folder", "root": root}, "pipeline": pipeline}, **{"batch_size": 1, "ids": True, **options})
+
+
+def reference(loader: gpupipe.Loader, epoch: int, id: int) -> torch.Tensor:
     """Sample `id` in an epoch, put through the torch lowering of every step."""
     data = torch.from_numpy(np.fromfile(loader.index.path(id), np.uint8))
     return transform(loader.config.pipeline, loader.config.loader.seed, epoch, id, data)
 
 
-def transform(pipeline: Pipeline, seed: int, epoch: int, id: int, image: torch.Tensor) -> torch.Tensor:
-    """`image` (the bytes of a file) put through the torch lowering of every step."""
-    for entry in pipeline.entries:
+def transform(pipeline: Pipeline, seed: int, epoch: int, id: int, image: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """`image` (the bytes of a file) put through the torch lowering of every step, from number `first` on."""
+    for entry in pipeline.entries[first:]:
         parameters = {name: values[0] for name, values in entry.parameters(seed, epoch, np.array([id])).items()}
         image = entry.step.torch(image, parameters)
     return image
 
 
-def by_id(loader: gpupipe.loader.Loader) -> dict[int, torch.Tensor]:
+def by_id(loader: gpupipe.Loader) -> dict[int, torch.Tensor]:
     """One epoch of a loader (with ids: true), each image under its id."""
-    images: dict[int, Any] = {}
-    for batch in loader:
-        images |= dict(zip(batch["id"].tolist(), batch["image"], strict=True))
-    return images
+    return {id: image for batch in loader for id, image in _samples(batch)}
+
+
+def _samples(batch: Any) -> Iterator[tuple[int, torch.Tensor]]:
+    return zip(batch["id"].tolist(), batch["image"].cpu(), strict=True)
+
+
+def emitted(loader: gpupipe.Loader) -> list[str]:
+    """The DALI operators over pixels, in order."""
+    return [op for op, _, _ in loader.engine.lowering()[1:]]

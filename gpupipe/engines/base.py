@@ -52,6 +52,11 @@ class Engine(ABC):
         """Samples left out so far."""
         return 0
 
+    @property
+    def quarantine_file(self) -> str:
+        """Where they are listed."""
+        return ""
+
     @abstractmethod
     def close(self) -> None:
         """Give back threads and memory. May be called twice."""

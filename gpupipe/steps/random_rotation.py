@@ -12,6 +12,9 @@ from gpupipe.arithmetic import affine_inverse, floor, stack, vector
 from gpupipe.parameters import Degrees, Fill, Point, Resampling
 from gpupipe.step import DaliImage, Params, Spec, Step, decoded
 
+_DECIMALS = 12
+"""Kept of sines and cosines where `expand` rounds up: the cosine of 90 degrees is 6e-17, and must not cost a row of pixels."""
+
 
 class RandomRotation(Step):
     """torchvision.transforms.v2.RandomRotation.
@@ -31,11 +34,14 @@ class RandomRotation(Step):
     lanes: ClassVar[int] = 1
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """angle (B,) in degrees; linear (B, 2, 2), the inverse matrix; extent, its absolute values, which `expand` needs."""
+        """angle (B,) in degrees; linear (B, 2, 2), the inverse matrix; for `expand`, extent, its absolute values, and
+        quarter_turn (B,), 1 for multiples of 90 degrees, where torchvision swaps the sides instead of measuring."""
         angle = self.degrees[0] + u[:, 0] * (self.degrees[1] - self.degrees[0])
         zero = np.zeros_like(angle)
         linear = affine_inverse(-angle, zero + 1.0, zero, zero)
-        return {"angle": angle, "linear": linear, "extent": np.abs(linear)}
+        extent = np.abs(linear).round(_DECIMALS)
+        quarter_turn = (extent.max((1, 2)) == 1.0).astype(np.float64)
+        return {"angle": angle, "linear": linear, "extent": extent, "quarter_turn": quarter_turn}
 
     def spec(self, given: Spec) -> Spec:
         decoded(given)
@@ -45,7 +51,8 @@ class RandomRotation(Step):
         """[width, height] of what holds the whole turned image (torchvision's _compute_affine_output_size)."""
         half = width_height * 0.5
         reach = p["extent"][:, 0] * half[0] + p["extent"][:, 1] * half[1]
-        return floor((half + reach) * -1.0) * -1.0 - floor(half - reach)
+        around = floor((half + reach) * -1.0) * -1.0 - floor(half - reach)
+        return around + p["quarter_turn"] * (reach * 2.0 - around)
 
     def dali(self, image: DaliImage, p: Params) -> None:
         size = image.width_height

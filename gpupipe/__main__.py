@@ -1,0 +1,5 @@
+"""`python -m gpupipe`."""
+
+from gpupipe.cli import main
+
+main()

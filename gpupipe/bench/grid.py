@@ -1,0 +1,56 @@
+"""A picture of a batch: its images in a grid, with their labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpupipe.loader import Loader
+from gpupipe.steps.normalize import Normalize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_COLUMNS, _ROWS = 8, 4
+_TEXT_HEIGHT = 16
+_LETTER_WIDTH = 6
+
+
+def save(loader: Loader, batch: Any, path: Path) -> None:
+    """Write up to 32 images of a batch, as they are delivered (normalisation undone), to a PNG or JPEG file."""
+    from PIL import Image, ImageDraw
+
+    images, labels = batch if isinstance(batch, tuple) else (batch["image"], batch["label"])
+    tiles = [_tile(loader, image) for image in images[: _COLUMNS * _ROWS]]
+    wide, high = max(t.width for t in tiles), max(t.height for t in tiles) + _TEXT_HEIGHT
+    columns = min(_COLUMNS, len(tiles))
+    rows = -(-len(tiles) // columns)
+    sheet = Image.new("RGB", (columns * wide, rows * high + _TEXT_HEIGHT), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.text((4, 2), _title(loader), fill="black")
+    for n, (tile, label) in enumerate(zip(tiles, labels.tolist(), strict=False)):
+        left, top = n % columns * wide, n // columns * high + _TEXT_HEIGHT
+        sheet.paste(tile, (left, top))
+        name = loader.index.classes[label]
+        draw.text((left + 2, top + tile.height + 2), name[: wide // _LETTER_WIDTH - 1].encode("ascii", "replace").decode(), fill="black")
+    sheet.save(path)
+
+
+def _title(loader: Loader) -> str:
+    note = f" ({loader.index.note})" if loader.index.note else ""
+    return f"{loader.config.name}{note}: pipeline {loader.config.pipeline.name}, {loader.engine.name} on {loader.engine.device}"
+
+
+def _tile(loader: Loader, image: Tensor) -> Any:
+    """One image (C, H, W) as a picture."""
+    from PIL import Image
+
+    pixels = image.float().cpu()
+    last = loader.config.pipeline.entries[-1].step
+    if isinstance(last, Normalize):
+        shape = (-1, 1, 1)
+        pixels = pixels * pixels.new_tensor(last.std).reshape(shape) + pixels.new_tensor(last.mean).reshape(shape)
+    if loader.config.pipeline.made.dtype != "uint8":
+        pixels = pixels * 255.0
+    levels = pixels.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous()
+    return Image.fromarray(levels.expand(-1, -1, 3).numpy())

@@ -1,0 +1,198 @@
+"""How fast a loader is: passes over it, timed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpupipe.bench.machine import machine
+from gpupipe.loader import Loader
+
+SCHEMA = 1
+_WARM_UP_BATCHES = 50
+_SIZES_LOOKED_AT = 2000
+_BATCHES_BETWEEN_LOOKS = 16
+
+Tick = Callable[[str, int, int], None]
+"""Called after each batch: which pass ("warm-up", "1/3"), images so far in it, images that it will have."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One timed pass: images delivered, wall and CPU seconds."""
+
+    images: int
+    batches: int
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass
+class Measurement:
+    """What `gpupipe run` found. Seconds of wall time unless a name says otherwise; memory in bytes."""
+
+    first_batch_seconds: float
+    passes: list[Pass] = field(default_factory=list)
+    mean_file_bytes: float = 0.0
+    peak_memory: int = 0
+    peak_gpu_memory: int | None = None
+    skipped: int = 0
+    interrupted: bool = False
+
+    @property
+    def rates(self) -> list[float]:
+        """Images a second of every pass."""
+        return [p.images / p.seconds for p in self.passes]
+
+    @property
+    def mean_rate(self) -> float:
+        """Images a second."""
+        return statistics.fmean(self.rates)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the rates; None for one pass."""
+        return statistics.stdev(self.rates) if len(self.passes) > 1 else None
+
+    @property
+    def input_megabytes_a_second(self) -> float:
+        """Bytes of image files read a second, in MB."""
+        return self.mean_rate * self.mean_file_bytes / 1e6
+
+    @property
+    def cpu_seconds_per_thousand(self) -> float:
+        """CPU seconds of this process for 1,000 images."""
+        return 1000 * sum(p.cpu_seconds for p in self.passes) / sum(p.images for p in self.passes)
+
+    def as_json(self, loader: Loader) -> dict[str, Any]:
+        """Everything, with what ran and where, as plain JSON."""
+        derived = {}
+        if self.passes:
+            derived = {
+                "images_per_second": {"mean": self.mean_rate, "standard_deviation": self.deviation, "passes": self.rates},
+                "input_megabytes_per_second": self.input_megabytes_a_second,
+                "cpu_seconds_per_1000_images": self.cpu_seconds_per_thousand,
+            }
+        return {"schema": SCHEMA, "machine": machine(), "what": what_runs(loader), **derived, **asdict(self)}
+
+
+def what_runs(loader: Loader) -> dict[str, Any]:
+    """Data, count, pipeline, engine, device, threads and batch of a loader."""
+    options = loader.config.loader
+    return {
+        "config": loader.config.name,
+        "data": loader.index.root,
+        "note": loader.index.note,
+        "images": len(loader.index),
+        "classes": len(loader.index.classes),
+        "pipeline": loader.config.pipeline.name,
+        "engine": loader.engine.name,
+        "device": loader.engine.device,
+        "threads": loader.threads,
+        "batch_size": options.batch_size,
+        "shard": options.shard.model_dump(),
+    }
+
+
+class Meter:
+    """Times passes over a loader that was made at `started` (time.perf_counter)."""
+
+    def __init__(self, loader: Loader, started: float, tick: Tick) -> None:
+        self._loader, self._tick = loader, tick
+        self._gpu_before = _gpu_memory(loader)
+        self._gpu_peak = self._gpu_before
+        self.first_batch: Any = None
+        self._begin(started)
+
+    def _begin(self, started: float) -> None:
+        """Warm up: up to 50 batches that are not counted; the first of them is kept for a look."""
+        self.result = Measurement(first_batch_seconds=0.0)
+        limit = min(_WARM_UP_BATCHES, len(self._loader))
+        images = 0
+        for number, batch in enumerate(self._batches(limit)):
+            if number == 0:
+                self.result.first_batch_seconds = time.perf_counter() - started
+                self.first_batch = batch
+            images += len(_image(batch))
+            self._tick("warm-up", images, limit * self._loader.config.loader.batch_size)
+
+    def run(self, name: str, batches: int) -> None:
+        """One pass of `batches` batches, over as many epochs as that takes."""
+        total = batches * self._loader.config.loader.batch_size
+        images = delivered = 0
+        cpu, started = _cpu_seconds(), time.perf_counter()
+        try:
+            for batch in self._batches(batches):
+                images += len(_image(batch))
+                delivered += 1
+                self._tick(name, images, total)
+            self._synchronise()
+        finally:
+            if delivered == batches:
+                self.result.passes.append(Pass(images, delivered, time.perf_counter() - started, _cpu_seconds() - cpu))
+
+    def finish(self) -> Measurement:
+        """Look at what needs no timing."""
+        self.result.mean_file_bytes = _mean_file_bytes(self._loader)
+        self.result.peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.result.peak_gpu_memory = None if self._gpu_peak is None or self._gpu_before is None else self._gpu_peak
+        self.result.skipped = self._loader.engine.skipped
+        return self.result
+
+    def _batches(self, count: int) -> Iterator[Any]:
+        left = count
+        while left:
+            for batch in self._loader:
+                yield batch
+                left -= 1
+                if left % _BATCHES_BETWEEN_LOOKS == 0:
+                    self._look_at_gpu()
+                if not left:
+                    return
+
+    def _look_at_gpu(self) -> None:
+        used = _gpu_memory(self._loader)
+        if used is not None and self._gpu_peak is not None:
+            self._gpu_peak = max(self._gpu_peak, used)
+
+    def _synchronise(self) -> None:
+        if self._loader.engine.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize()
+
+
+def _image(batch: Any) -> Any:
+    return batch[0] if isinstance(batch, tuple) else batch["image"]
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _gpu_memory(loader: Loader) -> int | None:
+    """Bytes in use on the loader's GPU by all processes; None on a CPU."""
+    if loader.engine.device == "cpu":
+        return None
+    import torch
+
+    free, total = torch.cuda.mem_get_info(int(loader.engine.device.partition(":")[2]))
+    return int(total - free)
+
+
+def _mean_file_bytes(loader: Loader) -> float:
+    """The mean size of the image files, of up to 2,000 of them spread over the set."""
+    step = max(1, len(loader.index) // _SIZES_LOOKED_AT)
+    sizes = []
+    for i in range(0, len(loader.index), step):
+        try:
+            sizes.append(os.stat(loader.index.path(i)).st_size)
+        except OSError:
+            continue
+    return statistics.fmean(sizes) if sizes else 0.0

@@ -1,0 +1,94 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from gpupipe.bench.measure import Measurement, what_runs
+from gpupipe.loader import Loader
+from gpupipe.pipeline import Pipeline
+from gpupipe.step import Spec
+
+_STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def headline(loader: Loader) -> str:
+    """One line: what will run."""
+    what = what_runs(loader)
+    note = f" ({what['note']})" if what["note"] else ""
+    shard = what["shard"]
+    rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
+    return (
+        f"{what['config']}{note}: {what['images']:,} images in {what['classes']:,} classes, pipeline {what['pipeline']}, "
+        f"{what['engine']} on {what['device']}, {what['threads']} threads, batches of {what['batch_size']}{rank}"
+    )
+
+
+def measured(loader: Loader, result: Measurement) -> Table:
+    """The table at the end of `gpupipe run`."""
+    table = _table(loader.index.note, "", "")
+    for name, value in _rows(result):
+        table.add_row(name, value)
+    return table
+
+
+def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
+    if result.passes:
+        count = len(result.passes)
+        spread = f" ± {result.deviation:,.0f} (standard deviation of {count} passes)" if result.deviation is not None else " (one pass)"
+        yield "images/s", f"{result.mean_rate:,.0f}{spread}"
+        yield "input", f"{result.input_megabytes_a_second:,.1f} MB/s ({result.mean_file_bytes / 1e3:,.1f} kB a file)"
+        yield "CPU", f"{result.cpu_seconds_per_thousand:.2f} s per 1,000 images"
+    yield "time to first batch", f"{result.first_batch_seconds:.2f} s (after the imports)"
+    yield "peak memory", f"{result.peak_memory / 2**20:,.0f} MiB"
+    if result.peak_gpu_memory is not None:
+        yield "peak GPU memory", f"{result.peak_gpu_memory / 2**20:,.0f} MiB (all processes on the GPU)"
+    if result.skipped:
+        yield "skipped", f"{result.skipped:,} samples that cannot be read"
+
+
+def steps(pipeline: Pipeline) -> Table:
+    """The steps of a pipeline with what comes out of each."""
+    table = _table(f"pipeline {pipeline.name}", "step", "parameters", "makes", "dtype", "layout")
+    for entry in pipeline.entries:
+        table.add_row(entry.key, _parameters(entry.step.model_dump()), _shape(entry.made), entry.made.dtype, "HWC")
+    return table
+
+
+def _shape(spec: Spec) -> str:
+    return "(" + ", ".join("?" if n is None else str(n) for n in (spec.height, spec.width, spec.channels)) + ")"
+
+
+def _parameters(values: dict[str, Any]) -> str:
+    return ", ".join(f"{k}={_short(v)}" for k, v in values.items() if v is not None)
+
+
+def _short(value: Any) -> str:
+    return "[" + ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value) + "]" if isinstance(value, tuple) else str(value)
+
+
+def lowering(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
+    """The DALI operators that run, and the steps whose work each does: more than one where they were fused."""
+    table = _table(f"on the {device}", "DALI operator", "device", "does the work of")
+    for op, place, names in operators:
+        table.add_row(op, place, " + ".join(names) or ("reading" if op.startswith("io.") else "layout"))
+    return table
+
+
+def findings(rows: Iterable[Any]) -> Table:
+    """What `gpupipe doctor` found."""
+    table = _table("", "", "found", "status", "what to do")
+    for row in rows:
+        table.add_row(row.subject, row.found, f"[{_STATUS_STYLE[row.status]}]{row.status}[/]", row.advice)
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, show_header=any(columns), pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=number == 0)
+    return table

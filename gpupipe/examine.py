@@ -1,0 +1,48 @@
+"""What can be known of a config without reading a pixel: what `gpupipe check` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpupipe.config import Config
+from gpupipe.devices import cores, resolve
+from gpupipe.engines.base import Job
+from gpupipe.engines.dali_graph import Device, build, emitted_of
+from gpupipe.loader import sampler_of
+from gpupipe.source import Index, nothing
+
+Operator = tuple[str, str, tuple[str, ...]]
+
+
+def operators(config: Config) -> dict[Device, list[Operator]]:
+    """What runs on each device: (operator, device, steps whose work it does). Raises EngineError where DALI refuses."""
+    job = Job(nothing(), config.pipeline, config.loader, _threads(config))
+    build(job, None, True, lambda: [])
+    devices: tuple[Device, ...] = ("gpu", "cpu")
+    return {d: [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in emitted_of(job, d, d == "cpu"))] for d in devices}
+
+
+def facts(config: Config) -> Iterator[str]:
+    """Lines about the data, the device and the batches. Raises as load() would."""
+    missing = config.source.absent()
+    yield f"data: {missing or _about(config, config.source.index())}"
+    device_id, _ = resolve(config.loader.device)
+    yield f"device: {'cpu' if device_id is None else f'gpu:{device_id}'}, {_threads(config)} threads, {config.loader.prefetch} batches ahead"
+    yield f"batch: {_batch(config)}"
+
+
+def _threads(config: Config) -> int:
+    return cores() if config.loader.threads == "auto" else config.loader.threads
+
+
+def _about(config: Config, index: Index) -> str:
+    sampler = sampler_of(config, index)
+    note = f" ({index.note})" if index.note else ""
+    return f"{len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} batches of up to {sampler.batch_size} an epoch"
+
+
+def _batch(config: Config) -> str:
+    made = config.pipeline.made
+    height, width = ("H" if made.height is None else made.height), ("W" if made.width is None else made.width)
+    equal = "" if made.size else "; no step fixes the size, so all images must have the same"
+    return f"image {config.loader.dtype or made.dtype} (B, {made.channels}, {height}, {width}) {config.loader.memory_format}, label int64 (B,){equal}"

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reference import differences, emitted, load
+
+
+@pytest.mark.parametrize("size", [224, 223, [231, 225], [100, 231]], ids=str)
+def test_inside_the_image_it_is_exact(gallery: Path, size: Any) -> None:
+    assert max(d.most for d in differences(gallery, {"center_crop": {"size": size}})) == 0
+
+
+@pytest.mark.parametrize("size", [700, [701, 100], [100, 700], [301, 301]], ids=str)
+def test_a_smaller_image_is_padded_with_zeros_on_all_sides(gallery: Path, size: Any) -> None:
+    assert max(d.most for d in differences(gallery, {"center_crop": {"size": size}})) == 0
+
+
+@pytest.mark.parametrize(("short", "crop"), [(128, 112), (129, 112), (128, 113), (131, 131)])
+def test_behind_a_resize_it_is_one_resize_without_a_shift(gallery: Path, short: int, crop: int) -> None:
+    steps = {"resize": {"size": short}}, {"center_crop": {"size": crop}}
+    found = differences(gallery, *steps)
+    assert max(d.mean for d in found) < 0.3
+    assert max(abs(d.offset) for d in found) < 0.2
+    assert max(float(d.levels[:, 4:-4, 4:-4].max()) for d in found) <= 1
+    with load(gallery, *steps) as loader:
+        assert emitted(loader) == ["decoders.image_slice", "resize", "transpose"]
+
+
+def test_two_crops_are_both_done(gallery: Path) -> None:
+    assert max(d.most for d in differences(gallery, {"center_crop": {"size": 200}}, {"center_crop": {"size": [101, 90]}})) == 0

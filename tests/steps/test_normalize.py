@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+from reference import differences, load
+
+from gpupipe.step import Refused, Spec
+from gpupipe.steps.normalize import Normalize
+
+FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
+IMAGENET = {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
+
+
+def test_agrees_to_float_rounding(gallery: Path) -> None:
+    assert max(d.most for d in differences(gallery, FLOATS, IMAGENET)) < 2e-6
+
+
+def test_in_levels(gallery: Path) -> None:
+    found = differences(gallery, {"to_dtype": {"dtype": "float32"}}, {"normalize": {"mean": [127.5], "std": [60.0]}})
+    assert max(d.most for d in found) < 1e-5
+
+
+def test_twice(gallery: Path) -> None:
+    assert max(d.most for d in differences(gallery, FLOATS, IMAGENET, {"normalize": {"mean": [0.1], "std": [2.0]}})) < 2e-6
+
+
+def test_flip_floats_and_layout_are_one_operator(gallery: Path) -> None:
+    steps = ("random_horizontal_flip", FLOATS, IMAGENET)
+    assert max(d.most for d in differences(gallery, *steps)) < 2e-6
+    with load(gallery, *steps) as loader:
+        assert loader.engine.lowering()[-1] == ("crop_mirror_normalize", "cpu", ("random_horizontal_flip", "to_dtype", "normalize"))
+
+
+def test_after_normalising_steps_still_work(gallery: Path) -> None:
+    found = differences(gallery, FLOATS, IMAGENET, {"center_crop": {"size": 300}}, "random_vertical_flip")
+    assert max(d.most for d in found) < 2e-6
+
+
+def test_levels_are_refused() -> None:
+    with pytest.raises(Refused, match="to_dtype"):
+        Normalize(mean=(0.5,), std=(0.5,)).spec(Spec(encoded=False, channels=3))
+
+
+def test_channels_must_fit() -> None:
+    with pytest.raises(Refused, match="3 channels"):
+        Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).spec(Spec(encoded=False, channels=3, dtype="float32"))
+    with pytest.raises(pydantic.ValidationError, match="one a channel in both"):
+        Normalize(mean=(0.5, 0.5), std=(0.5,))

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reference import differences, emitted, load
+
+import gpupipe
+from gpupipe.step import Refused, Spec
+from gpupipe.steps.random_crop import RandomCrop
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"size": 200},
+        {"size": [231, 225]},
+        {"size": [100, 30]},
+        {"size": 200, "padding": 4},
+        {"size": 200, "padding": [3, 4, 5, 6], "fill": [7, 8, 9]},
+        {"size": 230, "padding": [10, 20], "padding_mode": "reflect"},
+        {"size": 230, "padding": 9, "padding_mode": "symmetric"},
+        {"size": 230, "padding": 9, "padding_mode": "edge"},
+        {"size": 400, "pad_if_needed": True, "fill": 50},
+        {"size": 300, "pad_if_needed": True, "padding_mode": "reflect"},
+    ],
+    ids=str,
+)
+def test_exact(gallery: Path, parameters: dict[str, Any]) -> None:
+    assert max(d.most for d in differences(gallery, {"random_crop": parameters})) == 0
+
+
+def test_windows_differ_and_reach_every_corner(gallery: Path) -> None:
+    step = RandomCrop.model_validate({"size": 3})
+    with load(gallery, {"random_crop": {"size": 3}}) as loader:
+        entry = loader.config.pipeline.entries[1]
+        tops = {tuple(step.anchor({"position": entry.parameters(0, e, loader.sampler.order(0)[:1])["position"][0]}, _four())) for e in range(200)}
+    assert tops == {(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)}
+
+
+def _four() -> Any:
+    import numpy as np
+
+    return np.array([4.0, 4.0])
+
+
+def test_a_window_of_the_file_is_all_that_is_decoded(gallery: Path) -> None:
+    with load(gallery, {"random_crop": {"size": 100}}) as loader:
+        assert emitted(loader) == ["decoders.image_slice", "transpose"]
+
+
+@pytest.mark.parametrize("parameters", [{"size": 400}, {"size": 300, "padding": 2}])
+def test_an_image_that_is_too_small_is_named(gallery: Path, parameters: dict[str, Any]) -> None:
+    with load(gallery, {"random_crop": parameters}) as loader, pytest.raises(gpupipe.SampleError, match=r"class_\d/\d\d_\d+x\d+\.png"):
+        list(loader)
+
+
+def test_too_small_is_refused_beforehand_where_the_size_is_known() -> None:
+    known = Spec(encoded=False, height=32, width=32, channels=3)
+    with pytest.raises(Refused, match="64x64 out of 32x32"):
+        RandomCrop.model_validate({"size": 64}).spec(known)
+    assert RandomCrop.model_validate({"size": 40, "padding": 4}).spec(known).size == (40, 40)

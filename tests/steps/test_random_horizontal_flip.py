@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reference import differences, emitted, load
+
+from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
+def test_exact(gallery: Path, p: float) -> None:
+    assert max(d.most for d in differences(gallery, {"random_horizontal_flip": {"p": p}})) == 0
+
+
+def test_two_flips_cancel(gallery: Path) -> None:
+    always = {"random_horizontal_flip": {"p": 1}}
+    twice = differences(gallery, always, always)
+    once = differences(gallery, always)
+    assert max(d.most for d in twice) == 0
+    assert all((a.image.flip(-1) == b.image).all() for a, b in zip(twice, once, strict=True))
+
+
+def test_probability() -> None:
+    flips = RandomHorizontalFlip(p=0.3).sample(np.random.default_rng(0).random((20_000, 1)))["flip"]
+    assert abs(flips.mean() - 0.3) < 0.015
+
+
+def test_lowering(gallery: Path) -> None:
+    with load(gallery, "random_horizontal_flip") as loader:
+        assert emitted(loader) == ["decoders.image", "crop_mirror_normalize"]

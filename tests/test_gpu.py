@@ -1,0 +1,144 @@
+"""The GPU path, on a GPU: it agrees with the CPU, and every law holds there too."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from reference import by_id, reference
+
+import gpupipe
+
+pytestmark = pytest.mark.gpu
+
+FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
+FLOOR_DB = {
+    "affine": 33.0,
+    "affine_heavy": 30.0,
+    "imagenet_train": 38.0,
+    "imagenet_eval": 38.0,
+}
+"""Least PSNR of the GPU's images against the CPU's: another JPEG decoder, and for affine maps another edge."""
+
+
+def load(root: Path, pipeline: Any, **options: Any) -> gpupipe.Loader:
+    return gpupipe.load({"data": {"source": "folder", "root": root}, "pipeline": pipeline}, **{"batch_size": 8, "ids": True, "device": "gpu", **options})
+
+
+def psnr(a: torch.Tensor, b: torch.Tensor, peak: float) -> float:
+    error = float((a.double() - b.double()).square().mean())
+    return math.inf if error == 0 else 10 * math.log10(peak**2 / error)
+
+
+@pytest.mark.parametrize("pipeline", FLOOR_DB)
+def test_gpu_and_cpu_make_the_same_images(faces: Path, pipeline: str) -> None:
+    with load(faces, pipeline) as loader:
+        on_gpu = by_id(loader)
+    with load(faces, pipeline, device="cpu") as loader:
+        on_cpu = by_id(loader)
+    peak = float(max(i.max() for i in on_cpu.values()) - min(i.min() for i in on_cpu.values()))
+    found = [psnr(on_gpu[i], on_cpu[i], peak) for i in on_cpu]
+    print(f"{pipeline}: least PSNR {min(found):.1f} dB")
+    assert on_gpu.keys() == on_cpu.keys()
+    assert min(found) >= FLOOR_DB[pipeline]
+
+
+STEPS: list[Any] = [
+    {"resize": {"size": 128}},
+    {"resize": {"size": [97, 130]}},
+    {"center_crop": {"size": 200}},
+    {"center_crop": {"size": 300}},
+    {"random_crop": {"size": 200}},
+    {"random_crop": {"size": 250, "padding": 4, "fill": 9}},
+    {"random_crop": {"size": 250, "padding": 4, "padding_mode": "reflect"}},
+    {"random_resized_crop": {"size": 112}},
+    "random_horizontal_flip",
+    "random_vertical_flip",
+    {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0], "interpolation": "bilinear", "fill": [1, 2, 3]}},
+    {"random_rotation": {"degrees": 20, "interpolation": "bilinear"}},
+    {"pad": {"padding": [1, 2, 3, 4], "padding_mode": "edge"}},
+    "grayscale",
+    {"grayscale": {"num_output_channels": 3}},
+]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_each_step_on_a_gpu(faces: Path, step: Any) -> None:
+    with load(faces, ["decode", step]) as loader:
+        for id, image in by_id(loader).items():
+            assert psnr(image, reference(loader, 0, id), 255.0) > 30
+
+
+def test_batches_arrive_on_the_gpu(faces: Path) -> None:
+    with load(faces, ["decode", FLOATS]) as loader:
+        batch = next(iter(loader))
+        assert loader.engine.device == "gpu:0"
+        assert {t.device for t in batch.values()} == {torch.device("cuda", 0)}
+        assert batch["image"].shape == (8, 3, 250, 250)
+        assert (batch["image"].dtype, batch["label"].dtype) == (torch.float32, torch.int64)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 60, "threads": 1}, {"batch_size": 7, "prefetch": 5}], ids=str)
+def test_law_1_on_a_gpu(faces: Path, options: dict[str, Any]) -> None:
+    with load(faces, "affine_heavy") as loader:
+        expected = by_id(loader)
+    with load(faces, "affine_heavy", **options) as loader:
+        found = by_id(loader)
+    assert found.keys() == expected.keys()
+    assert min(psnr(found[i], expected[i], 5.0) for i in expected) > 60
+
+
+def test_law_2_on_a_gpu(faces: Path) -> None:
+    seen: list[int] = []
+    for rank in range(3):
+        with load(faces, "affine", shard={"rank": rank, "world_size": 3}) as loader:
+            seen += list(by_id(loader))
+    assert sorted(seen) == list(range(60))
+
+
+def test_an_epoch_is_the_same_by_every_road_on_a_gpu(faces: Path) -> None:
+    def ids(loader: gpupipe.Loader) -> list[int]:
+        return [i for b in loader for i in b["id"].tolist()]
+
+    with load(faces, "affine") as loader:
+        epochs = [ids(loader) for _ in range(3)]
+        loader.sampler.set_epoch(1)
+        iterator = iter(loader)
+        first = next(iterator)["id"].tolist()
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        assert first + ids(loader) == epochs[1]
+        assert ids(loader) == epochs[2]
+
+
+def test_held_batches_stay_what_they_were_on_a_gpu(faces: Path) -> None:
+    with load(faces, ["decode", FLOATS], batch_size=4, prefetch=4) as loader:
+        held = list(loader)
+        sums = [b["image"].double().sum().item() for b in held]
+        list(loader)
+        assert [b["image"].double().sum().item() for b in held] == sums
+
+
+def test_a_corrupt_file_is_skipped_on_a_gpu(faces: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    for n, path in enumerate(sorted(faces.glob("*/*.jpg"))[:20]):
+        (tmp_path / "one" / f"{n:02d}.jpg").write_bytes(path.read_bytes())
+    bad = tmp_path / "one" / "07.jpg"
+    bad.write_bytes(b"not a JPEG at all")
+    with load(tmp_path, "affine", on_error="skip", max_bad=0.1) as loader:
+        for _ in range(2):
+            assert sorted(by_id(loader)) == [i for i in range(20) if i != 7]
+        assert loader.engine.skipped == 1
+    with load(tmp_path, "affine") as loader, pytest.raises(gpupipe.SampleError, match=r"07\.jpg"):
+        list(loader)
+
+
+@pytest.mark.parametrize(("dtype", "memory_format"), [("float16", "channels_last"), ("bfloat16", "contiguous")])
+def test_dtype_and_memory_format_on_a_gpu(faces: Path, dtype: str, memory_format: str) -> None:
+    with load(faces, ["decode", FLOATS], dtype=dtype, memory_format=memory_format) as loader:
+        image = next(iter(loader))["image"]
+    assert image.dtype == getattr(torch, dtype)
+    assert image.is_contiguous(memory_format=getattr(torch, f"{memory_format}_format"))

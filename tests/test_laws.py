@@ -1,0 +1,155 @@
+"""The laws of the design, held against the engine: same draws, every sample once, the same epoch by every road, engines agree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reference import by_id, reference
+
+import gpupipe
+
+HEAVY = [
+    "decode",
+    {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0], "interpolation": "bilinear"}},
+    {"random_resized_crop": {"size": 64}},
+    "random_horizontal_flip",
+    {"random_rotation": {"degrees": 10}},
+    {"random_crop": {"size": 60}},
+    {"random_vertical_flip": {"p": 0.3}},
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+]
+
+
+def load(root: Path, **options: Any) -> gpupipe.Loader:
+    return gpupipe.load({"data": {"source": "folder", "root": str(root)}, "pipeline": HEAVY}, **{"batch_size": 8, "ids": True, "seed": 7, **options})
+
+
+@pytest.fixture(scope="module")
+def alone(faces: Path) -> dict[int, torch.Tensor]:
+    """Every image of epoch 0, by batches of one."""
+    with load(faces, batch_size=1, threads=1) as loader:
+        return by_id(loader)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 60}, {"batch_size": 7, "threads": 3}, {"batch_size": 13, "prefetch": 5}, {"shuffle": False}], ids=str)
+def test_law_1_draws_do_not_depend_on_the_batch(faces: Path, alone: dict[int, torch.Tensor], options: dict[str, Any]) -> None:
+    with load(faces, **options) as loader:
+        images = by_id(loader)
+    assert images.keys() == alone.keys()
+    assert all(torch.equal(images[i], alone[i]) for i in alone)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_laws_1_and_2_ranks_share_an_epoch_out(faces: Path, alone: dict[int, torch.Tensor], world_size: int) -> None:
+    images: dict[int, torch.Tensor] = {}
+    steps = set()
+    for rank in range(world_size):
+        with load(faces, shard={"rank": rank, "world_size": world_size}) as loader:
+            mine = by_id(loader)
+            steps.add(len(loader))
+        assert not mine.keys() & images.keys()
+        images |= mine
+    assert len(steps) == 1
+    assert images.keys() == alone.keys()
+    assert all(torch.equal(images[i], alone[i]) for i in alone)
+
+
+def test_epochs_and_seeds_differ(faces: Path, alone: dict[int, torch.Tensor]) -> None:
+    with load(faces) as loader:
+        by_id(loader)
+        second = by_id(loader)
+    with load(faces, seed=8) as loader:
+        other = by_id(loader)
+    assert list(second) != list(alone)
+    assert sum(torch.equal(second[i], alone[i]) for i in alone) == 0
+    assert sum(torch.equal(other[i], alone[i]) for i in alone) == 0
+
+
+def digest(loader: gpupipe.Loader) -> str:
+    """The order, the labels and every bit of what a loader still delivers in its next epoch."""
+    made = hashlib.sha256()
+    for batch in loader:
+        for name in ("id", "label", "image"):
+            made.update(batch[name].numpy().tobytes())
+    return made.hexdigest()
+
+
+IN_A_NEW_PROCESS = """
+import json, sys
+from pathlib import Path
+import test_laws
+state, root, options = json.loads(sys.argv[1])
+with test_laws.load(Path(root), **options) as loader:
+    loader.load_state_dict(state)
+    print(test_laws.digest(loader))
+"""
+
+
+def test_an_epoch_is_the_same_by_every_road(faces: Path) -> None:
+    with load(faces) as loader:
+        by_iterating = [digest(loader) for _ in range(3)]
+    with load(faces) as loader:
+        loader.sampler.set_epoch(2)
+        assert digest(loader) == by_iterating[2]
+        loader.sampler.set_epoch(1)
+        assert digest(loader) == by_iterating[1]
+        assert digest(loader) == by_iterating[2]
+    with load(faces) as loader:
+        digest(loader)
+        state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+    assert in_new_process(state, faces) == by_iterating[1]
+
+
+@pytest.mark.parametrize("delivered", [1, 4, 7])
+def test_the_rest_of_an_epoch_follows_a_state_bit_for_bit(faces: Path, delivered: int) -> None:
+    with load(faces) as loader:
+        loader.sampler.set_epoch(3)
+        iterator = iter(loader)
+        for _ in range(delivered):
+            next(iterator)
+        state = loader.state_dict()
+        rest = hashlib.sha256()
+        for batch in iterator:
+            for name in ("id", "label", "image"):
+                rest.update(batch[name].numpy().tobytes())
+    assert json.loads(json.dumps(state)) == state
+    assert in_new_process(state, faces, prefetch=4, threads=1) == rest.hexdigest()
+
+
+def in_new_process(state: dict[str, Any], root: Path, **options: Any) -> str:
+    argument = json.dumps([state, str(root), options])
+    done = subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS, argument], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_state_of_other_data_pipeline_or_seed_is_refused_by_name(faces: Path, tmp_path: Path) -> None:
+    with load(faces) as loader:
+        state = loader.state_dict()
+        for key, word in [("data", "other data"), ("pipeline", "another pipeline")]:
+            with pytest.raises(gpupipe.StateError, match=word):
+                loader.load_state_dict({**state, key: "0" * 32})
+        with pytest.raises(gpupipe.StateError, match=r"loader\.seed=99"):
+            loader.load_state_dict({**state, "seed": 99})
+        with pytest.raises(gpupipe.StateError, match="lacks 'epoch'"):
+            loader.load_state_dict({k: v for k, v in state.items() if k != "epoch"})
+
+
+@pytest.mark.parametrize("pipeline", ["affine", "affine_heavy", "imagenet_train", "imagenet_eval"])
+def test_law_3_shipped_pipelines_agree_with_the_torch_lowering(photos: Path, pipeline: str) -> None:
+    """The mean over all pixels of real photographs, in levels; a step's own test has its tolerance."""
+    with gpupipe.load({"data": {"source": "folder", "root": photos}, "pipeline": pipeline}, batch_size=1, ids=True) as loader:
+        scale = 255 * (0.229 if loader.config.pipeline.entries[-1].name == "normalize" else 1)
+        off = [scale * float((image - reference(loader, 0, id)).abs().mean()) for id, image in by_id(loader).items()]
+    assert len(off) > 40
+    assert max(off) < 0.5
+    assert np.mean(off) < 0.2
