@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from functools import cache
+from pathlib import Path
 
+from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DeviceError
+from gpupipe.probe import region_decode_survives
 
 
 def cores() -> int:
@@ -15,13 +20,16 @@ def cores() -> int:
 
 
 def _quota() -> int | None:
-    """Whole cores of the control group's CPU quota, or None where there is none."""
+    """Whole cores of the control group's CPU quota (version 2, else 1), or None where there is none."""
+    quota, period = _words("cpu.max") or (*_words("cpu/cpu.cfs_quota_us"), *_words("cpu/cpu.cfs_period_us")) or ("max", "1")
+    return None if quota in ("max", "-1") else max(1, int(quota) // int(period))
+
+
+def _words(name: str) -> tuple[str, ...]:
     try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as f:
-            quota, period = f.read().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else max(1, int(quota) // int(period))
+        return tuple(Path("/sys/fs/cgroup", name).read_text(encoding="ascii").split())
+    except OSError:
+        return ()
 
 
 @cache
@@ -43,6 +51,23 @@ def resolve(device: str) -> tuple[int | None, bool]:
     if number >= gpu_count():
         found = f"there are {gpu_count()}" if gpu_count() else "PyTorch sees none: 'gpupipe doctor' says why"
         raise DeviceError(f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or auto) to run on the CPU")
-    from gpupipe.probe import region_decode_survives
+    return number, region_decode(number)
 
-    return number, region_decode_survives(number)
+
+def region_decode(number: int) -> bool:
+    """Whether GPU `number` decodes parts of images: probed once for a card, driver and DALI, and remembered in the cache folder."""
+    import torch
+    from nvidia.dali import __version__ as dali
+
+    key = f"{torch.cuda.get_device_name(number)}, CUDA {torch.version.cuda}, DALI {dali}"
+    file = cache_dir() / "region-decode.json"
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if key not in known:
+        known[key] = region_decode_survives(number)
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(known), encoding="utf-8")
+    return bool(known[key])

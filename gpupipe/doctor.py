@@ -1,0 +1,236 @@
+"""`gpupipe doctor`: asks the machine what it has; gpupipe.doctor_rules says what of it is wrong, and what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gpupipe import doctor_rules as rules
+from gpupipe.cachedir import cache_dir
+from gpupipe.devices import cores, gpu_count
+from gpupipe.doctor_rules import Driver, Finding
+from gpupipe.probe import NVJPEG, jpeg_engines, probe
+
+__all__ = ["Finding", "examine"]
+
+_PROBES_AT_ONCE = 4
+
+
+def examine() -> list[Finding]:
+    """Look at everything. Never raises; takes some seconds, and longer where there are GPUs."""
+    checks = {
+        "gpupipe": _gpupipe,
+        "packages": _packages,
+        "DALI on the CPU": _cpu_decoding,
+        "CUDA": _cuda,
+        "driver": _driver_finding,
+        "GPU": _gpus,
+        "cores": _cores,
+        "memory": _memory,
+        "shared memory": _shared_memory,
+        "open files": _open_files,
+        "cache folder": _cache_folder,
+    }
+    return [finding for subject, check in checks.items() for finding in tried(subject, check)]
+
+
+def tried(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """What a check finds; where it fails, that is a finding too."""
+    try:
+        yield from check()
+    except Exception as e:
+        yield Finding(subject, f"could not be examined: {type(e).__name__}: {e}", "warning", "please report this")
+
+
+# --- software
+
+
+def _gpupipe() -> Iterator[Finding]:
+    yield Finding("gpupipe", f"{_installed('gpupipe') or 'not installed, run from its folder'} on {platform.platform()}", "ok")
+    yield rules.python(sys.version_info[:3])
+
+
+def _packages() -> Iterator[Finding]:
+    """Versions as they are installed: nothing is imported."""
+    for name in ("torch", "torchvision"):
+        yield rules.package(name, _installed(name))
+    if _installed("torchvision"):
+        yield from rules.pair(metadata.requires("torchvision") or [], _installed("torch"))
+    yield rules.dali(_dali_packages())
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _dali_packages() -> dict[str, str]:
+    """Version of each DALI package that is installed: there is one for each major version of CUDA."""
+    found = {(d.metadata["Name"] or "").lower().replace("_", "-"): d.version for d in metadata.distributions()}
+    return {name: version for name, version in found.items() if re.fullmatch(r"nvidia-dali-(.+-)?cuda\d{3}", name)}
+
+
+def _dali_cuda() -> list[int]:
+    """Major versions of CUDA: nvidia-dali-cuda120 is for 12."""
+    return [int(name[-3:]) // 10 for name in _dali_packages()]
+
+
+def _cpu_decoding() -> Iterator[Finding]:
+    if _dali_packages():
+        yield rules.decoding("DALI on the CPU", probe(None))
+
+
+def _torch_cuda() -> tuple[str | None, str]:
+    """The CUDA that torch is built for, and what its import raised."""
+    try:
+        import torch
+    except (ImportError, OSError) as e:
+        return None, str(e)
+    return torch.version.cuda, ""
+
+
+def _cuda() -> Iterator[Finding]:
+    yield rules.cuda(*_torch_cuda(), _dali_cuda())
+
+
+# --- driver and GPUs
+
+
+def _driver_finding() -> Iterator[Finding]:
+    built = {"torch": rules.release(_torch_cuda()[0] or "")[:1], "DALI": tuple(_dali_cuda()[:1])}
+    yield rules.driver(_driver(), {who: major[0] for who, major in built.items() if major}, _card_on_bus())
+
+
+def _driver() -> Driver | None:
+    """What NVML says; None where there is no driver to ask, or nothing to ask it with."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        number = _answer(pynvml, 0, pynvml.nvmlSystemGetCudaDriverVersion)
+        cards = tuple(_card(pynvml, i) for i in range(_answer(pynvml, 0, pynvml.nvmlDeviceGetCount)))
+        version = _answer(pynvml, "of unknown version", pynvml.nvmlSystemGetDriverVersion)
+        return Driver(version, (number // 1000, number % 1000 // 10) if number else None, cards)  # 13020 is CUDA 13.2
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _answer(nvml: Any, otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    """NVML's answer: any question may be one that this card, driver or container does not allow."""
+    try:
+        return ask(*arguments)
+    except nvml.NVMLError:
+        return otherwise
+
+
+def _card(nvml: Any, number: int) -> str:
+    """Name and memory of a card."""
+    handle = _answer(nvml, None, nvml.nvmlDeviceGetHandleByIndex, number)
+    if handle is None:
+        return "a card that does not answer"
+    name, memory = _answer(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle), _answer(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    return f"{name}, {memory.total / rules.GIB:.0f} GiB" if memory else str(name)
+
+
+def _card_on_bus() -> bool:
+    """Whether a display controller of NVIDIA's is on the PCI bus, driver or none."""
+    kinds = [((d / "vendor").read_text().strip(), (d / "class").read_text()) for d in Path("/sys/bus/pci/devices").glob("*")]
+    return any(vendor == "0x10de" and kind.startswith("0x03") for vendor, kind in kinds)
+
+
+def _gpus() -> Iterator[Finding]:
+    torch_cuda, error = _torch_cuda()
+    if error:
+        return  # _cuda has said so
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        seen = gpu_count()
+    known = _driver()
+    yield rules.gpus(known.cards if known else (), torch_cuda, seen, os.environ.get("CUDA_VISIBLE_DEVICES"), str(said[-1].message) if said else "")
+    if not seen:
+        yield Finding("hardware JPEG decoder", "none without a GPU: the CPU decodes", "ok")
+        yield Finding("region-of-interest decoding", "on the CPU, where it works", "ok")
+    with ThreadPoolExecutor(_PROBES_AT_ONCE) as pool:
+        for findings in pool.map(_gpu, range(seen)):
+            yield from findings
+
+
+def _gpu(number: int) -> list[Finding]:
+    """What works on one GPU, by torch's number."""
+    import torch
+
+    capability = torch.cuda.get_device_capability(number)
+    found = [rules.card(number, torch.cuda.get_device_name(number), capability, _compute_error(number))]
+    if _dali_packages():
+        outcome = probe(number)
+        found.append(rules.decoding(f"GPU {number}: DALI", outcome))
+        nvjpeg = next((v for v in map(_installed, NVJPEG) if v), None)
+        found += [rules.region(f"GPU {number}: region-of-interest decoding", outcome, nvjpeg)] if outcome.decode else []
+    return [*found, rules.jpeg(f"GPU {number}: hardware JPEG decoder", jpeg_engines(number), capability)]
+
+
+def _compute_error(number: int) -> str:
+    """What torch raises when it computes on a GPU: its memory may be full, or torch not built for such a card."""
+    import torch
+
+    try:
+        torch.ones(2, device=f"cuda:{number}").sum().item()
+    except RuntimeError as e:
+        return str(e).splitlines()[0]
+    return ""
+
+
+# --- the machine
+
+
+def _cores() -> Iterator[Finding]:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield rules.processors(cores(), allowed, os.cpu_count() or 1)
+
+
+def _memory() -> Iterator[Finding]:
+    words = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    size = {w[0].rstrip(":"): int(w[1]) * 1024 for w in words}
+    limit = rules.memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
+    yield rules.memory(size["MemTotal"], size["MemAvailable"], limit)
+
+
+def _shared_memory() -> Iterator[Finding]:
+    if Path("/dev/shm").is_dir():
+        disk = shutil.disk_usage("/dev/shm")
+        yield rules.shared_memory(disk.total, disk.free)
+
+
+def _open_files() -> Iterator[Finding]:
+    import resource
+
+    yield rules.open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+
+
+def _cache_folder() -> Iterator[Finding]:
+    """Written for a try, since permission bits do not tell of read-only file systems and of root."""
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as f:
+            f.write(b"gpupipe")
+        yield rules.cache(folder, shutil.disk_usage(folder).free, "")
+    except OSError as e:
+        yield rules.cache(folder, 0, str(e))
