@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import gzip
+import hashlib
+import lzma
 import os
+import secrets
 import shutil
 import socket
 import tarfile
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpupipe import stand_in
 from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DataError, FetchError, did_you_mean
 from gpupipe.source import Progress, quiet
 
+if TYPE_CHECKING:
+    import requests
+
 _CONNECT_SECONDS = 4.0
 _READ_SECONDS = 8.0
+_NO_ARCHIVE = (tarfile.TarError, EOFError, ValueError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
 @dataclass(frozen=True)
@@ -63,22 +76,31 @@ def present(root: Path, name: str | None, images: int | None, progress: Progress
     A stand-in lies beside `root`, under another name, so that it is never taken for the data; once it is there no download is tried
     again. Raises DataError where there is nothing and nothing to do about it, FetchError where the download fails and no stand-in is asked for.
     """
-    if root.is_dir():
-        return Place(root, _note(root, name))
+    place = _there(root, images)
+    if place:
+        return place
     if name is None:
         raise DataError(f"{root}: no such folder: put the data there, or set data.root (for instance data.root=/path/to/images)")
-    made = _stand_in_root(root, images or 0)
-    if images and made.is_dir():
-        return Place(made, _note(made, name))
+    with _alone(root, progress):
+        return _there(root, images) or _fetched_or_made(root, name, images, progress)
+
+
+def _there(root: Path, images: int | None) -> Place | None:
+    roots = [root, _stand_in_root(root, images)] if images else [root]
+    return next((Place(r, _note(r)) for r in roots if r.is_dir()), None)
+
+
+def _fetched_or_made(root: Path, name: str, images: int | None, progress: Progress) -> Place:
     try:
-        fetch(DATASETS[name], root, progress)
+        _fetch(DATASETS[name], root, progress)
         return Place(root, "")
     except FetchError as e:
         if not images:
             raise
+        made = _stand_in_root(root, images)
         progress(f"{e}; making a stand-in", 0, images)
         _make_whole(made, lambda folder: stand_in.make(folder, images, progress))
-        return Place(made, _note(made, name))
+        return Place(made, _note(made))
 
 
 def default_root(name: str) -> Path:
@@ -88,7 +110,7 @@ def default_root(name: str) -> Path:
 
 def absent(root: Path, name: str | None, images: int | None) -> str:
     """What `present` would have to fetch or make first, or ""."""
-    if name is None or root.is_dir() or (images and _stand_in_root(root, images).is_dir()):
+    if name is None or _there(root, images):
         return ""
     return f"{name} is not here yet: the first run fetches it" + (f", or makes {images:,} stand-in images" if images else "")
 
@@ -97,16 +119,46 @@ def _stand_in_root(root: Path, images: int) -> Path:
     return root.with_name(f"{root.name}-stand-in-{images}")
 
 
-def _note(root: Path, name: str | None) -> str:
-    return f"stand-in data, not {(name or 'real data').upper()}" if stand_in.is_stand_in(root) else ""
+def _note(root: Path) -> str:
+    return "stand-in data, not LFW" if stand_in.is_stand_in(root) else ""
 
 
 def fetch(dataset: Dataset, root: Path, progress: Progress = quiet) -> None:
     """Download the archive, check its SHA-256 and unpack it to `root`, which appears whole or not at all. Raises FetchError."""
-    archive = _download(dataset, progress)
-    progress("unpacking", 0, None)
-    _make_whole(root, lambda folder: unpack(archive, folder))
-    archive.unlink()
+    with _alone(root, progress):
+        if not root.is_dir():
+            _fetch(dataset, root, progress)
+
+
+def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:
+    def fill(folder: Path) -> None:
+        archive = _download(dataset, progress)
+        progress("unpacking", 0, None)
+        unpack(archive, folder)
+        archive.unlink(missing_ok=True)
+
+    _make_whole(root, fill)
+
+
+@contextlib.contextmanager
+def _alone(root: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock on a data set: of several processes (the ranks of a machine), one fetches, and the others wait for it.
+
+    Where the cache cannot hold a lock, each goes on; the first to end is then the one whose work is kept.
+    """
+    lock = cache_dir() / "locks" / hashlib.blake2b(os.fsencode(root.absolute()), digest_size=16).hexdigest()
+    with contextlib.ExitStack() as stack:
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(lock.open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress(f"waiting for another process that fetches or makes {root.name}", 0, None)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
 
 
 def _download(dataset: Dataset, progress: Progress) -> Path:
@@ -120,11 +172,19 @@ def _download(dataset: Dataset, progress: Progress) -> Path:
     try:
         return Path(pooch.retrieve(dataset.url, f"sha256:{dataset.sha256}", f"{dataset.name}.tar", folder, downloader=downloader))
     except requests.RequestException as e:
-        raise FetchError(f"{dataset.name} cannot be downloaded from {dataset.url} ({type(e).__name__})") from e
+        raise FetchError(f"{dataset.name} cannot be downloaded from {dataset.url} ({_why(e)})") from e
     except ValueError as e:
         raise FetchError(f"{dataset.name}: what {dataset.url} sent is not the data set (its SHA-256 differs)") from e
     except OSError as e:
         raise FetchError(f"{dataset.name} cannot be stored in {folder}: {e.strerror or e}") from e
+
+
+def _why(error: requests.RequestException) -> str:
+    import requests
+
+    if error.response is not None:
+        return f"HTTP {error.response.status_code} {error.response.reason}"
+    return "no answer in time" if isinstance(error, requests.Timeout) else type(error).__name__
 
 
 def _check_name_resolves(url: str) -> None:
@@ -169,14 +229,17 @@ def unpack(archive: Path, folder: Path) -> None:
     """The one folder in a tar archive, as `folder`. Raises FetchError where a member would land outside it or is no plain file."""
     inside = folder.with_name(f"{folder.name}.unpacking")
     try:
+        inside.mkdir()
         with tarfile.open(archive) as tar:
             members = tar.getmembers()
             for member in members:
                 _check_member(member, archive)
             tar.extractall(inside, members, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # type: ignore[arg-type]
-        (top,) = inside.iterdir()
-        top.rename(folder)
-    except (tarfile.TarError, EOFError, ValueError) as e:
+        tops = list(inside.iterdir())
+        if len(tops) != 1 or not tops[0].is_dir():
+            raise ValueError(f"there are {len(tops)} files and folders at its top")
+        tops[0].rename(folder)
+    except _NO_ARCHIVE as e:
         raise FetchError(f"{archive.name}: not an archive with one folder in it ({e})") from e
     finally:
         shutil.rmtree(inside, ignore_errors=True)
@@ -192,9 +255,11 @@ def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
 
 def _make_whole(root: Path, make: Callable[[Path], None]) -> None:
     """Have `make` fill a folder, and show it under `root` only when it is whole; another process may have been first."""
-    making = root.with_name(f".{root.name}.{os.getpid()}")
+    making = root.with_name(f".{root.name}.{secrets.token_hex(4)}")
     try:
-        root.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(root) and not root.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "there is something in its place that is no folder")
+        making.mkdir(parents=True)
         make(making)
         try:
             making.rename(root)

@@ -14,6 +14,7 @@ import gpupipe
 
 pytestmark = pytest.mark.gpu
 
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 FLOOR_DB = {
     "affine": 33.0,
@@ -141,4 +142,4 @@ def test_dtype_and_memory_format_on_a_gpu(faces: Path, dtype: str, memory_format
     with load(faces, ["decode", FLOATS], dtype=dtype, memory_format=memory_format) as loader:
         image = next(iter(loader))["image"]
     assert image.dtype == getattr(torch, dtype)
-    assert image.is_contiguous(memory_format=getattr(torch, f"{memory_format}_format"))
+    assert image.is_contiguous(memory_format=FORMATS[memory_format])

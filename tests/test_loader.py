@@ -10,6 +10,7 @@ import torch
 
 import gpupipe
 
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 
 
@@ -48,7 +49,7 @@ def test_dtype_and_memory_format_change_no_value(faces: Path, dtype: str, memory
     with load(faces, *steps, dtype=dtype, memory_format=memory_format) as loader:
         image = next(iter(loader))["image"]
     assert image.dtype == getattr(torch, dtype)
-    assert image.is_contiguous(memory_format=getattr(torch, f"{memory_format}_format"))
+    assert image.is_contiguous(memory_format=FORMATS[memory_format])
     assert image.shape == plain.shape
     tolerance = {"float16": 2**-11, "bfloat16": 2**-8}.get(dtype, 0)
     assert float((image.float() - plain.float()).abs().max()) <= tolerance

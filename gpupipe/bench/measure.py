@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpupipe.bench.machine import machine
+from gpupipe.bench.machine import machine, peak_memory
 from gpupipe.loader import Loader
 
 SCHEMA = 1
@@ -139,7 +139,7 @@ class Meter:
     def finish(self) -> Measurement:
         """Look at what needs no timing."""
         self.result.mean_file_bytes = _mean_file_bytes(self._loader)
-        self.result.peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.result.peak_memory = peak_memory()
         self.result.peak_gpu_memory = None if self._gpu_peak is None or self._gpu_before is None else self._gpu_peak
         self.result.skipped = self._loader.engine.skipped
         return self.result

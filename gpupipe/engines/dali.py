@@ -8,14 +8,18 @@ How it runs, and in which order it stops:
 4. A run that fails costs its batch. The source stops; what is in flight is collected, so that the order stays; the samples to blame are found by
    running suspects alone; the rest of the batch runs again; then the source goes on.
 5. Closing the generator stops the source and drops what is in flight, so that the next epoch begins with an empty pipeline.
+6. At the end of the process engines close before DALI's own exit handler, which is registered earlier, takes the pipelines down.
 """
 
 from __future__ import annotations
 
+import atexit
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -66,6 +70,8 @@ class DaliEngine(Engine):
         self._source.inputs = self._graph.inputs
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], ["image"], auto_reset=False, prepare_first_batch=False)
         self._fresh = True
+        self._at_exit = partial(_close, ref(self))
+        atexit.register(self._at_exit)
 
     @property
     def skipped(self) -> int:
@@ -79,6 +85,7 @@ class DaliEngine(Engine):
         return [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in self._graph.emitted)]
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        self._quarantine.check()
         self._stop()
         more = True
         try:
@@ -95,6 +102,7 @@ class DaliEngine(Engine):
             self._stop()
 
     def close(self) -> None:
+        atexit.unregister(self._at_exit)
         if self._iterator is not None:
             self._stop()
             self._iterator = self._graph = None  # type: ignore[assignment]
@@ -126,7 +134,7 @@ class DaliEngine(Engine):
         return list(self._results())
 
     def _stop(self) -> None:
-        if not self._fresh:
+        if not self._fresh and self._iterator is not None:
             self._flush()
 
     def _without_bad(self, plans: Iterator[Plan]) -> Iterator[Plan]:
@@ -172,11 +180,10 @@ class DaliEngine(Engine):
             if not isinstance(rest, RuntimeError):
                 yield from rest
                 return
-        if not self._try_alone(plan, self._quarantine.good(plan.ids)):
-            raise EngineError(f"DALI failed on a batch whose samples pass one by one, the first of them {paths[0]}: {error}")
+        self._try_alone(plan, self._quarantine.good(plan.ids))
         rest = self._again(plan)
         if isinstance(rest, RuntimeError):
-            raise EngineError(f"DALI failed again on a batch without its bad samples: {rest}")
+            raise EngineError(f"DALI failed twice on a batch whose samples pass one by one, the first of them {paths[0]}: {rest}") from error
         yield from rest
 
     def _try_alone(self, plan: Plan, ids: Any) -> bool:
@@ -202,3 +209,10 @@ class DaliEngine(Engine):
         rest = list(self._run(self._without_bad(iter([plan]))))
         failed = next((o for _, o in rest if isinstance(o, RuntimeError)), None)
         return failed or [(p, o) for p, o in rest if isinstance(o, torch.Tensor)]
+
+
+def _close(engine: ref[DaliEngine]) -> None:
+    """At the end of the process, before DALI takes its pipelines down under an iteration that is still open."""
+    alive = engine()
+    if alive is not None:
+        alive.close()
