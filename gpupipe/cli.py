@@ -94,8 +94,11 @@ def run(
 def check(config: str, overrides: tuple[str, ...]) -> None:
     """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device runs them."""
     from gpupipe import config as configs
-    from gpupipe import examine
     from gpupipe.bench import tables
+    from gpupipe.loader import import_engine
+
+    import_engine()
+    from gpupipe import examine
 
     console = _console()
     checked = configs.read(config, overrides)
@@ -168,7 +171,7 @@ class _Screen:
         from gpupipe.bench.measure import Meter
         from gpupipe.loader import import_engine, load
 
-        import_engine(checked)
+        import_engine()
         if checked.source.absent():
             checked.source.index(self.progress)
         started = perf_counter()

@@ -11,12 +11,14 @@ from gpupipe import config as configs
 from gpupipe.config import Config
 from gpupipe.devices import cores, resolve
 from gpupipe.engines.base import Engine, Job
-from gpupipe.errors import GpupipeError, StateError
+from gpupipe.errors import DeviceError, GpupipeError, StateError
 from gpupipe.sampler import Plan, Sampler
 from gpupipe.source import Index, Progress, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from gpupipe.engines.dali import DaliEngine
 
 _STATE_VERSION = 1
 
@@ -111,10 +113,15 @@ def _check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             raise StateError(f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here")
 
 
-def import_engine(config: Config) -> None:
-    """Import what load() would import, so that a measurement of load() leaves that out."""
-    if config.loader.engine in ("auto", "dali"):
-        import gpupipe.engines.dali  # noqa: F401
+def import_engine() -> type[DaliEngine]:
+    """The engine's class, imported: what load() does first. Raises DeviceError where DALI is not installed."""
+    try:
+        from gpupipe.engines.dali import DaliEngine
+    except ModuleNotFoundError as e:
+        if not (e.name or "").startswith("nvidia"):
+            raise
+        raise DeviceError("NVIDIA DALI is not installed (on Linux: pip install nvidia-dali-cuda120); 'gpupipe doctor' tells more") from e
+    return DaliEngine
 
 
 def sampler_of(config: Config, index: Index) -> Sampler:
@@ -130,6 +137,4 @@ def sampler_of(config: Config, index: Index) -> Sampler:
 def _engine(job: Job) -> Engine:
     """The engine for a job, on the device that it asks for."""
     device_id, region_decode = resolve(job.loader.device)
-    from gpupipe.engines.dali import DaliEngine
-
-    return DaliEngine(job, device_id, region_decode)
+    return import_engine()(job, device_id, region_decode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,28 @@ def test_nothing_heavy_is_imported_before_it_is_used(code: str) -> None:
         [sys.executable, "-c", f"{code}; import sys; print([m for m in {heavy} if m in sys.modules])"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+WITHOUT_DALI = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == "nvidia.dali" or name.startswith("nvidia.dali."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+sys.argv = ["gpupipe", *sys.argv[1:]]
+from gpupipe.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_without_dali_the_message_says_what_to_install(command: str, faces: Path) -> None:
+    """The import system is told that DALI is absent, as it is on other systems than Linux."""
+    arguments = [command, "lfw", f"data.root={faces}"]
+    done = subprocess.run([sys.executable, "-c", WITHOUT_DALI, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install nvidia-dali-cuda120" in done.stderr
+    assert "Traceback" not in done.stderr
