@@ -66,7 +66,9 @@ class Loader:
         for plan, batch in running:
             self._last = plan
             yield self._shaped(batch)
-        if running is not self._running:
+        if running is self._running:
+            self._last = None  # the sampler stands at the next epoch; the last plans may have been skipped whole
+        else:
             raise GpupipeError("this iteration was ended by a newer iter() of the same loader: load() a second loader to run two at once")
 
     def _shaped(self, batch: dict[str, Tensor]) -> Any:

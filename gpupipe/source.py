@@ -26,7 +26,9 @@ from gpupipe.errors import did_you_mean
 
 GROUP = "gpupipe.sources"
 _MAGIC = b"gpupipe-index-1\n"
+_LENGTH_BYTES = 8
 _ALIGNMENT = 64
+_DTYPES: dict[str, np.dtype[Any]] = {"names": np.dtype(np.uint8), "ends": np.dtype(np.int64), "labels": np.dtype(np.int64)}
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is done, and how much there is (None: not known)."""
@@ -99,31 +101,55 @@ def save(index: Index, path: Path) -> None:
     text = json.dumps(header).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     making = path.with_name(f"{path.name}.{os.getpid()}")
-    with making.open("wb") as f:
-        f.write(_MAGIC + len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
-            f.write(b"\0" * (-f.tell() % _ALIGNMENT))
-            array.tofile(f)
-    making.replace(path)
+    try:
+        with making.open("wb") as f:
+            f.write(_MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+            for array in arrays.values():
+                f.write(b"\0" * (-f.tell() % _ALIGNMENT))
+                array.tofile(f)
+        making.replace(path)
+    finally:
+        making.unlink(missing_ok=True)
 
 
 def open_saved(path: Path) -> Index | None:
-    """The index in a file, memory-mapped; None where there is none, or it is of another version."""
+    """The index in a file, memory-mapped; None where there is none, or it is of another version, cut off or otherwise not what `save` wrote."""
     try:
-        with path.open("rb") as f:
-            if f.read(len(_MAGIC)) != _MAGIC:
+        size = path.stat().st_size
+        header, place = _header(path, size)
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, dtype in _DTYPES.items():
+            stored, length = header["arrays"][name]
+            place += -place % _ALIGNMENT
+            if stored != dtype.str or not 0 <= place + length * dtype.itemsize <= size:
                 return None
-            header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
-            place = f.tell()
-    except (OSError, ValueError):
+            arrays[name] = np.memmap(path, dtype, "r", place, (length,)) if length else np.empty(0, dtype)
+            place += arrays[name].nbytes
+        columns = (arrays["names"], arrays["ends"], arrays["labels"])
+        index = Index(header["root"], *columns, header["classes"], header["fingerprint"], extra=header["extra"])
+        return index if size == place and _holds_together(index) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, (dtype, length) in header["arrays"].items():
-        place += -place % _ALIGNMENT
-        arrays[name] = np.memmap(path, dtype, "r", place, (length,)) if length else np.empty(0, dtype)
-        place += arrays[name].nbytes
-    columns = (arrays["names"], arrays["ends"], arrays["labels"])
-    return Index(header["root"], *columns, header["classes"], header["fingerprint"], extra=header["extra"])
+
+
+def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
+    """The header of an index file of `size` bytes, and where it ends. Raises ValueError or TypeError where it is none."""
+    with path.open("rb") as f:
+        if f.read(len(_MAGIC)) != _MAGIC:
+            raise ValueError("another format, or another version")
+        length = int.from_bytes(f.read(_LENGTH_BYTES), "little")
+        if length > size:
+            raise ValueError("cut off")
+        header = json.loads(f.read(length))
+        if not isinstance(header, dict):
+            raise TypeError("not a header")
+        return header, f.tell()
+
+
+def _holds_together(index: Index) -> bool:
+    """Whether the columns of an index from a file fit each other. The last row stands for all: to read them all would take a scan's time."""
+    typed = isinstance(index.root, str) and isinstance(index.fingerprint, str) and isinstance(index.extra, dict) and isinstance(index.classes, list)
+    return typed and len(index.ends) == len(index.labels) and (int(index.ends[-1]) if len(index.ends) else 0) == len(index.names)
 
 
 class Source(pydantic.BaseModel):

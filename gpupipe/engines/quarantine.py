@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from gpupipe.cachedir import cache_dir
 from gpupipe.engines.base import Job
-from gpupipe.errors import SampleError, TooManyBadError
+from gpupipe.errors import DataError, SampleError, TooManyBadError
 
-_JPEG = b"\xff\xd8\xff"
-_END_OF_JPEG = b"\xff\xd9"
-_MAGIC = {_JPEG: "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"RIFF": "WebP", b"\0\0\0\x0cjP": "JPEG 2000"}
+_JPEG, _PNG, _BMP, _RIFF, _JP2, _J2K = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF", b"\0\0\0\x0cjP", b"\xff\x4f\xff\x51"
 _NETPBM = (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6")
+_KINDS = {_JPEG: "JPEG", _PNG: "PNG", _BMP: "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", _RIFF: "WebP", _JP2: "JPEG 2000", _J2K: "JPEG 2000"}
+_KINDS |= dict.fromkeys(_NETPBM, "PNM")
+_END_MARKERS = {_JPEG: b"\xff\xd9", _PNG: b"IEND", _JP2: b"\xff\xd9", _J2K: b"\xff\xd9"}
 _TAIL_BYTES = 64
+_SAYS_NOTHING = ("Failed to decode", "nvImageCodec failure", "File mapping failed")
+"""Messages of DALI that name no cause: what the file itself shows tells more."""
 
 
 class Quarantine:
@@ -26,6 +29,7 @@ class Quarantine:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._bad: set[int] = set()
+        self._last = ""
         self.file = job.loader.quarantine or cache_dir() / "quarantine" / f"{job.index.fingerprint}.jsonl"
 
     def __len__(self) -> int:
@@ -38,23 +42,38 @@ class Quarantine:
         return ids[[int(i) not in self._bad for i in ids]]
 
     def add(self, id: int, reason: str) -> None:
-        """Leave a sample out from now on. Raises SampleError under on_error: raise, TooManyBadError above max_bad."""
+        """Leave a sample out from now on. Raises SampleError under on_error: raise, TooManyBadError as `check`."""
         path = self._job.index.path(id)
         if self._job.loader.on_error == "raise":
             raise SampleError(path, reason)
-        self._bad.add(id)
+        if id in self._bad:
+            return
         self._write({"path": path, "reason": reason, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-        limit = self._job.loader.max_bad * len(self._job.index)
-        if len(self._bad) > limit:
-            raise TooManyBadError(
-                f"{len(self._bad)} of {len(self._job.index)} samples cannot be read, more than loader.max_bad={self._job.loader.max_bad:g} allows "
-                f"({limit:g}); the last is {path}: {reason}. All are listed in {self.file}"
-            )
+        self._bad.add(id)
+        self._last = f"{path}: {reason}"
+        self.check()
+
+    def check(self) -> None:
+        """Raises TooManyBadError where more samples were left out than max_bad allows, or all of them."""
+        bad, count, share = len(self._bad), len(self._job.index), self._job.loader.max_bad
+        if bad > share * count:
+            too_many = f"more than loader.max_bad={share:g} allows ({share * count:g})"
+        elif bad and bad == count:
+            too_many = "so nothing is left to deliver"
+        else:
+            return
+        raise TooManyBadError(f"{bad} of {count} samples cannot be read, {too_many}; the last is {self._last}. All are listed in {self.file}")
 
     def _write(self, record: dict[str, str]) -> None:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.file.open("a", encoding="utf-8", errors="surrogateescape") as f:
-            f.write(json.dumps(record) + "\n")
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("a", encoding="utf-8") as f:
+                f.write(json.dumps(record) + "\n")
+        except OSError as e:
+            raise DataError(
+                f"{record['path']}: {record['reason']}; it would be left out, but the list of such samples, {self.file}, cannot be written "
+                f"({e.strerror or e}): set loader.quarantine to a file that can"
+            ) from e
 
 
 def suspects(paths: Iterable[str]) -> list[bool]:
@@ -74,16 +93,29 @@ def suspicion(path: str) -> str:
         return (e.strerror or str(e)).lower()
     if not head:
         return "the file is empty"
-    if not head.startswith((*_MAGIC, *_NETPBM)):
+    magic = next((m for m in _KINDS if head.startswith(m)), None)
+    if magic is None:
         return f"not an image in a known format (it begins with {head!r})"
-    if head.startswith(_JPEG) and _END_OF_JPEG not in tail:
-        return f"a JPEG that was cut off: its end marker is missing ({size:,} bytes)"
+    if _cut_off(magic, head, tail, size):
+        return f"a {_KINDS[magic]} that was cut off: its end is missing ({size:,} bytes are there)"
     return ""
 
 
+def _cut_off(magic: bytes, head: bytes, tail: bytes, size: int) -> bool:
+    """Whether a file ends before its format's end marker, or before the size that its header states."""
+    if magic == _BMP:
+        return size < int.from_bytes(head[2:6], "little")
+    if magic == _RIFF:
+        return size < int.from_bytes(head[4:8], "little") + 8
+    return _END_MARKERS.get(magic, b"") not in tail
+
+
 def reason(path: str, message: str) -> str:
-    """Why a sample failed, in a line: what its file shows, else the first telling line of the engine's message."""
+    """Why a sample failed, in a line: what its file shows, or the first telling line of the engine's message."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     telling = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
     said = next((line for line in telling if not line.startswith(("Critical error", "Error in", "C++ context", "Current pipeline"))), "no reason given")
-    return suspicion(path) or f"cannot be decoded or transformed: {said.removeprefix('Error: ')}"
+    said, seen = said.removeprefix("Error: "), suspicion(path)
+    if not said.startswith(_SAYS_NOTHING):
+        return f"cannot be decoded or transformed: {said}" + (f" ({seen})" if seen else "")
+    return seen or f"cannot be decoded: its data are damaged, or of a kind that DALI does not know ({said.rstrip(' :')})"

@@ -1,0 +1,68 @@
+"""What all tests share: a cache of their own, the photographs, drawn faces, and the rule for tests that need a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpupipe import stand_in
+from gpupipe.source import quiet
+
+_BESIDE = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, and no fixture of a wider scope than a test, touches ~/.cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUPIPE_CACHE", str(tmp_path_factory.mktemp("session-cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def cache(_cache_of_the_session: None, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache folder of one test, empty when it begins."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("GPUPIPE_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photos() -> Path:
+    """Real photographs, a folder a class: $GPUPIPE_PHOTOS, else those beside the checkout."""
+    return _present(Path(os.environ.get("GPUPIPE_PHOTOS") or _BESIDE / "photos"))
+
+
+@pytest.fixture(scope="session")
+def orientation_photos(photos: Path) -> Path:
+    """One photograph under every EXIF orientation: the folder `orientation` beside the photographs."""
+    return _present(photos.with_name("orientation"))
+
+
+def _present(folder: Path) -> Path:
+    if not folder.is_dir():
+        pytest.skip(f"needs real photographs, and there is no {folder}: set GPUPIPE_PHOTOS to a folder with a folder of JPEGs for each class")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 drawn faces of 250x250 in class folders: what stands in for LFW."""
+    root = tmp_path_factory.mktemp("faces") / "faces"
+    stand_in.make(root, 60, quiet)
+    return root
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` where there is none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

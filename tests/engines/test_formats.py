@@ -1,0 +1,291 @@
+"""Images that are valid but odd: what DALI makes of each, against PIL and torchvision. Measured with DALI 2.4, nvImageCodec 0.9."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torchvision.io import ImageReadMode, decode_image
+from torchvision.transforms.v2 import functional as F
+
+import gpupipe
+
+WIDTH, HEIGHT = 160, 120
+Pixels = NDArray[Any]
+
+
+def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def deep(image: Image.Image) -> Pixels:
+    """uint16 (H, W) or (H, W, 3): the levels in the high byte, noise in the low one."""
+    levels = np.asarray(image).astype(np.uint32)
+    return (levels * 256 + np.random.default_rng(0).integers(0, 256, levels.shape)).astype(np.uint16)
+
+
+def png16(pixels: Pixels) -> bytes:
+    """A PNG of 16 bits a channel, which PIL cannot write in colour."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 16, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def with_alpha(image: Image.Image) -> Image.Image:
+    made = image.copy()
+    made.putalpha(Image.linear_gradient("L").resize(image.size))
+    return made
+
+
+@dataclass(frozen=True)
+class Odd:
+    """make: the bytes of the file. pil, torchvision: the most by which DALI's levels differ from theirs; None: they cannot read it."""
+
+    make: Callable[[Image.Image], bytes]
+    pil: int | None = 0
+    torchvision: int | None = 0
+
+
+def arithmetic(image: Image.Image) -> bytes:
+    """Made with `jpegtran -arithmetic` of a drawn face, because PIL cannot write it."""
+    return (Path(__file__).parents[1] / "data" / "arithmetic.jpg").read_bytes()
+
+
+ODD: dict[str, Odd] = {
+    "grayscale.jpg": Odd(lambda i: encoded(i.convert("L"), "JPEG")),
+    "progressive.jpg": Odd(lambda i: encoded(i, "JPEG", progressive=True)),
+    "arithmetic.jpg": Odd(arithmetic),
+    "cmyk.jpg": Odd(lambda i: encoded(i.convert("CMYK"), "JPEG", quality=90)),
+    "rgb.jpg": Odd(lambda i: encoded(i, "JPEG", keep_rgb=True)),
+    "4_4_4.jpg": Odd(lambda i: encoded(i, "JPEG", subsampling=0)),
+    "4_2_2.jpg": Odd(lambda i: encoded(i, "JPEG", subsampling=1)),
+    "restart.jpg": Odd(lambda i: encoded(i, "JPEG", restart_marker_rows=1)),
+    "mpo.jpg": Odd(lambda i: encoded(i, "MPO", save_all=True, append_images=[ImageOps.flip(i)])),
+    "png_named.jpg": Odd(lambda i: encoded(i, "PNG")),
+    "jpeg_named.png": Odd(lambda i: encoded(i, "JPEG")),
+    "grayscale.png": Odd(lambda i: encoded(i.convert("L"), "PNG")),
+    "one_bit.png": Odd(lambda i: encoded(i.convert("1"), "PNG")),
+    "palette.png": Odd(lambda i: encoded(i.quantize(64), "PNG")),
+    "palette_with_alpha.png": Odd(lambda i: encoded(i.quantize(64), "PNG", transparency=bytes([0] * 32 + [255] * 32))),
+    "alpha.png": Odd(lambda i: encoded(with_alpha(i), "PNG")),
+    "gray_alpha.png": Odd(lambda i: encoded(with_alpha(i.convert("L")), "PNG")),
+    "animated.png": Odd(lambda i: encoded(i, "PNG", save_all=True, append_images=[ImageOps.flip(i)])),
+    "lossy.webp": Odd(lambda i: encoded(i, "WEBP", quality=90)),
+    "lossless.webp": Odd(lambda i: encoded(i, "WEBP", lossless=True)),
+    "alpha.webp": Odd(lambda i: encoded(with_alpha(i), "WEBP", lossless=True)),
+    "animated.webp": Odd(lambda i: encoded(i, "WEBP", save_all=True, append_images=[ImageOps.flip(i)]), torchvision=None),
+    "rgb.bmp": Odd(lambda i: encoded(i, "BMP"), torchvision=None),
+    "grayscale.bmp": Odd(lambda i: encoded(i.convert("L"), "BMP"), torchvision=None),
+    "palette.bmp": Odd(lambda i: encoded(i.quantize(64), "BMP"), torchvision=None),
+    "alpha.bmp": Odd(lambda i: encoded(with_alpha(i), "BMP"), torchvision=None),
+    "rgb.tif": Odd(lambda i: encoded(i, "TIFF"), torchvision=None),
+    "lzw.tif": Odd(lambda i: encoded(i, "TIFF", compression="tiff_lzw"), torchvision=None),
+    "deflate.tif": Odd(lambda i: encoded(i, "TIFF", compression="tiff_adobe_deflate"), torchvision=None),
+    "jpeg.tif": Odd(lambda i: encoded(i, "TIFF", compression="jpeg"), torchvision=None),
+    "fax.tif": Odd(lambda i: encoded(i.convert("1"), "TIFF", compression="group4"), torchvision=None),
+    "cmyk.tif": Odd(lambda i: encoded(i.convert("CMYK"), "TIFF"), torchvision=None),
+    "alpha.tif": Odd(lambda i: encoded(with_alpha(i), "TIFF"), torchvision=None),
+    "palette.tif": Odd(lambda i: encoded(i.quantize(64), "TIFF"), pil=1, torchvision=None),
+    "pages.tif": Odd(lambda i: encoded(i, "TIFF", save_all=True, append_images=[ImageOps.flip(i)]), torchvision=None),
+    "rgb.ppm": Odd(lambda i: encoded(i, "PPM"), torchvision=None),
+    "grayscale.pgm": Odd(lambda i: encoded(i.convert("L"), "PPM"), torchvision=None),
+    "rgb.jp2": Odd(lambda i: encoded(i, "JPEG2000"), torchvision=None),
+    "codestream.jp2": Odd(lambda i: encoded(i, "JPEG2000", no_jp2=True), torchvision=None),
+    "alpha.jp2": Odd(lambda i: encoded(with_alpha(i), "JPEG2000"), torchvision=None),
+}
+
+DEEP = {
+    "grayscale_16.png": lambda i: png16(deep(i.convert("L"))),
+    "rgb_16.png": lambda i: png16(deep(i)),
+    "grayscale_16.tif": lambda i: encoded(Image.fromarray(deep(i.convert("L"))), "TIFF"),
+}
+
+
+@pytest.fixture(scope="module")
+def picture(faces: Path) -> Image.Image:
+    return Image.open(min(faces.glob("*/*.jpg"))).convert("RGB").crop((45, 65, 45 + WIDTH, 65 + HEIGHT))
+
+
+@pytest.fixture(scope="module")
+def odd(picture: Image.Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("odd")
+    (root / "class").mkdir()
+    for name, each in ODD.items():
+        (root / "class" / name).write_bytes(each.make(picture))
+    return root
+
+
+def load(root: Path, *steps: Any, **options: Any) -> gpupipe.Loader:
+    return gpupipe.load({"data": {"source": "folder", "root": root}, "pipeline": list(steps)}, **{"device": "cpu", "ids": True, "threads": 2, **options})
+
+
+def delivered(root: Path, *steps: Any, **options: Any) -> dict[str, torch.Tensor]:
+    with load(root, *(steps or ("decode",)), **options) as loader:
+        return {Path(loader.index.path(i)).name: image for b in loader for i, image in zip(b["id"].tolist(), b["image"], strict=True)}
+
+
+def by_pil(path: Path, exif: bool = False) -> torch.Tensor:
+    with warnings.catch_warnings(), Image.open(path) as image:
+        warnings.filterwarnings("ignore", "Palette images with Transparency", UserWarning)
+        upright = ImageOps.exif_transpose(image) if exif else image
+        return torch.from_numpy(np.asarray(upright.convert("RGB")).copy()).permute(2, 0, 1)
+
+
+def by_torchvision(path: Path, exif: bool = False) -> torch.Tensor:
+    return decode_image(torch.from_numpy(np.fromfile(path, np.uint8)), mode=ImageReadMode.RGB, apply_exif_orientation=exif)
+
+
+def most(a: torch.Tensor, b: torch.Tensor) -> int:
+    """The largest difference in levels."""
+    assert a.shape == b.shape
+    return int((a.int() - b.int()).abs().max())
+
+
+@pytest.fixture(scope="module")
+def at_once(odd: Path) -> dict[str, torch.Tensor]:
+    """Every odd image, all in one batch."""
+    return delivered(odd, batch_size=len(ODD))
+
+
+def test_all_of_them_are_delivered_in_one_batch(at_once: dict[str, torch.Tensor]) -> None:
+    assert at_once.keys() == ODD.keys()
+    assert {tuple(image.shape) for image in at_once.values()} == {(3, HEIGHT, WIDTH)}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_pixels_are_those_of_pil(odd: Path, at_once: dict[str, torch.Tensor], name: str) -> None:
+    assert ODD[name].pil is not None
+    assert most(at_once[name], by_pil(odd / "class" / name)) <= ODD[name].pil
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_pixels_are_those_of_torchvision(odd: Path, at_once: dict[str, torch.Tensor], name: str) -> None:
+    tolerance = ODD[name].torchvision
+    if tolerance is None:
+        with pytest.raises(RuntimeError):
+            by_torchvision(odd / "class" / name)
+        return
+    assert most(at_once[name], by_torchvision(odd / "class" / name)) <= tolerance
+
+
+def test_a_window_of_each_is_the_window_of_the_whole(odd: Path) -> None:
+    """Decoding only a part, and the size from the header that this needs, work for every format."""
+    for name, image in delivered(odd, "decode", {"resize": {"size": 60}}, {"center_crop": {"size": 48}}, batch_size=8).items():
+        whole = by_pil(odd / "class" / name)
+        assert most(image, F.center_crop(F.resize(whole, [60], antialias=True), [48])) <= 1 + (ODD[name].pil or 0), name
+
+
+def test_gray_of_each(odd: Path) -> None:
+    """PNG is turned to gray by libpng, JPEG by its own luma, the others by OpenCV: within 3 levels of PIL's formula."""
+    for name, image in delivered(odd, {"decode": {"mode": "gray"}}, batch_size=8).items():
+        gray = torch.from_numpy(np.asarray(Image.fromarray(by_pil(odd / "class" / name).permute(1, 2, 0).numpy()).convert("L")).copy())[None]
+        assert most(image, gray) <= 3, name
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_16_bits_are_scaled_to_8_and_rounded(picture: Image.Image, tmp_path: Path, name: str) -> None:
+    """PIL clips gray at 255 instead, and torchvision keeps uint16: neither is a reference here."""
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / name).write_bytes(DEEP[name](picture))
+    (image,) = delivered(tmp_path, batch_size=1).values()
+    wanted = np.round(deep(picture.convert("L") if "gray" in name else picture) / 257.0).astype(np.uint8)
+    wanted = wanted if wanted.ndim == 3 else np.stack([wanted] * 3, -1)
+    assert torch.equal(image, torch.from_numpy(wanted).permute(2, 0, 1))
+    if name.endswith("png"):
+        assert by_torchvision(tmp_path / "class" / name).dtype == torch.uint16
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3000, 2), (2, 3000)], ids=str)
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_extreme_shapes(picture: Image.Image, tmp_path: Path, size: tuple[int, int], form: str) -> None:
+    (tmp_path / "class").mkdir()
+    picture.resize(size).save(tmp_path / "class" / "x.jpg", form)
+    (image,) = delivered(tmp_path, batch_size=1).values()
+    assert torch.equal(image, by_pil(tmp_path / "class" / "x.jpg"))
+
+
+UNKNOWN = {"GIF": "begins with b'GIF8", "AVIF": "ftypavif", "ICO": r"begins with b'\\x00\\x00\\x01"}
+
+
+@pytest.mark.parametrize("form", UNKNOWN)
+def test_a_format_that_dali_does_not_know_is_named_by_how_it_begins(picture: Image.Image, tmp_path: Path, form: str) -> None:
+    if form.lower() not in {f.lower() for f in Image.registered_extensions().values()}:
+        pytest.skip(f"this Pillow does not write {form}")
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "x.jpg").write_bytes(encoded(picture, form))
+    with pytest.raises(gpupipe.SampleError, match=f"x.jpg: not an image in a known format .*{UNKNOWN[form]}"):
+        delivered(tmp_path, batch_size=1)
+
+
+def test_a_webp_without_loss_that_has_exif_is_delivered_right_or_refused(picture: Image.Image, tmp_path: Path) -> None:
+    """nvImageCodec 0.9 refuses it ("Unexpected end of stream"), with EXIF but without loss or with alpha; lossy ones it reads."""
+    (tmp_path / "class").mkdir()
+    path = tmp_path / "class" / "x.webp"
+    path.write_bytes(encoded(picture, "WEBP", lossless=True, exif=turned(1)))
+    try:
+        (image,) = delivered(tmp_path, batch_size=1).values()
+    except gpupipe.SampleError as e:
+        assert e.path == str(path)
+        assert "or of a kind that DALI does not know (nvImageCodec failure" in e.reason
+    else:
+        assert torch.equal(image, by_pil(path))
+
+
+# --- EXIF
+
+
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+@pytest.mark.parametrize("apply", [True, False])
+def test_exif_orientation_of_a_photograph(orientation_photos: Path, tmp_path: Path, apply: bool) -> None:
+    (tmp_path / "class").symlink_to(orientation_photos)
+    images = delivered(tmp_path, {"decode": {"apply_exif_orientation": apply}}, batch_size=1)
+    assert len(images) == 10
+    for name, image in images.items():
+        assert most(image, by_torchvision(orientation_photos / name, apply)) == 0, name
+        assert most(image, by_pil(orientation_photos / name, apply)) == 0, name
+    shapes = {tuple(image.shape) for image in images.values()}
+    assert shapes == ({(3, 426, 640), (3, 640, 426)} if apply else {(3, 426, 640)})
+
+
+@pytest.mark.parametrize("apply", [True, False])
+@pytest.mark.parametrize("orientation", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_exif_orientation_in_every_format(picture: Image.Image, tmp_path: Path, orientation: int, apply: bool) -> None:
+    """Also through a resize and a crop, which take the size from the header before the pixels are there."""
+    (tmp_path / "class").mkdir()
+    exif = turned(orientation)
+    for name, form in {"a.jpg": "JPEG", "c.png": "PNG", "d.webp": "WEBP", "e.tif": "TIFF"}.items():
+        picture.save(tmp_path / "class" / name, form, exif=exif)
+    picture.save(tmp_path / "class" / "b.jpg", exif=exif, progressive=True)
+    picture.convert("L").save(tmp_path / "class" / "f.jpg", exif=exif)
+    picture.convert("CMYK").save(tmp_path / "class" / "g.jpg", exif=exif, quality=90)
+    upright = torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1)
+    decode = {"decode": {"apply_exif_orientation": apply}}
+    whole = delivered(tmp_path, decode, batch_size=7)
+    part = delivered(tmp_path, decode, {"resize": {"size": 60}}, {"center_crop": {"size": [40, 50]}}, batch_size=7)
+    for name, image in whole.items():
+        wanted = by_pil(tmp_path / "class" / name, apply) if apply or name != "e.tif" else upright  # PIL turns a TIFF whenever it reads one
+        tolerance = 1 if name == "g.jpg" and apply else 0  # DALI turns CMYK to RGB by another road where it must rotate
+        assert most(image, wanted) <= tolerance, name
+        assert most(part[name], F.center_crop(F.resize(wanted, [60], antialias=True), [40, 50])) <= 1 + tolerance, name

@@ -1,0 +1,151 @@
+"""Iterations that are given up, that overlap, and batches that are held: nothing of one gets into another."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpupipe
+
+STEPS = ["decode", {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "interpolation": "bilinear"}}, {"random_crop": {"size": 160}}]
+Epoch = list[tuple[int, int, torch.Tensor]]
+
+
+def load(root: Path, *steps: Any, **options: Any) -> gpupipe.Loader:
+    config = {"data": {"source": "folder", "root": root}, "pipeline": list(steps or STEPS)}
+    return gpupipe.load(config, **{"device": "cpu", "ids": True, "threads": 2, "batch_size": 8, **options})
+
+
+def samples(batches: Any) -> Epoch:
+    return [sample for b in batches for sample in zip(b["id"].tolist(), b["label"].tolist(), b["image"], strict=True)]
+
+
+def same(one: Epoch, other: Epoch) -> bool:
+    return [s[:2] for s in one] == [s[:2] for s in other] and all(torch.equal(a[2], b[2]) for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture(scope="module")
+def epochs(faces: Path) -> list[Epoch]:
+    """Four epochs in batches of one, undisturbed."""
+    with load(faces, batch_size=1, threads=1, prefetch=1) as loader:
+        return [samples(loader) for _ in range(4)]
+
+
+def test_epochs_differ_in_order_and_in_draws(epochs: list[Epoch]) -> None:
+    """Without which nothing below would be shown."""
+    by_id = [{id: image for id, _, image in epoch} for epoch in epochs]
+    assert all(sorted(images) == list(range(60)) for images in by_id)
+    for one, other in itertools.combinations(range(4), 2):
+        assert [s[0] for s in epochs[one]] != [s[0] for s in epochs[other]]
+        assert not any(torch.equal(by_id[one][i], by_id[other][i]) for i in range(60))
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 8])
+@pytest.mark.parametrize("taken", [0, 1, 3, 7, 8])
+def test_after_a_break_comes_exactly_the_next_epoch(faces: Path, epochs: list[Epoch], prefetch: int, taken: int) -> None:
+    with load(faces, prefetch=prefetch) as loader:
+        for epoch in range(3):
+            got = samples(itertools.islice(loader, taken))
+            assert same(got, epochs[epoch][: len(got)])
+            assert len(got) == min(60, 8 * taken)
+        assert same(samples(loader), epochs[3])
+
+
+def test_an_iterator_that_is_only_made_uses_up_an_epoch(faces: Path, epochs: list[Epoch]) -> None:
+    with load(faces) as loader:
+        iter(loader)
+        assert same(samples(loader), epochs[1])
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4])
+def test_an_old_iterator_says_that_a_newer_one_ended_it(faces: Path, epochs: list[Epoch], taken: int) -> None:
+    with load(faces, prefetch=4) as loader:
+        old = iter(loader)
+        assert same(samples(itertools.islice(old, taken)), epochs[0][: 8 * taken])
+        new = iter(loader)
+        first = next(new)
+        with pytest.raises(gpupipe.GpupipeError, match=r"ended by a newer iter\(\).*load\(\) a second loader"):
+            next(old)
+        assert same(samples([first, *new]), epochs[1]), "and the newer one does not suffer from it"
+
+
+def test_two_loaders_run_side_by_side(faces: Path, epochs: list[Epoch]) -> None:
+    with load(faces, prefetch=3) as one, load(faces, prefetch=3) as other:
+        pairs = list(zip(one, other, strict=True))
+    assert same(samples(a for a, _ in pairs), epochs[0])
+    assert same(samples(b for _, b in pairs), epochs[0])
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 60])
+def test_held_batches_stay_what_they_were_under_deep_prefetch(faces: Path, epochs: list[Epoch], batch_size: int) -> None:
+    """All batches of two epochs are held until the end: an output buffer that were used again would show."""
+    with load(faces, prefetch=8, batch_size=batch_size) as loader:
+        held = [list(loader), list(loader)]
+    gc.collect()
+    for epoch, batches in enumerate(held):
+        assert same(samples(batches), epochs[epoch])
+
+
+def test_held_batches_outlive_the_loader_and_what_comes_after(faces: Path, epochs: list[Epoch]) -> None:
+    with load(faces, prefetch=8) as loader:
+        held = list(itertools.islice(loader, 3))
+    del loader
+    gc.collect()
+    with load(faces, prefetch=8, seed=5) as later:
+        samples(later)
+        assert same(samples(held), epochs[0][:24])
+
+
+def test_a_batch_may_be_changed_by_whom_it_was_given_to(faces: Path, epochs: list[Epoch]) -> None:
+    with load(faces, prefetch=4) as loader:
+        for batch in loader:
+            batch["image"].zero_()
+            batch["label"].fill_(-1)
+            batch["id"].fill_(-1)
+        assert same(samples(loader), epochs[1])
+    assert int(loader.index.labels.min()) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_held_batches_of_floats(faces: Path, epochs: list[Epoch], dtype: str) -> None:
+    with load(faces, *STEPS, prefetch=8, dtype=dtype, memory_format="channels_last") as loader:
+        held = samples(list(loader))
+    assert same([(i, label, image.float().to(torch.uint8)) for i, label, image in held], epochs[0])
+
+
+def test_after_an_error_in_the_users_loop(faces: Path, epochs: list[Epoch]) -> None:
+    with load(faces, prefetch=4) as loader:
+        with pytest.raises(ZeroDivisionError):
+            for _ in loader:
+                1 / 0  # noqa: B018
+        assert same(samples(loader), epochs[1])
+
+
+def test_after_abandoned_iterations_a_state_is_of_the_last_one(faces: Path, epochs: list[Epoch]) -> None:
+    with load(faces, prefetch=4) as loader:
+        samples(itertools.islice(loader, 5))
+        got = samples(itertools.islice(loader, 2))
+        state = loader.state_dict()
+    with load(faces, prefetch=2, batch_size=7) as resumed:
+        resumed.load_state_dict(state)
+        assert same([*got, *samples(resumed)], epochs[1])
+        assert same(samples(resumed), epochs[2])
+
+
+def test_behind_an_epoch_whose_last_batches_were_skipped_stands_the_next_epoch(faces: Path, tmp_path: Path) -> None:
+    root = tmp_path / "set" / "one"
+    root.mkdir(parents=True)
+    for n, file in enumerate(sorted(faces.glob("*/*.jpg"))[:12]):
+        (root / f"{n:02d}.jpg").write_bytes(file.read_bytes() if n < 8 else b"not an image")
+    config = {"data": {"source": "folder", "root": root.parent}, "pipeline": ["decode"]}
+    with gpupipe.load(config, batch_size=4, shuffle=False, on_error="skip", max_bad=0.5, ids=True) as loader:
+        assert [b["id"].tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        state = loader.state_dict()
+        assert (state["epoch"], state["position"]) == (1, 0)
+        loader.load_state_dict(state)
+        assert len(list(loader)) == 2
