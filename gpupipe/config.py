@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import omegaconf
+import numpy as np
 import pydantic
-import yaml
-from omegaconf import OmegaConf
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
 
 from gpupipe import pipeline as pipelines
 from gpupipe import shipped, source, yamlfile
 from gpupipe.complaints import complaints
-from gpupipe.errors import ConfigError, Problem
+from gpupipe.errors import ConfigError, Problem, nearest, short, shown
+from gpupipe.parameters import WHOLE, Probability, form
 from gpupipe.pipeline import Pipeline
 from gpupipe.source import Source
-from gpupipe.yamlfile import Document
+from gpupipe.yamlfile import UNRESOLVED, Document
 
 _TOP_LEVEL = ("data", "pipeline", "loader")
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
-def _device(value: str) -> str:
-    if not _DEVICE.fullmatch(value):
-        raise ValueError(f"'{value}' is no device: write auto, cpu, gpu or gpu:N")
-    return value.replace("cuda", "gpu")
+def _device(value: Any) -> str:
+    text = str(value) if isinstance(value, str) or type(value).__name__ == "device" else ""  # a torch.device is as good
+    if not _DEVICE.fullmatch(text):
+        raise form("auto, cpu, gpu or gpu:N")
+    return text.replace("cuda", "gpu")
+
+
+def _name_or_steps(value: Any) -> Any:
+    if not isinstance(value, (str, list)):
+        raise form("the name of a pipeline, or a list of steps")
+    return value
 
 
 class _Frozen(pydantic.BaseModel):
@@ -39,8 +46,8 @@ class _Frozen(pydantic.BaseModel):
 class Shard(_Frozen):
     """Which part of every global batch this process takes."""
 
-    rank: Annotated[int, Field(ge=0)] = 0
-    world_size: Annotated[int, Field(ge=1)] = 1
+    rank: Annotated[int, Field(ge=0), WHOLE] = 0
+    world_size: Annotated[int, Field(ge=1), WHOLE] = 1
 
     @pydantic.model_validator(mode="after")
     def _rank_is_below(self) -> Shard:
@@ -69,30 +76,34 @@ class LoaderConfig(_Frozen):
     hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1.
     """
 
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 256
     shuffle: bool = True
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     last_batch: Literal["partial", "drop", "pad"] = "partial"
     engine: Literal["auto", "dali"] = "auto"
-    device: Annotated[str, AfterValidator(_device)] = "auto"
-    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = "auto"
-    prefetch: Annotated[int, Field(ge=1, le=64)] = 2
+    device: Annotated[str, BeforeValidator(_device)] = "auto"
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
+    prefetch: Annotated[int, Field(ge=1, le=64), WHOLE] = 2
     shard: Shard = Shard()
     on_error: Literal["raise", "skip"] = "raise"
-    max_bad: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_bad: Probability = 0.01
     quarantine: Path | None = None
     dtype: Literal["uint8", "float16", "bfloat16", "float32"] | None = None
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     format: Literal["dict", "tuple"] = "dict"
     ids: bool = False
-    hw_decoder_load: Annotated[float, Field(ge=0, le=1)] = 0.9
+    hw_decoder_load: Probability = 0.9
 
 
 class _Shape(_Frozen):
-    """The top of a config; `data` and `pipeline` are checked by whom they name."""
+    """The top of a config; `data` and `pipeline` are checked by whom they name.
+
+    data: where the samples are: {source: folder, root: PATH}.
+    pipeline: the name of a pipeline, or a list of steps.
+    """
 
     data: dict[str, Any]
-    pipeline: str | list[Any]
+    pipeline: Annotated[str | list[Any], BeforeValidator(_name_or_steps)]
     loader: LoaderConfig = LoaderConfig()
 
 
@@ -111,77 +122,96 @@ def read(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), 
     """The Config in a file (a path, or a shipped name) or a dict.
 
     overrides: "key=value" with dots between the keys; a key of `loader` may stand alone. changes: the same as keyword arguments,
-    where a dict changes only what it names. Raises ConfigError with everything that is wrong.
+    where a dict changes only what it names, and a list replaces the whole list. Raises ConfigError with everything that is wrong.
     """
     document, beside = _open(config)
     if not isinstance(document.data, dict):
-        raise ConfigError([Problem(document.where(()), f"a config holds {', '.join(_TOP_LEVEL)}, each followed by a colon")])
-    document = _resolve(_override(document, [*map(_split, overrides), *changes.items()]))
-    return _check(document, beside)
+        found = "this is a list" if isinstance(document.data, list) else f"this is {shown(document.data)}"
+        raise ConfigError([Problem(document.where(()), f"{found}, but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them")])
+    problems: list[Problem] = []
+    every: list[str | tuple[str, Any]] = [*overrides, *changes.items()]
+    for change in every:
+        try:
+            _apply(document, change)
+        except ConfigError as e:
+            problems += e.problems
+    document, unresolved = yamlfile.resolve(document)
+    return _check(document, beside, problems + unresolved)
 
 
 def _open(config: str | Path | Mapping[str, Any]) -> tuple[Document, Path | None]:
     if isinstance(config, Mapping):
-        return yamlfile.parse(yaml.safe_dump(_plain(config), sort_keys=False), "config"), None
+        return Document("config", _plain(config)), None
     path = shipped.locate("configs", str(config))
-    return yamlfile.read(path), path.parent
+    document = yamlfile.read(path)
+    return replace(document, data=_plain(document.data)), path.parent
 
 
 def _plain(value: Any) -> Any:
-    """Mappings, sequences and paths as what YAML can say."""
+    """Mappings, sequences, paths and NumPy's numbers as what YAML can say: all copied, so that nothing stands in two places (as an alias does)."""
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    return str(value) if isinstance(value, Path) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _split(override: str) -> tuple[str, Any]:
+def _apply(document: Document, change: str | tuple[str, Any]) -> None:
+    """Carry out an override, or a keyword argument and its value. Raises ConfigError, which points at the override."""
+    key, value, place = _split(change) if isinstance(change, str) else (change[0], _plain(change[1]), f"'{short(f'{change[0]}={change[1]!r}')}'")
+    loc = tuple(key.split("."))
+    if loc[0] in LoaderConfig.model_fields:
+        loc = ("loader", *loc)
+    elif loc[0] not in _TOP_LEVEL:
+        raise ConfigError([Problem(place, f"{loc[0]}: unknown key{_instead(key, document)}")])
+    if loc[0] == "pipeline":
+        _check_step(document, loc, place)
+    document.put(loc, value, place)
+
+
+def _instead(key: str, document: Document) -> str:
+    """What to write in place of an override's key: the same with another first part, or a key from further in."""
+    first, dot, rest = key.partition(".")
+    near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL))
+    further = {str(k[-1]): ".".join(map(str, k)) for k in document.keys} | {k: f"shard.{k}" for k in Shard.model_fields}
+    leaf = nearest(key, further)
+    if near or leaf:
+        return f"; did you mean '{near + dot + rest if near else further[str(leaf)]}'?"
+    return f"; known: {', '.join(_TOP_LEVEL)}, and what stands in them, such as data.root"
+
+
+def _check_step(document: Document, loc: tuple[str, ...], place: str) -> None:
+    """Raises ConfigError where an override changes a parameter of a step that does not stand there."""
+    steps = document.at(("pipeline",))
+    if isinstance(steps, str) and len(loc) > 1:
+        raise ConfigError([Problem(place, f"pipeline is a name, '{steps}': to change a step of it, write the list of its steps in the config instead")])
+    step = document.at(("pipeline", int(loc[1]))) if len(loc) > 2 and loc[1].isdecimal() else None
+    if isinstance(step, dict) and loc[2] not in step:
+        raise ConfigError([Problem(place, f"pipeline.{loc[1]} is not '{loc[2]}' but '{next(iter(step), '')}'")])
+
+
+def _split(override: str) -> tuple[str, Any, str]:
+    """The key, the value, and what to call the override."""
     key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError([Problem(f"'{override}'", "an override is key=value, for instance batch_size=64 or data.root=/images")])
-    return key, yamlfile.parse(text, f"'{override}'").data
-
-
-def _override(document: Document, changes: Sequence[tuple[str, Any]]) -> Document:
-    """The document with the changes in it; what they bring points at themselves."""
-    config = OmegaConf.create(document.data)
-    keys, values = dict(document.keys), dict(document.values)
-    for key, value in changes:
-        full = f"loader.{key}" if key in LoaderConfig.model_fields else key
-        loc = tuple(int(k) if k.isdigit() else k for k in full.split("."))
-        try:
-            OmegaConf.update(config, "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in loc).lstrip("."), _plain(value), merge=True)
-        except (omegaconf.errors.OmegaConfBaseException, AttributeError, IndexError, TypeError, ValueError) as e:
-            raise ConfigError([Problem(f"'{key}={value}'", f"cannot be set: {str(e).splitlines()[0]}")]) from None
-        for end in range(1, len(loc) + 1):
-            keys.setdefault(loc[:end], f"'{key}={value}'")
-        for old in [k for k in values if k[: len(loc)] == loc]:
-            del values[old]
-        values[loc] = f"'{key}={value}'"
-    return Document(document.name, config, keys, values)
-
-
-def _resolve(document: Document) -> Document:
-    """The document with every ${...} replaced."""
+    place = f"'{override}'"
+    if not equals or not all(key.strip().split(".")):
+        raise ConfigError([Problem(place, "an override is key=value, for instance batch_size=64 or data.root=/images")])
     try:
-        data = OmegaConf.to_container(document.data, resolve=True)
-    except omegaconf.errors.OmegaConfBaseException as e:
-        loc = tuple(int(k) if k.isdigit() else k for k in re.split(r"[.\[\]]+", getattr(e, "full_key", None) or "") if k)
-        raise ConfigError([Problem(document.where(loc), str(e).splitlines()[0])]) from None
-    return Document(document.name, data, document.keys, document.values)
+        return key.strip(), yamlfile.parse(text, "").data, place
+    except ConfigError as e:
+        raise ConfigError([Problem(place, f"the value is {p.what}") for p in e.problems]) from None
 
 
-def _check(document: Document, beside: Path | None) -> Config:
-    problems: list[Problem] = []
+def _check(document: Document, beside: Path | None, problems: list[Problem]) -> Config:
+    data, steps = document.data.get("data"), document.data.get("pipeline")
+    found = _source(document, data, problems) if isinstance(data, dict) else None
     shape = None
     try:
         shape = _Shape.model_validate(document.data)
     except pydantic.ValidationError as e:
         problems += complaints(e, _Shape, document)
-    data = document.data.get("data")
-    found = _source(document, data, problems) if isinstance(data, dict) else None
-    steps = document.data.get("pipeline")
     pipeline = _pipeline(document, steps, beside, problems) if isinstance(steps, (str, list)) else None
     if problems or shape is None or found is None or pipeline is None:
         raise ConfigError(problems)
@@ -189,20 +219,35 @@ def _check(document: Document, beside: Path | None) -> Config:
 
 
 def _source(document: Document, data: dict[str, Any], problems: list[Problem]) -> Source | None:
-    name = data.get("source")
-    if not isinstance(name, str):
-        problems.append(Problem(document.where(("data",), of_key=True), f"data.source: missing; it names what reads the data: {', '.join(source.names())}"))
-        return None
-    try:
-        model = source.find(name)
-    except KeyError as e:
-        problems.append(Problem(document.where(("data", "source")), e.args[0]))
+    model = _source_model(document, data, problems)
+    if model is None:
         return None
     try:
         return model.model_validate({k: v for k, v in data.items() if k != "source"})
     except pydantic.ValidationError as e:
         problems += complaints(e, model, document, ("data",), prefix="data")
         return None
+
+
+def _source_model(document: Document, data: dict[str, Any], problems: list[Problem]) -> type[Source] | None:
+    name = data.get("source")
+    if isinstance(name, str):
+        try:
+            return source.find(name)
+        except KeyError as e:
+            problems.append(Problem(document.where(("data", "source")), e.args[0]))
+            return None
+    if name is UNRESOLVED:
+        return None
+    misspelt = nearest("source", data)
+    known = f"the name of what reads the data: {', '.join(source.names())}"
+    if "source" in data:
+        problems.append(Problem(document.where(("data", "source")), f"data.source is {shown(name)}, but should be {known}"))
+    elif misspelt:
+        problems.append(Problem(document.where(("data", misspelt), of_key=True), f"data.{misspelt}: unknown key; did you mean 'source'?"))
+    else:
+        problems.append(Problem(document.where(("data",), of_key=True), f"data.source: missing; write 'source: ...' ({known})"))
+    return None
 
 
 def _pipeline(document: Document, steps: str | list[Any], beside: Path | None, problems: list[Problem]) -> Pipeline | None:

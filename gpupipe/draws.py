@@ -42,7 +42,7 @@ def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
 def _key(seed: int, epoch: int, stream: int) -> NDArray[np.uint64]:
     key: NDArray[np.uint64] = np.zeros(1, np.uint64)
     for part in (seed, epoch, stream):
-        key = _mix(key + _GOLDEN + np.uint64(part & 0xFFFFFFFFFFFFFFFF))
+        key = _mix(key + _GOLDEN + np.uint64(int(part) & 0xFFFFFFFFFFFFFFFF))
     return key
 
 

@@ -15,8 +15,14 @@ GpupipeError
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+_PLACE = re.compile(r"(.+):(\d+):(\d+)")
+_LONGEST = 60
+_ALIKE = 0.7
 
 
 class GpupipeError(Exception):
@@ -35,10 +41,10 @@ class Problem:
 
 
 class ConfigError(GpupipeError, ValueError):
-    """One or more mistakes in a configuration; `.problems` holds all of them, in the order of the file."""
+    """One or more mistakes in a configuration; `.problems` holds all of them: file by file in the order of the lines, then overrides."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems = _in_order(problems)
         super().__init__("\n".join(str(p) for p in self.problems))
 
 
@@ -78,10 +84,46 @@ class TooManyBadError(DataError):
     """More samples were skipped than `loader.max_bad` allows."""
 
 
+def _in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    files: list[str] = []
+
+    def place(problem: Problem) -> tuple[int, int, int, int]:
+        match = _PLACE.fullmatch(problem.where)
+        if match is None:
+            return 2 if problem.where.startswith("'") else 1, 0, 0, 0
+        file, line, column = match.groups()
+        if file not in files:
+            files.append(file)
+        return 0, files.index(file), int(line), int(column)
+
+    return tuple(sorted(dict.fromkeys(problems), key=place))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was probably meant to be: one much like it, or of the same letters ("lwf" for "lfw")."""
+    names = sorted(known)
+    like = difflib.get_close_matches(name, names, n=1, cutoff=_ALIKE)
+    return next(iter(like), None) or next((n for n in names if sorted(n) == sorted(name)), None)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest of the known names, else a list of them; empty where nothing is known."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = nearest(name, names)
     if near:
-        return f"; did you mean '{near[0]}'?"
+        return f"; did you mean '{near}'?"
     return f"; known: {', '.join(names)}" if names else ""
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: in YAML's words, and short."""
+    if isinstance(value, (list, tuple)):
+        return short(f"[{', '.join(map(shown, value))}]")
+    if isinstance(value, dict):
+        return short(f"{{{', '.join(f'{k}: {shown(v)}' for k, v in value.items())}}}")
+    return "empty" if value is None else str(value).lower() if isinstance(value, bool) else short(repr(value))
+
+
+def short(text: str) -> str:
+    """The text, or its beginning."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

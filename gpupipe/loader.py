@@ -49,6 +49,7 @@ class Loader:
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
         self._last: Plan | None = None
+        self._before: dict[str, Any] | None = None
 
     def __len__(self) -> int:
         """Batches in a whole epoch, on this rank."""
@@ -58,7 +59,7 @@ class Loader:
         """Begin the next epoch; an iteration that is still under way ends with an error when it is asked for more."""
         if self._running is not None:
             self._running.close()
-        self._last = None
+        self._last, self._before = None, self.sampler.state()
         self._running = self.engine.batches(self.sampler.begin())
         return self._delivered(self._running)
 
@@ -67,7 +68,7 @@ class Loader:
             self._last = plan
             yield self._shaped(batch)
         if running is self._running:
-            self._last = None  # the sampler stands at the next epoch; the last plans may have been skipped whole
+            self._last = self._before = None  # the sampler stands at the next epoch; the last plans may have been skipped whole
         else:
             raise GpupipeError("this iteration was ended by a newer iter() of the same loader: load() a second loader to run two at once")
 
@@ -80,7 +81,7 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, as plain JSON: behind the batch that was delivered last, whatever is prefetched."""
-        place = self.sampler.state_after(self._last) if self._last else self.sampler.state()
+        place = self.sampler.state_after(self._last) if self._last else self._before or self.sampler.state()
         return {"version": _STATE_VERSION, "data": self.index.fingerprint, "pipeline": self.config.pipeline.fingerprint} | place
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -97,7 +98,7 @@ class Loader:
     def _abandon(self) -> None:
         if self._running is not None:
             self._running.close()
-        self._running = self._last = None
+        self._running = self._last = self._before = None
 
     def __enter__(self) -> Loader:
         return self

@@ -2,57 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Resampling = Literal["nearest", "bilinear"]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+_MOST_CHANNELS = 1024
 
 
-def _square(value: Any) -> Any:
-    if _number(value):
-        return (value, value)
-    return (value[0], value[0]) if isinstance(value, (list, tuple)) and len(value) == 1 else value
+def form(words: str) -> PydanticCustomError:
+    """The error that a value "should be `words`", where pydantic's own words for its type say too little."""
+    return PydanticCustomError("form", "{words}", {"words": words})
 
 
-def _four_sides(value: Any) -> Any:
-    if _number(value):
-        return (value,) * 4
-    return (*value, *value) if isinstance(value, (list, tuple)) and len(value) == 2 else value
-
-
-def _both_ways(value: Any) -> Any:
-    return (-value, value) if _number(value) and value >= 0 else value
-
-
-def _one_for_all(value: Any) -> Any:
-    return (value,) if _number(value) else value
-
-
-def _ordered(value: tuple[float, float]) -> tuple[float, float]:
-    if value[0] > value[1]:
-        raise ValueError(f"the first number must not be above the second: write [{value[1]}, {value[0]}]")
+def _whole(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticKnownError("int_type")
     return value
 
 
-Side = Annotated[int, Field(ge=1, le=65535)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Level = Annotated[float, Field(ge=0, le=255)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-Pixels = Annotated[int, Field(ge=0, le=65535)]
+def _not_a_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticKnownError("float_type")
+    return value
+
+
+WHOLE = BeforeValidator(_whole)
+"""Stands beside int, of which Python's bool is a kind: `batch_size: yes` must not mean 1."""
+NUMBER = BeforeValidator(_not_a_flag)
+"""The same beside float."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is an int or a float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def listed(value: Any, lengths: Container[int], words: str) -> list[Any]:
+    """`value` as a list; raises `form(words)` where it is none, or none of these lengths."""
+    if not isinstance(value, (list, tuple)) or len(value) not in lengths:
+        raise form(words)
+    return list(value)
+
+
+def symmetric(value: Any, words: str) -> tuple[Any, Any]:
+    """A number a as (-a, a); raises `form(words)` where it is negative."""
+    if value < 0:
+        raise form(words)
+    return -value, value
+
+
+def _square(value: Any) -> Any:
+    value = [value] if is_number(value) else listed(value, (1, 2), "one number, or [height, width]")
+    return value * 2 if len(value) == 1 else value
+
+
+def _four_sides(value: Any) -> Any:
+    words = "one number, [left and right, top and bottom], or [left, top, right, bottom]"
+    value = [value] if is_number(value) else listed(value, (1, 2, 4), words)
+    return value * (4 // len(value))
+
+
+def _both_ways(value: Any) -> Any:
+    words = "a number a of at least 0 for [-a, a], or [least, most]"
+    return symmetric(value, words) if is_number(value) else listed(value, (2,), words)
+
+
+def _one_for_all(value: Any) -> Any:
+    words = "one number, or a list with one for each channel"
+    return [value] if is_number(value) else listed(value, range(1, _MOST_CHANNELS + 1), words)
+
+
+def _pair(words: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: listed(value, (2,), words))
+
+
+def ordered(value: tuple[float, ...]) -> tuple[float, ...]:
+    """`value`, pairs of [least, most]; raises `form` where one is the other way round."""
+    pairs = [sorted(value[i : i + 2]) for i in range(0, len(value), 2)]
+    right = [n for pair in pairs for n in pair]
+    if right != list(value):
+        raise form(f"[{', '.join(f'{n:.15g}' for n in right)}]: the smaller number first")
+    return value
+
+
+Finite = Annotated[float, Field(allow_inf_nan=False), NUMBER]
+Side = Annotated[int, Field(ge=1, le=65535), WHOLE]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+Level = Annotated[float, Field(ge=0, le=255, allow_inf_nan=False), NUMBER]
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER]
+Pixels = Annotated[int, Field(ge=0, le=65535), WHOLE]
 
 Size = Annotated[tuple[Side, Side], BeforeValidator(_square)]
 Padding = Annotated[tuple[Pixels, Pixels, Pixels, Pixels], BeforeValidator(_four_sides)]
-Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
-PositiveRange = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
-Degrees = Annotated[Range, BeforeValidator(_both_ways)]
-Point = tuple[float, float]
-Fill = Annotated[tuple[Level, ...], BeforeValidator(_one_for_all), Field(min_length=1, max_length=4)]
-Channels = Annotated[tuple[float, ...], BeforeValidator(_one_for_all), Field(min_length=1)]
-PositiveChannels = Annotated[tuple[Positive, ...], BeforeValidator(_one_for_all), Field(min_length=1)]
+PositiveRange = Annotated[tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(ordered)]
+Degrees = Annotated[tuple[Finite, Finite], BeforeValidator(_both_ways), AfterValidator(ordered)]
+Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]
+Shares = Annotated[tuple[Probability, Probability], _pair("[x, y], each from 0 to 1")]
+Fill = Annotated[tuple[Level, ...], BeforeValidator(_one_for_all)]
+Channels = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
+PositiveChannels = Annotated[tuple[Positive, ...], BeforeValidator(_one_for_all)]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from gpupipe import draws, shipped, step, yamlfile
 from gpupipe.complaints import complaints
-from gpupipe.errors import ConfigError, Problem
-from gpupipe.step import Refused, Spec, Step
-from gpupipe.yamlfile import Document, Loc
+from gpupipe.errors import ConfigError, Problem, nearest, shown
+from gpupipe.step import FLOATS, Refused, Spec, Step
+from gpupipe.yamlfile import UNRESOLVED, Document, Loc
 
 
 @dataclass(frozen=True)
@@ -63,72 +63,109 @@ def find(name: str, beside: Path | None) -> Document:
 
 def build(name: str, document: Document, loc: Loc = ()) -> Pipeline:
     """The pipeline in the list at `loc` of a document. Raises ConfigError with all that is wrong in it."""
-    steps = _at(document.data, loc)
+    steps = document.at(loc)
     if not isinstance(steps, list) or not steps:
-        raise ConfigError([Problem(document.where(loc), "a pipeline is a list of steps, each '- name: {parameter: value}' or '- name'")])
+        what = "this is no list" if steps else "there is no step"
+        raise ConfigError([Problem(document.where(loc), f"{what}: a pipeline is a list of steps, {_SHAPE}")])
     problems: list[Problem] = []
     parsed = [_parse(item, document, (*loc, i), problems) for i, item in enumerate(steps)]
-    entries = _chain([p for p in parsed if p], problems)
+    entries = _chain(parsed, problems)
     if problems:
         raise ConfigError(problems)
     return Pipeline(name, tuple(entries))
 
 
+_SHAPE = "each '- name: {parameter: value}' or '- name'"
+
+
 @dataclass(frozen=True)
 class _Parsed:
+    """An item of the list; `step` is None where it is wrong."""
+
     name: str
-    step: Step
+    step: Step | None
     where: str
 
 
-def _at(data: Any, loc: Loc) -> Any:
-    for key in loc:
-        data = data[key]
-    return data
-
-
-def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem]) -> _Parsed | None:
-    """One item of the list as a step; None where it is wrong, and then `problems` has grown."""
+def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem]) -> _Parsed:
+    """One item of the list as a step; where it is wrong, `problems` grows."""
     name, given = _named(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
-    if name is None:
-        problems.append(Problem(where, "a step is '- name: {parameter: value}' or '- name': one name for each dash"))
-        return None
+    wrong = _Parsed(name, None, where)
+    if not name:
+        if item is not UNRESOLVED:
+            problems.append(Problem(where, _no_step(item)))
+        return wrong
     try:
         model = step.find(name)
     except KeyError as e:
         problems.append(Problem(where, e.args[0]))
-        return None
+        return wrong
     try:
         return _Parsed(name, model.model_validate({} if given is None else given), where)
     except pydantic.ValidationError as e:
         problems.extend(complaints(e, model, document, (*loc, name), prefix=name))
-        return None
+        return wrong
 
 
-def _named(item: Any) -> tuple[str | None, Any]:
+def _named(item: Any) -> tuple[str, Any]:
+    """An item's name and parameters; no name where it has not one."""
     if isinstance(item, str):
         return item, None
-    if isinstance(item, dict) and len(item) == 1:
-        ((name, given),) = item.items()
-        return (name if isinstance(name, str) else None), given
-    return None, None
+    return next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else ("", None)
+
+
+def _no_step(item: Any) -> str:
+    if isinstance(item, dict) and item:
+        return f"one step has {len(item)} names ({', '.join(item)}): begin each step with a dash, and indent its parameters below its name"
+    return f"a step is {'empty' if item is None else shown(item)}, but should be '- name: {{parameter: value}}' or '- name'"
 
 
 def _chain(parsed: Sequence[_Parsed], problems: list[Problem]) -> list[Entry]:
     """The steps with what flows between them; a step that cannot follow is a problem, and the next is checked as if it were not there."""
     entries: list[Entry] = []
-    spec, seen = Spec(), Counter[str]()
+    spec, seen = _start(parsed, problems), Counter[str]()
     for p in parsed:
-        seen[p.name] += 1
+        if spec is None:
+            break
+        if p.step is None:
+            spec = _after_wrong(p.name, spec)
+            continue
         try:
             made = p.step.spec(spec)
         except Refused as e:
-            problems.append(Problem(p.where, f"{p.name} cannot stand here: {e}"))
+            later = next((q.name for q in parsed if q.step and _decodes(q.step)), None) if spec.encoded else None
+            why = f"what reaches it are still encoded bytes: move it behind '{later}'" if later else e
+            problems.append(Problem(p.where, f"{p.name} cannot stand here: {why}"))
             continue
+        seen[p.name] += 1
         key = p.name if seen[p.name] == 1 else f"{p.name}_{seen[p.name]}"
         entries.append(Entry(p.name, key, p.step, spec, made, p.where))
         spec = made
-    if parsed and not problems and spec.encoded:
-        problems.append(Problem(parsed[-1].where, "no step decodes the image: write a 'decode' step"))
     return entries
+
+
+def _start(parsed: Sequence[_Parsed], problems: list[Problem]) -> Spec | None:
+    """What goes into the first step. Where nothing decodes, that is one problem, and not one for every step that needs pixels."""
+    if any(p.step is None or _decodes(p.step) for p in parsed):
+        return Spec()
+    problems.append(Problem(parsed[0].where, "no step decodes the image: write '- decode' as the first step"))
+    return Spec(encoded=False)
+
+
+def _decodes(candidate: Step) -> bool:
+    try:
+        return not candidate.spec(Spec()).encoded
+    except Refused:
+        return False
+
+
+def _after_wrong(name: str, spec: Spec) -> Spec | None:
+    """What probably comes out of a step that is wrong itself, so that it does not put the steps behind it in the wrong; None: no telling."""
+    meant = name if name in step.names() else nearest(name, step.names())
+    vague = replace(spec, height=None, width=None, at_least=(1, 1))
+    if meant in ("decode", "grayscale"):
+        return replace(vague, encoded=spec.encoded and meant != "decode", channels=None)
+    if meant == "to_dtype":
+        return replace(vague, dtype=FLOATS[0] if spec.dtype not in FLOATS else spec.dtype)
+    return vague if meant in step.builtin() else None

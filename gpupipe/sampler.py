@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe import draws
-from gpupipe.errors import ConfigError, Problem, StateError
+from gpupipe.errors import ConfigError, Problem, StateError, shown
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,20 @@ class Layout:
 
     def problem(self) -> str:
         """Why these samples cannot be dealt out so, or ""."""
-        ranks, everyone = f"{self.world_size} ranks", self.batch_size * self.world_size
-        if self.last_batch == "drop" and self.total < everyone:
-            return f"{self.total} samples make no full batch of {self.batch_size} on {ranks}: make batch_size smaller, or set last_batch: partial"
+        samples, ranks = _count(self.total, "sample"), _count(self.world_size, "rank")
+        if self.total < 1:
+            return "there are no samples"
+        if self.last_batch == "drop" and self.total < self.batch_size * self.world_size:
+            return f"{samples} cannot give {ranks} a full batch of {self.batch_size} each: make batch_size smaller, or set last_batch: partial"
         if self.last_batch == "partial" and self.total < self.world_size:
-            return f"{self.total} samples cannot give each of {ranks} one: use fewer ranks, or set last_batch: pad"
+            return f"{samples} cannot give each of {ranks} one: use fewer ranks, or set last_batch: pad"
         if self.last_batch == "partial" and self.batch_size == 1 and self.total % self.world_size:
-            return f"{self.total} samples one at a time cannot give {ranks} equal steps: set batch_size above 1, or last_batch: drop or pad"
+            return f"{samples} one at a time cannot give {ranks} equal steps: set batch_size above 1, or last_batch: drop or pad"
         return ""
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 class Sampler:
@@ -120,28 +126,33 @@ class Sampler:
     def state_after(self, plan: Plan) -> dict[str, Any]:
         """What `load_state` takes to go on behind a batch; behind the last of an epoch, with the next epoch."""
         if plan.last:
-            return {"seed": self.seed, "epoch": plan.epoch + 1, "position": 0}
-        return {"seed": self.seed, "epoch": plan.epoch, "position": plan.end}
+            return self._state(plan.epoch + 1, 0)
+        return self._state(plan.epoch, plan.end)
 
     def state(self) -> dict[str, Any]:
         """What `load_state` takes to begin where the next iteration begins."""
-        return {"seed": self.seed, "epoch": self._epoch, "position": self._position}
+        return self._state(self._epoch, self._position)
+
+    def _state(self, epoch: int, position: int) -> dict[str, Any]:
+        return {"seed": self.seed, "shuffle": self.shuffle, "epoch": epoch, "position": position}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on where the state was made, also with another batch size or world size: what is left of the epoch is dealt out anew.
 
-        Raises StateError where the state belongs to another seed, or what is left cannot be dealt out.
+        Raises StateError where the state belongs to another order, or what is left cannot be dealt out.
         """
+        for key in ("seed", "shuffle"):
+            theirs, ours = state[key], getattr(self, key)
+            if theirs != ours:
+                raise StateError(f"the state was made with {key} {shown(theirs)}, and this loader has {key} {shown(ours)}: set loader.{key}={shown(theirs)}")
         epoch, position = state["epoch"], state["position"]
-        if state["seed"] != self.seed:
-            raise StateError(f"the state was made with seed {state['seed']}, and this loader has seed {self.seed}: set loader.seed={state['seed']}")
-        if not 0 <= position <= self.count:
-            raise StateError(f"the state stands at sample {position} of an epoch, and this data set has {self.count}")
+        if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > self.count:
+            raise StateError(f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and an epoch of this data set has {self.count}")
         if self._layout(position).steps == 0:
             epoch, position = epoch + 1, 0
         problem = self._layout(position).problem()
         if problem:
-            raise StateError(f"what is left of the epoch cannot be dealt out: {problem}")
+            raise StateError(f"what is left of the epoch cannot be dealt out: {problem}, or leave it out: sampler.set_epoch({epoch + 1})")
         self._epoch, self._position = epoch, position
 
     def order(self, epoch: int) -> NDArray[np.int64]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
-from gpupipe.errors import ConfigError, Problem, did_you_mean
+from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
 
 Kind = Literal["configs", "pipelines"]
 _PACKAGE = Path(__file__).parent
@@ -27,11 +28,18 @@ def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
 
     Raises ConfigError, which lists what is known.
     """
-    around = [Path.cwd()] + ([beside, beside.parent] if beside else [])
-    asked = Path(name).expanduser()
-    paths = [base / asked for base in ([beside] if beside else []) + [Path.cwd()]] if asked.suffix in (".yaml", ".yml") else []
+    around = [Path()] + ([beside, beside.absolute().parent] if beside else [])
+    asked = Path(os.path.expanduser(name))  # noqa: PTH111  # pathlib's raises where there is no such user
+    paths = [base / asked for base in ([beside] if beside else []) + [Path()]] if asked.suffix in (".yaml", ".yml") else []
     paths += [base / kind / f"{name}.yaml" for base in around] + [folder(kind) / f"{name}.yaml"]
-    found = next((p for p in paths if p.is_file()), None)
+    found = next((p for p in paths if _is_file(p)), None)
     if found is None:
-        raise ConfigError([Problem("", f"no {kind[:-1]} '{name}': it is neither a file nor a name{did_you_mean(name, names(kind))}")])
+        raise ConfigError([Problem("", f"no {kind[:-1]} {shown(name)}: it is neither a file nor a name{did_you_mean(asked.stem, names(kind))}")])
     return found
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have, such as the text of a whole config
+        return False

@@ -183,7 +183,7 @@ def find(name: str) -> type[Source]:
 
     Raises KeyError with a message that suggests the nearest name.
     """
-    if name.isidentifier() and importlib.util.find_spec(f"gpupipe.sources.{name}"):
+    if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"gpupipe.sources.{name}"):
         module = importlib.import_module(f"gpupipe.sources.{name}")
         return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]
     for entry in entry_points(group=GROUP, name=name):

@@ -150,11 +150,23 @@ def decoded(given: Spec) -> Spec:
     return given
 
 
+def one_a_channel(what: str, numbers: tuple[float, ...], given: Spec) -> Spec:
+    """`given` itself; raises Refused where it is not decoded, or `numbers` are neither one nor one for each of its channels."""
+    if decoded(given).channels is not None and len(numbers) not in (1, given.channels):
+        each = "" if given.channels == 1 else f", or {given.channels}"
+        raise Refused(f"{what} has {len(numbers)} numbers, but the image has {given.channels} channel{'s' * (given.channels != 1)}: write one{each}")
+    return given
+
+
+def builtin() -> set[str]:
+    """The names of the built-in steps."""
+    package = importlib.import_module("gpupipe.steps")
+    return {m.name for m in pkgutil.iter_modules(package.__path__)}
+
+
 def names() -> list[str]:
     """The names of all steps that can be used: the built-in ones and those of installed plugins."""
-    package = importlib.import_module("gpupipe.steps")
-    builtin = {m.name for m in pkgutil.iter_modules(package.__path__)}
-    return sorted(builtin | {e.name for e in entry_points(group=GROUP)})
+    return sorted(builtin() | {e.name for e in entry_points(group=GROUP)})
 
 
 def find(name: str) -> type[Step]:
@@ -162,7 +174,7 @@ def find(name: str) -> type[Step]:
 
     Raises KeyError with a message that suggests the nearest name.
     """
-    if name.isidentifier() and importlib.util.find_spec(f"gpupipe.steps.{name}"):
+    if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"gpupipe.steps.{name}"):
         module = importlib.import_module(f"gpupipe.steps.{name}")
         return getattr(module, _camel(name))  # type: ignore[no-any-return]  # every built-in file holds one class of its name
     for entry in entry_points(group=GROUP, name=name):

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import omegaconf
 import yaml
+from omegaconf import OmegaConf
 
-from gpupipe.errors import ConfigError, Problem
+from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 
 Key = str | int
 Loc = tuple[Key, ...]
 
+_TAG = "tag:yaml.org,2002:"
+_DEEPEST, _LARGEST = 50, 100_000
+
+UNRESOLVED: Any = type("Unresolved", (), {"__repr__": lambda self: "..."})()
+"""What `resolve` puts where it had to complain, so that nobody else does."""
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 but for floats, where 1e-3 is a number as in YAML 1.2, and for dates, which stay text."""
+    """YAML 1.1, but numbers are read as in YAML 1.2 (1e-3 is one; 010 is ten and 1:30 none), and dates stay text."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":float", ":timestamp"))]
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":int", ":float", ":timestamp", ":value"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(f"{_TAG}int", re.compile(r"^[-+]?(0|[1-9][\d_]*)$|^0x[\da-fA-F]+$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
+    f"{_TAG}float",
     re.compile(r"^[-+]?(\.\d+|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
     list("-+0123456789."),
 )
 
+_UNCLOSED = "found unexpected end of stream"
+_PLAINER = {
+    "found character '\\t' that cannot start any token": "a tab: indent with spaces",
+    "mapping values are not allowed here": "a second colon: put a value that holds one in quotes, and a new key on its own line",
+    _UNCLOSED: "the quotes are not closed",
+    "could not find expected ':'": "a colon is missing, with a blank behind it",
+    "but found another document": "a second document (---): a file holds one",
+}
+
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML file holds, and where each part of it stands."""
+    """What a YAML file holds, and where each part of it stands. What comes from no file has a name only."""
 
     name: str
     data: Any
@@ -41,13 +59,86 @@ class Document:
     values: dict[Loc, str] = field(default_factory=dict)
 
     def where(self, loc: Sequence[Key], of_key: bool = False) -> str:
-        """`file:line:column` of the value (or the key) at `loc`, or of the nearest part above it that is in the file."""
-        for end in range(len(loc), 0, -1):
+        """`file:line:column` of the value (or the key) at `loc`, or of the nearest part above it that has a place.
+
+        Where only a part above a list has one, the item's number follows: "config: pipeline.1".
+        """
+        for end in range(len(loc), -1, -1):
             part = tuple(loc[:end])
-            table = self.keys if (of_key and end == len(loc)) or part not in self.values else self.values
-            if part in table:
-                return table[part]
-        return f"{self.name}:1:1" if self.values or self.keys else self.name
+            first, second = (self.keys, self.values) if of_key and end == len(loc) else (self.values, self.keys)
+            if part in first or part in second:
+                return first.get(part, second.get(part, "")) + _item(loc, end)
+        return self.name + _item(loc, 0)
+
+    def at(self, loc: Sequence[Key]) -> Any:
+        """What stands at `loc`; None where nothing does."""
+        found = self.data
+        for key in loc:
+            if not _has(found, key):
+                return None
+            found = found[key]
+        return found
+
+    def holds(self, loc: Sequence[Key]) -> bool:
+        """Whether something stands at `loc`, be it empty."""
+        return _has(self.at(loc[:-1]), loc[-1])
+
+    def put(self, loc: Loc, value: Any, place: str) -> None:
+        """Set what stands at `loc`, which `place` then says of it; a mapping changes only the keys that it names. Raises ConfigError.
+
+        Keys on the way are made where they are missing; a step that is a mere name ("- decode") becomes one with parameters.
+        """
+        holder, loc = self._holder(loc, place)
+        key: Any = loc[-1]
+        if isinstance(value, dict) and isinstance(holder, dict) and isinstance(holder.get(key), dict):
+            for inner, part in value.items():
+                self.put((*loc, inner), part, place)
+            return
+        holder[key] = value
+        for table in (self.keys, self.values):
+            for old in [k for k in table if k[: len(loc)] == loc]:
+                del table[old]
+        self.values[loc] = place
+
+    def _holder(self, loc: Loc, place: str) -> tuple[Any, Loc]:
+        """What directly holds `loc`, and `loc` with numbers where it goes through lists."""
+        found: list[Any] = [self.data]
+        real: list[Key] = []
+        for i, key in enumerate(loc):
+            real.append(_index(found[-1], key, real, place))
+            if i < len(loc) - 1:
+                found.append(self._inside(found[-1], real, loc[i + 1], place))
+        return found[-1], tuple(real)
+
+    def _inside(self, holder: Any, loc: list[Key], following: Key, place: str) -> Any:
+        """The part at `loc`, the last key of which `holder` holds, made fit to hold `following`."""
+        key: Any = loc[-1]
+        old = holder.get(key) if isinstance(holder, dict) else holder[key]
+        if old is None or (isinstance(holder, list) and old == following):
+            holder[key] = {} if old is None else {old: {}}
+            self.keys[tuple(loc)] = place
+        return holder[key]
+
+
+def _has(holder: Any, key: Key) -> bool:
+    return key in holder if isinstance(holder, dict) else isinstance(holder, list) and isinstance(key, int) and key < len(holder)
+
+
+def _index(holder: Any, key: Key, above: list[Key], place: str) -> Key:
+    """`key` as the kind of key that `holder` takes. Raises ConfigError where it takes none such."""
+    if isinstance(holder, dict):
+        return key
+    name = ".".join(map(str, above))
+    if not isinstance(holder, list):
+        raise ConfigError([Problem(place, f"{name} is {shown(holder)}: there is no '{key}' in it to change")])
+    if not str(key).isdecimal() or int(key) >= len(holder):
+        raise ConfigError([Problem(place, f"there is no {name}.{key}: {name} is a list of {len(holder)}, which count from 0")])
+    return int(key)
+
+
+def _item(loc: Sequence[Key], end: int) -> str:
+    number = next((i for i in range(end, len(loc)) if isinstance(loc[i], int)), None)
+    return "" if number is None else f": {'.'.join(map(str, loc[: number + 1]))}"
 
 
 def read(path: Path) -> Document:
@@ -60,24 +151,47 @@ def read(path: Path) -> Document:
 
 
 def parse(text: str, name: str) -> Document:
-    """The document in a text; `name` stands for the file in messages."""
-    loader = _Loader(text)
+    """The document in a text; `name` stands for the file in messages. Keys are text, whatever YAML would make of them."""
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         marks = _Marks(name)
         if node is None:
-            return Document(name, None)
+            return Document(name, None, {}, {(): f"{name}:1:1"})
         marks.visit(node, ())
         if marks.problems:
             raise ConfigError(marks.problems)
-        return Document(name, loader.construct_document(node), marks.keys, marks.values)
+        return Document(name, _construct(loader, node, marks.values[()]), marks.keys, marks.values)
     except yaml.MarkedYAMLError as e:
-        where = f"{name}:{e.problem_mark.line + 1}:{e.problem_mark.column + 1}" if e.problem_mark else name
-        raise ConfigError([Problem(where, f"not YAML: {e.problem or e.context}")]) from None
-    except yaml.YAMLError as e:
-        raise ConfigError([Problem(name, f"not YAML: {e}")]) from None
-    finally:
-        loader.dispose()
+        mark = e.context_mark if e.problem == _UNCLOSED else e.problem_mark or e.context_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        around = text.split("\n")[mark.line] if mark else ""
+        raise ConfigError([Problem(where, f"not YAML: {_plainer(e, around)}")]) from None
+    except yaml.reader.ReaderError as e:
+        line, column = text.count("\n", 0, e.position) + 1, e.position - text.rfind("\n", 0, e.position)
+        raise ConfigError([Problem(f"{name}:{line}:{column}", f"not YAML: the character {chr(e.character)!r} must not stand in it")]) from None
+    except RecursionError:
+        raise ConfigError([Problem(name, "not YAML that can be read: it is nested too deeply")]) from None
+
+
+def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
+    try:
+        return loader.construct_document(node)
+    except (ValueError, LookupError, AttributeError, TypeError) as e:  # PyYAML's own slips over "!!bool perhaps", "!!int ''" and the like
+        raise ConfigError([Problem(where, f"not YAML: a tag (!!...) stands before a value that does not fit it ({e})")]) from None
+
+
+def _plainer(error: yaml.MarkedYAMLError, line: str) -> str:
+    problem = error.problem or error.context or ""
+    if problem.startswith("could not determine a constructor"):
+        return "tags such as !!python/... are not read: remove it"
+    if problem.startswith("expected <block end>"):
+        return "the indentation does not fit the lines above"
+    bracket, start = {"while parsing a flow sequence": "[", "while parsing a flow mapping": "{"}.get(error.context or ""), error.context_mark
+    if bracket and start and problem.startswith("expected"):
+        quotes = "; a value with ${...} needs quotes here" if "${" in line else ""
+        return f"{problem}, after the {bracket} at {start.line + 1}:{start.column + 1}{quotes}"
+    return _PLAINER.get(problem, problem)
 
 
 class _Marks:
@@ -88,19 +202,95 @@ class _Marks:
         self.problems: list[Problem] = []
 
     def visit(self, node: yaml.Node, loc: Loc) -> None:
+        if len(loc) > _DEEPEST or len(self.values) > _LARGEST:
+            raise ConfigError([Problem(self._place(node), "nested too deeply, or too large; an alias (*name) must not stand inside its own anchor (&name)")])
         self.values[loc] = self._place(node)
         if isinstance(node, yaml.MappingNode):
+            own = self._own_keys(node, loc)
             for key, value in node.value:
-                self._key(key, (*loc, key.value if isinstance(key, yaml.ScalarNode) else str(key.value)))
-                self.visit(value, (*loc, key.value))
+                if key.tag == f"{_TAG}merge":
+                    self._merge(value, loc, own)
+                elif isinstance(key, yaml.ScalarNode):
+                    self.visit(value, (*loc, key.value))
         elif isinstance(node, yaml.SequenceNode):
             for i, item in enumerate(node.value):
                 self.visit(item, (*loc, i))
 
-    def _key(self, node: yaml.Node, loc: Loc) -> None:
-        if loc in self.keys:
-            self.problems.append(Problem(self._place(node), f"'{loc[-1]}' stands here twice (first at {self.keys[loc]}): remove one"))
-        self.keys[loc] = self._place(node)
+    def _own_keys(self, node: yaml.MappingNode, loc: Loc) -> set[str]:
+        """The mapping's keys, each made text. Finds those that stand there twice."""
+        own: dict[str, str] = {}
+        for key, _ in node.value:
+            place = self._place(key)
+            if not isinstance(key, yaml.ScalarNode):
+                self.problems.append(Problem(place, "a key must be a name, not a list or a mapping"))
+                continue
+            if key.value in own:
+                self.problems.append(Problem(place, f"'{key.value}' stands here twice (first at {own[key.value]}): remove one"))
+            own[key.value] = place
+            if key.tag != f"{_TAG}merge":
+                key.tag = f"{_TAG}str"
+                self.keys[(*loc, key.value)] = place
+        return set(own)
+
+    def _merge(self, node: yaml.Node, loc: Loc, own: set[str]) -> None:
+        """Mark what `<<` brings in, as far as the mapping has no such key of its own."""
+        for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            inner = _Marks(self.name)
+            inner.visit(mapping, loc)
+            for mine, theirs in ((self.keys, inner.keys), (self.values, inner.values)):
+                mine.update({k: v for k, v in theirs.items() if len(k) > len(loc) and k[len(loc)] not in own and k not in mine})
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+
+def resolve(document: Document) -> tuple[Document, list[Problem]]:
+    """The document with every ${...} replaced (OmegaConf's interpolation), and what is wrong with those that cannot be."""
+    problems: list[Problem] = []
+    config = OmegaConf.create(_map(document.data, (), lambda loc, text: text if _grammatical(text) else "???"), flags={"allow_objects": True})
+
+    def replaced(loc: Loc, text: str) -> Any:
+        try:
+            value = config
+            for key in loc:
+                value = value[key]
+            return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        except omegaconf.errors.OmegaConfBaseException as e:
+            problems.append(Problem(document.where(loc), f"{'.'.join(map(str, loc))}: {_unresolved(text, e, document)}"))
+            return UNRESOLVED
+
+    return Document(document.name, _map(document.data, (), replaced), document.keys, document.values), problems
+
+
+def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
+    """`value` with every text in it that OmegaConf would read changed."""
+    if isinstance(value, dict):
+        return {k: _map(v, (*loc, k), change) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_map(v, (*loc, i), change) for i, v in enumerate(value)]
+    return change(loc, value) if isinstance(value, str) and ("${" in value or value == "???") else value
+
+
+def _grammatical(text: str) -> bool:
+    try:
+        OmegaConf.create([text])
+    except omegaconf.errors.GrammarParseError:
+        return False
+    return True
+
+
+def _unresolved(text: str, error: Exception, document: Document) -> str:
+    said = str(error).splitlines()[0]
+    quoted = next(iter(re.findall(r"'([^']*)'", said)), "")
+    if text == "???":
+        return "??? stands for a value that must be given: write it here, or give it as an override"
+    if isinstance(error, omegaconf.errors.MissingMandatoryValue):
+        return f"{shown(text)} cannot be read: write ${{key}} or ${{oc.env:NAME,default}}, and for a plain '${{' write '\\${{'"
+    if said.startswith("KeyError") and "Environment variable" in said:
+        return f"the environment variable {quoted} is not set: set it, or write a default: ${{oc.env:{quoted},default}}"
+    if isinstance(error, omegaconf.errors.InterpolationKeyError):
+        near = nearest(quoted, {".".join(map(str, k)) for k in document.keys})
+        return f"{shown(text)}: there is no key '{quoted}'" + (f"; did you mean '{near}'?" if near else "")
+    if isinstance(error, omegaconf.errors.UnsupportedInterpolationType):
+        return f"{shown(text)}: unknown resolver{did_you_mean(said.split()[-1], ('oc.env', 'oc.decode', 'oc.select'))}"
+    return f"{shown(text)} cannot be resolved: {said}"

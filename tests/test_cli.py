@@ -78,7 +78,7 @@ def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:
     [
         (["run", "lfww"], 2, "did you mean 'lfw'"),
         (["run", "lfw", "loader.bacth_size=3"], 2, "did you mean 'batch_size'"),
-        (["run", "lfw", "batch_size=0"], 2, "greater than or equal to 1"),
+        (["run", "lfw", "batch_size=0"], 2, "at least 1"),
         (["run", "lfw", "nonsense"], 2, "key=value"),
         (["run", "lfw", "--epochs", "0"], 2, "0 is not in the range"),
         (["rum"], 2, "No such command 'rum'"),

@@ -515,3 +515,8 @@ def test_two_copies_of_a_folder_have_one_fingerprint(tmp_path: Path) -> None:
     grow(tmp_path / "one", "b/1.jpg", "a/2.jpg")
     grow(tmp_path / "two", "a/2.jpg", "b/1.jpg")
     assert Folder(root=tmp_path / "one").index().fingerprint == Folder(root=tmp_path / "two").index().fingerprint
+
+
+def test_a_home_that_cannot_be_found_is_a_mistake_in_the_config() -> None:
+    with pytest.raises(gpupipe.ConfigError, match="home directory"):
+        gpupipe.load({"data": {"source": "folder", "root": "~nobody-of-this-name/x"}, "pipeline": ["decode"]})

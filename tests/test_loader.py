@@ -140,3 +140,14 @@ def test_images_of_different_sizes_name_two_samples_and_the_steps_that_help(phot
     said = str(error.value)
     assert said.count(".jpg is ") == 2
     assert "random_resized_crop" in said
+
+
+def test_between_iter_and_the_first_batch_the_state_is_the_beginning_of_that_epoch(faces: Path) -> None:
+    with load(faces) as loader:
+        list(loader)
+        iterator = iter(loader)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+        next(iterator)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 16)
+        list(iterator)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)

@@ -17,11 +17,19 @@ from gpupipe import datasets
 from gpupipe import source as base
 from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DataError
+from gpupipe.parameters import WHOLE
 from gpupipe.source import Index, Progress, Source, quiet
 
 EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _RACY_SECONDS = 2.0
 """A folder changed this shortly before it was scanned may change again within the file system's clock tick: such a scan is not kept."""
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as e:
+        raise ValueError(f"{path} names a home directory that cannot be found: write it out") from e
 
 
 class Folder(Source):
@@ -35,10 +43,10 @@ class Folder(Source):
 
     name: ClassVar[str] = "folder"
 
-    root: Annotated[Path, AfterValidator(Path.expanduser)]
+    root: Annotated[Path, AfterValidator(_expanded)]
     extensions: tuple[str, ...] = Field(default=EXTENSIONS, min_length=1)
     fetch: Annotated[str, AfterValidator(datasets.known)] | None = None
-    stand_in: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 
     def index(self, progress: Progress = quiet) -> Index:
         place = datasets.present(self.root, self.fetch, self.stand_in, progress)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from gpupipe.parameters import WHOLE
 from gpupipe.step import DaliImage, Params, Spec, Step, decoded
 
 _LUMA = (0.2989, 0.587, 0.114)
@@ -19,7 +20,7 @@ class Grayscale(Step):
     num_output_channels: 1, or 3 equal ones.
     """
 
-    num_output_channels: Literal[1, 3] = 1
+    num_output_channels: Annotated[Literal[1, 3], WHOLE] = 1
 
     def spec(self, given: Spec) -> Spec:
         return replace(decoded(given), channels=self.num_output_channels)

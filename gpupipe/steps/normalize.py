@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import model_validator
 
 from gpupipe.parameters import Channels, PositiveChannels
-from gpupipe.step import FLOATS, DaliImage, Params, Refused, Spec, Step, decoded
+from gpupipe.step import FLOATS, DaliImage, Params, Refused, Spec, Step, decoded, one_a_channel
 
 
 class Normalize(Step):
@@ -28,9 +28,7 @@ class Normalize(Step):
     def spec(self, given: Spec) -> Spec:
         if decoded(given).dtype not in FLOATS:
             raise Refused(f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32, scale: true}}' before it")
-        if given.channels is not None and len(self.mean) not in (1, given.channels):
-            raise Refused(f"it has {len(self.mean)} numbers for an image of {given.channels} channels: write {given.channels} in mean and std")
-        return given
+        return one_a_channel("mean", self.mean, given)
 
     def dali(self, image: DaliImage, p: Params) -> None:
         image.normalize(self.mean, self.std)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gpupipe.arithmetic import vector
 from gpupipe.parameters import Fill, Padding, PaddingMode
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded
+from gpupipe.step import DaliImage, Params, Refused, Spec, Step, one_a_channel
 
 
 class Pad(Step):
@@ -25,7 +25,7 @@ class Pad(Step):
     padding_mode: PaddingMode = "constant"
 
     def spec(self, given: Spec) -> Spec:
-        decoded(given)
+        one_a_channel("fill", self.fill, given)
         left, top, right, bottom = self.padding
         if given.size and self.padding_mode == "reflect" and not (max(top, bottom) < given.size[0] and max(left, right) < given.size[1]):
             raise Refused(f"reflect cannot add more pixels than the image has, less one: it is {given.size[0]}x{given.size[1]}")

@@ -6,18 +6,21 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator
 
 from gpupipe.arithmetic import affine_inverse, cast, round_half_up, vector
-from gpupipe.parameters import Degrees, Fill, Point, PositiveRange, Probability, Resampling
-from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+from gpupipe.parameters import Degrees, Fill, Finite, Point, PositiveRange, Resampling, Shares, is_number, listed, ordered, symmetric
+from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
 
 
 def _shear(value: Any) -> Any:
-    """torchvision's short forms: a number a or [a] is x in [-a, a]; [a, b] is x in [a, b]; y is sheared only by four numbers."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return (-value, value, 0.0, 0.0)
-    return (*value, 0.0, 0.0) if isinstance(value, (list, tuple)) and len(value) == 2 else value
+    """torchvision's short forms: a number a is x in [-a, a]; [a, b] is x in [a, b]; y is sheared only by four numbers."""
+    words = "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in [a, b] and y in [c, d]"
+    value = symmetric(value, words) if is_number(value) else listed(value, (2, 4), words)
+    return (*value, 0.0, 0.0) if len(value) == 2 else value
+
+
+Shear = Annotated[tuple[Finite, Finite, Finite, Finite], BeforeValidator(_shear), AfterValidator(ordered)]
 
 
 class RandomAffine(Step):
@@ -32,9 +35,9 @@ class RandomAffine(Step):
     """
 
     degrees: Degrees
-    translate: tuple[Probability, Probability] | None = None
+    translate: Shares | None = None
     scale: PositiveRange | None = None
-    shear: Annotated[tuple[float, float, float, float], BeforeValidator(_shear)] | None = Field(default=None)
+    shear: Shear | None = None
     interpolation: Resampling = "nearest"
     fill: Fill = (0.0,)
     center: Point | None = None
@@ -54,7 +57,7 @@ class RandomAffine(Step):
         return {"angle": angle, "translate": translate, "scale": scale, "shear": shear, "linear": linear}
 
     def spec(self, given: Spec) -> Spec:
-        return decoded(given)
+        return one_a_channel("fill", self.fill, given)
 
     def shift(self, p: Params, width_height: Any) -> Any:
         """[x, y] in whole pixels."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpupipe.arithmetic import cast, floor, maximum, vector
 from gpupipe.parameters import Fill, Padding, PaddingMode, Size
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded
+from gpupipe.step import DaliImage, Params, Refused, Spec, Step, one_a_channel
 
 
 class RandomCrop(Step):
@@ -35,7 +35,7 @@ class RandomCrop(Step):
         return {"position": u}
 
     def spec(self, given: Spec) -> Spec:
-        decoded(given)
+        one_a_channel("fill", self.fill, given)
         if given.size and not self.pad_if_needed:
             room = [n + sum(pad) for n, pad in zip(given.size, self._sides(), strict=True)]
             if room[0] < self.size[0] or room[1] < self.size[1]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpupipe.arithmetic import affine_inverse, floor, stack, vector
 from gpupipe.parameters import Degrees, Fill, Point, Resampling
-from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
 
 _DECIMALS = 12
 """Kept of sines and cosines where `expand` rounds up: the cosine of 90 degrees is 6e-17, and must not cost a row of pixels."""
@@ -44,7 +44,7 @@ class RandomRotation(Step):
         return {"angle": angle, "linear": linear, "extent": extent, "quarter_turn": quarter_turn}
 
     def spec(self, given: Spec) -> Spec:
-        decoded(given)
+        one_a_channel("fill", self.fill, given)
         return replace(given, height=None, width=None) if self.expand else given
 
     def expanded(self, p: Params, width_height: Any) -> Any:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
 from gpupipe.arithmetic import shorter_side
 from gpupipe.parameters import Interpolation, Side, Size
 from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+
+
+def _alone(value: Any) -> Any:
+    """torchvision's [n] is the shorter side here, not a square."""
+    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 class Resize(Step):
@@ -21,7 +26,7 @@ class Resize(Step):
     antialias: low-pass before shrinking. bicubic needs it: without it torchvision takes another cubic (a = -0.75) than DALI (-0.5).
     """
 
-    size: Side | Size
+    size: Annotated[Side | Size, BeforeValidator(_alone)]
     interpolation: Interpolation = "bilinear"
     max_size: Side | None = None
     antialias: bool = True
@@ -29,7 +34,7 @@ class Resize(Step):
     @model_validator(mode="after")
     def _max_size_goes_with_one_number(self) -> Resize:
         if self.max_size is not None and (not isinstance(self.size, int) or self.max_size <= self.size):
-            raise ValueError("max_size goes with one number as size, and must be larger than it")
+            raise ValueError(f"max_size is {self.max_size}, but goes only with one number as size, and must be larger than it")
         return self
 
     @model_validator(mode="after")
