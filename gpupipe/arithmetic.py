@@ -80,13 +80,17 @@ def stack(*values: Any) -> Any:
 
 
 def reduce(how: str, x: Any, axis: int) -> Any:
-    """`how` ("min", "max", "sum") over one axis, which stays with length 1. Exact up to 2**24: DALI reduces in float32."""
+    """`how` ("min", "max") over one axis of numbers that float32 holds exactly: DALI reduces in float32."""
     if not is_node(x):
-        return getattr(np, how)(x, axis=axis, keepdims=True)
+        return getattr(np, how)(x, axis=axis)
     from nvidia.dali import fn
 
-    reduced = getattr(fn.reductions, how)(cast(x, "float32"), axes=[axis], keep_dims=True)
-    return cast(reduced, "float64")
+    return getattr(fn.reductions, how)(cast(x, "float32"), axes=[axis])
+
+
+def take(x: Any, index: Any) -> Any:
+    """x[index] along the first axis, where index is a whole number that may differ from sample to sample."""
+    return x[cast(index, "int32")]
 
 
 def constant(like: Any, values: Any) -> Any:

@@ -12,7 +12,7 @@ import importlib.util
 import json
 import os
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -64,10 +64,20 @@ class Index:
         """The whole path of row i."""
         return os.path.join(self.root, os.fsdecode(self._name(i)))
 
-    def encoded_paths(self, ids: Iterable[int]) -> list[NDArray[np.uint8]]:
-        """Whole paths as the byte arrays that DALI's io.file.read takes, one a sample."""
-        root = os.fsencode(self.root) + b"/"
-        return [np.frombuffer(root + self._name(i), np.uint8) for i in ids]
+    def encoded_paths(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Whole paths as DALI's io.file.read takes them: uint8 (len(ids), longest), filled up with NUL, which ends a path for the system.
+
+        One array, and not one a sample: DALI looks at each array that it is given in Python.
+        """
+        root = np.frombuffer(os.fsencode(self.root) + b"/", np.uint8)
+        starts = np.where(ids > 0, self.ends[ids - 1], 0)
+        lengths = self.ends[ids] - starts
+        places = np.arange(lengths.max())
+        letters = self.names[np.minimum(starts[:, None] + places, len(self.names) - 1)]
+        paths = np.zeros((len(ids), len(root) + len(places)), np.uint8)
+        paths[:, : len(root)] = root
+        paths[:, len(root) :] = np.where(places < lengths[:, None], letters, 0)
+        return paths
 
     def _name(self, i: int) -> bytes:
         return self.names[self.ends[i - 1] if i else 0 : self.ends[i]].tobytes()

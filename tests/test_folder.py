@@ -194,7 +194,7 @@ def test_a_root_whose_name_is_not_unicode(tmp_path: Path, jpegs: list[bytes]) ->
     index = Folder(root=root).index()
     assert index.path(0) == str(root / "a" / "1.jpg")
     assert is_mapped(Folder(root=root).index())
-    assert index.encoded_paths([0])[0].tobytes() == os.fsencode(root) + b"/a/1.jpg"
+    assert index.encoded_paths(np.array([0]))[0].tobytes() == os.fsencode(root) + b"/a/1.jpg"
 
 
 # --- the cached index

@@ -52,7 +52,7 @@ class _PlanSource:
         self.flight.append(plan)
         entries, seed = self._job.pipeline.entries, self._job.loader.seed
         parameters = {n: entries[n].parameters(seed, plan.epoch, plan.ids) for n in {i.step for i in self.inputs}}
-        return [self._job.index.encoded_paths(plan.ids.tolist()), *(np.ascontiguousarray(parameters[i.step][i.name]) for i in self.inputs)]
+        return [self._job.index.encoded_paths(plan.ids), *(np.ascontiguousarray(parameters[i.step][i.name]) for i in self.inputs)]
 
 
 class DaliEngine(Engine):

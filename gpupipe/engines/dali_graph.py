@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
+from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali_image import Emitted, FusingImage
 from gpupipe.errors import EngineError
@@ -107,7 +108,7 @@ def _lower(
     job: Job, device: Device, region_decode: bool, paths: Any, nodes: Mapping[tuple[int, str], Any] | None, inputs: list[Input]
 ) -> tuple[FusingImage, Any]:
     options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
-    image = FusingImage(fn.io.file.read(paths), device, region_decode, options)
+    image = FusingImage(ops.read(paths), device, region_decode, options)
     for number, entry in enumerate(job.pipeline.entries):
         image.spec, image.step = entry.given, entry.key
         try:

@@ -95,6 +95,7 @@ class FusingImage:
         self._region_decode = region_decode
         self._decoder_options = decoder_options
         self._size: Any = None
+        self._node_shape: Any = None
         self._decode: _Decode | None = None
         self._window: _Window | None = None
         self._resize: _Resize | None = None
@@ -106,13 +107,20 @@ class FusingImage:
     @property
     def size(self) -> Any:
         if self._size is None:
-            self._size = ops.encoded_size(self._node, self._decode.exif) if self._decode else ops.pixel_size(self._node)
+            self._size = ops.size_of(self._shape())
         return self._size
 
     @property
     def width_height(self) -> Any:
-        size = self.size
-        return stack(size[1], size[0])
+        if self._size is None:
+            return ops.reversed_size_of(self._shape())
+        return stack(self._size[1], self._size[0])
+
+    def _shape(self) -> Any:
+        """[height, width, channels] as DALI tells it; asked once, and only while nothing that changes the size is deferred."""
+        if self._node_shape is None:
+            self._node_shape = ops.encoded_shape(self._node, self._decode.exif) if self._decode else ops.pixel_shape(self._node)
+        return self._node_shape
 
     @property
     def pixels(self) -> Any:
@@ -122,7 +130,7 @@ class FusingImage:
     def replace(self, op: str, node: Any) -> None:
         self._carry_out()
         self._emit(op, node, [self.step])
-        self._size = None
+        self._size = self._node_shape = None
 
     def decode(self, mode: str, apply_exif_orientation: bool) -> None:
         self._decode = _Decode(mode, apply_exif_orientation, self.step)
@@ -155,10 +163,9 @@ class FusingImage:
 
     def warp(self, linear: Any, source: Any, output: Any, interpolation: str, fill: ops.Fill, shape: Any = None) -> None:
         fill = fill * (self.spec.channels or 1) if len(fill) == 1 else fill
-        size = self.size
         node = ops.warp(self.pixels, self.device, linear, source, output, interpolation, fill, shape)
         self._emit(ops.warp_name(self.device), node, [self.step])
-        self._size = size if shape is None else shape
+        self._size = self._size if shape is None else shape
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
         if dtype == "uint8" and self.spec.dtype in FLOATS:

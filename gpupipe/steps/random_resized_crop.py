@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from gpupipe.arithmetic import as_number, cast, constant, floor, minimum, reduce, round_half_up, sqrt, stack, vector
+from gpupipe.arithmetic import as_number, cast, constant, floor, minimum, reduce, round_half_up, sqrt, stack, take
 from gpupipe.parameters import Interpolation, PositiveRange, Size
 from gpupipe.step import DaliImage, Params, Spec, Step, decoded
 
 _TRIES = 10
-_PREFERENCE = 2.0 ** np.arange(_TRIES - 1, -1, -1)[:, None]
+_PREFERENCE = np.arange(_TRIES, -1, -1)
 
 
 class RandomResizedCrop(Step):
@@ -40,33 +40,35 @@ class RandomResizedCrop(Step):
     lanes: ClassVar[int] = 2 * _TRIES + 2
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """factors: (B, 10, 2), the sides [height, width] of the ten windows in square roots of the image's area.
-        position: (B, 2), where in the room that there is, [top, left], each in [0, 1)."""
+        """factors: (B, 11, 2), the sides [height, width] of the ten windows in square roots of the image's area, and then zeros.
+        position: (B, 2), where in the room that there is, [top, left], each in [0, 1). lowest, highest: (B,), the bounds of the ratio."""
         area = self.scale[0] + u[:, :_TRIES] * (self.scale[1] - self.scale[0])
         low, high = np.log(self.ratio)
         ratio = np.exp(low + u[:, _TRIES : 2 * _TRIES] * (high - low))
-        return {"factors": np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], -1), "position": u[:, 2 * _TRIES :]}
+        factors = np.zeros((len(u), _TRIES + 1, 2))
+        factors[:, :_TRIES] = np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], -1)
+        lowest, highest = (np.full(len(u), bound) for bound in self.ratio)
+        return {"factors": factors, "position": u[:, 2 * _TRIES :], "lowest": lowest, "highest": highest}
 
     def spec(self, given: Spec) -> Spec:
         return replace(decoded(given), height=self.size[0], width=self.size[1], at_least=self.size)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any]:
         """[top, left] and [height, width] of the window in an image of `size` = [height, width]: the first try that fits,
-        else the largest centred window whose ratio is within bounds."""
+        else the largest centred window whose ratio is within bounds.
+
+        In few operations: each is an operator over the batch in DALI. A side rounds to at most n where it is below n + 0.5.
+        """
         height, width = size[0], size[1]
-        tries = round_half_up(p["factors"] * sqrt(height * width))
-        fits = reduce("min", as_number((tries <= size) & (tries > 0.0)), 1)
-        rank = fits * constant(size, _PREFERENCE)
-        best = reduce("max", rank, 0)
-        first = as_number(rank == best) * fits
-        found = as_number(best > 0.0)[0, 0]
-        whole = stack(
-            minimum(height, round_half_up(width / vector(size, self.ratio[0])[0])),
-            minimum(width, round_half_up(height * vector(size, self.ratio[1])[0])),
-        )
-        shape = reduce("sum", tries * first, 0)[0] + whole * (1.0 - found)
-        room = size - shape
-        anchor = floor(p["position"] * (room + 1.0)) * found + floor(room * 0.5) * (1.0 - found)
+        tries = p["factors"] * sqrt(height * width)
+        fits = reduce("min", (tries < size + 0.5) & (tries >= 0.5), 1)
+        best = reduce("max", fits * constant(size, _PREFERENCE), 0)
+        found = as_number(best > 0.5)
+        missing = 1.0 - found
+        whole = minimum(size, round_half_up(stack(width / p["lowest"], height * p["highest"])))
+        shape = round_half_up(take(tries, _TRIES - best)) + whole * missing
+        anywhere = p["position"] * found
+        anchor = floor((anywhere + missing * 0.5) * (size - shape) + anywhere)
         return anchor, shape
 
     def dali(self, image: DaliImage, p: Params) -> None:
