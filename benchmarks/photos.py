@@ -60,3 +60,30 @@ def lfw_like(root: Path, count: int = 5000) -> Path:
 def imagenet_like(root: Path, count: int = 1000) -> Path:
     """500x375 JPEGs of about 100 KB: the typical ImageNet file."""
     return crops(root, count, (500, 375), quality=96)
+
+
+def drawn(root: Path, count: int) -> Path:
+    """`count` of gpupipe's drawn 250x250 images, for machines without photographs; made once."""
+    from gpupipe import source, stand_in
+
+    target = root / f"drawn-{count}"
+    if not target.exists():
+        making = target.with_name(f"{target.name}.{os.getpid()}")
+        stand_in.make(making, count, source.quiet)
+        making.rename(target)
+    return target
+
+
+def copied(root: Path, copies: int) -> Path:
+    """The set `root` with every file under several names (hard links): a larger set to all but the page cache; made once."""
+    target = root.with_name(f"{root.name}-x{copies}")
+    if target.exists():
+        return target
+    making = target.with_name(f"{target.name}.{os.getpid()}")
+    for file in root.glob("*/*.jpg"):
+        folder = making / file.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for n in range(copies):
+            os.link(file, folder / f"{file.stem}_{n}.jpg")
+    making.rename(target)
+    return target

@@ -27,6 +27,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpupipe.engines.base import Batch, Engine, Job, check_shapes
 from gpupipe.engines.dali_graph import build
+from gpupipe.engines.heap import give_back
 from gpupipe.engines.quarantine import Quarantine, reason, suspects
 from gpupipe.errors import EngineError
 from gpupipe.sampler import Plan
@@ -100,6 +101,7 @@ class DaliEngine(Engine):
                     yield plan, self._batch(plan, outcome)
         finally:
             self._stop()
+            give_back()
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)

@@ -1,0 +1,157 @@
+"""CPU throughput: gpupipe against DALI pipelines written by hand and against torchvision, on the same cores.
+
+    python benchmarks/core.py                     # about 15 minutes, with nothing beside it; writes benchmarks/results/core.json
+    python benchmarks/core.py --only lfw-affine   # one workload; writes core.lfw-affine.json
+    python benchmarks/core.py --quick             # a check that it runs
+    python benchmarks/core.py --one hand-written imagenet_eval     # one contestant, one process, one line of JSON
+
+Answers: images a second, CPU seconds per 1,000 images, time to the first batch (imports left out) and peak memory, as medians of
+interleaved rounds in fresh processes, and whether gpupipe's goals hold. torchvision's DataLoader runs at the worker count and with
+the decoder that a preliminary run finds best. Images are cut from real photographs (benchmarks/photos.py); with --copies 4 each of
+them counts four times (hard links), since 1,000 images make epochs of 8 batches, where the end of an epoch weighs more than in ImageNet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import harness
+import yardsticks
+
+_TORCHVISION = [f"torchvision-{decoder}-{workers}" for decoder in ("tensor", "pil") for workers in (0, 1, 2)]
+_PRELIMINARY_SECONDS, _PRELIMINARY_IMAGES = 4.0, 1000
+_WARM_SECONDS = 2.0
+_GOALS = {"lfw-affine": (1.0, 3.0), "imagenet_train": (0.95, 1.3), "imagenet_eval": (1.25, 1.35)}
+_MEMORY_GOAL = 1.1
+
+
+def main() -> None:
+    arguments = _arguments()
+    harness.prepare(arguments)
+    if arguments.one:
+        print(json.dumps(one(*arguments.one, arguments)))
+        return
+    for name in workloads(arguments):
+        yardsticks.images_root(yardsticks.WORKLOADS[name], arguments.data, arguments.images, arguments.copies)
+    result = {name: compared(name, arguments) for name in workloads(arguments)}
+    path = harness.write(f"core.{arguments.only}" if arguments.only else "core", {"workloads": result}, arguments)
+    for name, found in result.items():
+        report(name, found)
+    print(f"written to {path}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = harness.options(__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="least seconds of measured passes in a round (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=5000, help="most images of a set (default: %(default)s; ImageNet's have 1000)")
+    parser.add_argument("--copies", type=int, default=1, help="names of each file, for longer epochs (default: %(default)s)")
+    parser.add_argument("--only", choices=sorted(yardsticks.WORKLOADS), help="one workload")
+    parser.add_argument("--one", nargs=2, metavar=("CONTESTANT", "WORKLOAD"), help="run one contestant here, and print one line of JSON")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds, arguments.images = 1, 1.0, 500
+    return arguments
+
+
+def workloads(arguments: argparse.Namespace) -> list[str]:
+    return [arguments.only] if arguments.only else list(yardsticks.WORKLOADS)
+
+
+# --- one contestant, in a process of its own
+
+
+def one(contestant: str, workload_name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a contestant does with a workload: what harness.measured returns."""
+    workload = yardsticks.WORKLOADS[workload_name]
+    root = yardsticks.images_root(workload, arguments.data, arguments.images, arguments.copies)
+    kind, *how = contestant.split("-")
+    if kind == "torchvision":
+        return _torchvision(workload, root, how[0], int(how[1]), arguments)
+    return (_gpupipe if kind == "gpupipe" else _hand_written)(workload, root, arguments)
+
+
+def _gpupipe(workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    import gpupipe.engines.dali
+    import gpupipe.loader
+
+    config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
+
+    def build() -> Any:
+        return gpupipe.loader.load(config, batch_size=workload.batch_size, shuffle=workload.shuffle, device="cpu")
+
+    return harness.measured(build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS)
+
+
+def _hand_written(workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    import nvidia.dali.plugin.pytorch  # noqa: F401
+
+    graph = yardsticks.ON_CPU[workload.pipeline]
+
+    def build() -> Any:
+        return yardsticks.dali_batches(yardsticks.dali_pipeline(graph, root, workload.batch_size, harness.threads(), workload.shuffle))
+
+    return harness.measured(build, yardsticks.dali_size, arguments.seconds, _WARM_SECONDS)
+
+
+def _torchvision(workload: yardsticks.Workload, root: Path, decoder: str, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    import torchvision.datasets
+    import torchvision.transforms.v2  # noqa: F401
+
+    def build() -> Any:
+        return yardsticks.torchvision_batches(workload, root, decoder, workers)
+
+    return harness.measured(build, yardsticks.torchvision_size, arguments.seconds, _WARM_SECONDS)
+
+
+# --- all of them, compared
+
+
+def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """A workload's rounds, and what they say."""
+    seconds, images = min(arguments.seconds, _PRELIMINARY_SECONDS), min(arguments.images, _PRELIMINARY_IMAGES)
+    preliminary = {c: _run(c, name, arguments, seconds, images) for c in _TORCHVISION}
+    best = max(preliminary, key=lambda c: preliminary[c]["images_per_second"])
+    harness.say(f"{name}: the best DataLoader is {best}")
+    contestants = ["gpupipe", "hand-written", best]
+    rounds = harness.interleaved(lambda c: _run(c, name, arguments, arguments.seconds, arguments.images), contestants, arguments.rounds, name)
+    own, hand, loader = (rounds[c] for c in contestants)
+    ratios = {
+        "gpupipe / hand-written DALI": harness.ratio(own, hand),
+        f"gpupipe / {best}": harness.ratio(own, loader),
+        "peak memory, gpupipe / hand-written DALI": harness.ratio(own, hand, "peak_rss_mib"),
+    }
+    busy = harness.disturbed({c: [r] for c, r in preliminary.items()} | rounds)
+    shown = {"disturbed": busy, "workload": vars(yardsticks.WORKLOADS[name]), "torchvision": best, "preliminary": preliminary}
+    return shown | {"rounds": rounds, "ratios": ratios, "goals": _goals(name, ratios)}
+
+
+def _run(contestant: str, workload: str, arguments: argparse.Namespace, seconds: float, images: int) -> dict[str, Any]:
+    size = ["--seconds", str(seconds), "--images", str(images)]
+    return harness.fresh(__file__, "--one", contestant, workload, *size, *harness.passed_on(arguments, "copies"))
+
+
+def _goals(name: str, ratios: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    (to_hand, hand), (to_loader, loader), (to_memory, memory) = ratios.items()
+    bounds = _GOALS[name]
+    return [
+        harness.goal(to_hand, hand["median"], bounds[0]),
+        harness.goal(to_loader, loader["median"], bounds[1]),
+        harness.goal(to_memory, memory["median"], _MEMORY_GOAL, at_most=True),
+    ]
+
+
+def report(name: str, found: dict[str, Any]) -> None:
+    print(f"\n{name} (best DataLoader: {found['torchvision']})")
+    harness.print_table(found["rounds"])
+    print(f"  shared the cores with other processes, preliminary runs included: {', '.join(found['disturbed']) or 'none'}")
+    for what, ratio in found["ratios"].items():
+        harness.print_ratio(what, ratio)
+    harness.print_goals(found["goals"])
+
+
+if __name__ == "__main__":
+    main()
