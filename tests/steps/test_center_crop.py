@@ -23,7 +23,8 @@ def test_behind_a_resize_it_is_one_resize_without_a_shift(gallery: Path, short: 
     found = differences(gallery, *steps)
     assert max(d.mean for d in found) < 0.3
     assert max(abs(d.offset) for d in found) < 0.2
-    assert max(float(d.levels[:, 4:-4, 4:-4].max()) for d in found) <= 1
+    edge = 0 if short - crop >= 8 else 4  # a crop well inside has no edge of the image in it: all its pixels are compared
+    assert max(float(d.levels[:, edge : d.image.shape[1] - edge, edge : d.image.shape[2] - edge].max()) for d in found) <= 1
     with load(gallery, *steps) as loader:
         assert emitted(loader) == ["decoders.image_slice", "resize", "transpose"]
 
