@@ -237,8 +237,9 @@ class FusingImage:
             self._emit("crop_mirror_normalize", node, floats.steps)
 
     def _carry_out_decode(self, decode: _Decode) -> None:
+        data = ops.after(self._node, self._shape())
         self._decode = None
-        arguments = (self._node, self.device, decode.mode, decode.exif, self._decoder_options)
+        arguments = (data, self.device, decode.mode, decode.exif, self._decoder_options)
         if self._region_decode and self._window and self._window.fill is None:
             window, self._window = self._window, None
             self._emit("decoders.image_slice", ops.decode(*arguments, window=window.bounds), [decode.step, window.step])

@@ -1,0 +1,39 @@
+"""What would take the process down, and so is run in one of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+import gpupipe
+
+root, step, bad = sys.argv[1], sys.argv[2], int(sys.argv[3])
+config = {"data": {"source": "folder", "root": root}, "pipeline": ["decode", step] if step else ["decode"]}
+for seed in range(10):
+    with gpupipe.load(config, batch_size=64, threads=2, device="cpu", seed=seed, on_error="skip", max_bad=0.5) as loader:
+        delivered = sum(len(batch["label"]) for batch in loader)
+        assert loader.engine.skipped == bad, loader.engine.skipped
+        assert delivered == len(loader.index) - bad, delivered
+"""
+
+
+@pytest.mark.parametrize("step", ["", "random_horizontal_flip"])
+@pytest.mark.parametrize("content", [b"", b"hello world"], ids=["empty", "text"])
+def test_headers_that_cannot_be_parsed_do_not_crash_dali(faces: Path, tmp_path: Path, content: bytes, step: str) -> None:
+    """DALI's decoder, left alone, crashes on one of them among 64 (see dali_ops.after)."""
+    root = shutil.copytree(faces, tmp_path / "faces")
+    files = sorted(root.glob("*/*.jpg"))
+    for n in range(3):
+        for file in files[:40]:
+            shutil.copy(file, file.with_name(f"{n}_{file.name}"))
+    every = sorted(root.glob("*/*.jpg"))
+    for file in every[5::20]:
+        file.write_bytes(content)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(root), step, str(len(every[5::20]))], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
