@@ -48,6 +48,10 @@ class Loader:
         self.engine = _engine(Job(index, config.pipeline, options, self.threads))
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
+        self._iteration = 0
+        self._ready_for: tuple[int, int] | None = None
+        """The epoch and position at which `_running` stands, where it stands at the beginning of an iteration."""
+        self._held: tuple[Plan, dict[str, Tensor]] | None = None
         self._last: Plan | None = None
         self._before: dict[str, Any] | None = None
 
@@ -57,20 +61,42 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch; an iteration that is still under way ends with an error when it is asked for more."""
-        if self._running is not None:
-            self._running.close()
         self._last, self._before = None, self.sampler.state()
-        self._running = self.engine.batches(self.sampler.begin())
-        return self._delivered(self._running)
+        self._iteration += 1
+        if self._ready_for != (self.sampler.epoch, self.sampler.position):
+            self._stop()
+            self._running = self.engine.batches(self.sampler.endless())
+        self._ready_for = None
+        epoch = self.sampler.epoch
+        self.sampler.begin()
+        return self._epoch(epoch, self._iteration)
 
-    def _delivered(self, running: Generator[tuple[Plan, dict[str, Tensor]], None, None]) -> Iterator[Any]:
-        for plan, batch in running:
-            self._last = plan
+    def _epoch(self, epoch: int, iteration: int) -> Iterator[Any]:
+        """The batches of an epoch out of the endless stream, which goes on preparing what follows it."""
+        last = False
+        while not last:
+            if iteration != self._iteration:
+                raise GpupipeError("this iteration was ended by a newer iter() of the same loader: load() a second loader to run two at once")
+            plan, batch = self._next()
+            if plan.epoch != epoch:  # the last plans of the epoch were skipped whole
+                self._held = plan, batch
+                break
+            self._last, last = plan, plan.last
+            if last:
+                self._ready_for = (epoch + 1, 0)
             yield self._shaped(batch)
-        if running is self._running:
-            self._last = self._before = None  # the sampler stands at the next epoch; the last plans may have been skipped whole
-        else:
-            raise GpupipeError("this iteration was ended by a newer iter() of the same loader: load() a second loader to run two at once")
+        if iteration == self._iteration:
+            self._ready_for = (epoch + 1, 0)
+            self._last = self._before = None
+
+    def _next(self) -> tuple[Plan, dict[str, Tensor]]:
+        """The next of the stream."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
+        if self._running is None:
+            raise GpupipeError("this iteration was ended by close() or load_state_dict()")
+        return next(self._running)
 
     def _shaped(self, batch: dict[str, Tensor]) -> Any:
         if self.as_tuple:
@@ -96,9 +122,15 @@ class Loader:
         self.engine.close()
 
     def _abandon(self) -> None:
+        self._stop()
+        self._last = self._before = None
+        self._iteration += 1
+
+    def _stop(self) -> None:
+        """Give up what is in flight."""
         if self._running is not None:
             self._running.close()
-        self._running = self._last = self._before = None
+        self._running = self._held = self._ready_for = None
 
     def __enter__(self) -> Loader:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -122,6 +123,12 @@ class Sampler:
         epoch, position = self._epoch, self._position
         self._epoch, self._position = epoch + 1, 0
         return self._plans(epoch, position)
+
+    def endless(self) -> Iterator[Plan]:
+        """What `begin` gives, and behind it all epochs that follow, for those who work ahead of what is asked for. Nothing begins by it."""
+        epoch, position = self._epoch, self._position
+        later = (self._plans(e, 0) for e in itertools.count(epoch + 1))
+        return itertools.chain(self._plans(epoch, position), itertools.chain.from_iterable(later))
 
     def state_after(self, plan: Plan) -> dict[str, Any]:
         """What `load_state` takes to go on behind a batch; behind the last of an epoch, with the next epoch."""

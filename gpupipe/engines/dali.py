@@ -7,7 +7,7 @@ How it runs, and in which order it stops:
 3. Labels and ids never enter DALI: they are known here, and become tensors directly.
 4. A run that fails costs its batch. The source stops; what is in flight is collected, so that the order stays; the samples to blame are found by
    running suspects alone; the rest of the batch runs again; then the source goes on.
-5. Closing the generator stops the source and drops what is in flight, so that the next epoch begins with an empty pipeline.
+5. The plans go on over the end of an epoch. Closing the generator stops the source and drops what is in flight.
 6. At the end of the process engines close before DALI's own exit handler, which is registered earlier, takes the pipelines down.
 """
 
@@ -29,12 +29,14 @@ from gpupipe.engines.base import Batch, Engine, Job, check_shapes
 from gpupipe.engines.dali_graph import build
 from gpupipe.engines.heap import give_back
 from gpupipe.engines.quarantine import Quarantine, reason, suspects
-from gpupipe.errors import EngineError
+from gpupipe.errors import EngineError, GpupipeError, TooManyBadError
 from gpupipe.sampler import Plan
 
 Outcome = torch.Tensor | RuntimeError
 _EPOCHS_BETWEEN_TRIMS = 8
 """Faulting the memory in again costs 2 % of an epoch of 5,000 small images, so it is not given back after each."""
+
+_LOST_STEP = "every sample of a batch was skipped, and this rank would have fewer steps than the others: make loader.batch_size larger"
 
 
 class _PlanSource:
@@ -74,6 +76,7 @@ class DaliEngine(Engine):
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], ["image"], auto_reset=False, prepare_first_batch=False)
         self._fresh = True
         self._epochs = 0
+        self._refusal: GpupipeError | None = None
         self._at_exit = partial(_close, ref(self))
         atexit.register(self._at_exit)
 
@@ -102,11 +105,16 @@ class DaliEngine(Engine):
                         more = True
                         break
                     yield plan, self._batch(plan, outcome)
+                    self._tidy(plan)
         finally:
             self._stop()
-            self._epochs += 1
-            if self._epochs % _EPOCHS_BETWEEN_TRIMS == 0:
-                give_back()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _tidy(self, plan: Plan) -> None:
+        self._epochs += plan.last
+        if plan.last and self._epochs % _EPOCHS_BETWEEN_TRIMS == 0:
+            give_back()
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)
@@ -145,17 +153,24 @@ class DaliEngine(Engine):
             self._flush()
 
     def _without_bad(self, plans: Iterator[Plan]) -> Iterator[Plan]:
+        """Plans without the samples that are known to be bad; those of which nothing is left are left out.
+
+        Where that cannot go on they end, and `_refusal` is why: it is raised when all that comes before has been delivered.
+        """
+        self._refusal = None
+        some = True
         for plan in plans:
             good = self._quarantine.good(plan.ids)
             if len(good):
+                some = True
                 yield replace(plan, ids=good)
-            else:
-                self._refuse_to_lose_a_step()
-
-    def _refuse_to_lose_a_step(self) -> None:
-        """A batch of which nothing is left is left out; with several ranks their steps would then differ."""
-        if self._job.loader.shard.world_size > 1:
-            raise EngineError("every sample of a batch was skipped, and this rank would have fewer steps than the others: make loader.batch_size larger")
+            elif self._job.loader.shard.world_size > 1:
+                self._refusal = EngineError(_LOST_STEP)
+            elif plan.last and not some:
+                self._refusal = TooManyBadError(f"every sample of epoch {plan.epoch} is one that was skipped before: see {self.quarantine_file}")
+            if self._refusal is not None:
+                return
+            some = some and not plan.last
 
     # --- delivering
 
@@ -213,7 +228,12 @@ class DaliEngine(Engine):
 
     def _again(self, plan: Plan) -> list[tuple[Plan, torch.Tensor]] | RuntimeError:
         """The good samples of a plan as one batch; nothing where none is left."""
-        rest = list(self._run(self._without_bad(iter([plan]))))
+        good = self._quarantine.good(plan.ids)
+        if not len(good):
+            if self._job.loader.shard.world_size > 1:
+                raise EngineError(_LOST_STEP)
+            return []
+        rest = list(self._run([replace(plan, ids=good)]))
         failed = next((o for _, o in rest if isinstance(o, RuntimeError)), None)
         return failed or [(p, o) for p, o in rest if isinstance(o, torch.Tensor)]
 

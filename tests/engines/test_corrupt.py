@@ -17,6 +17,7 @@ from PIL import Image
 
 import gpupipe
 from gpupipe.engines.quarantine import suspicion
+from gpupipe.sampler import Sampler
 
 SIDE = 96
 AUGMENT = ["decode", {"random_affine": {"degrees": 20, "scale": [0.8, 1.2], "interpolation": "bilinear"}}, "random_horizontal_flip"]
@@ -137,6 +138,11 @@ def epoch(loader: gpupipe.Loader) -> list[dict[str, torch.Tensor]]:
     return list(loader)
 
 
+def change(loader: gpupipe.Loader) -> None:
+    """To be called before files are changed: batches of the next epoch are in flight already, and are dropped."""
+    loader.load_state_dict(loader.state_dict())
+
+
 def ids(batches: list[dict[str, torch.Tensor]]) -> list[int]:
     return [i for batch in batches for i in batch["id"].tolist()]
 
@@ -216,6 +222,7 @@ def test_a_quarantine_that_cannot_be_written_is_an_error_and_no_silent_loss(sick
 def test_a_sample_that_breaks_between_epochs_is_skipped_from_then_on(sick: Path) -> None:
     with load(sick, batch_size=8, on_error="skip", max_bad=0.5) as loader:
         assert sorted(ids(epoch(loader))) == list(range(len(SLOTS)))
+        change(loader)
         sample(sick, 20).write_bytes(b"")
         for _ in range(2):
             assert sorted(ids(epoch(loader))) == [n for n in range(len(SLOTS)) if n != 20]
@@ -257,6 +264,7 @@ def test_a_file_that_comes_back_in_time_is_no_error(sick: Path, on_error: str) -
     """As on a network file system: the batch failed while it was prepared, and no sample fails when they are tried one by one."""
     with load(sick, batch_size=3, prefetch=6, shuffle=False, on_error=on_error) as loader:
         epoch(loader)
+        change(loader)
         away = sample(sick, 7).rename(sick / "away")
         iterator = iter(loader)
         delivered = [next(iterator)]
@@ -282,6 +290,35 @@ def test_a_rank_that_would_lose_a_step_says_so(sick: Path) -> None:
         sample(sick, 5).unlink()
         with pytest.raises(gpupipe.EngineError, match=r"this rank would have fewer steps than the others: make loader\.batch_size larger"):
             epoch(loader)
+
+
+def test_a_step_that_the_next_epoch_would_lose_spoils_not_this_one(sick: Path) -> None:
+    """Batches of the next epoch are prepared during this one."""
+
+    def batches(seed: int) -> list[list[set[int]]]:
+        sampler = Sampler(len(SLOTS), 2, shuffle=True, seed=seed, last_batch="partial", rank=0, world_size=2)
+        return [[set(plan.ids.tolist()) for plan in sampler.begin()] for _ in range(2)]
+
+    def fits(first: list[set[int]], second: list[set[int]]) -> bool:
+        return second[0] == {4, 5} and all(batch - {4, 5} for batch in first)
+
+    seed = next(s for s in range(100_000) if fits(*batches(s)))
+    with load(sick, batch_size=2, seed=seed, on_error="skip", max_bad=0.5, shard={"rank": 0, "world_size": 2}) as loader:
+        sample(sick, 4).unlink()
+        sample(sick, 5).unlink()
+        assert set(ids(epoch(loader))) == set().union(*batches(seed)[0]) - {4, 5}
+        with pytest.raises(gpupipe.EngineError, match="fewer steps"):
+            epoch(loader)
+
+
+def test_an_epoch_of_skipped_samples_alone_ends_with_an_error(sick: Path) -> None:
+    """The last sample, which is good, is dropped from every epoch; the others are bad."""
+    with load(sick, batch_size=60, last_batch="drop", shuffle=False, on_error="skip", max_bad=0.99) as loader:
+        for n in range(60):
+            sample(sick, n).write_bytes(b"")
+        for _ in range(2):
+            with pytest.raises(gpupipe.TooManyBadError, match="every sample of epoch"):
+                epoch(loader)
 
 
 # --- raise
@@ -368,6 +405,7 @@ def test_a_good_image_that_the_pipeline_cannot_take_has_dalis_reason(few: Path, 
 def test_bytes_behind_the_end_are_no_harm(few: Path, pictures: list[Image.Image]) -> None:
     with load(few, batch_size=6, shuffle=False) as loader:
         before = epoch(loader)[0]["image"]
+        change(loader)
         with sample(few, 3).open("ab") as f:
             f.write(bytes(500))
         assert suspicion(str(sample(few, 3))), "it looks cut off, and still it is delivered"
@@ -378,6 +416,7 @@ def test_a_jpeg_that_lacks_only_its_end_marker_is_delivered_right_or_refused(few
     """Which of the two is up to how far DALI's decoder reads ahead."""
     with load(few, batch_size=6, shuffle=False, on_error="skip", max_bad=0.5) as loader:
         before = epoch(loader)[0]["image"]
+        change(loader)
         sample(few, 3).write_bytes(sample(few, 3).read_bytes()[:-2])
         batch = epoch(loader)[0]
         assert loader.engine.skipped == 6 - len(batch["id"])
@@ -388,6 +427,7 @@ def test_a_flipped_byte_is_delivered_as_garbage(few: Path, pictures: list[Image.
     """JPEG has no checksum: what decodes is delivered. Documented, so that nobody relies on it being noticed."""
     with load(few, batch_size=6, shuffle=False) as loader:
         before = epoch(loader)[0]["image"]
+        change(loader)
         data = bytearray(sample(few, 3).read_bytes())
         data[len(data) // 2] ^= 0x55
         sample(few, 3).write_bytes(data)
@@ -401,6 +441,7 @@ def test_a_file_cut_off_below_the_window_that_is_decoded_is_delivered_right(few:
     """Only the window is decoded, so whether a file that was cut off is noticed can depend on the draw. The pixels are right."""
     with load(few, ["decode", {"resize": {"size": 48}}, {"center_crop": {"size": 10}}], batch_size=6, shuffle=False) as loader:
         before = epoch(loader)[0]["image"]
+        change(loader)
         data = sample(few, 3).read_bytes()
         sample(few, 3).write_bytes(data[: len(data) * 95 // 100])
         assert torch.equal(epoch(loader)[0]["image"], before)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,23 @@ def test_after_a_break_comes_exactly_the_next_epoch(faces: Path, epochs: list[Ep
             assert same(got, epochs[epoch][: len(got)])
             assert len(got) == min(60, 8 * taken)
         assert same(samples(loader), epochs[3])
+
+
+def test_the_next_epoch_is_prepared_before_it_is_asked_for(faces: Path, epochs: list[Epoch], tmp_path: Path) -> None:
+    root = shutil.copytree(faces, tmp_path / "faces")
+    with load(root, prefetch=2) as loader:
+        assert same(samples(loader), epochs[0])
+        time.sleep(0.5)
+        shutil.rmtree(root)
+        assert same(samples(itertools.islice(loader, 2)), epochs[1][:16]), "made while there were files"
+
+
+def test_an_epoch_that_is_set_between_epochs_is_the_one_that_comes(faces: Path, epochs: list[Epoch]) -> None:
+    with load(faces, prefetch=3) as loader:
+        assert same(samples(loader), epochs[0])
+        for number in (3, 0, 1, 1, 2, 3):
+            loader.sampler.set_epoch(number)
+            assert same(samples(loader), epochs[number])
 
 
 def test_an_iterator_that_is_only_made_uses_up_an_epoch(faces: Path, epochs: list[Epoch]) -> None:
