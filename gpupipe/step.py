@@ -5,10 +5,10 @@ A step is a frozen pydantic model whose fields are the parameters in the YAML, u
     lanes            how many uniform draws a sample takes
     sample(u)        how draws become parameters (NumPy, a whole batch at a time): the one place where chance enters
     spec(given)      how it changes shape, dtype and layout, or why it cannot follow what came before
-    dali(image, p)   its work on a DALI image;  p[name] is a DataNode
-    torch(image, p)  the same work on a tensor (C, H, W);  p[name] is a NumPy scalar or row
+    dali(image, p)   its work on a batch of images in DALI;  p[name] is an array (B, ...)
+    torch(image, p)  the same work on one image, a tensor (C, H, W);  p[name] is an array (...), one sample's part of that
 
-Formulas over p and the size of an image are written once, in arithmetic that a DataNode, an int and a float all understand.
+Formulas over p and the size of an image are written once, in NumPy over the last axes, for a sample and a batch alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -67,10 +67,11 @@ class Refused(Exception):
 
 
 class DaliImage(Protocol):
-    """An image in a DALI graph under construction, as a step sees it. The engine's own class defers work so that it can fuse.
+    """The images of a batch in DALI, as a step sees them. The engine's own class defers work so that it can fuse.
 
-    Points, sizes and windows are float64 DataNodes of shape (2,), one value a sample, or pairs of numbers; [height, width] and
-    [top, left] in pixels unless a name says otherwise.
+    Points, sizes and windows are float64 arrays (B, 2), or (2,) where they are the same for all samples; [height, width] and
+    [top, left] in pixels unless a name says otherwise. Which methods a step calls must not depend on their values: the first calls
+    build a graph, and the same calls then find the values for each batch.
     """
 
     device: Literal["cpu", "gpu"]
@@ -78,18 +79,15 @@ class DaliImage(Protocol):
 
     @property
     def size(self) -> Any:
-        """[height, width] as it is now: a DataNode."""
+        """[height, width] as it is now."""
 
     @property
     def width_height(self) -> Any:
         """The same as [width, height], for formulas in x and y."""
 
-    @property
-    def pixels(self) -> Any:
-        """The image as a DataNode, layout HWC, with all that was deferred carried out."""
-
-    def replace(self, op: str, node: Any) -> None:
-        """Put `node` (HWC), made of `pixels` by the DALI operator `op`, in the image's place."""
+    def apply(self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None) -> None:
+        """Anything that DALI can do. `make` gets the pixels as a DataNode, layout HWC, and a DataNode for each of `values` (arrays (B, ...),
+        which become float32 or int32), and returns the DataNode to go on with. op: its name. size: [height, width] where it changes that."""
 
     def decode(self, mode: str, apply_exif_orientation: bool) -> None:
         """Decode to "rgb" or "gray", uint8."""
@@ -104,7 +102,7 @@ class DaliImage(Protocol):
         """Resample to `shape`."""
 
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
-        """Mirror where the given int32 number is 1."""
+        """Mirror where the given number, int32 (B,), is 1."""
 
     def warp(self, linear: Any, source: Any, output: Any, interpolation: str, fill: tuple[float, ...], shape: Any = None) -> None:
         """Resample: the output pixel at x lies at linear @ (x - output) + source. Points are [x, y] with pixel corners at

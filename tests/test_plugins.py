@@ -23,7 +23,7 @@ class Invert(Step):
 
     def dali(self, image, p):
         from nvidia.dali import types
-        image.replace("invert", image.pixels ^ types.Constant(np.uint8(255)))
+        image.apply("invert", lambda pixels: pixels ^ types.Constant(np.uint8(255)))
 
     def torch(self, image, p):
         return 255 - image

@@ -2,11 +2,13 @@
 
 How it runs, and in which order it stops:
 
-1. DALI asks a source for the next batch while it schedules: paths and parameters of one plan, `prefetch` plans ahead of what is delivered.
+1. DALI asks a source for the next batch while it schedules: bytes that the Reader has read ahead, and the values of one plan for each
+   argument that differs from sample to sample, `prefetch` plans ahead of what is delivered.
 2. DALIGenericIterator hands a finished batch over through DLPack, without a copy; the tensor owns its memory from then on.
 3. Labels and ids never enter DALI: they are known here, and become tensors directly.
 4. A run that fails costs its batch. The source stops; what is in flight is collected, so that the order stays; the samples to blame are found by
    running suspects alone; the rest of the batch runs again; then the source goes on.
+   What fails before the graph, being missing or no image, costs the same.
 5. The plans go on over the end of an epoch. Closing the generator stops the source and drops what is in flight.
 6. At the end of the process engines close before DALI's own exit handler, which is registered earlier, takes the pipelines down.
 """
@@ -15,18 +17,20 @@ from __future__ import annotations
 
 import atexit
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpupipe.engines.base import Batch, Engine, Job, check_shapes
-from gpupipe.engines.dali_graph import build
+from gpupipe.engines.dali_graph import Device, build, values
+from gpupipe.engines.dali_reader import Reader
 from gpupipe.engines.heap import give_back
 from gpupipe.engines.quarantine import Quarantine, reason, suspects
 from gpupipe.errors import EngineError, GpupipeError, TooManyBadError
@@ -39,25 +43,38 @@ _EPOCHS_BETWEEN_TRIMS = 8
 _LOST_STEP = "every sample of a batch was skipped, and this rank would have fewer steps than the others: make loader.batch_size larger"
 
 
-class _PlanSource:
-    """What DALI calls for the inputs of the next batch; `flight` are the plans that it took and has not delivered."""
+@dataclass(frozen=True)
+class _Flying:
+    """A plan on its way. `kept` is what DALI was given without a copy; `error` is why it never got as far as the graph."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._plans: Iterator[Plan] = iter(())
-        self.inputs: list[Any] = []
-        self.flight: deque[Plan] = deque()
+    plan: Plan
+    kept: list[Any] | None = None
+    error: RuntimeError | None = None
 
-    def start(self, plans: Iterable[Plan]) -> None:
-        self._plans = iter(plans)
+
+class _Source:
+    """What DALI calls for the inputs of the next batch; `flight` are the plans that are taken and not delivered."""
+
+    def __init__(self, values: Callable[[Plan, NDArray[np.float64]], list[NDArray[Any]]]) -> None:
+        self._values = values
+        self.reader: Reader
+        self.flight: deque[_Flying] = deque()
 
     def __call__(self) -> list[Any]:
-        """Raises StopIteration, which DALI takes for the end of an epoch, where no plan is left."""
-        plan = next(self._plans)
-        self.flight.append(plan)
-        entries, seed = self._job.pipeline.entries, self._job.loader.seed
-        parameters = {n: entries[n].parameters(seed, plan.epoch, plan.ids) for n in {i.step for i in self.inputs}}
-        return [self._job.index.encoded_paths(plan.ids), *(np.ascontiguousarray(parameters[i.step][i.name]) for i in self.inputs)]
+        """Raises StopIteration, which DALI takes for the end, where no plan is left."""
+        while True:
+            read = next(self.reader)
+            try:
+                if read.error is not None:
+                    raise read.error
+                assert read.size is not None
+                kept = [read.data, *self._values(read.plan, read.size)]
+            except RuntimeError as e:
+                self.flight.append(_Flying(read.plan, error=e))
+                self.reader.end()
+                continue
+            self.flight.append(_Flying(read.plan, kept))
+            return kept
 
 
 class DaliEngine(Engine):
@@ -70,9 +87,11 @@ class DaliEngine(Engine):
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         self._job = job
         self._quarantine = Quarantine(job)
-        self._source = _PlanSource(job)
+        device: Device = "cpu" if device_id is None else "gpu"
+        self._source = _Source(lambda plan, size: values(job, device, region_decode, plan, size))
         self._graph = build(job, device_id, region_decode, self._source)
-        self._source.inputs = self._graph.inputs
+        self._source.reader = Reader(job, self._graph.exif)
+        self._ready: deque[tuple[Plan, Outcome]] = deque()
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], ["image"], auto_reset=False, prepare_first_batch=False)
         self._fresh = True
         self._epochs = 0
@@ -120,32 +139,43 @@ class DaliEngine(Engine):
         atexit.unregister(self._at_exit)
         if self._iterator is not None:
             self._stop()
-            self._iterator = self._graph = None  # type: ignore[assignment]
+            self._iterator = self._graph = self._source = None  # type: ignore[assignment]
 
     # --- running
 
     def _run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
-        """Put plans through an empty pipeline; a plan that fails comes back with the error, and the others are not harmed."""
-        self._source.start(plans)
+        """Put plans through an empty pipeline; a plan that fails comes back with the error. Those behind it are not harmed, but plans
+        that were not taken yet then wait for the next run."""
+        self._source.reader.start(plans)
         if not self._fresh:
             self._iterator.reset()
         self._fresh = False
         yield from self._results()
 
     def _results(self) -> Iterator[tuple[Plan, Outcome]]:
-        while True:
-            try:
-                outcome = next(self._iterator)[0]["image"]
-            except StopIteration:
-                return
-            except RuntimeError as e:
-                outcome = e
-                self._graph.pipe.schedule_run()
-            yield self._source.flight.popleft(), outcome
+        while self._ready or self._advance():
+            yield self._ready.popleft()
+
+    def _advance(self) -> bool:
+        """Wait for the next batch; it goes into `_ready`, behind the failures before it. False where there is nothing more."""
+        flight = self._source.flight
+        outcome: Outcome | None = None
+        try:
+            outcome = next(self._iterator)[0]["image"]
+        except StopIteration:
+            pass
+        except RuntimeError as e:
+            outcome = e
+            self._graph.pipe.schedule_run()
+        while flight and (error := flight[0].error) is not None:
+            self._ready.append((flight.popleft().plan, error))
+        if outcome is not None:
+            self._ready.append((flight.popleft().plan, outcome))
+        return bool(self._ready)
 
     def _flush(self) -> list[tuple[Plan, Outcome]]:
-        """Stop the source, and collect what is in flight."""
-        self._source.start(())
+        """Take no more plans, and collect what is in flight."""
+        self._source.reader.end()
         return list(self._results())
 
     def _stop(self) -> None:
@@ -212,7 +242,7 @@ class DaliEngine(Engine):
         """Run samples one by one and quarantine those that fail; whether there were any. Raises ShapeError where their sizes differ."""
         shapes: list[tuple[int, ...]] = []
         found = False
-        for alone, outcome in list(self._run(replace(plan, ids=ids[i : i + 1]) for i in range(len(ids)))):
+        for alone, outcome in self._each(replace(plan, ids=ids[i : i + 1]) for i in range(len(ids))):
             if isinstance(outcome, torch.Tensor):
                 shapes.append(self._height_width(outcome))
                 continue
@@ -222,6 +252,11 @@ class DaliEngine(Engine):
         if not found:
             check_shapes(shapes, replace(plan, ids=ids), self._job)
         return found
+
+    def _each(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Outcome]]:
+        """All plans, in as many runs as failures make of them."""
+        while done := list(self._run(plans)):
+            yield from done
 
     def _height_width(self, image: torch.Tensor) -> tuple[int, ...]:
         return tuple(image.shape[1:3] if self._job.loader.memory_format == "channels_last" else image.shape[2:4])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpupipe.arithmetic import center_offset, vector
+import numpy as np
+
+from gpupipe.arithmetic import center_offset
 from gpupipe.parameters import Size
 from gpupipe.step import DaliImage, Params, Spec, Step, decoded
 
@@ -22,9 +24,8 @@ class CenterCrop(Step):
         return replace(decoded(given), height=self.size[0], width=self.size[1], at_least=self.size)
 
     def dali(self, image: DaliImage, p: Params) -> None:
-        size = image.size
         fits = all(least >= side for least, side in zip(image.spec.at_least, self.size, strict=True))
-        image.crop(center_offset(vector(size, *self.size), size), self.size, fill=None if fits else (0.0,))
+        image.crop(center_offset(np.array(self.size, np.float64), image.size), self.size, fill=None if fits else (0.0,))
 
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import functional as F

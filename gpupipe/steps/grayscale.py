@@ -29,13 +29,12 @@ class Grayscale(Step):
         from nvidia.dali import fn, types
 
         if image.spec.channels == 3:
-            dtype = types.UINT8 if image.spec.dtype == "uint8" else types.FLOAT
-            truncated = -_HALF if image.spec.dtype == "uint8" else 0.0
-            gray = fn.coord_transform(image.pixels, M=[*_LUMA], T=[truncated], dtype=dtype)
-            image.replace("coord_transform", gray)
+            levels = image.spec.dtype == "uint8"
+            how = {"T": [-_HALF if levels else 0.0], "dtype": types.UINT8 if levels else types.FLOAT}
+            image.apply("coord_transform", lambda pixels: fn.coord_transform(pixels, M=[*_LUMA], **how))
         if self.num_output_channels == 3:
-            rgb = fn.color_space_conversion(image.pixels, image_type=types.GRAY, output_type=types.RGB)
-            image.replace("color_space_conversion", rgb)
+            kinds = {"image_type": types.GRAY, "output_type": types.RGB}
+            image.apply("color_space_conversion", lambda pixels: fn.color_space_conversion(pixels, **kinds))
 
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import functional as F

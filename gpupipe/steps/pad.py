@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 
-from gpupipe.arithmetic import vector
 from gpupipe.parameters import Fill, Padding, PaddingMode
 from gpupipe.step import DaliImage, Params, Refused, Spec, Step, one_a_channel
 
@@ -39,10 +39,9 @@ class Pad(Step):
 
     def dali(self, image: DaliImage, p: Params) -> None:
         left, top, right, bottom = self.padding
-        size = image.size
-        before, after = vector(size, top, left), vector(size, bottom, right)
+        before, after = np.array([top, left], np.float64), np.array([bottom, right], np.float64)
         if self.padding_mode == "constant":
-            image.crop(before * -1.0, size + before + after, self.fill)
+            image.crop(-before, image.size + before + after, self.fill)
         else:
             image.pad(before, after, self.padding_mode)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
-from gpupipe.arithmetic import affine_inverse, cast, round_half_up, vector
+from gpupipe.arithmetic import affine_inverse, round_half_up
 from gpupipe.parameters import Degrees, Fill, Finite, Point, PositiveRange, Resampling, Shares, is_number, listed, ordered, symmetric
 from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
 
@@ -65,15 +65,15 @@ class RandomAffine(Step):
 
     def dali(self, image: DaliImage, p: Params) -> None:
         size = image.width_height
-        center = vector(size, *self.center) if self.center else size * 0.5
-        shift = self.shift(p, size) if self.translate else vector(size, 0.0, 0.0)
+        center = np.array(self.center) if self.center else size / 2.0
+        shift = self.shift(p, size) if self.translate else np.zeros(2)
         image.warp(p["linear"], center, center + shift, self.interpolation, self.fill)
 
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import InterpolationMode
         from torchvision.transforms.v2 import functional as F
 
-        shift = cast(self.shift(p, np.array(image.shape[:-3:-1], np.float64)), "int64").tolist()
+        shift = self.shift(p, np.array(image.shape[:-3:-1], np.float64)).astype(int).tolist()
         mode = InterpolationMode(self.interpolation)
         center = list(self.center) if self.center else None
         return F.affine(image, float(p["angle"]), shift, float(p["scale"]), p["shear"].tolist(), mode, list(self.fill), center)

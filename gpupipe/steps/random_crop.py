@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.arithmetic import cast, floor, maximum, vector
 from gpupipe.parameters import Fill, Padding, PaddingMode, Size
 from gpupipe.step import DaliImage, Params, Refused, Spec, Step, one_a_channel
 
@@ -52,22 +51,22 @@ class RandomCrop(Step):
     def margins(self, size: Any) -> tuple[Any, Any]:
         """[top, left] and [bottom, right] of all padding for an image of `size` = [height, width]; what is needed goes to both sides."""
         (top, bottom), (left, right) = self._sides()
-        before, after = vector(size, top, left), vector(size, bottom, right)
+        before, after = np.array([top, left], np.float64), np.array([bottom, right], np.float64)
         if self.pad_if_needed:
-            lack = maximum(vector(size, *self.size) - (size + before + after), vector(size, 0, 0))
+            lack = np.maximum(np.array(self.size) - (size + before + after), 0.0)
             before, after = before + lack, after + lack
         return before, after
 
     def anchor(self, p: Params, padded: Any) -> Any:
         """[top, left] of the window in an image of size `padded`."""
-        return floor(p["position"] * (padded - vector(padded, *self.size) + 1.0))
+        return np.floor(p["position"] * (padded - np.array(self.size) + 1.0))
 
     def dali(self, image: DaliImage, p: Params) -> None:
         size = image.size
         before, after = self.margins(size)
         padded = size + before + after
         if (self.padding or self.pad_if_needed) and self.padding_mode == "constant":
-            image.crop(before * -1.0, padded, self.fill)
+            image.crop(-before, padded, self.fill)
         elif self.padding or self.pad_if_needed:
             image.pad(before, after, self.padding_mode)
         image.crop(self.anchor(p, padded), self.size)
@@ -76,7 +75,7 @@ class RandomCrop(Step):
         from torchvision.transforms.v2 import functional as F
 
         size = np.array(image.shape[-2:], np.float64)
-        before, after = (cast(m, "int64").tolist() for m in self.margins(size))
+        before, after = (m.astype(int).tolist() for m in self.margins(size))
         if any(before + after):
             padding = [before[1], before[0], after[1], after[0]]
             image = F.pad(image, padding, fill=list(self.fill), padding_mode=self.padding_mode)

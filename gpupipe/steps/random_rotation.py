@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.arithmetic import affine_inverse, floor, stack, vector
+from gpupipe.arithmetic import affine_inverse
 from gpupipe.parameters import Degrees, Fill, Point, Resampling
 from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
 
@@ -49,20 +49,19 @@ class RandomRotation(Step):
 
     def expanded(self, p: Params, width_height: Any) -> Any:
         """[width, height] of what holds the whole turned image (torchvision's _compute_affine_output_size)."""
-        half = width_height * 0.5
-        reach = p["extent"][:, 0] * half[0] + p["extent"][:, 1] * half[1]
-        around = floor((half + reach) * -1.0) * -1.0 - floor(half - reach)
-        return around + p["quarter_turn"] * (reach * 2.0 - around)
+        half = width_height / 2.0
+        reach = (p["extent"] * half[..., None, :]).sum(-1)
+        around = np.ceil(half + reach) - np.floor(half - reach)
+        return np.where(p["quarter_turn"][..., None] > 0, reach * 2.0, around)
 
     def dali(self, image: DaliImage, p: Params) -> None:
         size = image.width_height
-        center = vector(size, *self.center) if self.center else size * 0.5
+        center = np.array(self.center) if self.center else size / 2.0
         if not self.expand:
             image.warp(p["linear"], center, center, self.interpolation, self.fill)
             return
         grown = self.expanded(p, size)
-        shape = stack(grown[1], grown[0])
-        image.warp(p["linear"], center, center + (grown - size) * 0.5, self.interpolation, self.fill, shape)
+        image.warp(p["linear"], center, center + (grown - size) / 2.0, self.interpolation, self.fill, grown[..., ::-1])
 
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import InterpolationMode

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe import config
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali_graph import emitted_of, inputs_of
+from gpupipe.engines.dali_graph import emitted_of, values
 from gpupipe.engines.dali_image import FusingImage
+from gpupipe.sampler import Plan
 from gpupipe.source import nothing
 from gpupipe.step import Spec
 
+SIZE = np.array([[480.0, 640.0]])
 DATA = {"source": "folder", "root": "/nowhere"}
 
 
 def job(pipeline: Any, **options: Any) -> Job:
     checked = config.read({"data": DATA, "pipeline": pipeline}, **options)
     return Job(nothing(), checked.pipeline, checked.loader, 2)
+
+
+def as_input(array: Any) -> Any:
+    return fn.external_source(dtype=types.INT32 if array.dtype == "int32" else types.FLOAT, ndim=array.ndim - 1)
 
 
 def plan(pipeline: Any, device: Any, region_decode: bool) -> list[tuple[str, str, str]]:
@@ -84,9 +91,31 @@ def test_a_crop_before_the_end_is_cut_by_the_last_operator() -> None:
     assert plan(steps, "cpu", True)[-1] == ("crop_mirror_normalize", "cpu", "random_crop+to_dtype")
 
 
-def test_only_what_the_graph_uses_is_fed() -> None:
-    steps = ["decode", {"random_affine": {"degrees": 5}}, {"random_rotation": {"degrees": 5}}, "random_vertical_flip"]
-    assert [(i.step, i.name) for i in inputs_of(job(steps), "cpu")] == [(1, "linear"), (2, "linear"), (3, "flip")]
+def fed(pipeline: Any, device: Any = "cpu") -> list[tuple[str, tuple[int, ...]]]:
+    """What the graph is fed for a sample: the dtype and shape of each."""
+    arrays: list[Any] = []
+    emitted_of(job(pipeline), device, True, arrays)
+    return [(a.dtype.name, a.shape[1:]) for a in arrays]
+
+
+def test_only_what_differs_from_sample_to_sample_is_fed() -> None:
+    steps = ["decode", {"random_affine": {"degrees": 5}}, {"random_rotation": {"degrees": 5}}, "random_vertical_flip", {"resize": {"size": [9, 9]}}]
+    assert fed(steps) == [("float32", (3, 3)), ("float32", (3, 3)), ("int32", ())]
+    assert fed(steps, "gpu") == [("float32", (2, 3)), ("float32", (2, 3)), ("int32", ())]
+    assert fed("imagenet_train") == [("int32", (2,)), ("int32", (2,)), ("int32", ())]
+    assert fed(["decode", {"resize": {"size": [90, 90]}}, {"center_crop": {"size": 80}}]) == [("int32", (2,)), ("int32", (2,)), *[("float32", (2,))] * 2]
+
+
+def test_values_are_those_that_the_graph_was_built_for() -> None:
+    """Of many pipelines: as many arrays, of the same dtypes and shapes, contiguous, one row a sample."""
+    plan = Plan(3, np.arange(5), 5, True)
+    size = np.array([[300.0, 400.0], [200.0, 200.0], [111.0, 97.0], [250.0, 97.0], [64.0, 640.0]])
+    step = {"random_crop": {"size": 100, "pad_if_needed": True, "padding_mode": "edge"}}
+    for pipeline in [*{name for name, _, _ in SHIPPED}, ["decode", {"random_rotation": {"degrees": 30, "expand": True}}, step]]:
+        wanted = job(pipeline)
+        found = values(wanted, "cpu", True, plan, size)
+        assert [(a.dtype.name, a.shape[1:]) for a in found] == fed(pipeline)
+        assert all(len(a) == 5 and a.flags.c_contiguous for a in found)
 
 
 def nodes_above(node: Any) -> list[tuple[str, str, list[str]]]:
@@ -106,32 +135,28 @@ def nodes_above(node: Any) -> list[tuple[str, str, list[str]]]:
 
 
 @pytest.mark.parametrize("pipeline", ["affine", "affine_heavy", "imagenet_train", "imagenet_eval"])
-def test_on_a_gpu_pixels_never_go_back_and_arithmetic_stays_on_the_cpu(pipeline: str) -> None:
+def test_on_a_gpu_pixels_never_go_back_and_there_is_no_arithmetic_in_dali(pipeline: str) -> None:
     wanted = job(pipeline)
     with Pipeline(batch_size=1, num_threads=1, device_id=None):
-        image = FusingImage(fn.external_source(dtype=types.UINT8, ndim=1), "gpu", False, {"hw_decoder_load": 0.5})
+        data = fn.external_source(dtype=types.UINT8, ndim=1)
+        image = FusingImage(data, SIZE, as_input, "gpu", False, {"hw_decoder_load": 0.5})
         for entry in wanted.pipeline.entries:
             image.spec, image.step = entry.given, entry.key
-            known = entry.parameters(0, 0, wanted.index.labels[:0])
-            sources = {n: fn.external_source(dtype=types.INT32 if v.dtype == "int32" else types.FLOAT64, ndim=v.ndim - 1) for n, v in known.items()}
-            entry.step.dali(image, sources)
+            entry.step.dali(image, entry.parameters(0, 0, np.zeros(1, np.int64)))
         above = nodes_above(image.finish("float32", "CHW"))
     on_gpu = [name for name, device, _ in above if device == "gpu"]
     assert on_gpu[0] == "CropMirrorNormalize"
     assert "Image" in on_gpu
-    assert not any("Arithmetic" in name for name in on_gpu)
-    for name, device, inputs in above:
-        if device == "cpu":
-            assert "gpu" not in inputs or name == "Shapes", f"{name} takes pixels back to the CPU"
+    assert not any("Arithmetic" in name for name, _, _ in above)
+    assert all("gpu" not in inputs for _, device, inputs in above if device == "cpu"), "pixels go back to the CPU"
 
 
-def test_pixels_of_unknown_steps_are_replaced() -> None:
-    """What a plugin does with `pixels` and `replace` is behind all that was deferred before it."""
+def test_what_a_plugin_applies_is_behind_all_that_was_deferred_before_it() -> None:
     with Pipeline(batch_size=1, num_threads=1, device_id=None):
-        image = FusingImage(fn.external_source(dtype=types.UINT8, ndim=1), "cpu", True, {})
+        image = FusingImage(fn.external_source(dtype=types.UINT8, ndim=1), SIZE, as_input, "cpu", True, {})
         image.spec, image.step = Spec(), "decode"
         image.decode("rgb", False)
         image.spec, image.step = Spec(encoded=False, channels=3), "blur"
-        image.replace("gaussian_blur", fn.gaussian_blur(image.pixels, sigma=2.0))
+        image.apply("gaussian_blur", lambda pixels, sigma: fn.gaussian_blur(pixels, sigma=sigma), np.ones(1))
         image.finish("uint8", "CHW")
     assert [(e.op, e.steps) for e in image.emitted] == [("decoders.image", ("decode",)), ("gaussian_blur", ("blur",)), ("transpose", ())]

@@ -1,0 +1,76 @@
+"""Files of plans, read ahead by DALI, with the sizes of their images: what comes before the graph.
+
+A graph of its own, because sizes are known here before anything is decoded, so that windows and matrices are computed by NumPy for a
+whole batch at a time, and are no operators of DALI: those would cost as much as a twentieth of all time. And because DALI 2.4's decoder
+crashes (SIGSEGV) on a header that it cannot parse, in a batch of 32 and more: it sets samples up on several threads, and where its own
+one throws, the others go on in a frame that is gone. Headers are parsed here first, where a failure is an error and no more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali import Pipeline, fn, types
+
+from gpupipe.engines import dali_ops as ops
+from gpupipe.engines.base import Job
+from gpupipe.sampler import Plan
+
+
+@dataclass(frozen=True)
+class Read:
+    """A plan that was read. data: TensorListCPU of the files' bytes; size: float64 (B, 2), [height, width]; or the error instead."""
+
+    plan: Plan
+    data: Any = None
+    size: NDArray[np.float64] | None = None
+    error: RuntimeError | None = None
+
+
+class Reader:
+    """An iterator of Read, in the order of the plans; iteration ends where the plans do."""
+
+    def __init__(self, job: Job, exif: bool) -> None:
+        """exif: whether sizes are those of images that were turned as their EXIF tag says."""
+        self._index = job.index
+        self._plans: Iterator[Plan] = iter(())
+        self._flight: deque[Plan] = deque()
+        self._fresh = True
+        self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
+        with self._pipe:
+            data = ops.read(fn.external_source(self._paths, batch=True, dtype=types.UINT8, ndim=1))
+            self._pipe.set_outputs(data, ops.encoded_shape(data, exif))
+        self._pipe.build()
+
+    def start(self, plans: Iterable[Plan]) -> None:
+        """Begin anew, behind the end of an iteration, and read the first."""
+        self._plans = iter(plans)
+        if not self._fresh:
+            self._pipe.reset()
+        self._fresh = False
+        self._pipe.schedule_run()
+
+    def end(self) -> None:
+        """Take no more plans; the one that was taken still comes."""
+        self._plans = iter(())
+
+    def __next__(self) -> Read:
+        """One that was read; the next is then being read."""
+        data = size = error = None
+        try:
+            data, shape = self._pipe.outputs()
+            size = shape.as_array()[:, :2].astype(np.float64)
+        except RuntimeError as e:
+            error = e
+        self._pipe.schedule_run()
+        return Read(self._flight.popleft(), data, size, error)
+
+    def _paths(self) -> NDArray[np.uint8]:
+        plan = next(self._plans)
+        self._flight.append(plan)
+        return self._index.encoded_paths(plan.ids)
