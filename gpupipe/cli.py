@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +68,8 @@ def run(
 
     checked = configs.read(config, overrides)
     with _Screen(quiet) as screen:
-        loader, meter = screen.start(checked)
+        loader, meter = screen.start(checked, lambda loader, batch: grid.save(loader, batch, show) if show else None)
         count = batches or epochs * len(loader)
-        if show:
-            grid.save(loader, meter.first_batch, show)
         try:
             for n in range(repeats):
                 meter.run(f"{n + 1}/{repeats}", count)
@@ -163,7 +162,7 @@ class _Screen:
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
-    def start(self, checked: Any) -> tuple[Loader, Any]:
+    def start(self, checked: Any, look: Callable[[Loader, Any], None]) -> tuple[Loader, Any]:
         """The loader of a config, and a meter that has warmed it up."""
         from time import perf_counter
 
@@ -178,7 +177,7 @@ class _Screen:
         loader = load(checked, progress=self.progress)
         if not self.quiet:
             self._print(tables.headline(loader))
-        return loader, Meter(loader, started, self.tick)
+        return loader, Meter(loader, started, self.tick, look)
 
     def progress(self, what: str, done: int, total: int | None) -> None:
         """Preparing the data: a line when something new begins, and the bar."""

@@ -100,24 +100,26 @@ def what_runs(loader: Loader) -> dict[str, Any]:
 
 
 class Meter:
-    """Times passes over a loader that was made at `started` (time.perf_counter)."""
+    """Times passes over a loader that was made at `started` (time.perf_counter).
 
-    def __init__(self, loader: Loader, started: float, tick: Tick) -> None:
+    look: gets the loader and its first batch. No batch is kept, since the memory of one that is cannot be used again.
+    """
+
+    def __init__(self, loader: Loader, started: float, tick: Tick, look: Callable[[Loader, Any], None]) -> None:
         self._loader, self._tick = loader, tick
         self._gpu_before = _gpu_memory(loader)
         self._gpu_peak = self._gpu_before
-        self.first_batch: Any = None
-        self._begin(started)
+        self._begin(started, look)
 
-    def _begin(self, started: float) -> None:
-        """Warm up: up to 50 batches that are not counted; the first of them is kept for a look."""
+    def _begin(self, started: float, look: Callable[[Loader, Any], None]) -> None:
+        """Warm up: up to 50 batches that are not counted."""
         self.result = Measurement(first_batch_seconds=0.0)
         limit = min(_WARM_UP_BATCHES, len(self._loader))
         images = 0
         for number, batch in enumerate(self._batches(limit)):
             if number == 0:
                 self.result.first_batch_seconds = time.perf_counter() - started
-                self.first_batch = batch
+                look(self._loader, batch)
             images += len(_image(batch))
             self._tick("warm-up", images, limit * self._loader.config.loader.batch_size)
 
