@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpupipe.engines.dali import DaliEngine
 
 _STATE_VERSION = 1
+_ENDED = "a newer iter() of the same loader, by load_state_dict() or by close()"
 
 
 def load(config: str | Path | Mapping[str, Any] | Config, *overrides: str, progress: Progress = quiet, **changes: Any) -> Loader:
@@ -48,6 +49,7 @@ class Loader:
         self.engine = _engine(Job(index, config.pipeline, options, self.threads))
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
+        self._closed = False
         self._iteration = 0
         self._ready_for: tuple[int, int] | None = None
         """The epoch and position at which `_running` stands, where it stands at the beginning of an iteration."""
@@ -61,6 +63,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch; an iteration that is still under way ends with an error when it is asked for more."""
+        if self._closed:
+            raise GpupipeError("this loader is closed: load() another")
         self._last, self._before = None, self.sampler.state()
         self._iteration += 1
         if self._ready_for != (self.sampler.epoch, self.sampler.position):
@@ -76,7 +80,7 @@ class Loader:
         last = False
         while not last:
             if iteration != self._iteration:
-                raise GpupipeError("this iteration was ended by a newer iter() of the same loader: load() a second loader to run two at once")
+                raise GpupipeError(f"this iteration was ended by {_ENDED}: load() a second loader to run two at once")
             plan, batch = self._next()
             if plan.epoch != epoch:  # the last plans of the epoch were skipped whole
                 self._held = plan, batch
@@ -94,8 +98,7 @@ class Loader:
         if self._held is not None:
             held, self._held = self._held, None
             return held
-        if self._running is None:
-            raise GpupipeError("this iteration was ended by close() or load_state_dict()")
+        assert self._running is not None
         return next(self._running)
 
     def _shaped(self, batch: dict[str, Tensor]) -> Any:
@@ -119,6 +122,7 @@ class Loader:
     def close(self) -> None:
         """Give back threads and memory; the loader cannot be used afterwards."""
         self._abandon()
+        self._closed = True
         self.engine.close()
 
     def _abandon(self) -> None:

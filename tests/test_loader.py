@@ -117,9 +117,14 @@ def test_fewer_batches_than_prefetch(faces: Path) -> None:
 
 def test_closed_twice_and_in_mid_epoch(faces: Path) -> None:
     loader = load(faces)
-    next(iter(loader))
+    iterator = iter(loader)
+    next(iterator)
     loader.close()
     loader.close()
+    with pytest.raises(gpupipe.GpupipeError, match=r"ended by .* close\(\)"):
+        next(iterator)
+    with pytest.raises(gpupipe.GpupipeError, match="this loader is closed"):
+        iter(loader)
 
 
 def test_a_gpu_that_is_not_there_is_said_so(faces: Path) -> None:

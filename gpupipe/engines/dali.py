@@ -113,9 +113,10 @@ class DaliEngine(Engine):
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
         self._stop()
+        self._refusal = None
         more = True
         try:
-            while more:
+            while more and self._refusal is None:
                 more = False
                 for plan, outcome in self._run(self._without_bad(plans)):
                     if not isinstance(outcome, torch.Tensor):
@@ -139,7 +140,7 @@ class DaliEngine(Engine):
         atexit.unregister(self._at_exit)
         if self._iterator is not None:
             self._stop()
-            self._iterator = self._graph = self._source = None  # type: ignore[assignment]
+            self._iterator = self._graph = self._source = None  # type: ignore[assignment]  # a closed engine has none
 
     # --- running
 
@@ -187,7 +188,6 @@ class DaliEngine(Engine):
 
         Where that cannot go on they end, and `_refusal` is why: it is raised when all that comes before has been delivered.
         """
-        self._refusal = None
         some = True
         for plan in plans:
             good = self._quarantine.good(plan.ids)

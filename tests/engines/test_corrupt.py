@@ -311,6 +311,29 @@ def test_a_step_that_the_next_epoch_would_lose_spoils_not_this_one(sick: Path) -
             epoch(loader)
 
 
+def test_a_lost_step_behind_a_failure_is_not_forgotten(sick: Path) -> None:
+    """A batch that is known to be lost is seen while one before it is in flight, and then that one fails."""
+
+    def batches(seed: int, epoch: int) -> list[set[int]]:
+        sampler = Sampler(len(SLOTS), 2, shuffle=True, seed=seed, last_batch="partial", rank=0, world_size=2)
+        sampler.set_epoch(epoch)
+        return [set(plan.ids.tolist()) for plan in sampler.begin()]
+
+    seed = next(s for s in range(100_000) if batches(s, 1)[1] == {4, 5} and all(b - {4, 5} for b in batches(s, 0)) and {4, 5} <= set().union(*batches(s, 0)))
+    first = batches(seed, 1)[0]
+    with load(sick, batch_size=2, seed=seed, prefetch=3, on_error="skip", max_bad=0.5, shard={"rank": 0, "world_size": 2}) as loader:
+        sample(sick, 4).unlink()
+        sample(sick, 5).unlink()
+        epoch(loader)
+        change(loader)
+        broken = min(first)
+        sample(sick, broken).write_bytes(b"")
+        iterator = iter(loader)
+        assert set(next(iterator)["id"].tolist()) == first - {broken}
+        with pytest.raises(gpupipe.EngineError, match="fewer steps"):
+            next(iterator)
+
+
 def test_an_epoch_of_skipped_samples_alone_ends_with_an_error(sick: Path) -> None:
     """The last sample, which is good, is dropped from every epoch; the others are bad."""
     with load(sick, batch_size=60, last_batch="drop", shuffle=False, on_error="skip", max_bad=0.99) as loader:
