@@ -119,7 +119,7 @@ def _first_batches(arguments: argparse.Namespace) -> dict[str, Any]:
 def first_batch(arguments: argparse.Namespace) -> dict[str, Any]:
     """import_seconds: of gpupipe, torch and DALI; seconds: from there to the first batch, `load_seconds` of it in gpupipe.load."""
     begun = time.perf_counter()
-    import torch  # noqa: F401
+    import torch  # noqa: F401  # timed: its import is not ours
 
     import gpupipe
 

@@ -195,7 +195,7 @@ def find(name: str) -> type[Source]:
     """
     if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"gpupipe.sources.{name}"):
         module = importlib.import_module(f"gpupipe.sources.{name}")
-        return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]
+        return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]  # one class of its name a file
     for entry in entry_points(group=GROUP, name=name):
-        return entry.load()  # type: ignore[no-any-return]
+        return entry.load()  # type: ignore[no-any-return]  # a plugin's word
     raise KeyError(f"unknown source '{name}'{did_you_mean(name, names())}")
