@@ -18,6 +18,7 @@ from gpupipe.errors import ConfigError, GpupipeError
 
 if TYPE_CHECKING:
     from gpupipe.bench.measure import Measurement
+    from gpupipe.bench.parity import Agreement
     from gpupipe.loader import Loader
 
 _INTERRUPTED = 130
@@ -96,16 +97,143 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     from gpupipe.bench import tables
     from gpupipe.loader import import_engine
 
-    import_engine()
-    from gpupipe import examine
-
     console = _console()
     checked = configs.read(config, overrides)
     console.print(tables.steps(checked.pipeline))
-    for device, operators in examine.operators(checked).items():
+    engine = import_engine(checked.loader.engine)
+    from gpupipe import examine
+
+    for device, operators in examine.operators(checked, engine.name).items():
         console.print(tables.lowering(device, operators))
     for line in examine.facts(checked):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+@main.command()
+@click.argument("config", required=False)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--cpu-workers", default="4", show_default=True, metavar="N[,N]...", help="Workers of the DataLoader; several to see how it scales.")
+@click.option("--repeats", type=click.IntRange(1), help="Rounds.  [default: 5, with --quick 3]")
+@click.option("--batches", type=click.IntRange(1), help="Batches that are timed in a round.  [default: 100, with --quick 15]")
+@click.option("--cores", "core_count", type=click.IntRange(1), help="Cores that every side is held to.  [default: all]")
+@click.option("--cold", is_flag=True, help="Drop the images from the page cache before each side's turn.")
+@click.option("--quick", is_flag=True, help="Fewer batches and rounds: a first look.")
+@click.option("--max-diff", type=click.FloatRange(0), help="As for 'gpupipe parity', which comes first.  [default: 0.5]")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write everything measured to this file.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write results.json, plots and report.html to this folder.")
+def compare(
+    config: str | None, overrides: tuple[str, ...], cpu_workers: str, repeats: int | None, batches: int | None, core_count: int | None,
+    cold: bool, quick: bool, max_diff: float | None, json_path: Path | None, out: Path | None,
+) -> None:  # fmt: skip
+    """Compare DALI on the GPU and the CPU with torch's DataLoader: same samples, same draws, same cores, with error bars.
+
+    CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
+    """
+    import json
+
+    from gpupipe import config as configs
+    from gpupipe.bench import compare as comparing
+    from gpupipe.bench import tables
+    from gpupipe.bench.contestant import Contest
+
+    if config and "=" in config:
+        config, overrides = None, (config, *overrides)
+    config = config or ("configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw")
+    checked = configs.read(config, overrides)
+    workers, cores = _worker_counts(cpu_workers), _core_numbers(core_count)
+    if max(workers) > len(cores):
+        click.echo(f"gpupipe: warning: {max(workers)} workers share {len(cores)} cores, and will take turns", err=True)
+    if checked.source.absent():
+        with _Screen(False) as screen:
+            checked.source.index(screen.progress)
+    index = checked.source.index()
+    agreements = _agreements(checked, index, 32, max_diff) if _has_dali() else []
+    found, notes = comparing.sides(checked, workers, _gpus(), _has_dali())
+    comparison = comparing.Comparison([comparing.Result(side) for side in found], notes, cores)
+    contest = Contest(config, overrides, {}, cores, batches or (15 if quick else 100), 3 if quick else 10, cold)
+    with _Screen(False) as screen:
+        comparing.run(comparison, contest, repeats or (3 if quick else 5), screen.count)
+    if json_path:
+        json_path.write_text(json.dumps(comparison.as_json(), indent=2) + "\n", encoding="utf-8")
+    _console().print(tables.compared(comparison))
+    for sentence in comparing.verdict(comparison):
+        click.echo(sentence)
+    if out and comparison.measured:
+        from gpupipe.bench import report
+
+        click.echo(f"report: {report.write(out, comparison, agreements, checked, index, _dali_devices() if agreements else [])}")
+    if comparison.interrupted:
+        _leave_interrupted()
+    if not all(a.holds for a in agreements):
+        sys.exit(1)
+
+
+def _worker_counts(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 0:
+        raise click.BadParameter(f"{text!r} is not a number, or numbers with commas between them, such as 0,1,2,4", param_hint="--cpu-workers")
+    return list(dict.fromkeys(counts))
+
+
+def _core_numbers(count: int | None) -> tuple[int, ...]:
+    """The first cores of those that this process may use."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if count is not None and count > len(allowed):
+        raise click.BadParameter(f"{count}, but this process may use {len(allowed)}", param_hint="--cores")
+    return tuple(allowed[:count])
+
+
+def _gpus() -> int:
+    from gpupipe.devices import gpu_count
+
+    return gpu_count()
+
+
+def _has_dali() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
+
+
+@main.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--samples", type=click.IntRange(1), default=32, show_default=True, help="Images, spread over the set.")
+@click.option("--max-diff", type=click.FloatRange(0), help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: 0.5]")
+def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
+    """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws, step by step."""
+    from gpupipe import config as configs
+
+    checked = configs.read(config, overrides)
+    with _Screen(False) as screen:
+        index = checked.source.index(screen.progress)
+    if not all(a.holds for a in _agreements(checked, index, samples, max_diff)):
+        sys.exit(1)
+
+
+def _dali_devices() -> list[str]:
+    return ["cpu", *(["gpu:0"] if _gpus() else [])]
+
+
+def _agreements(checked: Any, index: Any, samples: int, max_diff: float | None) -> list[Agreement]:
+    """Measure parity, and print it."""
+    from gpupipe.bench import parity as agreement
+    from gpupipe.bench import tables
+    from gpupipe.loader import import_engine
+
+    import_engine("dali")
+    found = list(agreement.measure(checked, index, _dali_devices(), samples, max_diff))
+    _console().print(tables.agreements(found))
+    failed = next((a for a in found if not a.holds), None)
+    if failed:
+        click.echo(f"gpupipe: DALI on the {failed.device} and torchvision differ too much, from step '{failed.step}' on", err=True)
+    left_out = [e.key for e in checked.pipeline.entries[len({a.step for a in found}) :]]
+    if left_out:
+        click.echo(f"not compared, for lack of a torch lowering: {', '.join(left_out)}")
+    return found
 
 
 @main.command()
@@ -170,7 +298,7 @@ class _Screen:
         from gpupipe.bench.measure import Meter
         from gpupipe.loader import import_engine, load
 
-        import_engine()
+        import_engine(checked.loader.engine)
         if checked.source.absent():
             checked.source.index(self.progress)
         started = perf_counter()
@@ -185,6 +313,12 @@ class _Screen:
             click.echo(what, err=True)
         self._said = what
         self._advance(what, done, total, f"{done:,}" if done else "")
+
+    def count(self, what: str, done: int, total: int) -> None:
+        """Something of which there are a few: a line for each where nobody watches the bar."""
+        if what and not self._console.is_terminal:
+            click.echo(what, err=True)
+        self._advance("compare", done, total, what)
 
     def tick(self, name: str, images: int, total: int) -> None:
         """Measuring: the bar with the rate of the pass."""

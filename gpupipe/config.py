@@ -63,10 +63,13 @@ class LoaderConfig(_Frozen):
     shuffle: a new permutation of the whole set every epoch; false: the order of the index.
     seed: of the order and of every random step.
     last_batch: partial (a smaller last batch), drop, or pad (filled with samples from the epoch's start).
-    engine: auto or dali.
+    engine: dali, dataloader (torch's DataLoader with torchvision), or auto: dali, or dataloader where DALI is not installed.
     device: auto (the GPU where there is one), cpu, gpu or gpu:N.
     threads: CPU threads of the engine; auto: all the cores that this process may use.
-    prefetch: batches prepared ahead.
+    prefetch: batches prepared ahead (dataloader: by each worker).
+    workers: processes of the DataLoader, 0 for none; auto: as many as threads.
+    decoder: of the DataLoader: torchvision or pil.
+    pin_memory, multiprocessing_context, persistent_workers: as DataLoader takes them; batches are pinned only on their way to a GPU.
     on_error: raise, or skip samples that cannot be read or decoded; max_bad: the share of the set that may be skipped, 0 to 1.
     quarantine: the file that lists what was skipped (JSON lines); by default one in the cache folder.
     dtype: of the batch, where it is not to be what the pipeline makes.
@@ -80,10 +83,15 @@ class LoaderConfig(_Frozen):
     shuffle: bool = True
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     last_batch: Literal["partial", "drop", "pad"] = "partial"
-    engine: Literal["auto", "dali"] = "auto"
+    engine: Literal["auto", "dali", "dataloader"] = "auto"
     device: Annotated[str, BeforeValidator(_device)] = "auto"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
     prefetch: Annotated[int, Field(ge=1, le=64), WHOLE] = 2
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=1024), WHOLE] = "auto"
+    decoder: Literal["torchvision", "pil"] = "torchvision"
+    pin_memory: bool = True
+    multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = None
+    persistent_workers: bool = True
     shard: Shard = Shard()
     on_error: Literal["raise", "skip"] = "raise"
     max_bad: Probability = 0.01

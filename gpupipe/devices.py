@@ -40,18 +40,18 @@ def gpu_count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def resolve(device: str) -> tuple[int | None, bool]:
-    """The number of the GPU to use (None: the CPU), and whether its decoder may be asked for a part of an image.
+def resolve(device: str) -> int | None:
+    """The number of the GPU to use, or None for the CPU.
 
     device: "auto", "cpu", "gpu" or "gpu:N". Raises DeviceError where a GPU is asked for and is not there.
     """
     if device == "cpu" or (device == "auto" and gpu_count() == 0):
-        return None, True
+        return None
     number = int(device.partition(":")[2] or 0)
     if number >= gpu_count():
         found = f"there are {gpu_count()}" if gpu_count() else "PyTorch sees none: 'gpupipe doctor' says why"
         raise DeviceError(f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or auto) to run on the CPU")
-    return number, region_decode(number)
+    return number
 
 
 def region_decode(number: int) -> bool:

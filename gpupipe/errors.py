@@ -115,6 +115,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if names else ""
 
 
+def counted(n: int, what: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{n:,} {what}{'s' * (n != 1)}"
+
+
 def shown(value: Any) -> str:
     """A value as a message shows it: in YAML's words, and short."""
     if isinstance(value, (list, tuple)):

@@ -6,17 +6,20 @@ from collections.abc import Iterator
 
 from gpupipe.config import Config
 from gpupipe.devices import cores, resolve
-from gpupipe.engines.base import Job
-from gpupipe.engines.dali_graph import Device, build, emitted_of
+from gpupipe.engines.base import Job, torch_lowering
 from gpupipe.loader import sampler_of
 from gpupipe.source import Index, nothing
 
 Operator = tuple[str, str, tuple[str, ...]]
 
 
-def operators(config: Config) -> dict[Device, list[Operator]]:
-    """What runs on each device: (operator, device, steps whose work it does). Raises EngineError where DALI refuses."""
+def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
+    """What an engine runs on each device: (operator, device, steps whose work it does). Raises EngineError where it cannot."""
     job = Job(nothing(), config.pipeline, config.loader, _threads(config))
+    if engine == "dataloader":
+        return {"cpu": torch_lowering(job)}
+    from gpupipe.engines.dali_graph import Device, build, emitted_of
+
     build(job, None, True, lambda: [])
     devices: tuple[Device, ...] = ("gpu", "cpu")
     return {d: [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in emitted_of(job, d, d == "cpu"))] for d in devices}
@@ -26,7 +29,7 @@ def facts(config: Config) -> Iterator[str]:
     """Lines about the data, the device and the batches. Raises as load() would."""
     missing = config.source.absent()
     yield f"data: {missing or _about(config, config.source.index())}"
-    device_id, _ = resolve(config.loader.device)
+    device_id = resolve(config.loader.device)
     yield f"device: {'cpu' if device_id is None else f'gpu:{device_id}'}, {_threads(config)} threads, {config.loader.prefetch} batches ahead"
     yield f"batch: {_batch(config)}"
 

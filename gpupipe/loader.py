@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe import config as configs
 from gpupipe.config import Config
-from gpupipe.devices import cores, resolve
+from gpupipe.devices import cores
 from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import DeviceError, GpupipeError, StateError
 from gpupipe.sampler import Plan, Sampler
@@ -17,8 +17,6 @@ from gpupipe.source import Index, Progress, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from gpupipe.engines.dali import DaliEngine
 
 _STATE_VERSION = 1
 _ENDED = "a newer iter() of the same loader, by load_state_dict() or by close()"
@@ -152,15 +150,21 @@ def _check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             raise StateError(f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here")
 
 
-def import_engine() -> type[DaliEngine]:
-    """The engine's class, imported: what load() does first. Raises DeviceError where DALI is not installed."""
-    try:
-        from gpupipe.engines.dali import DaliEngine
-    except ModuleNotFoundError as e:
-        if not (e.name or "").startswith("nvidia"):
-            raise
-        raise DeviceError("NVIDIA DALI is not installed (on Linux: pip install nvidia-dali-cuda120); 'gpupipe doctor' tells more") from e
-    return DaliEngine
+def import_engine(engine: str) -> type[Engine]:
+    """The class of an engine, imported: what load() does first. Raises DeviceError where DALI is asked for and not installed."""
+    if engine != "dataloader":
+        try:
+            from gpupipe.engines.dali import DaliEngine
+        except ModuleNotFoundError as e:
+            if not (e.name or "").startswith("nvidia"):
+                raise
+            if engine == "dali":
+                raise DeviceError("NVIDIA DALI is not installed (on Linux: pip install nvidia-dali-cuda120); 'gpupipe doctor' tells more") from e
+        else:
+            return DaliEngine
+    from gpupipe.engines.dataloader import DataLoaderEngine
+
+    return DataLoaderEngine
 
 
 def sampler_of(config: Config, index: Index) -> Sampler:
@@ -175,5 +179,5 @@ def sampler_of(config: Config, index: Index) -> Sampler:
 
 def _engine(job: Job) -> Engine:
     """The engine for a job, on the device that it asks for."""
-    device_id, region_decode = resolve(job.loader.device)
-    return import_engine()(job, device_id, region_decode)
+    engine = import_engine(job.loader.engine)
+    return engine.on(job, job.loader.device)

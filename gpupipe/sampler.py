@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe import draws
-from gpupipe.errors import ConfigError, Problem, StateError, shown
+from gpupipe.errors import ConfigError, Problem, StateError, counted, shown
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Layout:
 
     def problem(self) -> str:
         """Why these samples cannot be dealt out so, or ""."""
-        samples, ranks = _count(self.total, "sample"), _count(self.world_size, "rank")
+        samples, ranks = counted(self.total, "sample"), counted(self.world_size, "rank")
         if self.total < 1:
             return "there are no samples"
         if self.last_batch == "drop" and self.total < self.batch_size * self.world_size:
@@ -81,10 +81,6 @@ class Layout:
         if self.last_batch == "partial" and self.batch_size == 1 and self.total % self.world_size:
             return f"{samples} one at a time cannot give {ranks} equal steps: set batch_size above 1, or last_batch: drop or pad"
         return ""
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
 
 
 class Sampler:

@@ -121,6 +121,8 @@ class Step(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     lanes: ClassVar[int] = 0
+    interpolates: ClassVar[bool] = False
+    """Whether pixels are made between those that are there: engines then agree in the mean, and not to a level in each pixel."""
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Parameters from draws. u: float64 (B, lanes) in [0, 1). Returns arrays whose first axis is B, by name."""

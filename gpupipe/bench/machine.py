@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,30 @@ def _first_value(path: Path, key: str) -> str:
 
 
 def peak_memory() -> int:
-    """The most bytes that this process held. Not ru_maxrss where that can be helped: it also counts the process that started this one."""
-    text = _first_value(Path("/proc/self/status"), "VmHWM")
-    return int(text.split()[0]) * 1024 if text else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most bytes that this process held, and its live children with it: the sum of what each held at most.
+
+    Not ru_maxrss where that can be helped: it also counts the process that started this one.
+    """
+    own = _first_value(Path("/proc/self/status"), "VmHWM")
+    if not own:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    children = (_first_value(Path(f"/proc/{child.pid}/status"), "VmHWM") for child in active_children())
+    return sum(int(text.split()[0]) * 1024 for text in (own, *children) if text)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process, of its children that have ended, and of the live ones."""
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    live = sum(_ticks(child.pid) for child in active_children()) / os.sysconf("SC_CLK_TCK")
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + live
+
+
+def _ticks(pid: int | None) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 def _gpu() -> str | None:

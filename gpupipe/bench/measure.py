@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpupipe.bench.machine import machine, peak_memory
+from gpupipe.bench.machine import cpu_seconds, machine, peak_memory
 from gpupipe.loader import Loader
 
 SCHEMA = 1
@@ -66,7 +65,7 @@ class Measurement:
 
     @property
     def cpu_seconds_per_thousand(self) -> float:
-        """CPU seconds of this process for 1,000 images."""
+        """CPU seconds of this process and its children for 1,000 images."""
         return 1000 * sum(p.cpu_seconds for p in self.passes) / sum(p.images for p in self.passes)
 
     def as_json(self, loader: Loader) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def what_runs(loader: Loader) -> dict[str, Any]:
         "pipeline": loader.config.pipeline.name,
         "engine": loader.engine.name,
         "device": loader.engine.device,
-        "threads": loader.threads,
+        "crew": loader.engine.crew,
         "batch_size": options.batch_size,
         "shard": options.shard.model_dump(),
     }
@@ -127,7 +126,7 @@ class Meter:
         """One pass of `batches` batches, over as many epochs as that takes."""
         total = batches * self._loader.config.loader.batch_size
         images = delivered = 0
-        cpu, started = _cpu_seconds(), time.perf_counter()
+        cpu, started = cpu_seconds(), time.perf_counter()
         try:
             for batch in self._batches(batches):
                 images += len(_image(batch))
@@ -136,7 +135,7 @@ class Meter:
             self._synchronise()
         finally:
             if delivered == batches:
-                self.result.passes.append(Pass(images, delivered, time.perf_counter() - started, _cpu_seconds() - cpu))
+                self.result.passes.append(Pass(images, delivered, time.perf_counter() - started, cpu_seconds() - cpu))
 
     def finish(self) -> Measurement:
         """Look at what needs no timing."""
@@ -171,11 +170,6 @@ class Meter:
 
 def _image(batch: Any) -> Any:
     return batch[0] if isinstance(batch, tuple) else batch["image"]
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _gpu_memory(loader: Loader) -> int | None:

@@ -8,7 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from gpupipe.bench.compare import Comparison, Result
 from gpupipe.bench.measure import Measurement, what_runs
+from gpupipe.bench.parity import Agreement
 from gpupipe.loader import Loader
 from gpupipe.pipeline import Pipeline
 from gpupipe.step import Spec
@@ -24,8 +26,13 @@ def headline(loader: Loader) -> str:
     rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
     return (
         f"{what['config']}{note}: {what['images']:,} images in {what['classes']:,} classes, pipeline {what['pipeline']}, "
-        f"{what['engine']} on {what['device']}, {what['threads']} threads, batches of {what['batch_size']}{rank}"
+        f"{_engine(loader)} on {what['device']}, {loader.engine.crew}, batches of {what['batch_size']}{rank}"
     )
+
+
+def _engine(loader: Loader) -> str:
+    instead = loader.config.loader.engine == "auto" and loader.engine.name != "dali"
+    return f"{loader.engine.name} (DALI is not installed)" if instead else loader.engine.name
 
 
 def measured(loader: Loader, result: Measurement) -> Table:
@@ -51,6 +58,51 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
         yield "skipped", f"{result.skipped:,} samples that cannot be read"
 
 
+def compared(comparison: Comparison) -> Table:
+    """The table of `gpupipe compare`."""
+    table = _table("; ".join(comparison.notes), *speed_columns(comparison))
+    for row in speed_rows(comparison):
+        table.add_row(*row)
+    return table
+
+
+def speed_columns(comparison: Comparison) -> list[str]:
+    """The heads of its columns."""
+    to = comparison.yardstick.side.name if comparison.yardstick else ""
+    busy = ["GPU busy"] if _gpu_busy(comparison.measured) else []
+    return ["", "images/s", f"times {to}", "first batch", "CPU s / 1,000", "peak memory", *busy]
+
+
+def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
+    """A row for each side: mean and standard deviation, ratio and its interval, and medians of the rest."""
+    for r in comparison.measured:
+        spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
+        found = comparison.ratio(r)
+        times = "1" if found is None else f"{found.value:.2f}" + (f" ({found.low:.2f} to {found.high:.2f})" if found.low is not None else "")
+        first, cpu = r.median(lambda o: o.first_batch_seconds), r.median(lambda o: 1000 * o.cpu_seconds / o.images)
+        memory = r.median(lambda o: o.peak_memory) / 2**20
+        busy = [_percent(_gpu_busy([r]))] if _gpu_busy(comparison.measured) else []
+        yield [r.side.name, f"{r.mean:,.0f}{spread}", times, f"{first:.2f} s", f"{cpu:.2f}", f"{memory:,.0f} MiB", *busy]
+
+
+def _gpu_busy(results: Iterable[Result]) -> list[float]:
+    return [o.gpu_utilisation for r in results for o in r.outcomes if o.gpu_utilisation is not None]
+
+
+def _percent(shares: list[float]) -> str:
+    return f"{sum(shares) / len(shares):.0%}" if shares else "-"
+
+
+def agreements(found: Iterable[Agreement]) -> Table:
+    """The table of `gpupipe parity`."""
+    table = _table("DALI against torchvision, in levels of 255", "up to", "DALI on", "mean", "largest", "PSNR", "limit", "")
+    for a in found:
+        limit = f"{'largest' if a.largest else 'mean'} {a.limit:g}"
+        psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"
+        table.add_row(a.step, a.device, f"{a.mean:.3f}", f"{a.most:.1f}", psnr, limit, "[green]holds[/]" if a.holds else "[bold red]FAILS[/]")
+    return table
+
+
 def steps(pipeline: Pipeline) -> Table:
     """The steps of a pipeline with what comes out of each."""
     table = _table(f"pipeline {pipeline.name}", "step", "parameters", "makes", "dtype", "layout")
@@ -72,10 +124,10 @@ def _short(value: Any) -> str:
 
 
 def lowering(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
-    """The DALI operators that run, and the steps whose work each does: more than one where they were fused."""
-    table = _table(f"on the {device}", "DALI operator", "device", "does the work of")
+    """The operators that run, and the steps whose work each does: more than one where they were fused."""
+    table = _table(f"on the {device}", "operator", "device", "does the work of")
     for op, place, names in operators:
-        table.add_row(op, place, " + ".join(names) or ("reading" if op.startswith("io.") else "layout"))
+        table.add_row(op, place, " + ".join(names) or ("reading" if op.startswith(("io.", "torch.")) else "layout"))
     return table
 
 

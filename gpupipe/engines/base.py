@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpupipe.config import LoaderConfig
-from gpupipe.errors import ShapeError
+from gpupipe.errors import EngineError, ShapeError
 from gpupipe.pipeline import Pipeline
 from gpupipe.sampler import Plan
 from gpupipe.source import Index
+from gpupipe.step import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +35,13 @@ class Engine(ABC):
 
     name: str
     device: str
+    crew: str
+    """Who does the work: "2 threads", "4 workers"."""
+
+    @classmethod
+    @abstractmethod
+    def on(cls, job: Job, device: str) -> Engine:
+        """The engine for a job on a device, named as in loader.device. Raises DeviceError, EngineError."""
 
     @abstractmethod
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
@@ -60,6 +68,19 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back threads and memory. May be called twice."""
+
+
+def torch_lowering(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What a job runs in torch, as Engine.lowering tells it. Raises EngineError where a step has no torch lowering."""
+    for entry in job.pipeline.entries:
+        if not has_torch_lowering(entry.step):
+            raise EngineError(f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it cannot run on the DataLoader engine")
+    return [("torch.utils.data", "cpu", ()), *((f"{e.name}.torch", "cpu", (e.key,)) for e in job.pipeline.entries)]
+
+
+def has_torch_lowering(step: Step) -> bool:
+    """Whether a step can run on the DataLoader engine."""
+    return type(step).torch is not Step.torch
 
 
 def check_shapes(shapes: list[tuple[int, ...]], plan: Plan, job: Job) -> None:

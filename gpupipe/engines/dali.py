@@ -28,19 +28,18 @@ import torch
 from numpy.typing import NDArray
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
+from gpupipe.devices import region_decode, resolve
 from gpupipe.engines.base import Batch, Engine, Job, check_shapes
 from gpupipe.engines.dali_graph import Device, build, values
 from gpupipe.engines.dali_reader import Reader
 from gpupipe.engines.heap import give_back
 from gpupipe.engines.quarantine import Quarantine, reason, suspects
-from gpupipe.errors import EngineError, GpupipeError, TooManyBadError
+from gpupipe.errors import EngineError, counted
 from gpupipe.sampler import Plan
 
 Outcome = torch.Tensor | RuntimeError
 _EPOCHS_BETWEEN_TRIMS = 8
 """Faulting the memory in again costs 2 % of an epoch of 5,000 small images, so it is not given back after each."""
-
-_LOST_STEP = "every sample of a batch was skipped, and this rank would have fewer steps than the others: make loader.batch_size larger"
 
 
 @dataclass(frozen=True)
@@ -78,26 +77,31 @@ class _Source:
 
 
 class DaliEngine(Engine):
-    """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; region_decode: whether its decoder may cut."""
+    """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; may_cut: whether its decoder may be asked for a part of an image."""
 
     name = "dali"
 
-    def __init__(self, job: Job, device_id: int | None, region_decode: bool = True) -> None:
+    def __init__(self, job: Job, device_id: int | None, may_cut: bool = True) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
+        self.crew = counted(job.threads, "thread")
         self._job = job
         self._quarantine = Quarantine(job)
         device: Device = "cpu" if device_id is None else "gpu"
-        self._source = _Source(lambda plan, size: values(job, device, region_decode, plan, size))
-        self._graph = build(job, device_id, region_decode, self._source)
+        self._source = _Source(lambda plan, size: values(job, device, may_cut, plan, size))
+        self._graph = build(job, device_id, may_cut, self._source)
         self._source.reader = Reader(job, self._graph.exif)
         self._ready: deque[tuple[Plan, Outcome]] = deque()
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], ["image"], auto_reset=False, prepare_first_batch=False)
         self._fresh = True
         self._epochs = 0
-        self._refusal: GpupipeError | None = None
         self._at_exit = partial(_close, ref(self))
         atexit.register(self._at_exit)
+
+    @classmethod
+    def on(cls, job: Job, device: str) -> DaliEngine:
+        number = resolve(device)
+        return cls(job, number, number is None or region_decode(number))
 
     @property
     def skipped(self) -> int:
@@ -113,12 +117,12 @@ class DaliEngine(Engine):
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
         self._stop()
-        self._refusal = None
+        self._quarantine.refusal = None
         more = True
         try:
-            while more and self._refusal is None:
+            while more and self._quarantine.refusal is None:
                 more = False
-                for plan, outcome in self._run(self._without_bad(plans)):
+                for plan, outcome in self._run(self._quarantine.without_bad(plans)):
                     if not isinstance(outcome, torch.Tensor):
                         late = [(plan, outcome), *self._flush()]
                         yield from self._repaired(late)
@@ -128,8 +132,8 @@ class DaliEngine(Engine):
                     self._tidy(plan)
         finally:
             self._stop()
-        if self._refusal is not None:
-            raise self._refusal
+        if self._quarantine.refusal is not None:
+            raise self._quarantine.refusal
 
     def _tidy(self, plan: Plan) -> None:
         self._epochs += plan.last
@@ -182,25 +186,6 @@ class DaliEngine(Engine):
     def _stop(self) -> None:
         if not self._fresh and self._iterator is not None:
             self._flush()
-
-    def _without_bad(self, plans: Iterator[Plan]) -> Iterator[Plan]:
-        """Plans without the samples that are known to be bad; those of which nothing is left are left out.
-
-        Where that cannot go on they end, and `_refusal` is why: it is raised when all that comes before has been delivered.
-        """
-        some = True
-        for plan in plans:
-            good = self._quarantine.good(plan.ids)
-            if len(good):
-                some = True
-                yield replace(plan, ids=good)
-            elif self._job.loader.shard.world_size > 1:
-                self._refusal = EngineError(_LOST_STEP)
-            elif plan.last and not some:
-                self._refusal = TooManyBadError(f"every sample of epoch {plan.epoch} is one that was skipped before: see {self.quarantine_file}")
-            if self._refusal is not None:
-                return
-            some = some and not plan.last
 
     # --- delivering
 
@@ -265,8 +250,7 @@ class DaliEngine(Engine):
         """The good samples of a plan as one batch; nothing where none is left."""
         good = self._quarantine.good(plan.ids)
         if not len(good):
-            if self._job.loader.shard.world_size > 1:
-                raise EngineError(_LOST_STEP)
+            self._quarantine.refuse_to_lose_a_step()
             return []
         rest = list(self._run([replace(plan, ids=good)]))
         failed = next((o for _, o in rest if isinstance(o, RuntimeError)), None)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cachedir import cache_dir
 from gpupipe.engines.base import Job
-from gpupipe.errors import DataError, SampleError, TooManyBadError
+from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
+from gpupipe.sampler import Plan
 
 _JPEG, _PNG, _BMP, _RIFF, _JP2, _J2K = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF", b"\0\0\0\x0cjP", b"\xff\x4f\xff\x51"
 _NETPBM = (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6")
@@ -22,6 +24,8 @@ _TAIL_BYTES = 64
 _SAYS_NOTHING = ("Failed to decode", "nvImageCodec failure", 'Assert on "fp_ != nullptr" failed', 'Assert on "read_nbytes == file_size" failed')
 """Messages of DALI that name no cause: what the file itself shows tells more."""
 
+_LOST_STEP = "every sample of a batch was skipped, and this rank would have fewer steps than the others: make loader.batch_size larger"
+
 
 class Quarantine:
     """The samples of a job that were left out."""
@@ -30,6 +34,7 @@ class Quarantine:
         self._job = job
         self._bad: set[int] = set()
         self._last = ""
+        self.refusal: GpupipeError | None = None
         self.file = job.loader.quarantine or cache_dir() / "quarantine" / f"{job.index.fingerprint}.jsonl"
 
     def __len__(self) -> int:
@@ -40,6 +45,30 @@ class Quarantine:
         if not self._bad:
             return ids
         return ids[[int(i) not in self._bad for i in ids]]
+
+    def without_bad(self, plans: Iterator[Plan]) -> Iterator[Plan]:
+        """Plans without the samples that are known to be bad; those of which nothing is left are left out.
+
+        Where that cannot go on they end, and `refusal` is why: for the engine to raise when all that comes before is delivered.
+        """
+        some = True
+        for plan in plans:
+            good = self.good(plan.ids)
+            if len(good):
+                some = True
+                yield replace(plan, ids=good)
+            elif self._job.loader.shard.world_size > 1:
+                self.refusal = EngineError(_LOST_STEP)
+            elif plan.last and not some:
+                self.refusal = TooManyBadError(f"every sample of epoch {plan.epoch} is one that was skipped before: see {self.file}")
+            if self.refusal is not None:
+                return
+            some = some and not plan.last
+
+    def refuse_to_lose_a_step(self) -> None:
+        """Raises EngineError where a batch that is left out would leave this rank with fewer steps than the others."""
+        if self._job.loader.shard.world_size > 1:
+            raise EngineError(_LOST_STEP)
 
     def add(self, id: int, reason: str) -> None:
         """Leave a sample out from now on. Raises SampleError under on_error: raise, TooManyBadError as `check`."""

@@ -43,6 +43,7 @@ class RandomAffine(Step):
     center: Point | None = None
 
     lanes: ClassVar[int] = 6
+    interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """angle (B,), shear (B, 2) in degrees; scale (B,); translate (B, 2), [x, y], shares of the size, -1 to 1;

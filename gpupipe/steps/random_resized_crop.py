@@ -37,6 +37,7 @@ class RandomResizedCrop(Step):
         return self
 
     lanes: ClassVar[int] = 2 * _TRIES + 2
+    interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """factors: (B, 10, 2), the sides [height, width] of the ten windows in square roots of the image's area.

@@ -32,6 +32,7 @@ class RandomRotation(Step):
     fill: Fill = (0.0,)
 
     lanes: ClassVar[int] = 1
+    interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """angle (B,) in degrees; linear (B, 2, 2), the inverse matrix; for `expand`, extent, its absolute values, and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import BeforeValidator, model_validator
@@ -30,6 +30,8 @@ class Resize(Step):
     interpolation: Interpolation = "bilinear"
     max_size: Side | None = None
     antialias: bool = True
+
+    interpolates: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _max_size_goes_with_one_number(self) -> Resize:

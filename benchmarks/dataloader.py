@@ -1,0 +1,93 @@
+"""gpupipe's DataLoader engine against ImageFolder + DataLoader written by hand, with the same decoder and workers, on the same cores.
+
+    python benchmarks/dataloader.py              # about 10 minutes, with nothing beside it; writes benchmarks/results/dataloader.json
+    python benchmarks/dataloader.py --quick      # a check that it runs
+    python benchmarks/dataloader.py --one gpupipe affine 2     # one contestant, one process, one line of JSON
+
+A comparison with DALI is worth no more than the DataLoader that it is made with: the engine must do at least 0.97 of the one by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from typing import Any
+
+import harness
+import yardsticks
+
+_GOAL = 0.97
+_WARM_SECONDS = 2.0
+_CONTESTANTS = ("gpupipe", "by hand")
+
+
+def main() -> None:
+    arguments = _arguments()
+    harness.prepare(arguments)
+    if arguments.one:
+        contestant, workload, workers = arguments.one
+        print(json.dumps(one(contestant, workload, int(workers), arguments)))
+        return
+    names = [arguments.only] if arguments.only else list(yardsticks.WORKLOADS)
+    for name in names:
+        yardsticks.images_root(yardsticks.WORKLOADS[name], arguments.data, arguments.images)
+    result = {f"{name}, {workers} workers": compared(name, workers, arguments) for name in names for workers in arguments.workers}
+    path = harness.write("dataloader", {"workloads": result}, arguments)
+    for title, found in result.items():
+        print(f"\n{title}")
+        harness.print_table(found["rounds"])
+        harness.print_ratio("gpupipe / by hand", found["ratio"])
+        harness.print_goals(found["goals"])
+    print(f"written to {path}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = harness.options(__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="least seconds of measured passes in a round (default: %(default)s)")
+    parser.add_argument("--images", type=int, default=2000, help="most images of a set (default: %(default)s)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="worker processes (default: 0 2)")
+    parser.add_argument("--only", choices=sorted(yardsticks.WORKLOADS), help="one workload")
+    parser.add_argument("--one", nargs=3, metavar=("CONTESTANT", "WORKLOAD", "WORKERS"), help="run one contestant here, and print one line of JSON")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds, arguments.images = 1, 1.0, 500
+    return arguments
+
+
+def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a contestant does with a workload: what harness.measured returns."""
+    warnings.simplefilter("ignore")
+    workload = yardsticks.WORKLOADS[name]
+    root = yardsticks.images_root(workload, arguments.data, arguments.images)
+    if contestant == "by hand":
+        import torchvision.datasets
+        import torchvision.transforms.v2  # noqa: F401
+
+        return harness.measured(
+            lambda: yardsticks.torchvision_batches(workload, root, "tensor", workers), yardsticks.torchvision_size, arguments.seconds, _WARM_SECONDS
+        )
+    import gpupipe.engines.dataloader
+    import gpupipe.loader
+
+    config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
+    options = {"batch_size": workload.batch_size, "shuffle": workload.shuffle, "engine": "dataloader", "workers": workers, "device": "cpu"}
+    return harness.measured(lambda: gpupipe.loader.load(config, **options), lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS)
+
+
+def compared(name: str, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The rounds of a workload, and what they say."""
+    size = ["--seconds", str(arguments.seconds), "--images", str(arguments.images)]
+
+    def run(contestant: str) -> dict[str, Any]:
+        return harness.fresh(__file__, "--one", contestant, name, str(workers), *size, *harness.passed_on(arguments))
+
+    rounds = harness.interleaved(run, _CONTESTANTS, arguments.rounds, f"{name}, {workers} workers")
+    ratio = harness.ratio(rounds["gpupipe"], rounds["by hand"])
+    goals = [harness.goal("gpupipe / by hand", ratio["median"], _GOAL)]
+    return {"disturbed": harness.disturbed(rounds), "rounds": rounds, "ratio": ratio, "goals": goals}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""DALI on a GPU and on the CPU against torch's DataLoader, on the same cores, on the same samples and draws.
+
+Every side runs in a fresh process, and the sides take turns: round after round, so that what drifts on the machine meets all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpupipe.bench.contestant import Contest, Outcome
+from gpupipe.bench.machine import machine
+from gpupipe.bench.statistics import Ratio, ratio
+from gpupipe.config import Config
+from gpupipe.engines.base import has_torch_lowering
+from gpupipe.errors import EngineError
+
+SCHEMA = "gpupipe-compare-1"
+
+Tick = Callable[[str, int, int], None]
+"""Called before each contest: what comes, contests done, contests in all."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of those that are compared: the settings of the loader that make it so. workers: of a DataLoader."""
+
+    name: str
+    changes: dict[str, Any]
+    workers: int | None = None
+
+
+@dataclass
+class Result:
+    """A side and what it did in each round."""
+
+    side: Side
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[float]:
+        """Images a second, of every round."""
+        return [o.images / o.seconds for o in self.outcomes]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.rates)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the rates; None for one round."""
+        return statistics.stdev(self.rates) if len(self.rates) > 1 else None
+
+    def median(self, value: Callable[[Outcome], float]) -> float:
+        return statistics.median(value(o) for o in self.outcomes)
+
+
+@dataclass
+class Comparison:
+    """All sides. notes: what a reader must know (sides that were left out, stand-in data)."""
+
+    results: list[Result]
+    notes: list[str]
+    cores: tuple[int, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def measured(self) -> list[Result]:
+        return [r for r in self.results if r.outcomes]
+
+    @property
+    def yardstick(self) -> Result | None:
+        """What ratios are taken to: the fastest DataLoader, else the slowest side."""
+        loaders = [r for r in self.measured if r.side.workers is not None]
+        return max(loaders, key=lambda r: r.mean) if loaders else min(self.measured, key=lambda r: r.mean, default=None)
+
+    def ratio(self, result: Result) -> Ratio | None:
+        """To the yardstick; None for the yardstick itself."""
+        if self.yardstick is None or result is self.yardstick:
+            return None
+        return ratio(result.rates, self.yardstick.rates)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything measured, with where, as plain JSON."""
+        sides = []
+        for r in self.measured:
+            found = self.ratio(r)
+            numbers = {"images_per_second": {"mean": r.mean, "standard_deviation": r.deviation, "rounds": r.rates}, "ratio": found and asdict(found)}
+            sides.append({"name": r.side.name, "workers": r.side.workers, "changes": r.side.changes, **numbers, "rounds": [asdict(o) for o in r.outcomes]})
+        to = self.yardstick.side.name if self.yardstick else None
+        return {"schema": SCHEMA, "machine": machine(), "notes": self.notes, "cores": self.cores, "interrupted": self.interrupted, "ratios_to": to, "sides": sides}
+
+
+def sides(config: Config, workers: Sequence[int], gpus: int, dali: bool) -> tuple[list[Side], list[str]]:
+    """Who is compared, and notes about who is not. Raises EngineError where nobody is left."""
+    found: list[Side] = []
+    notes: list[str] = []
+    if dali and gpus:
+        found.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
+    if dali:
+        found.append(Side("DALI on CPU", {"engine": "dali", "device": "cpu"}))
+    if not gpus:
+        notes.append("no GPU here: DALI is measured on its CPU back end alone")
+    if not dali:
+        notes.append("DALI is not installed: only the DataLoader is measured")
+    lacking = [e for e in config.pipeline.entries if not has_torch_lowering(e.step)]
+    if lacking:
+        named = ", ".join(f"{e.key} ({e.where})" for e in lacking)
+        notes.append(f"no torch lowering: {named}; the DataLoader could not do the same work, and is left out")
+    else:
+        device = "gpu:0" if gpus else "cpu"
+        found += [Side(f"DataLoader, {n} worker{'s' * (n != 1)}", {"engine": "dataloader", "workers": n, "device": device}, n) for n in workers]
+    if not found:
+        raise EngineError(f"there is nothing to compare: {'; '.join(notes)}")
+    return found, notes
+
+
+def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> None:
+    """`repeats` rounds of all sides, into `comparison`. Ctrl-C ends it and keeps what was measured. Raises EngineError where a side fails."""
+    total = repeats * len(comparison.results)
+    try:
+        for number in range(total):
+            result = comparison.results[number % len(comparison.results)]
+            tick(f"round {number // len(comparison.results) + 1} of {repeats}: {result.side.name}", number, total)
+            result.outcomes.append(_contest(result.side, contest))
+        tick("", total, total)
+    except KeyboardInterrupt:
+        comparison.interrupted = True
+    note = next((o.note for r in comparison.measured for o in r.outcomes if o.note), "")
+    if note:
+        comparison.notes.insert(0, note)
+
+
+def _contest(side: Side, contest: Contest) -> Outcome:
+    given = asdict(contest) | {"changes": contest.changes | side.changes}
+    command = [sys.executable, "-W", "ignore", "-m", "gpupipe.bench.contestant"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        out, err = process.communicate(json.dumps(given))
+    except BaseException:
+        _end(process)
+        raise
+    if process.returncode:
+        raise EngineError(f"{side.name} ended with exit code {process.returncode}: {err.strip()[-2000:]}")
+    found = json.loads(out.splitlines()[-1])
+    if "error" in found:
+        raise EngineError(f"{side.name}: {found['error']}")
+    return Outcome(**found)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """With its workers: they are of its session."""
+    import signal
+
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def verdict(comparison: Comparison) -> list[str]:
+    """What it comes to, in sentences."""
+    measured, yardstick = comparison.measured, comparison.yardstick
+    if len(measured) < 2 or yardstick is None:
+        return []
+    best = max(measured, key=lambda r: r.mean)
+    said = [_ahead(best, comparison)]
+    loaders = sorted((r for r in measured if r.side.workers), key=lambda r: r.side.workers or 0)
+    if len(loaders) > 1:
+        said.append(_scaling(loaders))
+    return said
+
+
+def _ahead(best: Result, comparison: Comparison) -> str:
+    rival = comparison.yardstick
+    if rival is None or best is rival:
+        rival = max((r for r in comparison.measured if r is not best), key=lambda r: r.mean)
+    found = ratio(best.rates, rival.rates)
+    if found.low is None or found.high is None:
+        return f"{best.side.name} delivers {found.value:.2f} times as many images as {rival.side.name}, in a single round: --repeats 5 would tell how sure that is."
+    if not found.certain:
+        return f"{best.side.name} and {rival.side.name} are within the noise of each other ({found.low:.2f} to {found.high:.2f} times, with 95 % confidence)."
+    return f"{best.side.name} delivers {found.value:.2f} times as many images as {rival.side.name} ({found.low:.2f} to {found.high:.2f}, with 95 % confidence)."
+
+
+def _scaling(loaders: Sequence[Result]) -> str:
+    """Where more workers stop helping."""
+    for fewer, more in zip(loaders, loaders[1:], strict=False):
+        if not (gain := ratio(more.rates, fewer.rates)).certain or gain.value < 1:
+            return f"The DataLoader gains nothing certain from {more.side.workers} workers over {fewer.side.workers}."
+    return f"The DataLoader still gains at {loaders[-1].side.workers} workers."

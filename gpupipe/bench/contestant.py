@@ -1,0 +1,131 @@
+"""One side of a comparison, in a process of its own: JSON in, JSON out.
+
+    echo '{"config": "lfw", ...}' | python -m gpupipe.bench.contestant
+
+What goes in is Contest.as_json; what comes out, in the last line, is Outcome as a dict, or {"error": ...}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpupipe.loader import Loader
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What a contestant has to do. config, overrides: as for load(); changes: what makes it this contestant.
+
+    cores: numbers of the cores to stay on. cold: drop the files from the page cache first.
+    """
+
+    config: str
+    overrides: tuple[str, ...]
+    changes: dict[str, Any]
+    cores: tuple[int, ...]
+    batches: int
+    warm_up: int
+    cold: bool
+
+
+@dataclass
+class Outcome:
+    """What it did. Seconds of wall time; memory in bytes, of the process and its workers; gpu_utilisation: mean share of time, 0 to 1."""
+
+    engine: str
+    device: str
+    crew: str
+    images: int
+    batches: int
+    seconds: float
+    first_batch_seconds: float
+    cpu_seconds: float
+    peak_memory: int
+    gpu_utilisation: float | None = None
+    note: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def run(contest: Contest) -> Outcome:
+    """Load, warm up, and time `batches` batches. Raises GpupipeError."""
+    import gpupipe.loader
+    from gpupipe import config as configs
+    from gpupipe.bench.gpu import Utilisation
+    from gpupipe.bench.machine import cpu_seconds, peak_memory
+
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, contest.cores)
+    checked = configs.read(contest.config, contest.overrides, **contest.changes)
+    gpupipe.loader.import_engine(checked.loader.engine)
+    if contest.cold:
+        _forget(checked.source.index())
+    started = time.perf_counter()
+    with gpupipe.loader.load(checked) as loader:
+        stream = _stream(loader)
+        _take(stream, 1, loader)
+        first = time.perf_counter() - started
+        _take(stream, contest.warm_up, loader)
+        with Utilisation(loader.engine.device) as utilisation:
+            cpu, started = cpu_seconds(), time.perf_counter()
+            images = _take(stream, contest.batches, loader)
+            seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+        return Outcome(
+            loader.engine.name, loader.engine.device, loader.engine.crew, images, contest.batches, seconds, first, cpu, peak_memory(),
+            utilisation.mean, loader.index.note, {"root": loader.index.root, "images": len(loader.index), "pipeline": checked.pipeline.name,
+                                                  "batch_size": checked.loader.batch_size, "steps": [e.key for e in checked.pipeline.entries]},
+        )  # fmt: skip
+
+
+def _stream(loader: Loader) -> Any:
+    while True:
+        yield from loader
+
+
+def _take(stream: Any, count: int, loader: Loader) -> int:
+    """Images in the next `count` batches, waited for on their device."""
+    images = sum(len(_image(next(stream))) for _ in range(count))
+    if loader.engine.device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
+    return images
+
+
+def _image(batch: Any) -> Any:
+    return batch[0] if isinstance(batch, tuple) else batch["image"]
+
+
+def _forget(index: Any) -> None:
+    """Drop the files of a data set from the page cache."""
+    for i in range(len(index)):
+        try:
+            file = os.open(index.path(i), os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+
+
+def main() -> None:
+    """Read a contest, and print its outcome as the last line."""
+    from gpupipe.errors import GpupipeError
+
+    given = json.load(sys.stdin)
+    contest = Contest(**given | {"overrides": tuple(given["overrides"]), "cores": tuple(given["cores"])})
+    try:
+        found = asdict(run(contest))
+    except GpupipeError as e:
+        found = {"error": str(e)}
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

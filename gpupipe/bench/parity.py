@@ -1,0 +1,124 @@
+"""Whether the engines make the same pixels of the same samples and draws: step by step, in levels.
+
+A level is 1/255 of the range of what the torch lowering makes: for uint8 a step from one value to the next.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.config import Config
+from gpupipe.engines.base import has_torch_lowering
+from gpupipe.loader import Loader
+from gpupipe.pipeline import Entry
+from gpupipe.source import Index, build
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Levels = NDArray[np.uint8]
+
+MOST, MEAN = 1.0, 0.5
+"""The limits, in levels: of the largest difference as long as nothing interpolates, and of the mean difference behind a step that does."""
+_LEVELS = 255
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Between DALI on `device` and the torch lowering after all steps up to `step`, over all samples; differences in levels, PSNR in dB.
+
+    largest: of `limit`, whether it is on the largest difference (of one pixel) or on the mean.
+    """
+
+    device: str
+    step: str
+    mean: float
+    most: float
+    psnr: float
+    limit: float
+    largest: bool
+
+    @property
+    def holds(self) -> bool:
+        return (self.most if self.largest else self.mean) <= self.limit + _ROUNDING
+
+
+def measure(config: Config, index: Index, devices: list[str], samples: int, max_diff: float | None = None) -> Iterator[Agreement]:
+    """One Agreement for each device and each step, of the beginning of the pipeline that ends with it; up to the first step that has
+    no torch lowering.
+
+    samples: how many, spread over the index. max_diff: another limit, in levels, for the mean behind steps that interpolate.
+    """
+    few = _few(index, samples)
+    entries = config.pipeline.entries
+    known = next((n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries))
+    for end in range(1, known + 1):
+        expected = list(_images(_shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few))
+        for device in devices:
+            made = _images(_shortened(config, entries[:end], engine="dali", device=device), few)
+            yield _agreement(device, entries[:end], expected, list(made), max_diff)
+
+
+def side_by_side(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[tuple[Levels, list[Levels]]]:
+    """Of a few samples, uint8 (H, W, C): what torchvision makes of them, and what DALI makes on each device; as far as they are uint8."""
+    entries = config.pipeline.entries
+    end = max((n + 1 for n, e in enumerate(entries) if e.made.dtype == "uint8" and all(has_torch_lowering(b.step) for b in entries[: n + 1])), default=0)
+    if not end:
+        return
+    few = _few(index, samples)
+    expected = dict(_images(_shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few))
+    made = [dict(_images(_shortened(config, entries[:end], engine="dali", device=d), few)) for d in devices]
+    for i, image in expected.items():
+        if all(i in m and m[i].shape == image.shape for m in made):
+            yield image.permute(1, 2, 0).numpy(), [m[i].permute(1, 2, 0).numpy() for m in made]
+
+
+def _few(index: Index, samples: int) -> Index:
+    """Up to `samples` rows of an index, spread over it."""
+    rows = np.unique(np.linspace(0, len(index) - 1, min(samples, len(index))).astype(np.int64))
+    paths = [os.path.relpath(index.path(int(i)), index.root) for i in rows]
+    return build(index.root, paths, index.labels[rows], index.classes)
+
+
+def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
+    """The first steps of a config, a sample at a time: their sizes may differ. What the loader would make of the batch is left out."""
+    loader = {"batch_size": 1, "shuffle": False, "dtype": None, "memory_format": "contiguous", "format": "dict", "ids": True, "on_error": "skip"}
+    alone = config.loader.model_copy(update=loader | {"shard": type(config.loader.shard)(), "max_bad": 1.0} | options)
+    return replace(config, pipeline=replace(config.pipeline, entries=entries), loader=alone)
+
+
+def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:
+    with Loader(config, index) as loader:
+        for batch in loader:
+            yield int(batch["id"]), batch["image"][0].cpu()
+
+
+def _agreement(
+    device: str, entries: tuple[Entry, ...], expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]], max_diff: float | None
+) -> Agreement:  # fmt: skip
+    largest = not any(e.step.interpolates for e in entries)
+    limit = MOST if largest else MEAN if max_diff is None else max_diff
+    pairs = [(a.double(), b.double()) for (_, a), (_, b) in _paired(expected, made)]
+    if not pairs or any(a.shape != b.shape for a, b in pairs):
+        return Agreement(device, entries[-1].key, math.inf, math.inf, 0.0, limit, largest)
+    whole = entries[-1].made.dtype == "uint8"
+    unit = 1.0 if whole else max(1e-12, float(max(a.max() for a, _ in pairs) - min(a.min() for a, _ in pairs))) / _LEVELS
+    differences = [(a - b).abs() / unit for a, b in pairs]
+    pixels = sum(d.numel() for d in differences)
+    square = sum(float((d**2).sum()) for d in differences) / pixels
+    psnr = math.inf if square == 0 else 10 * math.log10(_LEVELS**2 / square)
+    return Agreement(device, entries[-1].key, sum(float(d.sum()) for d in differences) / pixels, max(float(d.max()) for d in differences), psnr, limit, largest)
+
+
+def _paired(expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]]) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:
+    """Of samples that both engines could read."""
+    by_id = dict(made)
+    return (((i, image), (i, by_id[i])) for i, image in expected if i in by_id)

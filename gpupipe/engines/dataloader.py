@@ -1,0 +1,155 @@
+"""The DataLoader engine: the same plans and draws on torch.utils.data.DataLoader, with torchvision v2's transforms.
+
+1. Plans, paths and draws are made here, in the parent; a worker gets them with its batch, and makes none.
+2. DataLoader returns batches in the order in which they were handed out; `_flight` are their plans.
+3. A sample that fails costs only itself: the worker leaves it out and says why.
+4. Closing an iteration gives up what is in flight; the workers stay for the next one where they are persistent.
+5. A worker that dies ends the iteration with one error, and the others end with it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from gpupipe.devices import cores, resolve
+from gpupipe.engines.base import Batch, Engine, Job, check_shapes, torch_lowering
+from gpupipe.engines.quarantine import Quarantine, reason
+from gpupipe.engines.torch_samples import Made, Samples, Work
+from gpupipe.errors import EngineError, counted
+from gpupipe.sampler import Plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class _Works:
+    """DataLoader's sampler: the work of the plans that it is given, and in `flight` those that it handed out."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._plans: Iterator[Plan] = iter(())
+        self.flight: deque[Plan] = deque()
+
+    def start(self, plans: Iterator[Plan]) -> None:
+        self._plans = plans
+        self.flight.clear()
+
+    def __iter__(self) -> Iterator[Work]:
+        for plan in self._plans:
+            self.flight.append(plan)
+            parameters = [entry.parameters(self._job.loader.seed, plan.epoch, plan.ids) for entry in self._job.pipeline.entries]
+            yield Work([self._job.index.path(int(i)) for i in plan.ids], parameters)
+
+
+class DataLoaderEngine(Engine):
+    """Runs a job with torch's DataLoader. device_id: the GPU that batches are copied to, or None to leave them where they are."""
+
+    name = "dataloader"
+
+    def __init__(self, job: Job, device_id: int | None) -> None:
+        self.device = "cpu" if device_id is None else f"gpu:{device_id}"
+        self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
+        torch_lowering(job)
+        workers = _workers(job)
+        self.crew = counted(workers, "worker")
+        self._job = job
+        self._quarantine = Quarantine(job)
+        self._works = _Works(job)
+        self._loader: DataLoader[Made] | None = _data_loader(job, self._works, workers, device_id is not None)
+
+    @classmethod
+    def on(cls, job: Job, device: str) -> DataLoaderEngine:
+        return cls(job, resolve(device))
+
+    @property
+    def skipped(self) -> int:
+        return len(self._quarantine)
+
+    @property
+    def quarantine_file(self) -> str:
+        return str(self._quarantine.file)
+
+    def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        return torch_lowering(self._job)
+
+    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        self._quarantine.check()
+        self._works.start(self._quarantine.without_bad(plans))
+        made = iter(self._loader or ())
+        while (result := self._next(made)) is not None:
+            plan = self._works.flight.popleft()
+            if result.failed:
+                plan = self._without_failed(plan, result)
+            if result.image is not None:
+                yield plan, self._batch(plan, result.image)
+            elif len(plan.ids):
+                check_shapes(result.shapes, plan, self._job)
+        if self._quarantine.refusal is not None:
+            raise self._quarantine.refusal
+
+    def close(self) -> None:
+        self._loader = None
+
+    def _next(self, made: Iterator[Made]) -> Made | None:
+        """The next batch, or None behind the last. Raises EngineError where a worker died."""
+        try:
+            return next(made, None)
+        except RuntimeError as e:
+            died = "is killed by signal" in str(e) or "exited unexpectedly" in str(e)
+            if not died:
+                raise
+            self._loader = None
+            raise EngineError(f"{str(e).splitlines()[0].rstrip(' .')}: out of memory, perhaps; try fewer loader.workers or a smaller batch") from e
+
+    def _without_failed(self, plan: Plan, made: Made) -> Plan:
+        """The plan with the ids that were delivered; the others are quarantined."""
+        for place, said in made.failed:
+            id = int(plan.ids[place])
+            self._quarantine.add(id, reason(self._job.index.path(id), said))
+        failed = {place for place, _ in made.failed}
+        left = plan.ids[[n not in failed for n in range(len(plan.ids))]]
+        if not len(left):
+            self._quarantine.refuse_to_lose_a_step()
+        return replace(plan, ids=left)
+
+    def _batch(self, plan: Plan, image: Tensor) -> Batch:
+        labels, ids = torch.from_numpy(self._job.index.labels[plan.ids]), torch.from_numpy(plan.ids)
+        return {n: t.to(self._torch_device, non_blocking=True) for n, t in (("image", image), ("label", labels), ("id", ids))}
+
+
+def _workers(job: Job) -> int:
+    workers = job.threads if job.loader.workers == "auto" else job.loader.workers
+    if workers > cores():
+        warnings.warn(f"loader.workers={workers}, but this process may use {counted(cores(), 'core')}: workers will take turns", stacklevel=2)
+    return workers
+
+
+def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool) -> DataLoader[Made]:
+    options = job.loader
+    kept: dict[str, Any] = {}
+    if workers:
+        kept = {"persistent_workers": options.persistent_workers, "prefetch_factor": options.prefetch}
+        kept["multiprocessing_context"] = options.multiprocessing_context
+    steps = [entry.step for entry in job.pipeline.entries]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # said above, in gpupipe's terms
+        return DataLoader(
+            Samples(steps, options.decoder, options.dtype, options.memory_format),
+            batch_size=None,
+            sampler=works,  # type: ignore[arg-type]  # any iterable will do; it need not know its length
+            num_workers=workers,
+            pin_memory=to_gpu and options.pin_memory,
+            collate_fn=_as_it_is,
+            **kept,
+        )
+
+
+def _as_it_is(made: Made) -> Made:
+    return made

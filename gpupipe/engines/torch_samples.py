@@ -1,0 +1,95 @@
+"""What a DataLoader worker does: files and draws in, one batch out. Nothing here draws, and nothing here knows the data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, default_collate
+
+from gpupipe.step import Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Decoder = Literal["torchvision", "pil"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch to be made. parameters: for each step its parameters, arrays (B, ...) by name."""
+
+    paths: list[str]
+    parameters: list[dict[str, NDArray[Any]]]
+
+
+@dataclass
+class Made:
+    """What became of it. image: (B, C, H, W) of the samples that are not in `failed`; None where there is none, or where they
+    differ in size. failed: (place in the batch, what went wrong). shapes: (height, width) of those that did not fail."""
+
+    image: Tensor | None = None
+    failed: list[tuple[int, str]] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def pin_memory(self) -> Made:
+        """What DataLoader's pinning thread calls."""
+        return self if self.image is None else Made(self.image.pin_memory(), self.failed, self.shapes)
+
+
+class Samples(Dataset[Made]):
+    """A map-style data set whose indices are batches of work."""
+
+    def __init__(self, steps: Sequence[Step], decoder: Decoder, dtype: str | None, memory_format: str) -> None:
+        self._steps, self._decoder, self._channels_last = list(steps), decoder, memory_format == "channels_last"
+        self._dtype = getattr(torch, dtype) if dtype else None
+
+    def __getitem__(self, work: Work) -> Made:
+        made, images = Made(), []
+        for place, path in enumerate(work.paths):
+            try:
+                images.append(self._image(path, [{n: v[place] for n, v in p.items()} for p in work.parameters]))
+            except (OSError, RuntimeError, ValueError) as e:
+                made.failed.append((place, _said(e)))
+        made.shapes = [tuple(i.shape[:2] if self._channels_last else i.shape[1:]) for i in images]
+        if len(set(made.shapes)) == 1:
+            batch = default_collate(images)
+            made.image = batch.permute(0, 3, 1, 2) if self._channels_last else batch
+        return made
+
+    def _image(self, path: str, parameters: list[dict[str, Any]]) -> Tensor:
+        first, *rest = self._steps
+        image = _with_pil(path, first) if self._decoder == "pil" else first.torch(_bytes(path), parameters[0])
+        for step, p in zip(rest, parameters[1:], strict=True):
+            image = step.torch(image, p)
+        image = image if self._dtype is None else image.to(self._dtype)
+        image = image.permute(1, 2, 0) if self._channels_last else image
+        return image.contiguous()
+
+
+def _bytes(path: str) -> Tensor:
+    """The bytes of a file, uint8 (bytes,). Raises OSError."""
+    data = np.fromfile(path, np.uint8)
+    if not len(data):
+        raise ValueError("the file is empty")
+    return torch.from_numpy(data)
+
+
+def _with_pil(path: str, decode: Any) -> Tensor:
+    """What the step `decode` makes of a file, with Pillow's decoder. Raises OSError, ValueError."""
+    from PIL import Image, ImageOps
+    from torchvision.transforms.v2 import functional as F
+
+    with Image.open(path) as opened:
+        image: Any = ImageOps.exif_transpose(opened) if decode.apply_exif_orientation else opened
+        return F.pil_to_tensor(image.convert("RGB" if decode.mode == "rgb" else "L"))
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__

@@ -1,0 +1,194 @@
+"""gpupipe compare and parity, as a user calls them, and what their figures mean."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpupipe import config as configs
+from gpupipe.bench import compare, statistics
+from gpupipe.bench.compare import Comparison, Result, Side
+from gpupipe.bench.contestant import Outcome
+from gpupipe.bench.parity import measure
+
+ALL_STEPS = [
+    "decode",
+    {"resize": {"size": 130}},
+    {"pad": {"padding": 4, "padding_mode": "reflect"}},
+    {"center_crop": {"size": 120}},
+    {"random_crop": {"size": 110}},
+    {"random_affine": {"degrees": 10, "translate": [0.1, 0.1], "interpolation": "bilinear"}},
+    {"random_rotation": {"degrees": 10, "interpolation": "bilinear"}},
+    {"random_resized_crop": {"size": 96}},
+    "random_horizontal_flip",
+    "random_vertical_flip",
+    {"grayscale": {"num_output_channels": 3}},
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}},
+]
+
+
+def cli(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpupipe", *words]
+    return subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=200)
+
+
+@pytest.fixture
+def config(faces: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"data: {{source: folder, root: {faces}}}\npipeline: affine\nloader: {{batch_size: 16, device: cpu}}\n")
+    return file
+
+
+def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path) -> None:
+    done = cli(config.parent, "compare", "config.yaml", "--cpu-workers", "0,1", "--repeats", "2", "--batches", "3", "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((config.parent / "out.json").read_text())
+    assert found["schema"] == compare.SCHEMA
+    assert [s["name"] for s in found["sides"]] == ["DALI on CPU", "DataLoader, 0 workers", "DataLoader, 1 worker"]
+    assert all(len(s["rounds"]) == 2 and s["rounds"][0]["images"] in range(12 * 2, 16 * 3 + 1) for s in found["sides"])
+    assert found["ratios_to"].startswith("DataLoader")
+    assert "random_affine" in done.stdout, "parity comes with it"
+    assert "times as many images as" in done.stdout or "within the noise" in done.stdout
+    assert "round 2 of 2: DataLoader, 1 worker" in done.stderr
+
+
+def test_ctrl_c_keeps_what_was_measured(config: Path) -> None:
+    command = [sys.executable, "-m", "gpupipe", "compare", "config.yaml", "--cpu-workers", "1", "--repeats", "50", "--batches", "2", "--json", "out.json"]
+    process = subprocess.Popen(command, cwd=config.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    while "round 2 of 50: DataLoader" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "DALI on CPU" in out
+    found = json.loads((config.parent / "out.json").read_text())
+    assert found["interrupted"]
+    assert [len(s["rounds"]) for s in found["sides"]] == [2, 1]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--cpu-workers", "two"], "'two' is not a number"),
+    (["--cores", "100000"], "100000, but this process may use"),
+])  # fmt: skip
+def test_usage_mistakes(config: Path, words: list[str], said: str) -> None:
+    done = cli(config.parent, "compare", "config.yaml", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+# --- parity
+
+
+def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path) -> None:
+    checked = configs.read({"data": {"source": "folder", "root": str(photos)}, "pipeline": ALL_STEPS})
+    found = list(measure(checked, checked.source.index(), ["cpu"], 24))
+    assert [a.step for a in found] == [e.key for e in checked.pipeline.entries]
+    assert {a.step: (a.mean, a.most) for a in found if not a.holds} == {}
+    assert all(a.psnr > 40 for a in found)
+    assert found[0].largest
+    assert not found[-1].largest
+
+
+PLUGIN = '''
+from gpupipe.step import Step, decoded
+
+
+class Brighten(Step):
+    """Adds 3 levels; the DALI lowering is wrong, and adds 5."""
+
+    def spec(self, given):
+        return decoded(given)
+
+    def dali(self, image, p):
+        from nvidia.dali import fn, types
+        image.apply("brighten", lambda pixels: fn.cast_like(pixels // 2 + 5, pixels))
+
+    def torch(self, image, p):
+        return image // 2 + 3
+'''
+
+
+def test_a_broken_step_fails_by_its_name(config: Path) -> None:
+    folder = config.parent
+    info = folder / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpupipe.steps]\nbrighten = broken:Brighten\n")
+    (folder / "broken.py").write_text(PLUGIN)
+    done = cli(folder, "parity", "config.yaml", "pipeline=[decode, random_horizontal_flip, brighten]", "--samples", "8", PYTHONPATH=str(folder))
+    assert done.returncode == 1, done.stderr
+    assert "differ too much, from step 'brighten' on" in done.stderr
+    assert done.stdout.count("holds") == 2
+
+
+def test_max_diff_is_the_limit(config: Path) -> None:
+    assert cli(config.parent, "parity", "config.yaml", "--samples", "4").returncode == 0
+    assert cli(config.parent, "parity", "config.yaml", "--samples", "4", "--max-diff", "0").returncode == 1
+
+
+# --- figures
+
+
+def outcome(rate: float) -> Outcome:
+    return Outcome("dali", "cpu", "2 threads", 1000, 10, 1000 / rate, 0.1, 1.0, 1)
+
+
+def comparison(**rates: list[float]) -> Comparison:
+    sides = {"dali": Side("DALI", {}), **{f"w{n}": Side(f"{n} workers", {}, n) for n in range(9)}}
+    return Comparison([Result(sides[name], [outcome(r) for r in values]) for name, values in rates.items()], [])
+
+
+def test_a_ratio_is_that_of_paired_rounds() -> None:
+    """Both sides drift by the same factor from round to round: the ratio does not."""
+    found = statistics.ratio([200.0, 100.0, 400.0], [100.0, 50.0, 200.0])
+    assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+    assert found.certain
+    assert statistics.ratio([2.0], [1.0]) == statistics.Ratio(2.0, None, None)
+
+
+def test_an_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
+    import random
+
+    draw = random.Random(0)
+    held = 0
+    for _ in range(2000):
+        a = [math.exp(draw.gauss(0.3, 0.05)) for _ in range(5)]
+        b = [math.exp(draw.gauss(0.0, 0.05)) for _ in range(5)]
+        found = statistics.ratio(a, b)
+        assert found.low and found.high
+        held += found.low <= math.exp(0.3) <= found.high
+    assert 0.93 < held / 2000 < 0.97
+
+
+@pytest.mark.parametrize(("rates", "said"), [
+    ({"dali": [300, 310, 305], "w2": [100, 101, 99]}, ["DALI delivers 3.05 times as many images as 2 workers"]),
+    ({"dali": [100, 130, 90], "w2": [105, 95, 110]}, ["DALI and 2 workers are within the noise"]),
+    ({"dali": [300.0], "w2": [100.0]}, ["in a single round"]),
+    ({"dali": [300, 301, 302], "w1": [100, 101, 100], "w2": [190, 191, 192], "w4": [191, 189, 193]}, ["DALI delivers", "nothing certain from 4 workers over 2"]),
+    ({"dali": [300, 301, 302], "w1": [100, 101, 100], "w2": [190, 191, 192]}, ["DALI delivers", "still gains at 2 workers"]),
+    ({"dali": [100, 101, 99], "w2": [300, 301, 302]}, ["2 workers delivers 3.0"]),
+])  # fmt: skip
+def test_verdicts(rates: dict[str, list[float]], said: list[str]) -> None:
+    found = compare.verdict(comparison(**rates))
+    assert len(found) == len(said)
+    assert all(expected in sentence for expected, sentence in zip(said, found, strict=True)), found
+
+
+def test_sides_depend_on_what_there_is() -> None:
+    checked = configs.read({"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]})
+    names = {(gpus, dali): [s.name for s in compare.sides(checked, [0, 2], gpus, dali)[0]] for gpus in (0, 1) for dali in (True, False)}
+    loaders = ["DataLoader, 0 workers", "DataLoader, 2 workers"]
+    assert names[1, True] == ["DALI on GPU", "DALI on CPU", *loaders]
+    assert names[0, True] == ["DALI on CPU", *loaders]
+    assert names[0, False] == names[1, False] == loaders
