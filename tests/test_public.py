@@ -66,7 +66,7 @@ main()
 @pytest.mark.parametrize("command", ["run", "check"])
 def test_without_dali_the_message_says_what_to_install(command: str, faces: Path) -> None:
     """The import system is told that DALI is absent, as it is on other systems than Linux."""
-    arguments = [command, "lfw", f"data.root={faces}"]
+    arguments = [command, "lfw", f"data.root={faces}", "engine=dali"]
     done = subprocess.run([sys.executable, "-c", WITHOUT_DALI, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "pip install nvidia-dali-cuda120" in done.stderr

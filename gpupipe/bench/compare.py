@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from gpupipe.bench.contestant import Contest, Outcome
@@ -94,7 +95,15 @@ class Comparison:
             numbers = {"images_per_second": {"mean": r.mean, "standard_deviation": r.deviation, "rounds": r.rates}, "ratio": found and asdict(found)}
             sides.append({"name": r.side.name, "workers": r.side.workers, "changes": r.side.changes, **numbers, "rounds": [asdict(o) for o in r.outcomes]})
         to = self.yardstick.side.name if self.yardstick else None
-        return {"schema": SCHEMA, "machine": machine(), "notes": self.notes, "cores": self.cores, "interrupted": self.interrupted, "ratios_to": to, "sides": sides}
+        return {
+            "schema": SCHEMA,
+            "machine": machine(),
+            "notes": self.notes,
+            "cores": self.cores,
+            "interrupted": self.interrupted,
+            "ratios_to": to,
+            "sides": sides,
+        }
 
 
 def sides(config: Config, workers: Sequence[int], gpus: int, dali: bool) -> tuple[list[Side], list[str]]:
@@ -180,16 +189,18 @@ def _ahead(best: Result, comparison: Comparison) -> str:
     if rival is None or best is rival:
         rival = max((r for r in comparison.measured if r is not best), key=lambda r: r.mean)
     found = ratio(best.rates, rival.rates)
+    ahead = f"{best.side.name} delivers {found.value:.2f} times as many images as {rival.side.name}"
     if found.low is None or found.high is None:
-        return f"{best.side.name} delivers {found.value:.2f} times as many images as {rival.side.name}, in a single round: --repeats 5 would tell how sure that is."
+        return f"{ahead}, in a single round: --repeats 5 would tell how sure that is."
+    sure = f"{found.low:.2f} to {found.high:.2f} times, with 95 % confidence"
     if not found.certain:
-        return f"{best.side.name} and {rival.side.name} are within the noise of each other ({found.low:.2f} to {found.high:.2f} times, with 95 % confidence)."
-    return f"{best.side.name} delivers {found.value:.2f} times as many images as {rival.side.name} ({found.low:.2f} to {found.high:.2f}, with 95 % confidence)."
+        return f"{best.side.name} and {rival.side.name} are within the noise of each other ({sure})."
+    return f"{ahead} ({sure})."
 
 
 def _scaling(loaders: Sequence[Result]) -> str:
     """Where more workers stop helping."""
-    for fewer, more in zip(loaders, loaders[1:], strict=False):
+    for fewer, more in pairwise(loaders):
         if not (gain := ratio(more.rates, fewer.rates)).certain or gain.value < 1:
             return f"The DataLoader gains nothing certain from {more.side.workers} workers over {fewer.side.workers}."
     return f"The DataLoader still gains at {loaders[-1].side.workers} workers."

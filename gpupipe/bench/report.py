@@ -54,7 +54,7 @@ def _page(
         speed_rows=tables.speed_rows(comparison),
         rounds=f"{rounds} round{'s' * (rounds != 1)}",
         cores=f"{len(comparison.cores)} core{'s' * (len(comparison.cores) != 1)}",
-        plots=[Markup(_inline(p)) for p in drawings],  # noqa: S704  # drawn here, by matplotlib
+        plots=[Markup(_inline(p)) for p in drawings],  # drawn here, by matplotlib
         agreements=agreements,
         samples=samples,
         sample_columns=["torchvision", *(f"DALI on {d}" for d in devices), *(f"difference, {d}" for d in devices)],

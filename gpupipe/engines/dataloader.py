@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,8 @@ class DataLoaderEngine(Engine):
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
         self._works.start(self._quarantine.without_bad(plans))
-        made = iter(self._loader or ())
+        with _without_torchs_warning():
+            made = iter(()) if self._loader is None else iter(self._loader)
         while (result := self._next(made)) is not None:
             plan = self._works.flight.popleft()
             if result.failed:
@@ -138,12 +140,11 @@ def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool) -> DataLoa
         kept = {"persistent_workers": options.persistent_workers, "prefetch_factor": options.prefetch}
         kept["multiprocessing_context"] = options.multiprocessing_context
     steps = [entry.step for entry in job.pipeline.entries]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # said above, in gpupipe's terms
+    with _without_torchs_warning():
         return DataLoader(
             Samples(steps, options.decoder, options.dtype, options.memory_format),
             batch_size=None,
-            sampler=works,  # type: ignore[arg-type]  # any iterable will do; it need not know its length
+            sampler=works,
             num_workers=workers,
             pin_memory=to_gpu and options.pin_memory,
             collate_fn=_as_it_is,
@@ -151,5 +152,13 @@ def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool) -> DataLoa
         )
 
 
-def _as_it_is(made: Made) -> Made:
+@contextmanager
+def _without_torchs_warning() -> Iterator[None]:
+    """That there are more workers than cores is said once, in gpupipe's own terms."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        yield
+
+
+def _as_it_is(made: Any) -> Any:
     return made

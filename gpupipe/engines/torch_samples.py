@@ -79,7 +79,7 @@ def _bytes(path: str) -> Tensor:
     return torch.from_numpy(data)
 
 
-def _with_pil(path: str, decode: Any) -> Tensor:
+def _with_pil(path: str, decode: Any) -> Any:
     """What the step `decode` makes of a file, with Pillow's decoder. Raises OSError, ValueError."""
     from PIL import Image, ImageOps
     from torchvision.transforms.v2 import functional as F

@@ -103,7 +103,7 @@ def test_a_worker_that_is_killed_is_one_clear_error(faces: Path) -> None:
         next(iterator)
         (worker,) = active_children()
         os.kill(worker.pid or 0, signal.SIGKILL)
-        with pytest.raises(gpupipe.EngineError, match=r"worker \(pid.*Killed.*fewer loader\.workers"):
+        with pytest.raises(gpupipe.EngineError, match=r"worker \(pid.*fewer loader\.workers"):
             list(iterator)
     assert not active_children()
 
@@ -187,7 +187,7 @@ def test_dtype_and_memory_format(faces: Path, dtype: str, memory_format: str) ->
         image, other = next(iter(mine))["image"], next(iter(dali))["image"]
     assert image.dtype == getattr(torch, dtype) == other.dtype
     assert image.shape == other.shape == (16, 3, 160, 160)
-    assert image.is_contiguous(memory_format=getattr(torch, f"{memory_format}_format"))
+    assert image.is_contiguous(memory_format={"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}[memory_format])
     scale = 1 if dtype == "uint8" else 255
     assert float((image.double() - other.double()).abs().mean()) * scale < 0.6
 
@@ -204,7 +204,12 @@ def test_pillow_decodes_nearly_the_same(faces: Path) -> None:
 def python(code: str, folder: Path) -> str:
     """What a program says that runs in `folder`, which is also the first place where it finds modules."""
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(folder)}, cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

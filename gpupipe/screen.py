@@ -1,0 +1,105 @@
+"""What the commands share: progress, tables, and how a command ends that was interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gpupipe.loader import Loader
+
+_INTERRUPTED = 130
+_PIPED_WIDTH = 120
+
+
+class Screen:
+    """Progress on the standard error stream, where that is a terminal; a piped run prints lines only."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.quiet = quiet
+        self._console = Console(stderr=True, quiet=quiet)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=self._console, transient=True, refresh_per_second=4, disable=quiet or not self._console.is_terminal)
+        self._task = self._progress.add_task("", total=None, rate="", visible=False)
+        self._what = ""
+        self._said = ""
+
+    def __enter__(self) -> Screen:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def start(self, checked: Any, look: Callable[[Loader, Any], None]) -> tuple[Loader, Any]:
+        """The loader of a config, and a meter that has warmed it up."""
+        from time import perf_counter
+
+        from gpupipe.bench import tables
+        from gpupipe.bench.measure import Meter
+        from gpupipe.loader import import_engine, load
+
+        import_engine(checked.loader.engine)
+        if checked.source.absent():
+            checked.source.index(self.progress)
+        started = perf_counter()
+        loader = load(checked, progress=self.progress)
+        if not self.quiet:
+            self._print(tables.headline(loader))
+        return loader, Meter(loader, started, self.tick, look)
+
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        """Preparing the data: a line when something new begins, and the bar."""
+        if what != self._said and not self.quiet and not self._console.is_terminal:
+            click.echo(what, err=True)
+        self._said = what
+        self._advance(what, done, total, f"{done:,}" if done else "")
+
+    def count(self, what: str, done: int, total: int) -> None:
+        """Something of which there are a few: a line for each where nobody watches the bar."""
+        if what and not self._console.is_terminal:
+            click.echo(what, err=True)
+        self._advance("compare", done, total, what)
+
+    def tick(self, name: str, images: int, total: int) -> None:
+        """Measuring: the bar with the rate of the pass."""
+        from time import perf_counter
+
+        if self._what != name:
+            self._since = (perf_counter(), images)
+        seconds = perf_counter() - self._since[0]
+        rate = f"{(images - self._since[1]) / seconds:,.0f} images/s" if seconds > 0.2 else ""
+        self._advance(name, images, total, rate)
+
+    def _advance(self, what: str, done: int, total: int | None, rate: str) -> None:
+        if self._what != what:
+            self._progress.reset(self._task, total=total, visible=True)
+            self._what = what
+        self._progress.update(self._task, description=what, completed=done, total=total, rate=rate)
+
+    def _print(self, line: str) -> None:
+        self._progress.stop()
+        click.echo(line)
+        self._progress.start()
+
+
+def console() -> Any:
+    """For tables: as wide as the terminal, and of a fixed width where there is none."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+
+
+def leave_interrupted() -> None:
+    """End at once: waiting for what is still being decoded would only keep the user waiting."""
+    click.echo("interrupted", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_INTERRUPTED)
