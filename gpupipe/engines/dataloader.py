@@ -5,6 +5,8 @@
 3. A sample that fails costs only itself: the worker leaves it out and says why.
 4. Closing an iteration gives up what is in flight; the workers stay for the next one where they are persistent.
 5. A worker that dies ends the iteration with one error, and the others end with it.
+6. Only this engine holds torch's iterator, never a frame that an error's traceback keeps: what a cyclic garbage collection finds,
+   torch takes five seconds a worker to end, since the queue that would tell it to is gone first.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class DataLoaderEngine(Engine):
         self._quarantine = Quarantine(job)
         self._works = _Works(job)
         self._loader: DataLoader[Made] | None = _data_loader(job, self._works, workers, device_id is not None)
+        self._made: Iterator[Made] = iter(())
 
     @classmethod
     def on(cls, job: Job, device: str) -> DataLoaderEngine:
@@ -84,31 +87,34 @@ class DataLoaderEngine(Engine):
         self._quarantine.check()
         self._works.start(self._quarantine.without_bad(plans))
         with _without_torchs_warning():
-            made = iter(()) if self._loader is None else iter(self._loader)
-        while (result := self._next(made)) is not None:
-            plan = self._works.flight.popleft()
-            if result.failed:
-                plan = self._without_failed(plan, result)
-            if result.image is not None:
-                yield plan, self._batch(plan, result.image)
-            elif len(plan.ids):
-                check_shapes(result.shapes, plan, self._job)
+            self._made = iter(()) if self._loader is None else iter(self._loader)
+        try:
+            while (made := self._next()) is not None:
+                plan = self._works.flight.popleft()
+                if made.failed:
+                    plan = self._without_failed(plan, made)
+                if made.image is not None:
+                    yield plan, self._batch(plan, made.image)
+                elif len(plan.ids):
+                    check_shapes(made.shapes, plan, self._job)
+        finally:
+            self._made = iter(())
         if self._quarantine.refusal is not None:
             raise self._quarantine.refusal
 
     def close(self) -> None:
-        self._loader = None
+        self._made, self._loader = iter(()), None
 
-    def _next(self, made: Iterator[Made]) -> Made | None:
+    def _next(self) -> Made | None:
         """The next batch, or None behind the last. Raises EngineError where a worker died."""
         try:
-            return next(made, None)
+            return next(self._made, None)
         except RuntimeError as e:
-            died = "is killed by signal" in str(e) or "exited unexpectedly" in str(e)
-            if not died:
+            died = str(e).splitlines()[0].rstrip(" .")
+            if not ("is killed by signal" in died or "exited unexpectedly" in died):
                 raise
-            self._loader = None
-            raise EngineError(f"{str(e).splitlines()[0].rstrip(' .')}: out of memory, perhaps; try fewer loader.workers or a smaller batch") from e
+        self.close()
+        raise EngineError(f"{died}: out of memory, perhaps; try fewer loader.workers or a smaller batch")
 
     def _without_failed(self, plan: Plan, made: Made) -> Plan:
         """The plan with the ids that were delivered; the others are quarantined."""
