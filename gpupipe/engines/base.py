@@ -52,6 +52,15 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """Only read the files of plans: for each in order, how many samples were read. With `making`, what a profile times."""
+
+    @abstractmethod
+    def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """Carry out all steps of plans, but deliver nothing, so that sizes may differ: for each, how many samples were made; fewer, or none,
+        where some failed."""
+
+    @abstractmethod
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         """What runs: (operator, device, steps whose work it does), in order."""
 

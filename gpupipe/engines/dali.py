@@ -11,15 +11,19 @@ How it runs, and in which order it stops:
    What fails before the graph, being missing or no image, costs the same.
 5. The plans go on over the end of an epoch. Closing the generator stops the source and drops what is in flight.
 6. At the end of the process engines close before DALI's own exit handler, which is registered earlier, takes the pipelines down.
+7. A forked child has none of DALI's threads, and a pipeline's destructor would wait for them: what is garbage there is left alone.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 from weakref import ref
 
@@ -38,6 +42,7 @@ from gpupipe.errors import EngineError, counted
 from gpupipe.sampler import Plan
 
 Outcome = torch.Tensor | RuntimeError
+os.register_at_fork(after_in_child=gc.freeze)
 _EPOCHS_BETWEEN_TRIMS = 8
 """Faulting the memory in again costs 2 % of an epoch of 5,000 small images, so it is not given back after each."""
 
@@ -95,7 +100,8 @@ class DaliEngine(Engine):
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], ["image"], auto_reset=False, prepare_first_batch=False)
         self._fresh = True
         self._epochs = 0
-        self._at_exit = partial(_close, ref(self))
+        self._take: Callable[[], Any] = self._tensor
+        self._at_exit = partial(_close, ref(self), os.getpid())
         atexit.register(self._at_exit)
 
     @classmethod
@@ -144,6 +150,7 @@ class DaliEngine(Engine):
         atexit.unregister(self._at_exit)
         if self._iterator is not None:
             self._stop()
+            del self._source.reader  # or it would wait for a garbage collection, since DALI's operators hold the source and one another
             self._iterator = self._graph = self._source = None  # type: ignore[assignment]  # a closed engine has none
 
     # --- running
@@ -166,7 +173,7 @@ class DaliEngine(Engine):
         flight = self._source.flight
         outcome: Outcome | None = None
         try:
-            outcome = next(self._iterator)[0]["image"]
+            outcome = self._take()
         except StopIteration:
             pass
         except RuntimeError as e:
@@ -178,6 +185,20 @@ class DaliEngine(Engine):
             self._ready.append((flight.popleft().plan, outcome))
         return bool(self._ready)
 
+    def _tensor(self) -> torch.Tensor:
+        found: torch.Tensor = next(self._iterator)[0]["image"]
+        return found
+
+    def _release(self) -> Any:
+        """The next batch, which stays DALI's, so that its images may differ in size."""
+        pipe = self._graph.pipe
+        if pipe.empty():
+            pipe.schedule_run()
+        made = pipe.share_outputs()
+        pipe.release_outputs()
+        pipe.schedule_run()
+        return made
+
     def _flush(self) -> list[tuple[Plan, Outcome]]:
         """Take no more plans, and collect what is in flight."""
         self._source.reader.end()
@@ -186,6 +207,24 @@ class DaliEngine(Engine):
     def _stop(self) -> None:
         if not self._fresh and self._iterator is not None:
             self._flush()
+
+    # --- work of which nothing is delivered
+
+    def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        reader = self._source.reader
+        for beginning in plans:
+            reader.start(chain([beginning], plans))
+            yield from (len(read.plan.ids) * (read.error is None) for read in reader)
+
+    def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        self._take = self._release
+        try:
+            for beginning in plans:
+                for plan, outcome in self._run(chain([beginning], plans)):
+                    yield 0 if isinstance(outcome, RuntimeError) else len(plan.ids)
+        finally:
+            self._stop()
+            self._take = self._tensor
 
     # --- delivering
 
@@ -257,8 +296,8 @@ class DaliEngine(Engine):
         return failed or [(p, o) for p, o in rest if isinstance(o, torch.Tensor)]
 
 
-def _close(engine: ref[DaliEngine]) -> None:
+def _close(engine: ref[DaliEngine], process: int) -> None:
     """At the end of the process, before DALI takes its pipelines down under an iteration that is still open."""
     alive = engine()
-    if alive is not None:
+    if alive is not None and os.getpid() == process:
         alive.close()

@@ -20,6 +20,7 @@ from nvidia.dali import Pipeline, fn, types
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.base import Job
 from gpupipe.sampler import Plan
+from gpupipe.source import Index
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,28 @@ class Read:
     error: RuntimeError | None = None
 
 
+class _Paths:
+    """What DALI calls for the paths of the next plan; `flight` are the plans that are taken and not read. It does not hold the pipeline,
+    which holds it: or both would have to wait for a garbage collection."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self.plans: Iterator[Plan] = iter(())
+        self.flight: deque[Plan] = deque()
+
+    def __call__(self) -> NDArray[np.uint8]:
+        """Raises StopIteration, which DALI takes for the end, where no plan is left."""
+        plan = next(self.plans)
+        self.flight.append(plan)
+        return self._index.encoded_paths(plan.ids)
+
+
 class Reader:
     """An iterator of Read, in the order of the plans; iteration ends where the plans do."""
 
     def __init__(self, job: Job, exif: bool) -> None:
         """exif: whether sizes are those of images that were turned as their EXIF tag says."""
-        self._index = job.index
-        self._plans: Iterator[Plan] = iter(())
-        self._flight: deque[Plan] = deque()
+        self._paths = _Paths(job.index)
         self._fresh = True
         self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
         with self._pipe:
@@ -49,7 +64,7 @@ class Reader:
 
     def start(self, plans: Iterable[Plan]) -> None:
         """Begin anew, behind the end of an iteration, and read the first."""
-        self._plans = iter(plans)
+        self._paths.plans = iter(plans)
         if not self._fresh:
             self._pipe.reset()
         self._fresh = False
@@ -57,7 +72,10 @@ class Reader:
 
     def end(self) -> None:
         """Take no more plans; the one that was taken still comes."""
-        self._plans = iter(())
+        self._paths.plans = iter(())
+
+    def __iter__(self) -> Reader:
+        return self
 
     def __next__(self) -> Read:
         """One that was read; the next is then being read."""
@@ -68,9 +86,4 @@ class Reader:
         except RuntimeError as e:
             error = e
         self._pipe.schedule_run()
-        return Read(self._flight.popleft(), data, size, error)
-
-    def _paths(self) -> NDArray[np.uint8]:
-        plan = next(self._plans)
-        self._flight.append(plan)
-        return self._index.encoded_paths(plan.ids)
+        return Read(self._paths.flight.popleft(), data, size, error)

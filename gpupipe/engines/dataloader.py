@@ -27,6 +27,7 @@ from gpupipe.engines.quarantine import Quarantine, reason
 from gpupipe.engines.torch_samples import Made, Samples, Work
 from gpupipe.errors import EngineError, counted
 from gpupipe.sampler import Plan
+from gpupipe.step import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,12 +61,12 @@ class DataLoaderEngine(Engine):
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         torch_lowering(job)
-        workers = _workers(job)
-        self.crew = counted(workers, "worker")
+        self._workers = _workers(job)
+        self.crew = counted(self._workers, "worker")
         self._job = job
         self._quarantine = Quarantine(job)
         self._works = _Works(job)
-        self._loader: DataLoader[Made] | None = _data_loader(job, self._works, workers, device_id is not None)
+        self._loader: DataLoader[Made] | None = _data_loader(job, self._works, self._workers, device_id is not None)
         self._made: Iterator[Made] = iter(())
 
     @classmethod
@@ -101,6 +102,22 @@ class DataLoaderEngine(Engine):
             self._made = iter(())
         if self._quarantine.refusal is not None:
             raise self._quarantine.refusal
+
+    def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        yield from self._done(plans, [])
+
+    def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        yield from self._done(plans, [entry.step for entry in self._job.pipeline.entries])
+
+    def _done(self, plans: Iterator[Plan], steps: list[Step]) -> Generator[int, None, None]:
+        self._works.start(plans)
+        with _without_torchs_warning():
+            self._made = iter(_data_loader(self._job, self._works, self._workers, False, Samples(steps, **_forms(self._job), deliver=False)))
+        try:
+            while (made := self._next()) is not None:
+                yield len(self._works.flight.popleft().ids) - len(made.failed)
+        finally:
+            self._made = iter(())
 
     def close(self) -> None:
         self._made, self._loader = iter(()), None
@@ -139,16 +156,16 @@ def _workers(job: Job) -> int:
     return workers
 
 
-def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool) -> DataLoader[Made]:
+def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool, samples: Samples | None = None) -> DataLoader[Made]:
+    """samples: what workers do; by default the whole job."""
     options = job.loader
     kept: dict[str, Any] = {}
     if workers:
-        kept = {"persistent_workers": options.persistent_workers, "prefetch_factor": options.prefetch}
+        kept = {"persistent_workers": options.persistent_workers and samples is None, "prefetch_factor": options.prefetch}
         kept["multiprocessing_context"] = options.multiprocessing_context
-    steps = [entry.step for entry in job.pipeline.entries]
     with _without_torchs_warning():
         return DataLoader(
-            Samples(steps, options.decoder, options.dtype, options.memory_format),
+            samples or Samples([entry.step for entry in job.pipeline.entries], **_forms(job)),
             batch_size=None,
             sampler=works,
             num_workers=workers,
@@ -156,6 +173,10 @@ def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool) -> DataLoa
             collate_fn=_as_it_is,
             **kept,
         )
+
+
+def _forms(job: Job) -> dict[str, Any]:
+    return {"decoder": job.loader.decoder, "dtype": job.loader.dtype, "memory_format": job.loader.memory_format}
 
 
 @contextmanager

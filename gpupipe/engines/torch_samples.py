@@ -42,9 +42,10 @@ class Made:
 
 
 class Samples(Dataset[Made]):
-    """A map-style data set whose indices are batches of work."""
+    """A map-style data set whose indices are batches of work. deliver: whether what is made is also returned."""
 
-    def __init__(self, steps: Sequence[Step], decoder: Decoder, dtype: str | None, memory_format: str) -> None:
+    def __init__(self, steps: Sequence[Step], decoder: Decoder, dtype: str | None, memory_format: str, deliver: bool = True) -> None:
+        self._deliver = deliver
         self._steps, self._decoder, self._channels_last = list(steps), decoder, memory_format == "channels_last"
         self._dtype = getattr(torch, dtype) if dtype else None
 
@@ -55,6 +56,8 @@ class Samples(Dataset[Made]):
                 images.append(self._image(path, [{n: v[place] for n, v in p.items()} for p in work.parameters]))
             except (OSError, RuntimeError, ValueError) as e:
                 made.failed.append((place, _said(e)))
+        if not self._deliver:
+            return made
         made.shapes = [tuple(i.shape[:2] if self._channels_last else i.shape[1:]) for i in images]
         if len(set(made.shapes)) == 1:
             batch = default_collate(images)
@@ -62,6 +65,8 @@ class Samples(Dataset[Made]):
         return made
 
     def _image(self, path: str, parameters: list[dict[str, Any]]) -> Tensor:
+        if not self._steps:
+            return _bytes(path)
         first, *rest = self._steps
         image = _with_pil(path, first) if self._decoder == "pil" else first.torch(_bytes(path), parameters[0])
         for step, p in zip(rest, parameters[1:], strict=True):

@@ -210,6 +210,7 @@ def python(code: str, folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -233,3 +234,33 @@ print(CliRunner().invoke(main, ["run", "config.yaml", "engine=dali"]).output)
     assert "dataloader (DALI is not installed) on cpu, 1 worker, batches of 16" in said
     assert "random_affine.torch" in said
     assert "NVIDIA DALI is not installed" in said
+
+
+def test_workers_forked_beside_dali_do_not_wait_for_its_threads(faces: Path, epochs: list[list[dict[str, torch.Tensor]]]) -> None:
+    """Pipelines of which one runs, one is garbage and one is closed: a worker that collected them would hang in DALI's destructor."""
+    code = f"""
+import gc
+import gpupipe
+from torch.utils.data import DataLoader, Dataset
+
+class Collects(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i):
+        gc.collect()
+        return i
+
+gc.disable()
+config = {{"data": {{"source": "folder", "root": {str(faces)!r}}}, "pipeline": ["decode"]}}
+dropped, closed, running = (gpupipe.load(config, batch_size=16, device="cpu", engine="dali") for _ in range(3))
+streams = [iter(loader) for loader in (dropped, closed, running)]
+for stream in streams:
+    next(stream)
+closed.close()
+dropped.itself = dropped
+del dropped, closed, streams[:2]
+print(sum(DataLoader(Collects(), num_workers=2)).item())
+with gpupipe.load(config, batch_size=16, engine="dataloader", workers=2, device="cpu") as loader:
+    print(sum(len(b["label"]) for b in loader))
+print(len(list(streams[0])))
+"""
+    assert python(code, faces).split() == ["6", str(sum(len(b["id"]) for b in epochs[0])), str(len(epochs[0]) - 1)]
