@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpupipe.screen import Screen, console, leave_interrupted
+from gpupipe.screen import Screen, console, core_numbers, leave_interrupted, read
 
 if TYPE_CHECKING:
     from gpupipe.bench.compare import Comparison
@@ -61,8 +60,8 @@ def compare(**options: Any) -> None:
     name, overrides = given.config or _default(), given.overrides
     if "=" in name:
         name, overrides = _default(), (name, *overrides)
-    checked, index = _read(name, overrides)
-    cores = _core_numbers(given.core_count)
+    checked, index = read(name, overrides)
+    cores = core_numbers(given.core_count)
     workers = _worker_counts(given.cpu_workers, len(cores))
     agreements = _agreements(checked, index, _SAMPLES, given.max_diff) if _has_dali() else []
     comparison = _compared(given, name, overrides, checked, workers, cores)
@@ -80,21 +79,13 @@ def compare(**options: Any) -> None:
 @click.option("--max-diff", type=click.FloatRange(0), help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: 0.5]")
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
     """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws, step by step."""
-    checked, index = _read(config, overrides)
+    checked, index = read(config, overrides)
     if not all(a.holds for a in _agreements(checked, index, samples, max_diff)):
         sys.exit(1)
 
 
 def _default() -> str:
     return "configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw"
-
-
-def _read(name: str, overrides: tuple[str, ...]) -> tuple[Config, Index]:
-    from gpupipe import config as configs
-
-    checked = configs.read(name, overrides)
-    with Screen(False) as screen:
-        return checked, checked.source.index(screen.progress)
 
 
 def _compared(given: _Options, name: str, overrides: tuple[str, ...], checked: Config, workers: list[int], cores: tuple[int, ...]) -> Comparison:
@@ -106,7 +97,7 @@ def _compared(given: _Options, name: str, overrides: tuple[str, ...], checked: C
     batches, warm_up, repeats = (15, 3, 3) if given.quick else (100, 10, 5)
     contest = Contest(name, overrides, {}, cores, given.batches or batches, warm_up, given.cold)
     with Screen(False) as screen:
-        comparing.run(comparison, contest, given.repeats or repeats, screen.count)
+        comparing.run(comparison, contest, given.repeats or repeats, screen.counter("compare"))
     return comparison
 
 
@@ -157,14 +148,6 @@ def _worker_counts(text: str, cores: int) -> list[int]:
     if max(counts) > cores:
         click.echo(f"gpupipe: warning: {max(counts)} workers share {cores} core{'s' * (cores != 1)}, and will take turns", err=True)
     return list(dict.fromkeys(counts))
-
-
-def _core_numbers(count: int | None) -> tuple[int, ...]:
-    """The first cores of those that this process may use."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    if count is not None and count > len(allowed):
-        raise click.BadParameter(f"{count}, but this process may use {len(allowed)}", param_hint="--cores")
-    return tuple(allowed[:count])
 
 
 def _gpus() -> int:

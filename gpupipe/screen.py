@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from gpupipe.config import Config
     from gpupipe.loader import Loader
+    from gpupipe.source import Index
 
 _INTERRUPTED = 130
 _PIPED_WIDTH = 120
@@ -62,11 +64,15 @@ class Screen:
         self._said = what
         self._advance(what, done, total, f"{done:,}" if done else "")
 
-    def count(self, what: str, done: int, total: int) -> None:
-        """Something of which there are a few: a line for each where nobody watches the bar."""
-        if what and not self._console.is_terminal:
-            click.echo(what, err=True)
-        self._advance("compare", done, total, what)
+    def counter(self, name: str) -> Callable[[str, int, int], None]:
+        """For something of which there are a few: a line for each where nobody watches the bar."""
+
+        def count(what: str, done: int, total: int) -> None:
+            if what and not self._console.is_terminal:
+                click.echo(what, err=True)
+            self._advance(name, done, total, what)
+
+        return count
 
     def tick(self, name: str, images: int, total: int) -> None:
         """Measuring: the bar with the rate of the pass."""
@@ -88,6 +94,23 @@ class Screen:
         self._progress.stop()
         click.echo(line)
         self._progress.start()
+
+
+def read(name: str, overrides: tuple[str, ...]) -> tuple[Config, Index]:
+    """The config, and its samples. Raises what load() raises."""
+    from gpupipe import config as configs
+
+    checked = configs.read(name, overrides)
+    with Screen(False) as screen:
+        return checked, checked.source.index(screen.progress)
+
+
+def core_numbers(count: int | None) -> tuple[int, ...]:
+    """The first cores of those that this process may use, all by default."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if count is not None and count > len(allowed):
+        raise click.BadParameter(f"{count}, but this process may use {len(allowed)}", param_hint="--cores")
+    return tuple(allowed[:count])
 
 
 def console() -> Any:

@@ -23,6 +23,7 @@ from gpupipe.engines.base import has_torch_lowering
 from gpupipe.errors import EngineError
 
 SCHEMA = "gpupipe-compare-1"
+_QUIET = 0.15
 
 Tick = Callable[[str, int, int], None]
 """Called before each contest: what comes, contests done, contests in all."""
@@ -137,16 +138,25 @@ def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> N
         for number in range(total):
             result = comparison.results[number % len(comparison.results)]
             tick(f"round {number // len(comparison.results) + 1} of {repeats}: {result.side.name}", number, total)
-            result.outcomes.append(_contest(result.side, contest))
+            result.outcomes.append(contest_of(result.side, contest))
         tick("", total, total)
     except KeyboardInterrupt:
         comparison.interrupted = True
     note = next((o.note for r in comparison.measured for o in r.outcomes if o.note), "")
     if note:
         comparison.notes.insert(0, note)
+    comparison.notes += disturbance(max((o.others for r in comparison.measured for o in r.outcomes), default=0.0))
 
 
-def _contest(side: Side, contest: Contest) -> Outcome:
+def disturbance(cores: float) -> list[str]:
+    """What to say of the most cores that other processes kept busy meanwhile: nothing where they left them alone."""
+    if cores < _QUIET:
+        return []
+    return [f"DISTURBED: other processes kept up to {cores:.1f} of these cores busy meanwhile: measure again with nothing beside it"]
+
+
+def contest_of(side: Side, contest: Contest) -> Outcome:
+    """What a side does in a fresh process. Raises EngineError where it fails."""
     given = asdict(contest) | {"changes": contest.changes | side.changes}
     command = [sys.executable, "-W", "ignore", "-m", "gpupipe.bench.contestant"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -36,7 +36,8 @@ class Contest:
 
 @dataclass
 class Outcome:
-    """What it did. Seconds of wall time; memory in bytes, of the process and its workers; gpu_utilisation: mean share of time, 0 to 1."""
+    """What it did. Seconds of wall time; memory in bytes, of the process and its workers; gpu_utilisation: mean share of time, 0 to 1.
+    others: cores that other processes kept busy meanwhile."""
 
     engine: str
     device: str
@@ -48,6 +49,7 @@ class Outcome:
     cpu_seconds: float
     peak_memory: int
     gpu_utilisation: float | None = None
+    others: float = 0.0
     note: str = ""
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -57,7 +59,7 @@ def run(contest: Contest) -> Outcome:
     import gpupipe.loader
     from gpupipe import config as configs
     from gpupipe.bench.gpu import Utilisation
-    from gpupipe.bench.machine import cpu_seconds, peak_memory
+    from gpupipe.bench.machine import Company, peak_memory
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, contest.cores)
@@ -71,13 +73,13 @@ def run(contest: Contest) -> Outcome:
         _take(stream, 1, loader)
         first = time.perf_counter() - started
         _take(stream, contest.warm_up, loader)
-        with Utilisation(loader.engine.device) as utilisation:
-            cpu, started = cpu_seconds(), time.perf_counter()
+        with Utilisation(loader.engine.device) as utilisation, Company() as company:
+            started = time.perf_counter()
             images = _take(stream, contest.batches, loader)
-            seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+            seconds = time.perf_counter() - started
         return Outcome(
-            loader.engine.name, loader.engine.device, loader.engine.crew, images, contest.batches, seconds, first, cpu, peak_memory(),
-            utilisation.mean, loader.index.note, {"root": loader.index.root, "images": len(loader.index), "pipeline": checked.pipeline.name,
+            loader.engine.name, loader.engine.device, loader.engine.crew, images, contest.batches, seconds, first, company.cpu_seconds, peak_memory(),
+            utilisation.mean, company.cores, loader.index.note, {"root": loader.index.root, "images": len(loader.index), "pipeline": checked.pipeline.name,
                                                   "batch_size": checked.loader.batch_size, "steps": [e.key for e in checked.pipeline.entries]},
         )  # fmt: skip
 
@@ -89,16 +91,14 @@ def _stream(loader: Loader) -> Any:
 
 def _take(stream: Any, count: int, loader: Loader) -> int:
     """Images in the next `count` batches, waited for on their device."""
-    images = sum(len(_image(next(stream))) for _ in range(count))
+    from gpupipe.bench.measure import image_of
+
+    images = sum(len(image_of(next(stream))) for _ in range(count))
     if loader.engine.device != "cpu":
         import torch
 
         torch.cuda.synchronize()
     return images
-
-
-def _image(batch: Any) -> Any:
-    return batch[0] if isinstance(batch, tuple) else batch["image"]
 
 
 def _forget(index: Any) -> None:

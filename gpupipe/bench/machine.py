@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import time
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import active_children
@@ -64,6 +65,31 @@ def cpu_seconds() -> float:
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     live = sum(_ticks(child.pid) for child in active_children()) / os.sysconf("SC_CLK_TCK")
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + live
+
+
+class Company:
+    """A context: `cores` is then how many of this process's cores other processes kept busy meanwhile (0 where that cannot be told),
+    and `cpu_seconds` what this process and its children took."""
+
+    def __enter__(self) -> Company:
+        self.cores = 0.0
+        self._started, self.cpu_seconds, self._all = time.perf_counter(), cpu_seconds(), _all_cpu_seconds()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cpu_seconds = cpu_seconds() - self.cpu_seconds
+        everyone = _all_cpu_seconds() - self._all
+        self.cores = max(0.0, everyone - self.cpu_seconds) / (time.perf_counter() - self._started)
+
+
+def _all_cpu_seconds() -> float:
+    """CPU time that the cores of this process have spent on anything (user, nice, system, interrupts, and stolen by the host)."""
+    try:
+        lines = [line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return 0.0
+    mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
+    return sum(sum(map(int, fields[1:4] + fields[6:9])) for fields in lines if fields[0] in mine) / os.sysconf("SC_CLK_TCK")
 
 
 def _ticks(pid: int | None) -> int:

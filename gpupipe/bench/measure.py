@@ -119,7 +119,7 @@ class Meter:
             if number == 0:
                 self.result.first_batch_seconds = time.perf_counter() - started
                 look(self._loader, batch)
-            images += len(_image(batch))
+            images += len(image_of(batch))
             self._tick("warm-up", images, limit * self._loader.config.loader.batch_size)
 
     def run(self, name: str, batches: int) -> None:
@@ -129,7 +129,7 @@ class Meter:
         cpu, started = cpu_seconds(), time.perf_counter()
         try:
             for batch in self._batches(batches):
-                images += len(_image(batch))
+                images += len(image_of(batch))
                 delivered += 1
                 self._tick(name, images, total)
             self._synchronise()
@@ -168,7 +168,8 @@ class Meter:
             torch.cuda.synchronize()
 
 
-def _image(batch: Any) -> Any:
+def image_of(batch: Any) -> Any:
+    """The images of a batch, dict or tuple."""
     return batch[0] if isinstance(batch, tuple) else batch["image"]
 
 

@@ -35,7 +35,7 @@ _ROUNDING = 1e-3
 class Agreement:
     """Between DALI on `device` and the torch lowering after all steps up to `step`, over all samples; differences in levels, PSNR in dB.
 
-    largest: of `limit`, whether it is on the largest difference (of one pixel) or on the mean.
+    largest: of `limit`, whether it is on the largest difference (of one pixel) or on the mean. images: those that both could read.
     """
 
     device: str
@@ -45,6 +45,7 @@ class Agreement:
     psnr: float
     limit: float
     largest: bool
+    images: int
 
     @property
     def holds(self) -> bool:
@@ -108,14 +109,15 @@ def _agreement(
     limit = MOST if largest else MEAN if max_diff is None else max_diff
     pairs = [(a.double(), b.double()) for (_, a), (_, b) in _paired(expected, made)]
     if not pairs or any(a.shape != b.shape for a, b in pairs):
-        return Agreement(device, entries[-1].key, math.inf, math.inf, 0.0, limit, largest)
+        return Agreement(device, entries[-1].key, math.inf, math.inf, 0.0, limit, largest, len(pairs))
     whole = entries[-1].made.dtype == "uint8"
     unit = 1.0 if whole else max(1e-12, float(max(a.max() for a, _ in pairs) - min(a.min() for a, _ in pairs))) / _LEVELS
     differences = [(a - b).abs() / unit for a, b in pairs]
     pixels = sum(d.numel() for d in differences)
     square = sum(float((d**2).sum()) for d in differences) / pixels
     psnr = math.inf if square == 0 else 10 * math.log10(_LEVELS**2 / square)
-    return Agreement(device, entries[-1].key, sum(float(d.sum()) for d in differences) / pixels, max(float(d.max()) for d in differences), psnr, limit, largest)
+    mean, most = sum(float(d.sum()) for d in differences) / pixels, max(float(d.max()) for d in differences)
+    return Agreement(device, entries[-1].key, mean, most, psnr, limit, largest, len(pairs))
 
 
 def _paired(expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]]) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,10 @@ from rich.table import Table
 from gpupipe.bench.compare import Comparison, Result
 from gpupipe.bench.measure import Measurement, what_runs
 from gpupipe.bench.parity import Agreement
+from gpupipe.bench.profile import Profile
+from gpupipe.bench.statistics import ratio
+from gpupipe.bench.training import Training
+from gpupipe.bench.tune import Tuned
 from gpupipe.loader import Loader
 from gpupipe.pipeline import Pipeline
 from gpupipe.step import Spec
@@ -93,13 +98,66 @@ def _percent(shares: list[float]) -> str:
     return f"{sum(shares) / len(shares):.0%}" if shares else "-"
 
 
-def agreements(found: Iterable[Agreement]) -> Table:
+def agreements(found: list[Agreement]) -> Table:
     """The table of `gpupipe parity`."""
-    table = _table("DALI against torchvision, in levels of 255", "up to", "DALI on", "mean", "largest", "PSNR", "limit", "")
+    table = _table(
+        f"DALI against torchvision, in levels of 255, over {min((a.images for a in found), default=0):,} images",
+        "up to",
+        "DALI on",
+        "mean",
+        "largest",
+        "PSNR",
+        "limit",
+        "",
+    )
     for a in found:
         limit = f"{'largest' if a.largest else 'mean'} {a.limit:g}"
         psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"
         table.add_row(a.step, a.device, f"{a.mean:.3f}", f"{a.most:.1f}", psnr, limit, "[green]holds[/]" if a.holds else "[bold red]FAILS[/]")
+    return table
+
+
+def profile_headline(profile: Profile) -> str:
+    """One line: what was profiled."""
+    what = profile.what
+    note = f" ({what['note']})" if what["note"] else ""
+    return f"{what['config']}{note}: pipeline {what['pipeline']}, {what['engine']} on {what['device']}, {what['crew']}, batches of {what['batch_size']}"
+
+
+def profiled(profile: Profile) -> Table:
+    """The table of `gpupipe profile`."""
+    table = _table("", "up to", "images/s", "this costs, us a sample", "CPU, us a sample", "share of the time")
+    whole = statistics.median(profile.whole.seconds)
+    for stage, before in profile.pairs:
+        costs, cpu = stage.costs(before), statistics.median(stage.cpu_costs(before))
+        spread = f" ± {1e6 * statistics.stdev(costs):,.0f}" if len(costs) > 1 else ""
+        cost = statistics.median(costs)
+        table.add_row(stage.name, f"{stage.rate:,.0f}", f"{1e6 * cost:,.0f}{spread}", f"{1e6 * cpu:,.0f}", f"{cost / whole:.0%}")
+    if any(statistics.median(s.costs(b)) < -0.01 * whole for s, b in profile.pairs):
+        table.caption, table.caption_justify = "Less than 0: with it, the steps before have less to do, or are done together with it.", "left"
+    return table
+
+
+def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
+    """How much of training waits for data, or, without a training step, how fast a loop could be at most."""
+    if found is None:
+        yield f"A loop over batches that are kept: {ceiling or 0:,.0f} images/s. --step-ms or --model tells how much of a training step is waiting."
+        return
+    fed, kept = statistics.fmean(found.fed), statistics.fmean(found.replayed)
+    waiting = found.waiting
+    sure = f" ({waiting.low:.0%} to {waiting.high:.0%}, with 95 % confidence)" if waiting.low is not None and waiting.high is not None else ""
+    yield f"Training ({found.what}): {fed:,.0f} images/s; on kept batches, without loading, {kept:,.0f}."
+    yield f"Waiting for data: {max(0.0, waiting.value):.0%} of step time{sure}."
+
+
+def trials(found: Tuned) -> Table:
+    """What `gpupipe tune` tried."""
+    table = _table("", "tried", "images/s, each round", "times the first")
+    for holder, *rivals in found.trials:
+        for result in (holder, *rivals):
+            times = "1" if result is holder else f"{ratio(result.rates, holder.rates).value:.2f}"
+            table.add_row(result.side.name, ", ".join(f"{r:,.0f}" for r in result.rates), times)
+        table.add_section()
     return table
 
 

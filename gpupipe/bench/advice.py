@@ -1,0 +1,73 @@
+"""Which resource limits a loader, read off its profile, and what to change."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpupipe.bench.profile import DELIVER, READ, Profile, Stage
+from gpupipe.bench.training import Training
+from gpupipe.errors import counted
+
+_BUSY = 0.85
+_NEAR = 1.25
+_HARDLY = 0.05
+_HINTS = {
+    "decode": "store images nearer to the size that is trained on, or decode on a GPU (loader.device)",
+    "resize": "store images nearer to the size that is trained on",
+    "random_resized_crop": "store images nearer to the size that is trained on",
+    "random_affine": "interpolation: nearest costs less than bilinear",
+    "random_rotation": "interpolation: nearest costs less than bilinear",
+    "to_dtype": "leave it out with normalize, and do both on the GPU: a batch of uint8 is a quarter of one of float32",
+    "normalize": "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter of one of float32",
+    DELIVER: "make what is delivered smaller: loader.dtype=float16, or uint8 without to_dtype and normalize",
+    READ: "a faster disk, or the files in memory",
+}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What limits: "training", "GPU", "CPU", "storage" or "waiting". said: how that is known, and what to do."""
+
+    resource: str
+    said: tuple[str, ...]
+
+
+def limit(profile: Profile, threads: int, training: Training | None = None) -> Limit:
+    """The resource that limits. threads: of the loader, or its workers."""
+    if training and training.waiting.value < _HARDLY:
+        return Limit("training", ("Training limits, not the loader: a faster loader would change nothing.",))
+    if profile.gpu_utilisation is not None and profile.gpu_utilisation >= _BUSY:
+        return Limit("GPU", (f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with decoding and steps.", *_costliest(profile)))
+    if profile.busy >= _BUSY:
+        return Limit("CPU", (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile)))
+    if (read := profile.stages[0]).rate < _NEAR * profile.whole.rate:
+        said = f"Storage limits: reading alone makes {read.rate:,.0f} images/s, and {_cores(profile)} {_busy(profile)}."
+        return Limit("storage", (said, f"To change that: {_HINTS[READ]}; more loader.prefetch hides waits, but no lack of throughput."))
+    said = f"Nothing is busy all the time: {_cores(profile)} {_busy(profile)}."
+    if threads < profile.cores:
+        kind = "workers" if profile.what["engine"] == "dataloader" else "threads"
+        return Limit("waiting", (said, f"To change that: loader.{kind}={profile.cores}, one for each core."))
+    return Limit("waiting", (said, "To change that: more loader.prefetch, or a larger batch; 'gpupipe tune' tries them."))
+
+
+def _cores(profile: Profile) -> str:
+    return "the core" if profile.cores == 1 else f"the {counted(profile.cores, 'core')}"
+
+
+def _busy(profile: Profile) -> str:
+    return f"{'is' if profile.cores == 1 else 'are'} busy {min(1.0, profile.busy):.0%} of the time"
+
+
+def _costliest(profile: Profile) -> Iterator[str]:
+    """Where most of the time goes, and what would change that."""
+    stage, share = max(((s, _cost(s, before) / _cost(profile.whole, None)) for s, before in profile.pairs), key=lambda found: found[1])
+    yield f"The most of it, {share:.0%}, goes to '{stage.name}'."
+    hint = next((said for name, said in _HINTS.items() if stage.name == name or stage.name.startswith(f"{name}_")), "")
+    more = "'gpupipe compare' tells what other engines make of the same work" if profile.what["device"] == "cpu" else "more of the work on the CPU"
+    yield f"To change that: {hint or 'do that step less often, or on smaller images'}; {'more cores; ' if profile.what['device'] == 'cpu' else ''}{more}."
+
+
+def _cost(stage: Stage, before: Stage | None) -> float:
+    return statistics.median(stage.costs(before))

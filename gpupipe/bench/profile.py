@@ -1,0 +1,159 @@
+"""Where the time of a loader goes: ever longer beginnings of its work, each timed alone, round after round.
+
+Reading alone, then reading and decoding, then with one step more each, and at last all of it with tensors handed over. What a step costs is
+the difference between two neighbours in the same round. It can be less than nothing: a crop lets the decoder make only its window.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from gpupipe.bench.gpu import Utilisation
+from gpupipe.bench.machine import Company, machine
+from gpupipe.bench.measure import image_of, what_runs
+from gpupipe.config import Config
+from gpupipe.engines.base import Engine
+from gpupipe.errors import EngineError
+from gpupipe.loader import Loader
+from gpupipe.source import Index
+
+SCHEMA = "gpupipe-profile-1"
+READ, DELIVER = "read", "to torch"
+_WARM_UP_BATCHES = 2
+_LEAST_BATCHES = 4
+"""For each thread or worker."""
+
+Tick = Callable[[str, int, int], None]
+"""Called before each measurement: what comes, measurements done, measurements in all."""
+
+
+@dataclass
+class Stage:
+    """The work up to and with `name`: wall and CPU seconds a sample, and the cores that other processes kept busy; a figure a round."""
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Samples a second, the median over rounds."""
+        return 1 / statistics.median(self.seconds)
+
+    def costs(self, before: Stage | None) -> list[float]:
+        """Seconds of wall time a sample that this stage adds to the one before it, a figure a round."""
+        return [a - b for a, b in zip(self.seconds, before.seconds, strict=True)] if before else self.seconds
+
+    def cpu_costs(self, before: Stage | None) -> list[float]:
+        """CPU seconds a sample, likewise."""
+        return [a - b for a, b in zip(self.cpu_seconds, before.cpu_seconds, strict=True)] if before else self.cpu_seconds
+
+
+@dataclass
+class Profile:
+    """All stages, and what ran. gpu_utilisation: of the whole work, 0 to 1."""
+
+    what: dict[str, Any]
+    cores: int
+    stages: list[Stage]
+    gpu_utilisation: float | None = None
+
+    @property
+    def whole(self) -> Stage:
+        return self.stages[-1]
+
+    @property
+    def pairs(self) -> Iterator[tuple[Stage, Stage | None]]:
+        """Each stage with the one before it."""
+        return zip(self.stages, [None, *self.stages[:-1]], strict=True)
+
+    @property
+    def busy(self) -> float:
+        """The share of the cores' time that the whole work takes, 0 to 1."""
+        return statistics.median(c / s for c, s in zip(self.whole.cpu_seconds, self.whole.seconds, strict=True)) / self.cores
+
+    @property
+    def disturbed(self) -> float:
+        """The most cores that other processes kept busy while something was timed."""
+        return max(o for s in self.stages for o in s.others)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, with where it was measured, as plain JSON."""
+        return {"schema": SCHEMA, "machine": machine(), **asdict(self)}
+
+
+def measure(config: Config, index: Index, cores: int, rounds: int, seconds: float, tick: Tick) -> Profile:
+    """Time every stage for `seconds`, `rounds` times. Raises what load() raises, EngineError where no sample of a stage can be made."""
+    parts = [READ, *(e.key for e in config.pipeline.entries), DELIVER]
+    with Loader(config, index) as loader:
+        found = Profile(what_runs(loader), cores, [Stage(name) for name in parts])
+    busy: list[float] = []
+    for number in range(rounds * len(parts)):
+        done = number % len(parts)
+        tick(f"round {number // len(parts) + 1} of {rounds}: up to {parts[done]}", number, rounds * len(parts))
+        utilisation = _time(found.stages[done], done, config, index, seconds)
+        if parts[done] == DELIVER and utilisation is not None:
+            busy.append(utilisation)
+    tick("", rounds * len(parts), rounds * len(parts))
+    found.gpu_utilisation = statistics.fmean(busy) if busy else None
+    return found
+
+
+def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
+    """Add a round to a stage; returns how busy the GPU was."""
+    whole = stage.name == DELIVER
+    with Loader(config if whole else _beginning(config, done), index) as loader:
+        counts: Generator[int, None, None] = _delivered(loader) if whole else _worked(loader, done)
+        for _ in range(_WARM_UP_BATCHES + config.loader.prefetch):
+            next(counts)
+        with Utilisation(loader.engine.device) as utilisation, Company() as company:
+            samples, elapsed = _samples(counts, seconds, _LEAST_BATCHES * int(loader.engine.crew.split()[0]), loader.engine)
+        counts.close()
+    if not samples:
+        raise EngineError(f"no sample gets through '{stage.name}': 'gpupipe run' tells why")
+    stage.seconds.append(elapsed / samples)
+    stage.cpu_seconds.append(company.cpu_seconds / samples)
+    stage.others.append(company.cores)
+    return utilisation.mean
+
+
+def _samples(counts: Iterator[int], seconds: float, batches: int, engine: Engine) -> tuple[int, float]:
+    """Samples in at least `seconds` and `batches`, and the seconds that they took."""
+    started, samples, taken = time.perf_counter(), 0, 0
+    while time.perf_counter() - started < seconds or taken < batches:
+        samples += next(counts)
+        taken += 1
+    _wait(engine)
+    return samples, time.perf_counter() - started
+
+
+def _beginning(config: Config, done: int) -> Config:
+    """The first `done` steps, in the layout in which the engine has them."""
+    from gpupipe.loader import import_engine
+
+    layout = "channels_last" if import_engine(config.loader.engine).name == "dali" else "contiguous"
+    loader = config.loader.model_copy(update={"memory_format": layout, "dtype": None})
+    return replace(config, pipeline=replace(config.pipeline, entries=config.pipeline.entries[: max(1, done)]), loader=loader)
+
+
+def _worked(loader: Loader, done: int) -> Generator[int, None, None]:
+    work = loader.engine.making if done else loader.engine.reading
+    return work(loader.sampler.endless())
+
+
+def _delivered(loader: Loader) -> Generator[int, None, None]:
+    while True:
+        for batch in loader:
+            yield len(image_of(batch))
+
+
+def _wait(engine: Engine) -> None:
+    if engine.device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()

@@ -1,0 +1,150 @@
+"""Which settings of a loader are the fastest on this machine: one setting after the other, then the best against the given ones.
+
+Every trial runs in a fresh process, and rivals take turns, as in a comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpupipe.bench.compare import Result, Side, contest_of
+from gpupipe.bench.contestant import Contest
+from gpupipe.bench.statistics import Ratio, ratio
+from gpupipe.config import LoaderConfig
+
+Tick = Callable[[str, int, int], None]
+"""Called before each trial: what is tried, seconds used, seconds in all."""
+
+_TRIAL_SECONDS = 1.5
+_LEAST_BATCHES = 4
+_ROUNDS = 2
+_LEAST_CONFIRMED = 3
+_WORTH = 1.01
+
+
+@dataclass
+class Tuned:
+    """What was found. changes: the best settings, as far as they differ from the given ones; gain: of them, over those.
+
+    trials: for each setting that was tried, first what it was set to, then its rivals. untried: settings for which there was no time.
+    """
+
+    given: Result
+    trials: list[list[Result]] = field(default_factory=list)
+    changes: dict[str, Any] = field(default_factory=dict)
+    best: Result | None = None
+    untried: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def gain(self) -> Ratio | None:
+        """None where nothing better was found."""
+        return ratio(self.best.rates, self.given.rates) if self.best and self.best.rates else None
+
+    @property
+    def disturbed(self) -> float:
+        """The most cores that other processes kept busy meanwhile."""
+        every = [self.given, *([self.best] if self.best else []), *(r for setting in self.trials for r in setting)]
+        return max((o.others for r in every for o in r.outcomes), default=0.0)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the best settings are faster beyond noise."""
+        return self.gain is not None and self.gain.certain and self.gain.value > 1
+
+
+def candidates(options: LoaderConfig, engine: str, gpu: bool, cores: int, keep: Iterable[str]) -> dict[str, list[Any]]:
+    """What to try, by name of the setting; what it is set to already is among them. The size of a batch comes last: it also changes training."""
+    around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
+    found: dict[str, list[Any]] = {"threads": around} if engine == "dali" else {"workers": [0, *around]}
+    found["prefetch"] = [1, 2, 4]
+    if engine == "dali" and gpu:
+        found["hw_decoder_load"] = [0.0, 0.65, 0.9, 1.0]
+    found["batch_size"] = sorted({max(1, options.batch_size // 2), options.batch_size, options.batch_size * 2})
+    return {name: values for name, values in found.items() if name not in set(keep)}
+
+
+class Tuner:
+    """Tries settings until `seconds` are used. Every method raises EngineError where a trial fails."""
+
+    def __init__(self, contest: Contest, options: LoaderConfig, cores: int, seconds: float, tick: Tick, confirmations: int = 10) -> None:
+        """confirmations: the most rounds of the best settings against the given ones."""
+        self._confirmations = confirmations
+        self._contest, self._options, self._cores, self._tick = contest, options, cores, tick
+        self._started, self._seconds = time.monotonic(), seconds
+        self._images = 0
+        self._costs: list[float] = []
+        self.found = Tuned(Result(Side("as given", {})))
+
+    def run(self, choices: dict[str, list[Any]]) -> Tuned:
+        """The search, and then the confirmation. Ctrl-C ends either, and keeps what was found."""
+        try:
+            self._measure_given()
+            for name, values in choices.items():
+                self._improve(name, values)
+            self._confirm()
+        except KeyboardInterrupt:
+            self.found.interrupted = True
+        return self.found
+
+    def _measure_given(self) -> None:
+        """A trial that finds out how many images a trial should have, and one that counts."""
+        size = self._options.batch_size
+        self._images = _LEAST_BATCHES * size
+        outcome = self._try(self.found.given)
+        self._images = math.ceil(max(self._images, _TRIAL_SECONDS * outcome.images / outcome.seconds))
+        self.found.given.outcomes.clear()
+        self._try(self.found.given)
+
+    def _improve(self, name: str, values: list[Any]) -> None:
+        """Set `name` to what is fastest, if that is faster than what it is set to."""
+        now = self._value(name)
+        rivals = [Result(Side(f"{name}={v}", self.found.changes | {name: v})) for v in values if v != now]
+        rounds = min(_ROUNDS, self._trials_left(2 * _LEAST_CONFIRMED) // (len(rivals) + 1))
+        if not rivals or not rounds:
+            self.found.untried += [name] if rivals else []
+            return
+        holder = Result(Side(f"{name}={now}", dict(self.found.changes)))
+        for _ in range(rounds):
+            for rival in (holder, *rivals):
+                self._try(rival)
+        self.found.trials.append([holder, *rivals])
+        best = max(rivals, key=lambda r: r.mean)
+        if ratio(best.rates, holder.rates).value > _WORTH:
+            self.found.changes = dict(best.side.changes)
+
+    def _confirm(self) -> None:
+        """The best against the given settings, in as many rounds as there is time for."""
+        if not self.found.changes:
+            return
+        self.found.best = Result(Side("best", self.found.changes))
+        self.found.given.outcomes.clear()
+        for number in range(self._confirmations):
+            if number >= _LEAST_CONFIRMED and self._trials_left(0) < 2:
+                break
+            self._try(self.found.given)
+            self._try(self.found.best)
+
+    def _value(self, name: str) -> Any:
+        value = self.found.changes.get(name, getattr(self._options, name))
+        return self._cores if value == "auto" else value
+
+    def _trials_left(self, reserved: int) -> int:
+        """How many more trials there is time for, with some kept in reserve."""
+        left = self._seconds - (time.monotonic() - self._started)
+        return max(0, int(left / statistics.median(self._costs)) - reserved)
+
+    def _try(self, result: Result) -> Any:
+        self._tick(result.side.name, int(min(self._seconds, time.monotonic() - self._started)), int(self._seconds))
+        size = result.side.changes.get("batch_size", self._options.batch_size)
+        batches = max(_LEAST_BATCHES, math.ceil(self._images / size))
+        began = time.monotonic()
+        outcome = contest_of(result.side, replace(self._contest, batches=batches))
+        self._costs.append(time.monotonic() - began)
+        result.outcomes.append(outcome)
+        return outcome

@@ -1,0 +1,144 @@
+"""gpupipe profile and gpupipe tune."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpupipe.screen import Screen, console, leave_interrupted, read
+
+if TYPE_CHECKING:
+    from gpupipe.bench.training import Training
+    from gpupipe.bench.tune import Tuned
+    from gpupipe.config import Config
+    from gpupipe.source import Index
+
+_json = click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write everything measured to this file.")
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="How often each part of the work is timed.")
+@click.option("--seconds", type=click.FloatRange(0.01), default=1.0, show_default=True, help="How long it is timed.")
+@click.option("--step-ms", type=click.FloatRange(0), help="Also train: with steps of so many milliseconds, in which the CPU has nothing to do.")
+@click.option("--model", help="Also train: a model of torchvision, such as resnet18, on the loader's device.")
+@_json
+def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float, step_ms: float | None, model: str | None, json_path: Path | None) -> None:
+    """Show where the time of CONFIG goes, step by step, what limits it, and what to change."""
+    from gpupipe.bench import advice, tables
+    from gpupipe.bench import profile as profiling
+    from gpupipe.bench.compare import disturbance
+    from gpupipe.devices import cores
+
+    if step_ms is not None and model:
+        raise click.UsageError("--step-ms and --model are two kinds of training step: give one")
+    checked, index = read(config, overrides)
+    with Screen(False) as screen:
+        found = profiling.measure(checked, index, cores(), rounds, seconds, screen.counter("profile"))
+        trained = _trained(checked, index, step_ms, model, rounds, seconds, screen)
+    ceiling = None if trained else _ceiling(checked, index, seconds)
+    click.echo(tables.profile_headline(found))
+    console().print(tables.profiled(found))
+    for line in tables.training(trained, ceiling):
+        click.echo(line)
+    crew = int(str(found.what["crew"]).split()[0])
+    verdict = advice.limit(found, crew, trained)
+    for sentence in (*verdict.said, *disturbance(found.disturbed)):
+        click.echo(sentence)
+    _write(json_path, found.as_json() | {"training": _training_json(trained), "replay_images_per_second": ceiling, "limit": verdict.resource})
+
+
+def _trained(checked: Config, index: Index, step_ms: float | None, model: str | None, rounds: int, seconds: float, screen: Screen) -> Training | None:
+    from gpupipe.bench import training
+
+    if model:
+        return training.measure(checked, index, model, training.model(model), rounds, seconds, screen.counter("training"))
+    if step_ms is not None:
+        return training.measure(checked, index, f"steps of {step_ms:g} ms", training.pause(step_ms), rounds, seconds, screen.counter("training"))
+    return None
+
+
+def _ceiling(checked: Config, index: Index, seconds: float) -> float:
+    from gpupipe.bench import training
+
+    return training.ceiling(checked, index, seconds)
+
+
+def _training_json(found: Training | None) -> Any:
+    from dataclasses import asdict
+
+    return found and asdict(found) | {"waiting": asdict(found.waiting)}
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--seconds", type=click.FloatRange(1), default=180.0, show_default=True, help="Time to use, about.")
+@click.option("--keep", multiple=True, metavar="SETTING", help="A setting not to change, such as batch_size. May be given several times.")
+@_json
+def tune(config: str, overrides: tuple[str, ...], seconds: float, keep: tuple[str, ...], json_path: Path | None) -> None:
+    """Search the fastest loader settings for CONFIG on this machine, and print the YAML to use."""
+    from gpupipe.bench import tables
+    from gpupipe.bench import tune as tuning
+    from gpupipe.bench.compare import disturbance
+    from gpupipe.bench.contestant import Contest
+    from gpupipe.devices import cores, resolve
+    from gpupipe.errors import did_you_mean
+    from gpupipe.loader import import_engine
+    from gpupipe.screen import core_numbers
+
+    checked, _ = read(config, overrides)
+    engine, gpu = import_engine(checked.loader.engine).name, resolve(checked.loader.device) is not None
+    known = tuning.candidates(checked.loader, engine, gpu, cores(), ())
+    for name in keep:
+        if name not in known:
+            raise click.BadParameter(f"'{name}' is not among what is tuned{did_you_mean(name, known)}", param_hint="--keep")
+    choices = tuning.candidates(checked.loader, engine, gpu, cores(), keep)
+    contest = Contest(config, overrides, {}, core_numbers(None), 0, 2, False)
+    with Screen(False) as screen:
+        found = tuning.Tuner(contest, checked.loader, cores(), seconds, screen.counter("tune")).run(choices)
+    if found.trials:
+        console().print(tables.trials(found))
+    for line in (*advised(found, checked), *disturbance(found.disturbed)):
+        click.echo(line)
+    _write(json_path, _tuned_json(found))
+    if found.interrupted:
+        leave_interrupted()
+
+
+def advised(found: Tuned, checked: Config) -> list[str]:
+    """What to use, and how sure it is."""
+    import yaml
+
+    tail = [f"not tried, for lack of time: {', '.join(found.untried)}; --seconds gives more"] if found.untried else []
+    gain = found.gain
+    if gain is None or gain.low is None or gain.high is None:
+        return ["Nothing that was tried is faster than the settings as they are.", *tail]
+    sure = f"{gain.value:.2f} times as many images a second as before ({gain.low:.2f} to {gain.high:.2f}, with 95 % confidence)"
+    if not found.certain:
+        return [f"Nothing that was tried is faster beyond doubt: keep the settings as they are. The best of them made {sure}.", *tail]
+    lines = [f"{sure}, with", "", *yaml.safe_dump({"loader": found.changes}, sort_keys=False).splitlines(), ""]
+    if "batch_size" in found.changes:
+        lines.append(f"batch_size also changes what a training step sees: --keep batch_size leaves it at {checked.loader.batch_size}.")
+    return lines + tail
+
+
+def _tuned_json(found: Tuned) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from gpupipe.bench.machine import machine
+
+    rates = [{"changes": r.side.changes, "images_per_second": r.rates} for setting in found.trials for r in setting]
+    confirmed = {"given": found.given.rates, "best": found.best.rates if found.best else []}
+    gain = found.gain and asdict(found.gain)
+    return {"schema": "gpupipe-tune-1", "machine": machine(), "changes": found.changes, "gain": gain, "certain": found.certain,
+            "confirmed": confirmed, "trials": rates, "untried": found.untried, "interrupted": found.interrupted}  # fmt: skip
+
+
+def _write(path: Path | None, found: dict[str, Any]) -> None:
+    if path:
+        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,135 @@
+"""gpupipe profile: what each part of the work costs, what limits, and how much of training is waiting."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe import config as configs
+from gpupipe.bench import advice, profile, training
+from gpupipe.bench.profile import Profile, Stage
+from gpupipe.bench.training import Training
+from gpupipe.devices import cores
+from gpupipe.errors import EngineError, SampleError
+
+CROPPED = ["decode", {"center_crop": {"size": 32}}, {"to_dtype": {"dtype": "float32", "scale": True}}]
+COUNTS = {"batch_size": 16, "device": "cpu", "workers": 1}
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+def measured(root: Path, steps: Any = "affine", rounds: int = 1, seconds: float = 0.05, **options: Any) -> Profile:
+    checked = configs.read({"data": {"source": "folder", "root": root}, "pipeline": steps}, **COUNTS | options)
+    return profile.measure(checked, checked.source.index(), cores(), rounds, seconds, quiet)
+
+
+@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+def test_every_part_is_timed_in_every_round(faces: Path, engine: str) -> None:
+    found = measured(faces, rounds=2, engine=engine)
+    assert [s.name for s in found.stages] == ["read", "decode", "random_affine", "to_dtype", "to torch"]
+    assert all(len(s.seconds) == len(s.cpu_seconds) == len(s.others) == 2 and min(s.seconds) > 0 for s in found.stages)
+    assert found.stages[0].rate > found.stages[1].rate, "reading a cached file costs far less than decoding it"
+    assert found.what["engine"] == engine
+
+
+def test_images_of_different_sizes_need_no_step_that_makes_them_equal_until_they_are_delivered(photos: Path) -> None:
+    found = measured(photos, ["decode", {"random_resized_crop": {"size": 64}}])
+    assert [s.name for s in found.stages] == ["read", "decode", "random_resized_crop", "to torch"]
+
+
+def test_a_sample_that_cannot_be_decoded_is_left_out(faces: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number, face in enumerate(sorted(faces.glob("*/*.jpg"))[:20]):
+        (tmp_path / "a" / f"{number:02}.jpg").write_bytes(face.read_bytes() if number % 10 else b"no image")
+    for engine in ("dali", "dataloader"):
+        found = measured(tmp_path, engine=engine, on_error="skip", max_bad=0.5, batch_size=8)
+        assert found.whole.rate > 0
+    with pytest.raises(SampleError, match=r"00\.jpg|10\.jpg"):
+        measured(tmp_path, on_error="raise", batch_size=8)
+
+
+def test_costs_are_differences_of_the_same_round() -> None:
+    before, after = Stage("decode", [1.0, 2.0], [1.0, 1.0]), Stage("flip", [1.5, 2.25], [1.25, 1.25])
+    assert after.costs(before) == [0.5, 0.25]
+    assert after.cpu_costs(before) == [0.25, 0.25]
+    assert before.costs(None) == [1.0, 2.0]
+
+
+def test_the_command_prints_the_table_what_limits_and_json(faces: Path, tmp_path: Path, cli: Any) -> None:
+    words = [f"data={{source: folder, root: {faces}}}", "batch_size=16", "device=cpu", "--rounds", "1", "--seconds", "0.1", "--step-ms", "20"]
+    done: subprocess.CompletedProcess[str] = cli(tmp_path, "profile", "lfw", *words, "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in ("read", "decode", "random_affine", "to_dtype", "to torch"))
+    assert "Waiting for data: " in done.stdout
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["schema"] == profile.SCHEMA
+    assert found["limit"] in ("training", "CPU", "storage", "waiting")
+    assert found["machine"]["cores"] == cores()
+    again = cli(tmp_path, "profile", "lfw", "--step-ms", "20", "--model", "resnet18")
+    assert again.returncode == 2
+    assert "give one" in again.stderr
+
+
+# --- training
+
+
+def trained(root: Path, step: Any, seconds: float = 0.4, **options: Any) -> Training:
+    checked = configs.read({"data": {"source": "folder", "root": root}, "pipeline": CROPPED}, **COUNTS | options)
+    return training.measure(checked, checked.source.index(), "test", step, 2, seconds, quiet)
+
+
+def test_a_long_step_waits_for_nothing_and_a_short_one_for_nearly_all(faces: Path) -> None:
+    assert trained(faces, training.pause(100), seconds=0.8).waiting.value < 0.15
+    assert trained(faces, training.pause(0)).waiting.value > 0.9
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple"])
+def test_a_model_trains(faces: Path, form: str) -> None:
+    found = trained(faces, training.model("squeezenet1_1"), seconds=0.1, format=form, batch_size=4)
+    assert len(found.fed) == len(found.replayed) == 2
+    assert min(found.fed + found.replayed) > 0
+
+
+def test_models_that_do_not_exist_or_do_not_fit(faces: Path) -> None:
+    with pytest.raises(EngineError, match="no classification model 'resnet81'; did you mean 'resnet18'"):
+        training.model("resnet81")
+    with pytest.raises(EngineError, match=r"squeezenet1_1 cannot take images of shape \(4, 1, 32, 32\)"):
+        checked = configs.read(
+            {"data": {"source": "folder", "root": faces}, "pipeline": [{"decode": {"mode": "gray"}}, *CROPPED[1:]]}, **COUNTS | {"batch_size": 4}
+        )
+        training.measure(checked, checked.source.index(), "", training.model("squeezenet1_1"), 1, 0.01, quiet)
+
+
+# --- what limits
+
+
+def profiled(read: float, decode: float, whole: float, busy: float, gpu: float | None = None, device: str = "cpu") -> Profile:
+    """Rates in images a second; busy: the share of 4 cores."""
+    stages = [Stage(n, [1 / r], [busy * 4 / r], [0.0]) for n, r in (("read", read), ("decode", decode), ("to torch", whole))]
+    return Profile({"engine": "dali", "device": device, "crew": "4 threads"}, 4, stages, gpu)
+
+
+WAITS = Training("t", [50.0, 51.0], [100.0, 100.0])
+DOES_NOT = Training("t", [99.0, 98.0], [100.0, 100.0])
+
+
+@pytest.mark.parametrize(("found", "threads", "trained", "resource", "said"), [
+    (profiled(9000, 1000, 900, 0.95), 4, None, "CPU", "goes to 'decode'"),
+    (profiled(9000, 1000, 900, 0.95), 4, WAITS, "CPU", "decode on a GPU"),
+    (profiled(9000, 5000, 900, 0.95), 4, None, "CPU", "goes to 'to torch'"),
+    (profiled(9000, 1000, 900, 0.95), 4, DOES_NOT, "training", "would change nothing"),
+    (profiled(1000, 980, 950, 0.2), 4, None, "storage", "reading alone makes 1,000 images/s"),
+    (profiled(9000, 1000, 900, 0.3, 0.97, "gpu:0"), 4, None, "GPU", "busy 97% of the time"),
+    (profiled(9000, 1000, 900, 0.3), 2, None, "waiting", "loader.threads=4"),
+    (profiled(9000, 1000, 900, 0.3), 4, None, "waiting", "gpupipe tune"),
+])  # fmt: skip
+def test_what_limits(found: Profile, threads: int, trained: Training | None, resource: str, said: str) -> None:
+    verdict = advice.limit(found, threads, trained)
+    assert verdict.resource == resource
+    assert said in " ".join(verdict.said)

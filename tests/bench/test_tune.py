@@ -1,0 +1,106 @@
+"""gpupipe tune: what it tries, and that it finds what must be faster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpupipe import config as configs
+from gpupipe.bench.compare import Result, Side
+from gpupipe.bench.contestant import Contest, Outcome
+from gpupipe.bench.tune import Tuned, Tuner, candidates
+from gpupipe.cli_profile import advised
+from gpupipe.config import LoaderConfig
+from gpupipe.screen import core_numbers
+
+SLOW = '''
+import time
+from gpupipe.step import Step, decoded
+
+
+class Slow(Step):
+    """Waits, as a step does that asks another machine: more workers wait at the same time."""
+
+    def spec(self, given):
+        return decoded(given)
+
+    def torch(self, image, p):
+        time.sleep(0.02)
+        return image
+'''
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """A folder with a plugin that has the step `slow`."""
+    info = tmp_path / "slow-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpupipe.steps]\nslow = slow:Slow\n")
+    (tmp_path / "slow.py").write_text(SLOW)
+    return tmp_path
+
+
+def test_it_finds_that_more_workers_wait_at_the_same_time(faces: Path, slow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(slow), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(slow)
+    words = (f"data={{source: folder, root: {faces}}}", "pipeline=[decode, slow]", "engine=dataloader", "workers=0", "batch_size=8", "device=cpu")
+    checked = configs.read("lfw", words)
+    contest = Contest("lfw", words, {}, core_numbers(None), 0, 2, False)
+    found = Tuner(contest, checked.loader, 1, 300, lambda what, done, total: None, 3).run({"workers": [0, 3]})
+    assert found.changes == {"workers": 3}
+    assert found.certain
+    assert found.gain
+    assert found.gain.value > 1.3
+    assert [[r.side.name for r in setting] for setting in found.trials] == [["workers=0", "workers=3"]]
+    printed = advised(found, checked)
+    assert yaml.safe_load("\n".join(printed[printed.index("") :])) == {"loader": {"workers": 3}}
+
+
+def test_too_little_time_is_said(faces: Path, tmp_path: Path, cli: Any) -> None:
+    words = [f"data={{source: folder, root: {faces}}}", "device=cpu", "batch_size=8"]
+    done: subprocess.CompletedProcess[str] = cli(tmp_path, "tune", "lfw", *words, "--seconds", "1", "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    assert "Nothing that was tried is faster" in done.stdout
+    assert "not tried, for lack of time: threads, prefetch, batch_size" in done.stdout
+    assert json.loads((tmp_path / "out.json").read_text())["untried"] == ["threads", "prefetch", "batch_size"]
+
+
+def test_a_setting_that_is_not_tuned_is_a_usage_mistake(faces: Path, tmp_path: Path, cli: Any) -> None:
+    done = cli(tmp_path, "tune", "lfw", f"data={{source: folder, root: {faces}}}", "device=cpu", "--keep", "batch_sise")
+    assert done.returncode == 2
+    assert "'batch_sise' is not among what is tuned; did you mean 'batch_size'?" in done.stderr
+
+
+def test_what_is_tried() -> None:
+    options = LoaderConfig(batch_size=64)
+    assert candidates(options, "dali", False, 4, ()) == {"threads": [2, 4, 6], "prefetch": [1, 2, 4], "batch_size": [32, 64, 128]}
+    assert candidates(options, "dali", True, 4, ("batch_size",)).keys() == {"threads", "prefetch", "hw_decoder_load"}
+    assert candidates(options, "dataloader", True, 4, ("prefetch",)) == {"workers": [0, 2, 4, 6], "batch_size": [32, 64, 128]}
+    assert candidates(LoaderConfig(batch_size=1), "dali", False, 1, ()) == {"threads": [1, 2], "prefetch": [1, 2, 4], "batch_size": [1, 2]}
+
+
+def result(name: str, *rates: float) -> Result:
+    return Result(Side(name, {}), [Outcome("dali", "cpu", "2 threads", 1000, 10, 1000 / r, 0.1, 1.0, 1) for r in rates])
+
+
+@pytest.mark.parametrize(("given", "best", "certain"), [
+    ((100, 101, 99), (130, 131, 128), True),
+    ((100, 101, 99), (101, 99, 102), False),
+    ((130, 131, 128), (100, 101, 99), False),
+])  # fmt: skip
+def test_a_gain_must_be_beyond_noise(given: tuple[float, ...], best: tuple[float, ...], certain: bool) -> None:
+    assert Tuned(result("as given", *given), best=result("best", *best)).certain is certain
+
+
+def test_a_gain_is_of_paired_rounds() -> None:
+    """Ctrl-C between the two of a round leaves the first alone."""
+    found = Tuned(result("as given", 100, 200, 400, 50), best=result("best", 200, 400, 800))
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(2)
