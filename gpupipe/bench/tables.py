@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -11,10 +11,13 @@ from rich.table import Table
 from gpupipe.bench.compare import Comparison, Result
 from gpupipe.bench.measure import Measurement, what_runs
 from gpupipe.bench.parity import Agreement
+from gpupipe.bench.statistics import Ratio
 from gpupipe.loader import Loader
 from gpupipe.pipeline import Pipeline
 from gpupipe.step import Spec
 
+_NO_BOUND = 1000.0
+"""Two rounds that differ a lot give intervals to the millions, which bound nothing."""
 _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
@@ -60,17 +63,17 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
 
 def compared(comparison: Comparison) -> Table:
     """The table of `gpupipe compare`."""
-    table = _table("; ".join(comparison.notes), *speed_columns(comparison))
+    to = comparison.yardstick.side.name if comparison.yardstick else ""
+    table = _table("; ".join(comparison.notes), *speed_columns(comparison, f"times {to}"))
     for row in speed_rows(comparison):
         table.add_row(*row)
     return table
 
 
-def speed_columns(comparison: Comparison) -> list[str]:
-    """The heads of its columns."""
-    to = comparison.yardstick.side.name if comparison.yardstick else ""
+def speed_columns(comparison: Comparison, ratio: str) -> list[str]:
+    """The heads of its columns. ratio: that of the ratios to the yardstick."""
     busy = ["GPU busy"] if _gpu_busy(comparison.measured) else []
-    return ["", "images/s", f"times {to}", "first batch", "CPU s / 1,000", "peak memory", *busy]
+    return ["", "images/s", ratio, "first batch", "CPU s / 1,000", "peak memory", *busy]
 
 
 def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
@@ -78,11 +81,17 @@ def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
     for r in comparison.measured:
         spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
         found = comparison.ratio(r)
-        times = "1" if found is None else f"{found.value:.2f}" + (f" ({found.low:.2f} to {found.high:.2f})" if found.low is not None else "")
+        times = "1" if found is None else _times(found)
         first, cpu = r.median(lambda o: o.first_batch_seconds), r.median(lambda o: 1000 * o.cpu_seconds / o.images)
         memory = r.median(lambda o: o.peak_memory) / 2**20
         busy = [_percent(_gpu_busy([r]))] if _gpu_busy(comparison.measured) else []
         yield [r.side.name, f"{r.mean:,.0f}{spread}", times, f"{first:.2f} s", f"{cpu:.2f}", f"{memory:,.0f} MiB", *busy]
+
+
+def _times(found: Ratio) -> str:
+    if found.low is None or found.high is None:
+        return f"{found.value:.2f}"
+    return f"{found.value:.2f} ({found.low:.2f} to {f'{found.high:.2f}' if found.high < _NO_BOUND else 'over 1,000'})"
 
 
 def _gpu_busy(results: Iterable[Result]) -> list[float]:
@@ -93,14 +102,23 @@ def _percent(shares: list[float]) -> str:
     return f"{sum(shares) / len(shares):.0%}" if shares else "-"
 
 
-def agreements(found: Iterable[Agreement]) -> Table:
+def agreements(found: Sequence[Agreement]) -> Table:
     """The table of `gpupipe parity`."""
-    table = _table("DALI against torchvision, in levels of 255", "up to", "DALI on", "mean", "largest", "PSNR", "limit", "")
-    for a in found:
-        limit = f"{'largest' if a.largest else 'mean'} {a.limit:g}"
-        psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"
-        table.add_row(a.step, a.device, f"{a.mean:.3f}", f"{a.most:.1f}", psnr, limit, "[green]holds[/]" if a.holds else "[bold red]FAILS[/]")
+    table = _table("DALI against torchvision, in levels of 255", *PARITY_COLUMNS)
+    for a, (*cells, verdict) in zip(found, parity_rows(found), strict=True):
+        table.add_row(*cells, f"[{'green' if a.holds else 'bold red'}]{verdict}[/]")
     return table
+
+
+PARITY_COLUMNS = ("up to", "DALI on", "mean", "largest", "PSNR", "limit", "result")
+
+
+def parity_rows(found: Iterable[Agreement]) -> Iterable[list[str]]:
+    """A row for each agreement, in the columns above; the last says whether it holds."""
+    for a in found:
+        limit = f"{'largest' if a.largest else 'mean'} ≤ {a.limit:g}"
+        psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"
+        yield [a.step, a.device, f"{a.mean:.3f}", f"{a.most:.1f}", psnr, limit, "holds" if a.holds else "FAILS"]
 
 
 def steps(pipeline: Pipeline) -> Table:
