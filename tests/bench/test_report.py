@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import io
 import json
 import re
 import shutil
@@ -14,46 +12,20 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from made_comparison import BATCHES, COMMAND, RATES, measured
 from PIL import Image
 
 from gpupipe import config as configs
-from gpupipe.bench import compare, parity, pictures, plots, report
-from gpupipe.bench.compare import Comparison, Result, Side
-from gpupipe.bench.contestant import Contest, Outcome
+from gpupipe.bench import compare, parity, plots, report
 from gpupipe.config import Config
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-RATES = {
-    "DALI on GPU": [140000.0, 164000.0, 129000.0],
-    "DALI on CPU": [1700.0, 1760.0, 1690.0],
-    "DataLoader, 0 workers": [240.0, 250.0, 238.0],
-    "DataLoader, 1 worker": [230.0, 245.0, 233.0],
-    "DataLoader, 16 workers": [900.0, 1000.0, 950.0],
-}
-BATCHES, BATCH_SIZE = 20, 256
-COMMAND = "gpupipe compare faces.yaml --cpu-workers 0,1,16 --out '<a folder>'"
-
-
-def outcome(rate: float) -> Outcome:
-    images = BATCHES * BATCH_SIZE
-    data = {"root": "/faces", "images": 2000, "pipeline": "affine", "batch_size": BATCH_SIZE, "steps": ["decode"]}
-    return Outcome("dali", "cpu", "2 threads", images, BATCHES, images / rate, 0.5, 4.0, 2**30, 0.5, "", data)
-
-
-def measured(rates: dict[str, list[float]]) -> Comparison:
-    results = []
-    for name, values in rates.items():
-        count = re.search(r"\d+", name)
-        results.append(Result(Side(name, {}, int(count[0]) if count else None), [outcome(rate) for rate in values]))
-    contest = Contest("faces.yaml", (), {}, (0, 1), BATCHES, 3, True)
-    return Comparison(results, ["stand-in data, <not> LFW"], (0, 1), command=COMMAND, repeats=len(next(iter(rates.values()))), contest=contest)
 
 
 @pytest.fixture(scope="module")
@@ -117,84 +89,6 @@ def test_plots_are_pictures_with_a_title(folder: Path) -> None:
 def test_the_same_comparison_makes_the_same_drawing(folder: Path, tmp_path: Path) -> None:
     plots.save(measured(RATES), tmp_path)
     assert (tmp_path / "time.svg").read_bytes() == (folder / "time.svg").read_bytes()
-
-
-# --- plots
-
-
-def seconds(name: str) -> list[float]:
-    return [100 * BATCH_SIZE / rate for rate in RATES[name]]
-
-
-def test_time_is_drawn_against_workers_with_error_bars() -> None:
-    axes = plots.time_per_batches(measured(RATES)).axes[0]
-    (bars,) = axes.containers
-    line, _, (spans,) = bars.lines
-    names = ["DataLoader, 0 workers", "DataLoader, 1 worker", "DataLoader, 16 workers"]
-    assert list(line.get_xdata()) == [0, 1, 16]
-    assert list(line.get_ydata()) == pytest.approx([statistics.fmean(seconds(n)) for n in names])
-    halves = [(top - bottom) / 2 for (_, bottom), (_, top) in spans.get_segments()]
-    assert halves == pytest.approx([statistics.stdev(seconds(n)) for n in names])
-    across = {text.get_label().partition(" (")[0]: text.get_ydata()[0] for text in axes.lines if str(text.get_label()).startswith("DALI")}
-    assert across == {n: pytest.approx(statistics.fmean(seconds(n))) for n in ("DALI on GPU", "DALI on CPU")}
-    assert axes.get_ylim()[0] == 0
-    assert axes.get_ylabel() == "seconds"
-    assert "workers" in axes.get_xlabel()
-
-
-def test_rates_are_bars_from_zero_with_error_bars_even_where_the_deviation_is_larger() -> None:
-    axes = plots.rates(measured({"DALI on CPU": [300.0, 10.0, 20.0], "DataLoader, 1 worker": [50.0, 51.0, 52.0]})).axes[0]
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["DataLoader, 1 worker", "DALI on CPU"]
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([51, 110])
-    assert axes.get_xlim()[0] == 0
-    spans = next(c for c in axes.containers if c.__class__.__name__ == "ErrorbarContainer").lines[2][0].get_segments()
-    assert [(right - left) / 2 for (left, _), (right, _) in spans] == pytest.approx([1, statistics.stdev([300, 10, 20])])
-
-
-def test_a_single_round_has_no_error_bar() -> None:
-    one = measured({"DALI on CPU": [300.0], "DataLoader, 1 worker": [50.0]})
-    assert not [c for c in plots.rates(one).axes[0].containers if c.__class__.__name__ == "ErrorbarContainer"]
-    assert plots.time_per_batches(one).axes[0].containers[0].lines[2] == ()
-
-
-# --- pictures
-
-
-def pixels(picture: pictures.Picture) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    with Image.open(io.BytesIO(base64.b64decode(picture.png))) as image:
-        assert image.size == (picture.width, picture.height)
-        return np.asarray(image)
-
-
-def test_a_map_shows_where_the_two_images_beside_it_differ(config: Config) -> None:
-    found = list(pictures.rows(config, config.source.index(), ["cpu"], 4))
-    assert len(found) == 4
-    for row in found:
-        ((made, difference),) = row.pairs
-        apart = np.abs(pixels(made).astype(int) - pixels(row.reference)).max(axis=-1)
-        assert pixels(difference) == pytest.approx(255 - 255 * np.minimum(apart, 16) // 16)
-        assert (f"up to {apart.max()} level" in difference.caption) == bool(apart.any())
-        assert ("no difference" in difference.caption) != bool(apart.any())
-        assert row.name in difference.alt
-    assert any((pixels(row.pairs[0][1]) < 128).any() for row in found), "the edges of images that were turned differ"
-
-
-def test_large_photographs_are_shown_smaller_and_no_thin_line_is_lost(photos: Path) -> None:
-    large = configs.read({"data": {"source": "folder", "root": str(photos)}, "pipeline": ["decode"], "loader": {"device": "cpu"}})
-    found = list(pictures.rows(large, large.source.index(), ["cpu"], 3))
-    assert len(found) == 3
-    assert any(row.smaller > 1 for row in found)
-    shown = [p for row in found for p in (row.reference, *row.pairs[0])]
-    assert all(max(p.width, p.height) <= 400 for p in shown)
-    assert all(row.reference.width == row.pairs[0][1].width and row.reference.height == row.pairs[0][1].height for row in found)
-    apart = np.zeros((90, 131), np.int16)
-    apart[:, 64] = 16
-    apart[7, 3] = 4
-    small = pictures.difference_map(apart, 4)
-    assert small.shape == (23, 33)
-    assert (small[:, 16] == 0).all()
-    assert small[1, 0] == 255 - 255 * 4 // 16
-    assert (np.delete(small, 16, 1) < 255).sum() == 1
 
 
 # --- the page
