@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -93,7 +94,8 @@ def _compared(given: _Options, name: str, overrides: tuple[str, ...], checked: C
     from gpupipe.bench.contestant import Contest
 
     sides, notes = comparing.sides(checked, workers, _gpus(), _has_dali())
-    comparison = comparing.Comparison([comparing.Result(side) for side in sides], notes, cores)
+    command = shlex.join(["gpupipe", *sys.argv[1:]])
+    comparison = comparing.Comparison([comparing.Result(side) for side in sides], notes, cores, command=command)
     batches, warm_up, repeats = (15, 3, 3) if given.quick else (100, 10, 5)
     contest = Contest(name, overrides, {}, cores, given.batches or batches, warm_up, given.cold)
     with Screen(False) as screen:

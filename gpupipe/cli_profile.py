@@ -29,8 +29,9 @@ _json = click.option("--json", "json_path", type=click.Path(dir_okay=False, path
 @_json
 def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float, step_ms: float | None, model: str | None, json_path: Path | None) -> None:
     """Show where the time of CONFIG goes, step by step, what limits it, and what to change."""
-    from gpupipe.bench import advice, tables
+    from gpupipe.bench import advice
     from gpupipe.bench import profile as profiling
+    from gpupipe.bench import profile_tables as tables
     from gpupipe.bench.compare import disturbance
     from gpupipe.devices import cores
 
@@ -41,7 +42,7 @@ def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float
         found = profiling.measure(checked, index, cores(), rounds, seconds, screen.counter("profile"))
         trained = _trained(checked, index, step_ms, model, rounds, seconds, screen)
     ceiling = None if trained else _ceiling(checked, index, seconds)
-    click.echo(tables.profile_headline(found))
+    click.echo(tables.headline(found))
     console().print(tables.profiled(found))
     for line in tables.training(trained, ceiling):
         click.echo(line)
@@ -82,7 +83,7 @@ def _training_json(found: Training | None) -> Any:
 @_json
 def tune(config: str, overrides: tuple[str, ...], seconds: float, keep: tuple[str, ...], json_path: Path | None) -> None:
     """Search the fastest loader settings for CONFIG on this machine, and print the YAML to use."""
-    from gpupipe.bench import tables
+    from gpupipe.bench import profile_tables as tables
     from gpupipe.bench import tune as tuning
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest

@@ -65,12 +65,18 @@ class Result:
 
 @dataclass
 class Comparison:
-    """All sides. notes: what a reader must know (sides that were left out, stand-in data)."""
+    """All sides. notes: what a reader must know (sides that were left out, stand-in data). command: what the user typed, for a shell.
+
+    repeats, contest: the rounds that were asked for, and what a side had to do in each; run() notes them down.
+    """
 
     results: list[Result]
     notes: list[str]
     cores: tuple[int, ...] = ()
     interrupted: bool = False
+    command: str = ""
+    repeats: int = 0
+    contest: Contest | None = None
 
     @property
     def measured(self) -> list[Result]:
@@ -99,6 +105,9 @@ class Comparison:
         return {
             "schema": SCHEMA,
             "machine": machine(),
+            "command": self.command,
+            "repeats": self.repeats,
+            "contest": self.contest and asdict(self.contest),
             "notes": self.notes,
             "cores": self.cores,
             "interrupted": self.interrupted,
@@ -133,6 +142,7 @@ def sides(config: Config, workers: Sequence[int], gpus: int, dali: bool) -> tupl
 
 def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> None:
     """`repeats` rounds of all sides, into `comparison`. Ctrl-C ends it and keeps what was measured. Raises EngineError where a side fails."""
+    comparison.repeats, comparison.contest = repeats, contest
     total = repeats * len(comparison.results)
     try:
         for number in range(total):
@@ -184,8 +194,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 def verdict(comparison: Comparison) -> list[str]:
     """What it comes to, in sentences."""
     measured, yardstick = comparison.measured, comparison.yardstick
-    if len(measured) < 2 or yardstick is None:
+    if yardstick is None:
         return []
+    if len(measured) < 2:
+        return [f"Only {yardstick.side.name} was measured: there is nothing to compare it with."]
     best = max(measured, key=lambda r: r.mean)
     said = [_ahead(best, comparison)]
     loaders = sorted((r for r in measured if r.side.workers), key=lambda r: r.side.workers or 0)

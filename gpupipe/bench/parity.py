@@ -68,18 +68,33 @@ def measure(config: Config, index: Index, devices: list[str], samples: int, max_
             yield _agreement(device, entries[:end], expected, list(made), max_diff)
 
 
-def side_by_side(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[tuple[Levels, list[Levels]]]:
-    """Of a few samples, uint8 (H, W, C): what torchvision makes of them, and what DALI makes on each device; as far as they are uint8."""
+@dataclass(frozen=True)
+class Sample:
+    """What the engines made of one file, uint8 (H, W, C). name: its path below the root; made: by DALI, for each device."""
+
+    name: str
+    expected: Levels
+    made: list[Levels]
+
+
+def comparable(config: Config) -> tuple[Entry, ...]:
+    """The longest beginning of a pipeline that ends in uint8 images and has torch lowerings: what can be shown side by side."""
     entries = config.pipeline.entries
     end = max((n + 1 for n, e in enumerate(entries) if e.made.dtype == "uint8" and all(has_torch_lowering(b.step) for b in entries[: n + 1])), default=0)
-    if not end:
+    return entries[:end]
+
+
+def side_by_side(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[Sample]:
+    """A few samples, after the steps that are comparable: what torchvision makes of them, and what DALI makes on each device."""
+    entries = comparable(config)
+    if not entries:
         return
     few = _few(index, samples)
-    expected = dict(_images(_shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few))
-    made = [dict(_images(_shortened(config, entries[:end], engine="dali", device=d), few)) for d in devices]
+    expected = dict(_images(_shortened(config, entries, engine="dataloader", device="cpu", workers=0), few))
+    made = [dict(_images(_shortened(config, entries, engine="dali", device=d), few)) for d in devices]
     for i, image in expected.items():
         if all(i in m and m[i].shape == image.shape for m in made):
-            yield image.permute(1, 2, 0).numpy(), [m[i].permute(1, 2, 0).numpy() for m in made]
+            yield Sample(os.path.relpath(few.path(i), few.root), image.permute(1, 2, 0).numpy(), [m[i].permute(1, 2, 0).numpy() for m in made])
 
 
 def _few(index: Index, samples: int) -> Index:

@@ -1,72 +1,136 @@
-"""The plots of a comparison, with error bars of one standard deviation."""
+"""The plots of a comparison: means, error bars of one standard deviation, and a dot for each round."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.bench.compare import Comparison, Result
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLORS = {"DALI on GPU": "#76b900", "DALI on CPU": "#1f6fb4"}
-_LOADER_COLOR = "#c2571a"
-_DOTS_PER_INCH = 150
+# Of Okabe and Ito's palette, which the colour-blind can tell apart; the lines differ in their dashes too.
+_GREEN, _BLUE, _ORANGE = "#009e73", "#0072b2", "#d55e00"
+_COLORS = {"DALI on GPU": _GREEN, "DALI on CPU": _BLUE}
+_DASHES = {"DALI on GPU": "--", "DALI on CPU": "-."}
+_INCHES = (5.4, 3.8)
+_DOTS_PER_INCH = 200
+_BESIDE, _BELOW = 7, 0.27
+"""Where the dots of the rounds stand, so as not to hide the error bar: points to its left, and widths of a bar below it."""
+_FEW = 4
+"""Bars that one or two sides leave room for: theirs would be as thick as the plot otherwise."""
+_DOT: dict[str, Any] = {"marker": "o", "s": 14, "facecolors": "none", "edgecolors": "#222222", "linewidths": 0.8, "zorder": 3}
 
 
 def save(comparison: Comparison, folder: Path) -> list[Path]:
     """time.png, time.svg, rate.png, rate.svg in `folder`."""
+    import matplotlib
+
     made = []
-    for name, figure in (("time", time_per_batches(comparison)), ("rate", rates(comparison))):
-        for form in ("png", "svg"):
-            made.append(folder / f"{name}.{form}")
-            figure.savefig(made[-1], dpi=_DOTS_PER_INCH, metadata={"Date": None} if form == "svg" else None)
+    with matplotlib.rc_context({"svg.hashsalt": "gpupipe", "font.size": 11}):  # the salt: the same comparison makes the same file
+        for name, figure in (("time", time_per_batches(comparison)), ("rate", rates(comparison))):
+            title = figure.axes[0].get_title(loc="left")
+            for form in ("png", "svg"):
+                made.append(folder / f"{name}.{form}")
+                figure.savefig(made[-1], dpi=_DOTS_PER_INCH, metadata={"Title": title} | ({"Date": None} if form == "svg" else {}))
     return made
 
 
 def time_per_batches(comparison: Comparison) -> Figure:
     """Seconds per 100 batches against the DataLoader's workers; DALI, which has none, as lines across."""
-    figure, axes = _figure("workers of the DataLoader", "seconds per 100 batches")
-    loaders = sorted((r for r in comparison.measured if r.side.workers is not None), key=lambda r: r.side.workers or 0)
-    if loaders:
-        counts = [r.side.workers for r in loaders]
-        axes.errorbar(counts, *_times(loaders), color=_LOADER_COLOR, marker="o", capsize=4, label="DataLoader")
-        axes.set_xticks(counts)
+    figure, axes = _figure(f"Time for 100 batches{_batch_size(comparison)}", "lower is better")
+    axes.set_ylabel("seconds")
     for r in comparison.measured:
         if r.side.workers is None:
-            (mean,), (deviation,) = _times([r])
-            axes.axhline(mean, color=_COLORS[r.side.name], label=r.side.name)
-            axes.axhspan(mean - deviation, mean + deviation, color=_COLORS[r.side.name], alpha=0.2, linewidth=0)
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+            _across(axes, r)
+    loaders = sorted((r for r in comparison.measured if r.side.workers is not None), key=lambda r: r.side.workers or 0)
+    if loaders:
+        _against_workers(axes, loaders)
+    else:
+        axes.set_xticks([])
+        axes.set_xlabel("the DataLoader was not measured")
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
+
+
+def _across(axes: Axes, result: Result) -> None:
+    """A line for the mean, and a band of one standard deviation to either side."""
+    found, name = _times(result), result.side.name
+    mean, deviation, color = statistics.fmean(found), _deviation(found), _COLORS.get(name, _BLUE)
+    axes.axhline(mean, color=color, linestyle=_DASHES.get(name, "-"), linewidth=2, label=f"{name} ({_short(mean)} s)")
+    axes.axhspan(mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0)
+
+
+def _against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
+    counts, found = [r.side.workers or 0 for r in loaders], [_times(r) for r in loaders]
+    means = [statistics.fmean(times) for times in found]
+    axes.errorbar(counts, means, _bars([_deviation(t) for t in found]), color=_ORANGE, marker="o", linewidth=2, capsize=4, label="DataLoader")
+    beside = axes.transData + ScaledTranslation(-_BESIDE / 72, 0, axes.figure.dpi_scale_trans)
+    for count, mean, times in zip(counts, means, found, strict=True):
+        axes.scatter([count] * len(times), times, transform=beside, **_DOT)
+        axes.annotate(_short(mean), (count, mean), xytext=(8, 4), textcoords="offset points", color="#222222")
+    axes.set_xticks(counts)
+    room = 0.4 + 0.08 * (max(counts) - min(counts))  # for the dots of the first and the number of the last
+    axes.set_xlim(min(counts) - room, max(counts) + room)
+    axes.set_xlabel("workers of the DataLoader")
 
 
 def rates(comparison: Comparison) -> Figure:
     """Images a second of every side, a bar each."""
-    figure, axes = _figure("images a second", "")
+    figure, axes = _figure("Images a second", "higher is better")
+    axes.set_xlabel("images/s")
     found = comparison.measured[::-1]
-    colors = [_COLORS.get(r.side.name, _LOADER_COLOR) for r in found]
-    axes.barh([r.side.name for r in found], [r.mean for r in found], xerr=[r.deviation or 0.0 for r in found], color=colors, capsize=4)
+    colors = [_COLORS.get(r.side.name, _BLUE if r.side.workers is None else _ORANGE) for r in found]
+    bars = _bars([r.deviation or 0.0 for r in found])
+    axes.barh([r.side.name for r in found], [r.mean for r in found], xerr=bars, color=colors, alpha=0.85, capsize=4)
     for place, r in enumerate(found):
-        axes.annotate(f"{r.mean:,.0f}", (0, place), xytext=(6, 0), textcoords="offset points", color="white", va="center", weight="bold")
+        axes.scatter(r.rates, [place - _BELOW] * len(r.rates), **_DOT)
+        end = max(r.mean + (r.deviation or 0.0), *r.rates)
+        axes.annotate(f"{r.mean:,.0f}", (end, place), xytext=(6, 0), textcoords="offset points", va="center")
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.1)  # a deviation may be larger than its mean, a rate is never below 0
+    middle, half = (len(found) - 1) / 2, max(len(found), _FEW) / 2
+    axes.set_ylim(middle - half, middle + half)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.locator_params(axis="x", nbins=6)
     return figure
 
 
-def _times(results: list[Result]) -> tuple[list[float], list[float]]:
-    """Means and standard deviations of the seconds per 100 batches."""
-    each = [[100 * o.seconds / o.batches for o in r.outcomes] for r in results]
-    return [statistics.fmean(t) for t in each], [statistics.stdev(t) if len(t) > 1 else 0.0 for t in each]
+def _times(result: Result) -> list[float]:
+    """Seconds per 100 batches, of every round."""
+    return [100 * o.seconds / o.batches for o in result.outcomes]
 
 
-def _figure(across: str, up: str) -> tuple[Figure, Any]:
+def _deviation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _bars(deviations: list[float]) -> list[float] | None:
+    """None for single rounds: an error bar of no width would claim that there is no error."""
+    return deviations if any(deviations) else None
+
+
+def _short(seconds: float) -> str:
+    """Three digits."""
+    return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:#.3g}"
+
+
+def _batch_size(comparison: Comparison) -> str:
+    data = next((o.data for r in comparison.measured for o in r.outcomes), {})
+    return f" of {data['batch_size']} images" if "batch_size" in data else ""
+
+
+def _figure(title: str, which_way: str) -> tuple[Figure, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=_INCHES, layout="constrained")
     axes = figure.subplots()
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
+    axes.set_title(f"{title}, {which_way}", loc="left", fontsize="medium", weight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpupipe.bench import compare, plots, tables
+from gpupipe.bench import compare, pictures, plots, tables
 from gpupipe.bench.compare import Comparison
-from gpupipe.bench.parity import Agreement, side_by_side
+from gpupipe.bench.parity import Agreement, comparable
 from gpupipe.config import Config
 from gpupipe.source import Index
 
-MAGNIFIED = 16
-_GREY = 128
 _SAMPLES = 4
 
 
@@ -29,68 +24,124 @@ def write(folder: Path, comparison: Comparison, agreements: Sequence[Agreement],
     """report.html in `folder`, with results.json and the plots beside it. devices: those on which DALI is shown beside torchvision."""
     folder.mkdir(parents=True, exist_ok=True)
     results = comparison.as_json() | {"parity": [asdict(a) | {"holds": a.holds} for a in agreements]}
-    (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    made = plots.save(comparison, folder)
+    (folder / "results.json").write_text(json.dumps(_finite(results), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    drawn = {path.name: path for path in plots.save(comparison, folder)}
+    shown = list(pictures.rows(config, index, devices, _SAMPLES)) if devices else []
     page = folder / "report.html"
-    page.write_text(_page(comparison, agreements, config, index, devices, [p for p in made if p.suffix == ".svg"]), encoding="utf-8")
+    page.write_text(
+        _template().render(
+            name=config.name,
+            pipeline=_pipeline(config),
+            data=_data(comparison),
+            notes=comparison.notes,
+            interrupted=comparison.interrupted,
+            verdict=[sentence.replace(" %", "\xa0%") for sentence in compare.verdict(comparison)],
+            parity_verdict=_parity_verdict(agreements, config),
+            parity_holds=all(a.holds for a in agreements),
+            speed_columns=tables.speed_columns(comparison, "ratio"),
+            ratio_to=comparison.yardstick.side.name if comparison.yardstick else "",
+            speed_rows=list(tables.speed_rows(comparison)),
+            rounds=_count(_rounds(comparison), "round"),
+            single=_rounds(comparison) == 1,
+            plots=[(_alt(name, comparison), _base64(drawn[name])) for name in ("time.svg", "rate.svg")],
+            parity_columns=tables.PARITY_COLUMNS,
+            parity_rows=list(tables.parity_rows(agreements)),
+            devices=devices,
+            shown=shown,
+            shrunk=any(row.smaller > 1 for row in shown),
+            shown_after=" + ".join(e.key for e in comparable(config)),
+            black_from=pictures.BLACK_FROM,
+            measured_how=list(_how(comparison)),
+            machine=list(_machine(results["machine"])),
+        ),
+        encoding="utf-8",
+    )
     return page
 
 
-def _page(
-    comparison: Comparison, agreements: Sequence[Agreement], config: Config, index: Index, devices: Sequence[str], drawings: Sequence[Path]
-) -> str:  # fmt: skip
-    from jinja2 import Environment
-    from markupsafe import Markup
+def _template() -> Any:
+    from jinja2 import Environment, StrictUndefined
 
-    template = Environment(autoescape=True).from_string(files("gpupipe.bench").joinpath("report.html.j2").read_text(encoding="utf-8"))
-    rounds = max((len(r.outcomes) for r in comparison.measured), default=0)
-    samples = list(_rows(config, index, devices)) if devices else []
-    return template.render(
-        title=_title(comparison, config),
-        notes=comparison.notes,
-        interrupted=comparison.interrupted,
-        verdict=compare.verdict(comparison),
-        speed_columns=tables.speed_columns(comparison),
-        speed_rows=tables.speed_rows(comparison),
-        rounds=f"{rounds} round{'s' * (rounds != 1)}",
-        cores=f"{len(comparison.cores)} core{'s' * (len(comparison.cores) != 1)}",
-        plots=[Markup(_inline(p)) for p in drawings],  # drawn here, by matplotlib
-        agreements=agreements,
-        samples=samples,
-        sample_columns=["torchvision", *(f"DALI on {d}" for d in devices), *(f"difference, {d}" for d in devices)],
-        magnified=MAGNIFIED,
-        machine=_machine(comparison.as_json()["machine"]),
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    return environment.from_string(files("gpupipe.bench").joinpath("report.html.j2").read_text(encoding="utf-8"))
 
 
-def _title(comparison: Comparison, config: Config) -> str:
-    data = next((o.data for r in comparison.measured for o in r.outcomes), None)
-    what = f", {data['images']:,} images, batches of {data['batch_size']}" if data else ""
-    return f"{config.name}: pipeline {config.pipeline.name}{what}"
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: null is the PSNR of identical images, and any difference of images that differ in size."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _machine(found: dict[str, Any]) -> str:
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    gpu = f"{found['gpu']}, " if found["gpu"] else ""
-    return f"{found['time']}; {gpu}{found['processor']}, {found['cores']} cores, {found['memory_gib']} GiB; Python {found['python']}, {packages}"
+def _base64(drawing: Path) -> str:
+    return base64.b64encode(drawing.read_bytes()).decode()
 
 
-def _inline(drawing: Path) -> str:
-    """An SVG without what stands before its root."""
-    text = drawing.read_text(encoding="utf-8")
-    return text[text.index("<svg") :]
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _rows(config: Config, index: Index, devices: Sequence[str]) -> Any:
-    """A row for each sample: torchvision's image, DALI's, and the differences; PNGs in base64."""
-    for expected, made in side_by_side(config, index, devices, _SAMPLES):
-        differences = [np.clip(_GREY + MAGNIFIED * (m.astype(int) - expected.astype(int)), 0, 255).astype(np.uint8) for m in made]
-        yield [_png(image) for image in (expected, *made, *differences)]
+def _rounds(comparison: Comparison) -> int:
+    return max((len(r.outcomes) for r in comparison.measured), default=0)
 
 
-def _png(image: NDArray[np.uint8]) -> str:
-    from PIL import Image
+def _pipeline(config: Config) -> str:
+    return f"pipeline {config.pipeline.name} ({' + '.join(e.key for e in config.pipeline.entries)})"
 
-    buffer = io.BytesIO()
-    Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).save(buffer, "PNG", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
+
+def _data(comparison: Comparison) -> str:
+    data = next((o.data for r in comparison.measured for o in r.outcomes if o.data), None)
+    return f"{_count(data['images'], 'image')}, batches of {data['batch_size']}" if data else ""
+
+
+def _alt(drawing: str, comparison: Comparison) -> str:
+    """What a plot says, for who cannot see it."""
+    if drawing == "rate.svg":
+        return "Bar plot of images a second. " + "; ".join(f"{r.side.name}: {r.mean:,.0f}" for r in comparison.measured)
+    means = ((r.side.name, sum(100 * o.seconds / o.batches for o in r.outcomes) / len(r.outcomes)) for r in comparison.measured)
+    return "Plot of seconds for 100 batches against workers of the DataLoader. " + "; ".join(f"{name}: {mean:.3g} s" for name, mean in means)
+
+
+def _parity_verdict(agreements: Sequence[Agreement], config: Config) -> str:
+    """Whether a comparison of speeds is one of the same work; nothing where nobody looked."""
+    if not agreements:
+        return ""
+    failed = next((a for a in agreements if not a.holds), None)
+    if failed:
+        return f"They do not do the same work: DALI on {failed.device} and torchvision differ too much, from step '{failed.step}' on."
+    left_out = [e.key for e in config.pipeline.entries[len({a.step for a in agreements}) :]]
+    rest = f"; not compared, for lack of a torch lowering: {', '.join(left_out)}" if left_out else ""
+    return f"They do the same work: after each step, DALI's pixels agree with torchvision's within the limits below{rest}."
+
+
+def _how(comparison: Comparison) -> Any:
+    """(name, text) of each thing that a reader needs to measure the same."""
+    if comparison.command:
+        yield "command", comparison.command
+    done = _rounds(comparison)
+    yield "rounds", f"{done} of {comparison.repeats}" if comparison.interrupted else str(done)
+    contest = comparison.contest
+    if contest:
+        yield "in each", f"{_count(contest.batches, 'batch').replace('batchs', 'batches')} timed, after the first and {contest.warm_up} more to warm up"
+        yield "files", _COLD if contest.cold else _WARM
+    yield "order", "the sides take turns, round after round, each time in a fresh process"
+    if comparison.cores:
+        yield "cores", f"{len(comparison.cores)}, the same for every side (numbers {', '.join(map(str, comparison.cores))})"
+
+
+_COLD = "cold: dropped from the page cache before each turn; what a turn reads a second time comes from memory"
+_WARM = "warm: whatever the page cache holds is used"
+
+
+def _machine(found: dict[str, Any]) -> Any:
+    """(name, text) of each part of the machine."""
+    yield "GPU", found["gpu"] or "none"
+    yield "processor", f"{found['processor']}, {_count(found['cores'], 'core')} usable"
+    if found["memory_gib"]:
+        yield "memory", f"{found['memory_gib']} GiB"
+    yield "system", found["system"]
+    yield "Python", found["python"]
+    yield "packages", ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    yield "time", found["time"]

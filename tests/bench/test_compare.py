@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpupipe import config as configs
-from gpupipe.bench import compare, statistics
+from gpupipe.bench import compare, statistics, tables
 from gpupipe.bench.compare import Comparison, Result, Side
 from gpupipe.bench.contestant import Outcome
 from gpupipe.bench.parity import measure
@@ -186,11 +186,18 @@ def test_an_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
     ({"dali": [300, 301, 302], "w1": [100, 101, 100], "w2": [190, 191, 192], "w4": [191, 189, 193]}, ["DALI delivers", "from 4 workers over 2"]),
     ({"dali": [300, 301, 302], "w1": [100, 101, 100], "w2": [190, 191, 192]}, ["DALI delivers", "still gains at 2 workers"]),
     ({"dali": [100, 101, 99], "w2": [300, 301, 302]}, ["2 workers delivers 3.0"]),
+    ({"dali": [100, 101, 99]}, ["Only DALI was measured: there is nothing to compare it with."]),
 ])  # fmt: skip
 def test_verdicts(rates: dict[str, list[float]], said: list[str]) -> None:
     found = compare.verdict(comparison(**rates))
     assert len(found) == len(said)
     assert all(expected in sentence for expected, sentence in zip(said, found, strict=True)), found
+
+
+def test_an_interval_that_bounds_nothing_is_not_spelt_out() -> None:
+    rows = list(tables.speed_rows(comparison(dali=[1.0, 500.0], w2=[100.0, 101.0])))
+    assert rows[0][2].endswith(" to over 1,000)")
+    assert rows[1][2] == "1"
 
 
 def test_sides_depend_on_what_there_is() -> None:

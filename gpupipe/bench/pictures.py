@@ -1,0 +1,91 @@
+"""Images of both engines side by side, with maps of where they differ, as PNGs in base64."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.bench.parity import Levels, side_by_side
+from gpupipe.config import Config
+from gpupipe.source import Index
+
+BLACK_FROM = 16
+"""Levels of difference from which on a map is black."""
+_LONGEST = 400
+"""Pixels of the longer side up to which an image is shown whole; larger ones are made smaller, or the report would not fit into a mail."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """alt: what it shows, for who cannot see it. width, height: pixels, as shown; png: base64."""
+
+    caption: str
+    alt: str
+    width: int
+    height: int
+    png: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """Of one file: torchvision's image, then for each device DALI's image and the map of the difference. smaller: how many times."""
+
+    name: str
+    smaller: int
+    reference: Picture
+    pairs: list[tuple[Picture, Picture]]
+
+
+def rows(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[Row]:
+    """A row for each of a few samples."""
+    for sample in side_by_side(config, index, devices, samples):
+        smaller = -(-max(sample.expected.shape[:2]) // _LONGEST)
+        pairs = [_pair(sample.name, sample.expected, made, device, smaller) for device, made in zip(devices, sample.made, strict=True)]
+        yield Row(sample.name, smaller, _picture("torchvision", f"{sample.name} as torchvision makes it", _reduced(sample.expected, smaller)), pairs)
+
+
+def _pair(name: str, expected: Levels, made: Levels, device: str, smaller: int) -> tuple[Picture, Picture]:
+    apart = np.abs(made.astype(np.int16) - expected).max(axis=-1)
+    said, on = _said(apart), f"DALI on {device.upper().replace(':', ' ')}"
+    image = _picture(on, f"{name} as {on} makes it", _reduced(made, smaller))
+    return image, _picture(said, f"map of the difference between {on} and torchvision in {name}: {said}", difference_map(apart, smaller))
+
+
+def _said(apart: NDArray[np.int16]) -> str:
+    """The difference in words."""
+    if not apart.any():
+        return "no difference"
+    percent = 100 * float((apart > 0).mean())
+    share = f"{percent:.1f}" if percent >= 0.1 else "less than 0.1"
+    return f"difference: up to {apart.max()} level{'s' * (int(apart.max()) != 1)}, in {share}\xa0% of the pixels"
+
+
+def difference_map(apart: NDArray[np.int16], smaller: int) -> Levels:
+    """(H, W) differences in levels to (h, w) grey: white is none. Of `smaller` x `smaller` pixels the largest is shown: no thin line is lost."""
+    height, width = apart.shape
+    padded = np.pad(apart, ((0, -height % smaller), (0, -width % smaller)))
+    most = padded.reshape(len(padded) // smaller, smaller, -1, smaller).max(axis=(1, 3))
+    grey: Levels = (255 - 255 * np.minimum(most, BLACK_FROM) // BLACK_FROM).astype(np.uint8)
+    return grey
+
+
+def _reduced(image: Levels, smaller: int) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).reduce(smaller)
+
+
+def _picture(caption: str, alt: str, image: Any) -> Picture:
+    """image: of Pillow, or grey (H, W)."""
+    from PIL import Image
+
+    shown = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    buffer = io.BytesIO()
+    shown.save(buffer, "PNG", optimize=True)
+    return Picture(caption, alt, shown.width, shown.height, base64.b64encode(buffer.getvalue()).decode())

@@ -1,0 +1,58 @@
+"""What `gpupipe profile` and `gpupipe tune` print."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from gpupipe.bench.profile import Profile
+from gpupipe.bench.statistics import ratio
+from gpupipe.bench.tables import new_table
+from gpupipe.bench.training import Training
+from gpupipe.bench.tune import Tuned
+
+
+def headline(profile: Profile) -> str:
+    """One line: what was profiled."""
+    what = profile.what
+    note = f" ({what['note']})" if what["note"] else ""
+    return f"{what['config']}{note}: pipeline {what['pipeline']}, {what['engine']} on {what['device']}, {what['crew']}, batches of {what['batch_size']}"
+
+
+def profiled(profile: Profile) -> Table:
+    """The table of `gpupipe profile`."""
+    table = new_table("", "up to", "images/s", "this costs, us a sample", "CPU, us a sample", "share of the time")
+    whole = statistics.median(profile.whole.seconds)
+    for stage, before in profile.pairs:
+        costs, cpu = stage.costs(before), statistics.median(stage.cpu_costs(before))
+        spread = f" ± {1e6 * statistics.stdev(costs):,.0f}" if len(costs) > 1 else ""
+        cost = statistics.median(costs)
+        table.add_row(stage.name, f"{stage.rate:,.0f}", f"{1e6 * cost:,.0f}{spread}", f"{1e6 * cpu:,.0f}", f"{cost / whole:.0%}")
+    if any(statistics.median(s.costs(b)) < -0.01 * whole for s, b in profile.pairs):
+        table.caption, table.caption_justify = "Less than 0: with it, the steps before have less to do, or are done together with it.", "left"
+    return table
+
+
+def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
+    """How much of training waits for data, or, without a training step, how fast a loop could be at most."""
+    if found is None:
+        yield f"A loop over batches that are kept: {ceiling or 0:,.0f} images/s. --step-ms or --model tells how much of a training step is waiting."
+        return
+    fed, kept = statistics.fmean(found.fed), statistics.fmean(found.replayed)
+    waiting = found.waiting
+    sure = f" ({waiting.low:.0%} to {waiting.high:.0%}, with 95 % confidence)" if waiting.low is not None and waiting.high is not None else ""
+    yield f"Training ({found.what}): {fed:,.0f} images/s; on kept batches, without loading, {kept:,.0f}."
+    yield f"Waiting for data: {max(0.0, waiting.value):.0%} of step time{sure}."
+
+
+def trials(found: Tuned) -> Table:
+    """What `gpupipe tune` tried."""
+    table = new_table("", "tried", "images/s, each round", "times the first")
+    for holder, *rivals in found.trials:
+        for result in (holder, *rivals):
+            times = "1" if result is holder else f"{ratio(result.rates, holder.rates).value:.2f}"
+            table.add_row(result.side.name, ", ".join(f"{r:,.0f}" for r in result.rates), times)
+        table.add_section()
+    return table

@@ -1,0 +1,33 @@
+"""Comparisons with known figures, made by hand."""
+
+from __future__ import annotations
+
+import re
+
+from gpupipe.bench.compare import Comparison, Result, Side
+from gpupipe.bench.contestant import Contest, Outcome
+
+RATES = {
+    "DALI on GPU": [140000.0, 164000.0, 129000.0],
+    "DALI on CPU": [1700.0, 1760.0, 1690.0],
+    "DataLoader, 0 workers": [240.0, 250.0, 238.0],
+    "DataLoader, 1 worker": [230.0, 245.0, 233.0],
+    "DataLoader, 16 workers": [900.0, 1000.0, 950.0],
+}
+BATCHES, BATCH_SIZE = 20, 256
+COMMAND = "gpupipe compare faces.yaml --cpu-workers 0,1,16 --out '<a folder>'"
+
+
+def outcome(rate: float) -> Outcome:
+    images = BATCHES * BATCH_SIZE
+    data = {"root": "/faces", "images": 2000, "pipeline": "affine", "batch_size": BATCH_SIZE, "steps": ["decode"]}
+    return Outcome("dali", "cpu", "2 threads", images, BATCHES, images / rate, 0.5, 4.0, 2**30, 0.5, "", data)
+
+
+def measured(rates: dict[str, list[float]]) -> Comparison:
+    results = []
+    for name, values in rates.items():
+        count = re.search(r"\d+", name)
+        results.append(Result(Side(name, {}, int(count[0]) if count else None), [outcome(rate) for rate in values]))
+    contest = Contest("faces.yaml", (), {}, (0, 1), BATCHES, 3, True)
+    return Comparison(results, ["stand-in data, <not> LFW"], (0, 1), command=COMMAND, repeats=len(next(iter(rates.values()))), contest=contest)
