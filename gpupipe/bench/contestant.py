@@ -49,9 +49,9 @@ class Outcome:
     cpu_seconds: float
     peak_memory: int
     gpu_utilisation: float | None = None
-    others: float = 0.0
     note: str = ""
     data: dict[str, Any] = field(default_factory=dict)
+    others: float = 0.0
 
 
 def run(contest: Contest) -> Outcome:
@@ -77,10 +77,11 @@ def run(contest: Contest) -> Outcome:
             started = time.perf_counter()
             images = _take(stream, contest.batches, loader)
             seconds = time.perf_counter() - started
+        data = {"root": loader.index.root, "images": len(loader.index), "pipeline": checked.pipeline.name}
+        data |= {"batch_size": checked.loader.batch_size, "steps": [e.key for e in checked.pipeline.entries]}
         return Outcome(
             loader.engine.name, loader.engine.device, loader.engine.crew, images, contest.batches, seconds, first, company.cpu_seconds, peak_memory(),
-            utilisation.mean, company.cores, loader.index.note, {"root": loader.index.root, "images": len(loader.index), "pipeline": checked.pipeline.name,
-                                                  "batch_size": checked.loader.batch_size, "steps": [e.key for e in checked.pipeline.entries]},
+            utilisation.mean, loader.index.note, data, company.cores,
         )  # fmt: skip
 
 

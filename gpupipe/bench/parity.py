@@ -52,16 +52,17 @@ class Agreement:
         return (self.most if self.largest else self.mean) <= self.limit + _ROUNDING
 
 
-def measure(config: Config, index: Index, devices: list[str], samples: int, max_diff: float | None = None) -> Iterator[Agreement]:
+def measure(config: Config, index: Index, devices: list[str], samples: int, max_diff: float | None = None, last: bool = False) -> Iterator[Agreement]:
     """One Agreement for each device and each step, of the beginning of the pipeline that ends with it; up to the first step that has
     no torch lowering.
 
     samples: how many, spread over the index. max_diff: another limit, in levels, for the mean behind steps that interpolate.
+    last: of those, only the longest beginning.
     """
     few = _few(index, samples)
     entries = config.pipeline.entries
     known = next((n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries))
-    for end in range(1, known + 1):
+    for end in range(known if last else 1, known + 1):
         expected = list(_images(_shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few))
         for device in devices:
             made = _images(_shortened(config, entries[:end], engine="dali", device=device), few)

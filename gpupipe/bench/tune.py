@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpupipe.bench.compare import Result, Side, contest_of
-from gpupipe.bench.contestant import Contest
+from gpupipe.bench.contestant import Contest, Outcome
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import LoaderConfig
 
@@ -22,8 +22,10 @@ Tick = Callable[[str, int, int], None]
 
 _TRIAL_SECONDS = 1.5
 _LEAST_BATCHES = 4
+Trial = Callable[[Side, Contest], Outcome]
+
 _ROUNDS = 2
-_LEAST_CONFIRMED = 3
+_LEAST_CONFIRMED, _MOST_CONFIRMED = 3, 10
 _WORTH = 1.01
 
 
@@ -72,9 +74,9 @@ def candidates(options: LoaderConfig, engine: str, gpu: bool, cores: int, keep: 
 class Tuner:
     """Tries settings until `seconds` are used. Every method raises EngineError where a trial fails."""
 
-    def __init__(self, contest: Contest, options: LoaderConfig, cores: int, seconds: float, tick: Tick, confirmations: int = 10) -> None:
-        """confirmations: the most rounds of the best settings against the given ones."""
-        self._confirmations = confirmations
+    def __init__(self, contest: Contest, options: LoaderConfig, cores: int, seconds: float, tick: Tick, trial: Trial = contest_of) -> None:
+        """trial: what runs one, by default in a fresh process."""
+        self._trial = trial
         self._contest, self._options, self._cores, self._tick = contest, options, cores, tick
         self._started, self._seconds = time.monotonic(), seconds
         self._images = 0
@@ -124,7 +126,7 @@ class Tuner:
             return
         self.found.best = Result(Side("best", self.found.changes))
         self.found.given.outcomes.clear()
-        for number in range(self._confirmations):
+        for number in range(_MOST_CONFIRMED):
             if number >= _LEAST_CONFIRMED and self._trials_left(0) < 2:
                 break
             self._try(self.found.given)
@@ -144,7 +146,7 @@ class Tuner:
         size = result.side.changes.get("batch_size", self._options.batch_size)
         batches = max(_LEAST_BATCHES, math.ceil(self._images / size))
         began = time.monotonic()
-        outcome = contest_of(result.side, replace(self._contest, batches=batches))
+        outcome = self._trial(result.side, replace(self._contest, batches=batches))
         self._costs.append(time.monotonic() - began)
         result.outcomes.append(outcome)
         return outcome

@@ -49,10 +49,15 @@ def config(faces: Path, tmp_path: Path) -> Path:
 
 
 def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path) -> None:
-    done = cli(config.parent, "compare", "config.yaml", "--cpu-workers", "0,1", "--repeats", "2", "--batches", "3", "--json", "out.json")
+    done = cli(config.parent, "compare", "config.yaml", "--cpu-workers", "0,1", "--repeats", "2", "--batches", "3", "--json", "out.json", "--out", "made here")
     assert done.returncode == 0, done.stderr
+    assert "report: made here/report.html" in done.stdout
+    assert sorted(p.name for p in (config.parent / "made here").iterdir()) == ["rate.png", "rate.svg", "report.html", "results.json", "time.png", "time.svg"]
     found = json.loads((config.parent / "out.json").read_text())
     assert found["schema"] == compare.SCHEMA
+    assert found["command"] == "gpupipe compare config.yaml --cpu-workers 0,1 --repeats 2 --batches 3 --json out.json --out 'made here'"
+    assert (found["repeats"], found["contest"]["batches"], found["contest"]["cold"]) == (2, 3, False)
+    assert "<title>gpupipe compare: config</title>" in (config.parent / "made here" / "report.html").read_text()
     assert [s["name"] for s in found["sides"]] == ["DALI on CPU", "DataLoader, 0 workers", "DataLoader, 1 worker"]
     assert all(len(s["rounds"]) == 2 and s["rounds"][0]["images"] in range(12 * 2, 16 * 3 + 1) for s in found["sides"])
     assert found["ratios_to"].startswith("DataLoader")
