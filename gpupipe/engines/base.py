@@ -83,7 +83,7 @@ def torch_lowering(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
     """What a job runs in torch, as Engine.lowering tells it. Raises EngineError where a step has no torch lowering."""
     for entry in job.pipeline.entries:
         if not has_torch_lowering(entry.step):
-            raise EngineError(f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it cannot run on the DataLoader engine")
+            raise EngineError(f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it cannot run on the DataLoader engine: use engine: dali")
     return [("torch.utils.data", "cpu", ()), *((f"{e.name}.torch", "cpu", (e.key,)) for e in job.pipeline.entries)]
 
 

@@ -15,6 +15,8 @@ import pytest
 import torch
 
 import gpupipe
+from gpupipe import config as configs
+from gpupipe.bench import compare, parity
 
 STEPS = [
     {"decode": {"mode": "rgb"}},
@@ -199,6 +201,41 @@ def test_pillow_decodes_nearly_the_same(faces: Path) -> None:
 
 
 # --- steps and machines that it cannot run on
+
+
+DALI_ALONE = """
+from gpupipe.step import Step, decoded
+
+
+class Posterize(Step):
+    def spec(self, given):
+        return decoded(given)
+
+    def dali(self, image, p):
+        image.apply("posterize", lambda pixels: pixels & 0xF0)
+"""
+
+
+def test_a_step_that_only_dali_has_is_named(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "posterize-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: posterize\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpupipe.steps]\nposterize = posterize:Posterize\n")
+    (tmp_path / "posterize.py").write_text(DALI_ALONE)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(gpupipe.EngineError, match=r"Posterize has no torch lowering; it cannot run on the DataLoader engine.*engine: dali"):
+        load(faces, ["decode", "posterize"])
+    checked = configs.read({"data": {"source": "folder", "root": faces}, "pipeline": ["decode", "posterize", "random_horizontal_flip"]})
+    sides, notes = compare.sides(checked, [1], 0, True)
+    assert [side.name for side in sides] == ["DALI on CPU"]
+    assert any("no torch lowering: posterize" in note and "left out" in note for note in notes)
+    assert [a.step for a in parity.measure(checked, checked.source.index(), ["cpu"], 2)] == ["decode"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said(faces: Path) -> None:
+    with pytest.raises(gpupipe.DeviceError, match=r"loader\.device=gpu asks for a GPU"):
+        load(faces, device="gpu")
 
 
 def python(code: str, folder: Path) -> str:
