@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+import torchvision.transforms.v2.functional  # noqa: F401  # which steps use: imported once here, and not in every worker
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
