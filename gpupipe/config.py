@@ -56,6 +56,14 @@ class Shard(_Frozen):
         return self
 
 
+class AutoShard(Shard):
+    """`shard: auto`: the rank and world size of torch.distributed, else of torchrun's environment, found when the loader is made."""
+
+
+def _shard(value: Any) -> Any:
+    return AutoShard() if value == "auto" else value
+
+
 class LoaderConfig(_Frozen):
     """How samples become batches.
 
@@ -92,7 +100,7 @@ class LoaderConfig(_Frozen):
     pin_memory: bool = True
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = None
     persistent_workers: bool = True
-    shard: Shard = Shard()
+    shard: Annotated[Shard, BeforeValidator(_shard)] = AutoShard()
     on_error: Literal["raise", "skip"] = "raise"
     max_bad: Probability = 0.01
     quarantine: Path | None = None

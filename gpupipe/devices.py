@@ -11,6 +11,7 @@ from pathlib import Path
 from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DeviceError
 from gpupipe.probe import region_decode_survives
+from gpupipe.ranks import local_rank
 
 
 def cores() -> int:
@@ -43,15 +44,36 @@ def gpu_count() -> int:
 def resolve(device: str) -> int | None:
     """The number of the GPU to use, or None for the CPU.
 
-    device: "auto", "cpu", "gpu" or "gpu:N". Raises DeviceError where a GPU is asked for and is not there.
+    device: "auto", "cpu", "gpu" or "gpu:N". Without a number it is the one of LOCAL_RANK, else torch's current device.
+    Raises DeviceError where a GPU is asked for and is not there, or CUDA was in use before this process was forked.
     """
     if device == "cpu" or (device == "auto" and gpu_count() == 0):
         return None
-    number = int(device.partition(":")[2] or 0)
+    if _forked_behind_cuda():
+        raise DeviceError(
+            "CUDA was in use before this process was forked, and cannot be used in it: start it with spawn or forkserver, or set loader.device=cpu"
+        )
+    number = int(device.partition(":")[2] or _own_gpu())
     if number >= gpu_count():
         found = f"there are {gpu_count()}" if gpu_count() else "PyTorch sees none: 'gpupipe doctor' says why"
         raise DeviceError(f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or auto) to run on the CPU")
     return number
+
+
+def _own_gpu() -> int:
+    """The GPU of this process where none is named."""
+    import torch
+
+    local = local_rank()
+    if local is not None and gpu_count():
+        return local % gpu_count()
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]  # torch's
+
+
+def _forked_behind_cuda() -> bool:
+    import torch
+
+    return bool(getattr(torch.cuda, "_is_in_bad_fork", lambda: False)())
 
 
 def region_decode(number: int) -> bool:

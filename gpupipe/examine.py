@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpupipe.config import Config
 from gpupipe.devices import cores, resolve
 from gpupipe.engines.base import Job, torch_lowering
-from gpupipe.loader import sampler_of
+from gpupipe.loader import sampler_of, with_ranks
 from gpupipe.source import Index, nothing
 
 Operator = tuple[str, str, tuple[str, ...]]
@@ -39,7 +39,7 @@ def _threads(config: Config) -> int:
 
 
 def _about(config: Config, index: Index) -> str:
-    sampler = sampler_of(config, index)
+    sampler = sampler_of(with_ranks(config), index)
     note = f" ({index.note})" if index.note else ""
     return f"{len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} batches of up to {sampler.batch_size} an epoch"
 

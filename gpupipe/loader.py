@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpupipe import config as configs
-from gpupipe.config import Config
+from gpupipe.config import AutoShard, Config, Shard
 from gpupipe.devices import cores
 from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import DeviceError, GpupipeError, StateError
+from gpupipe.ranks import rank_and_world
 from gpupipe.sampler import Plan, Sampler
 from gpupipe.source import Index, Progress, quiet
 
@@ -37,10 +41,17 @@ def load(config: str | Path | Mapping[str, Any] | Config, *overrides: str, progr
 
 
 class Loader:
-    """Epochs of batches. Every iter() begins a new epoch, or the rest of one after load_state_dict()."""
+    """Epochs of batches. Every iteration is a new epoch, or the rest of one after load_state_dict(); which one is settled by its first batch."""
 
     def __init__(self, config: Config, index: Index) -> None:
+        """Raises ConfigError, DeviceError, EngineError, GpupipeError in a worker of a DataLoader."""
+        _refuse_in_worker()
+        config = with_ranks(config)
         self.config, self.index = config, index
+        self.waited = 0.0
+        """Seconds that whoever iterates has waited for batches so far."""
+        self._process = os.getpid()
+        self._identity = {"version": _STATE_VERSION, "data": index.fingerprint, "pipeline": config.pipeline.fingerprint}
         options = config.loader
         self.sampler = sampler_of(config, index)
         self.threads = cores() if options.threads == "auto" else options.threads
@@ -60,25 +71,21 @@ class Loader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch; an iteration that is still under way ends with an error when it is asked for more."""
+        """The next epoch; an iteration that is still under way ends with an error when it is asked for more."""
         if self._closed:
             raise GpupipeError("this loader is closed: load() another")
-        self._last, self._before = None, self.sampler.state()
+        if os.getpid() != self._process:
+            raise GpupipeError(f"this loader belongs to process {self._process}, and cannot be used in one that was forked from it: load() it there")
+        self._last = self._before = None
         self._iteration += 1
-        if self._ready_for != (self.sampler.epoch, self.sampler.position):
-            self._stop()
-            self._running = self.engine.batches(self.sampler.endless())
-        self._ready_for = None
-        epoch = self.sampler.epoch
-        self.sampler.begin()
-        return self._epoch(epoch, self._iteration)
+        return self._epoch(self._iteration)
 
-    def _epoch(self, epoch: int, iteration: int) -> Iterator[Any]:
+    def _epoch(self, iteration: int) -> Iterator[Any]:
         """The batches of an epoch out of the endless stream, which goes on preparing what follows it."""
-        last = False
+        self._check_current(iteration)
+        epoch, last = self._begin(), False
         while not last:
-            if iteration != self._iteration:
-                raise GpupipeError(f"this iteration was ended by {_ENDED}: load() a second loader to run two at once")
+            self._check_current(iteration)
             plan, batch = self._next()
             if plan.epoch != epoch:  # the last plans of the epoch were skipped whole
                 self._held = plan, batch
@@ -91,13 +98,30 @@ class Loader:
             self._ready_for = (epoch + 1, 0)
             self._last = self._before = None
 
+    def _begin(self) -> int:
+        """Begin the epoch that the sampler stands at. Returns its number."""
+        epoch, self._before = self.sampler.epoch, self.sampler.state()
+        if self._ready_for != (epoch, self.sampler.position):
+            self._stop()
+            self._running = self.engine.batches(self.sampler.endless())
+        self._ready_for = None
+        self.sampler.begin()
+        return epoch
+
+    def _check_current(self, iteration: int) -> None:
+        if iteration != self._iteration:
+            raise GpupipeError(f"this iteration was ended by {_ENDED}: load() a second loader to run two at once")
+
     def _next(self) -> tuple[Plan, dict[str, Tensor]]:
         """The next of the stream."""
         if self._held is not None:
             held, self._held = self._held, None
             return held
         assert self._running is not None
-        return next(self._running)
+        started = time.perf_counter()
+        found = next(self._running)
+        self.waited += time.perf_counter() - started
+        return found
 
     def _shaped(self, batch: dict[str, Tensor]) -> Any:
         if self.as_tuple:
@@ -109,13 +133,16 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, as plain JSON: behind the batch that was delivered last, whatever is prefetched."""
         place = self.sampler.state_after(self._last) if self._last else self._before or self.sampler.state()
-        return {"version": _STATE_VERSION, "data": self.index.fingerprint, "pipeline": self.config.pipeline.fingerprint} | place
+        return self._identity | place
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iter() go on where `state` was taken. Raises StateError where data, pipeline or seed are others."""
-        _check_state(state, self.state_dict())
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Make the next iteration go on where `state` was taken, also with another batch size or number of ranks.
+
+        strict: raise StateError where data, pipeline or seed are others; else the epoch goes on from the same position in this loader's own order.
+        """
+        _check_state(state, self.state_dict(), strict)
         self._abandon()
-        self.sampler.load_state(dict(state))
+        self.sampler.load_state(dict(state), strict)
 
     def close(self) -> None:
         """Give back threads and memory; the loader cannot be used afterwards."""
@@ -141,13 +168,30 @@ class Loader:
         self.close()
 
 
-def _check_state(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _check_state(state: Mapping[str, Any], own: Mapping[str, Any], strict: bool) -> None:
     missing = [key for key in own if key not in state]
     if missing or state["version"] != _STATE_VERSION:
         raise StateError(f"not a state of this version of gpupipe: {f'it lacks {missing[0]!r}' if missing else 'version ' + str(state['version'])}")
+    if not strict:
+        return
     for key, what in (("data", "other data (the paths or labels differ)"), ("pipeline", "another pipeline (its steps or their parameters differ)")):
         if state[key] != own[key]:
-            raise StateError(f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here")
+            raise StateError(f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here; strict=False goes on all the same")
+
+
+def with_ranks(config: Config) -> Config:
+    """The config with `shard: auto` settled. Raises DeviceError."""
+    if not isinstance(config.loader.shard, AutoShard):
+        return config
+    rank, world_size = rank_and_world()
+    return replace(config, loader=config.loader.model_copy(update={"shard": Shard(rank=rank, world_size=world_size)}))
+
+
+def _refuse_in_worker() -> None:
+    from torch.utils.data import get_worker_info
+
+    if get_worker_info() is not None:
+        raise GpupipeError("load() was called in a worker of a DataLoader, where it would start threads and processes of its own: use the loader in its place")
 
 
 def import_engine(engine: str) -> type[Engine]:

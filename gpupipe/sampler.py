@@ -139,16 +139,20 @@ class Sampler:
     def _state(self, epoch: int, position: int) -> dict[str, Any]:
         return {"seed": self.seed, "shuffle": self.shuffle, "epoch": epoch, "position": position}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         """Go on where the state was made, also with another batch size or world size: what is left of the epoch is dealt out anew.
 
-        Raises StateError where the state belongs to another order, or what is left cannot be dealt out.
+        strict: raise StateError where the state belongs to another order. Raises StateError where what is left cannot be dealt out.
         """
-        for key in ("seed", "shuffle"):
+        for key in ("seed", "shuffle") if strict else ():
             theirs, ours = state[key], getattr(self, key)
             if theirs != ours:
-                raise StateError(f"the state was made with {key} {shown(theirs)}, and this loader has {key} {shown(ours)}: set loader.{key}={shown(theirs)}")
+                raise StateError(
+                    f"the state was made with {key} {shown(theirs)}, and this loader has {key} {shown(ours)}: set loader.{key}={shown(theirs)}, or strict=False"
+                )
         epoch, position = state["epoch"], state["position"]
+        if not strict and type(position) is int:
+            position = min(position, self.count)
         if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > self.count:
             raise StateError(f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and an epoch of this data set has {self.count}")
         if self._layout(position).steps == 0:

@@ -85,7 +85,11 @@ def test_every_iter_is_a_new_epoch_and_breaking_off_costs_nothing(faces: Path) -
             break
         assert [b["id"].tolist() for b in loader] == whole[1]
         iter(loader)
-        assert loader.sampler.epoch == 3
+        assert loader.sampler.epoch == 2, "an iteration begins with its first batch"
+        iterator = iter(loader)
+        loader.sampler.set_epoch(1)
+        assert [b["id"].tolist() for b in iterator] == whole[1], "as Lightning does it: iter() first, set_epoch() then"
+        assert loader.sampler.epoch == 2
 
 
 def test_an_older_iterator_does_not_go_on_silently(faces: Path) -> None:

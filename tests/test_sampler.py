@@ -261,8 +261,8 @@ def test_len_is_of_a_whole_epoch_also_after_a_resume() -> None:
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"seed": 9}, "the state was made with seed 9, and this loader has seed 8: set loader.seed=9"),
-    ({"shuffle": False}, "the state was made with shuffle false, and this loader has shuffle true: set loader.shuffle=false"),
+    ({"seed": 9}, "the state was made with seed 9, and this loader has seed 8: set loader.seed=9, or strict=False"),
+    ({"shuffle": False}, "the state was made with shuffle false, and this loader has shuffle true: set loader.shuffle=false, or strict=False"),
     ({"position": 11}, "the state stands at sample 11 of epoch 3, and an epoch of this data set has 10"),
     ({"position": -1}, "the state stands at sample -1 of epoch 3, and an epoch of this data set has 10"),
     ({"position": "6"}, "the state stands at sample '6' of epoch 3, and an epoch of this data set has 10"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.config import Config
+from gpupipe.config import Config, Shard
 from gpupipe.engines.base import has_torch_lowering
 from gpupipe.loader import Loader
 from gpupipe.pipeline import Entry
@@ -108,7 +108,7 @@ def _few(index: Index, samples: int) -> Index:
 def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
     """The first steps of a config, a sample at a time: their sizes may differ. What the loader would make of the batch is left out."""
     loader = {"batch_size": 1, "shuffle": False, "dtype": None, "memory_format": "contiguous", "format": "dict", "ids": True, "on_error": "skip"}
-    alone = config.loader.model_copy(update=loader | {"shard": type(config.loader.shard)(), "max_bad": 1.0} | options)
+    alone = config.loader.model_copy(update=loader | {"shard": Shard(), "max_bad": 1.0} | options)
     return replace(config, pipeline=replace(config.pipeline, entries=entries), loader=alone)
 
 
