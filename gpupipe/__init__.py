@@ -24,10 +24,11 @@ if TYPE_CHECKING:
         TooManyBadError,
     )
     from gpupipe.loader import Loader, load
+    from gpupipe.monitor import Monitor
 
 __version__ = "0.1.0"
 
-_HOMES = {"load": "gpupipe.loader", "Loader": "gpupipe.loader"}
+_HOMES = {"load": "gpupipe.loader", "Loader": "gpupipe.loader", "Monitor": "gpupipe.monitor"}
 
 __all__ = [
     "ConfigError",
@@ -37,6 +38,7 @@ __all__ = [
     "FetchError",
     "GpupipeError",
     "Loader",
+    "Monitor",
     "SampleError",
     "ShapeError",
     "StateError",

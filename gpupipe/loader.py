@@ -43,6 +43,9 @@ def load(config: str | Path | Mapping[str, Any] | Config, *overrides: str, progr
 class Loader:
     """Epochs of batches. Every iteration is a new epoch, or the rest of one after load_state_dict(); which one is settled by its first batch."""
 
+    batch_sampler = None
+    """There is none, and Lightning asks."""
+
     def __init__(self, config: Config, index: Index) -> None:
         """Raises ConfigError, DeviceError, EngineError, GpupipeError in a worker of a DataLoader."""
         _refuse_in_worker()

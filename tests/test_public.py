@@ -20,6 +20,7 @@ def test_names() -> None:
         "FetchError",
         "GpupipeError",
         "Loader",
+        "Monitor",
         "SampleError",
         "ShapeError",
         "StateError",

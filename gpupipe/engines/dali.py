@@ -205,7 +205,7 @@ class DaliEngine(Engine):
         return list(self._results())
 
     def _stop(self) -> None:
-        if not self._fresh and self._iterator is not None:
+        if not self._fresh and self._iterator is not None and not (_gone(self._graph.pipe) or self._source.reader.gone):
             self._flush()
 
     # --- work of which nothing is delivered
@@ -294,6 +294,11 @@ class DaliEngine(Engine):
         rest = list(self._run([replace(plan, ids=good)]))
         failed = next((o for _, o in rest if isinstance(o, RuntimeError)), None)
         return failed or [(p, o) for p, o in rest if isinstance(o, torch.Tensor)]
+
+
+def _gone(pipe: Any) -> bool:
+    """Whether a garbage collection that also got the engine took the pipeline down first."""
+    return getattr(pipe, "_pipe", pipe) is None
 
 
 def _close(engine: ref[DaliEngine], process: int) -> None:

@@ -74,6 +74,11 @@ class Reader:
         """Take no more plans; the one that was taken still comes."""
         self._paths.plans = iter(())
 
+    @property
+    def gone(self) -> bool:
+        """Whether a garbage collection took its pipeline down."""
+        return getattr(self._pipe, "_pipe", self._pipe) is None
+
     def __iter__(self) -> Reader:
         return self
 

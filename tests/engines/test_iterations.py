@@ -171,3 +171,16 @@ def test_behind_an_epoch_whose_last_batches_were_skipped_stands_the_next_epoch(f
         assert (state["epoch"], state["position"]) == (1, 0)
         loader.load_state_dict(state)
         assert len(list(loader)) == 2
+
+
+def test_a_loader_that_a_garbage_collection_finds_goes_silently(faces: Path) -> None:
+    """In a cycle, as behind an exception, with an iteration under way: whatever is taken down first."""
+    gc.collect()
+    for _ in range(5):
+        loader = load(faces, prefetch=3)
+        iterator = iter(loader)
+        next(iterator)
+        cycle = {"iterator": iterator, "loader": loader}
+        cycle["cycle"] = cycle
+        del loader, iterator, cycle
+        gc.collect()

@@ -1,0 +1,112 @@
+"""The contract of a loader, held by both engines; and 200 random resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpupipe
+from gpupipe.sampler import Sampler
+from gpupipe.testing import check_loader
+
+STEPS = [
+    "decode",
+    {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "interpolation": "bilinear"}},
+    {"random_crop": {"size": 60}},
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+]
+
+
+@pytest.fixture(scope="module")
+def few(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """23 of the faces."""
+    root = tmp_path_factory.mktemp("few")
+    for n, face in enumerate(sorted(faces.glob("*/*.jpg"))[:23]):
+        (root / f"{n % 3}").mkdir(exist_ok=True)
+        (root / f"{n % 3}" / face.name).write_bytes(face.read_bytes())
+    return root
+
+
+@pytest.mark.parametrize("options", [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}, {"engine": "dataloader", "workers": 1}], ids=str)
+def test_an_engine_keeps_the_contract(few: Path, options: dict[str, Any]) -> None:
+    config = {"data": {"source": "folder", "root": few}, "pipeline": STEPS}
+    check_loader(lambda **changes: gpupipe.load(config, device="cpu", prefetch=3, **options, **changes))
+
+
+class Cheating(Sampler):
+    """Loses the last sample, forgets the position of a state, or deals the same to each rank."""
+
+    cheat = ""
+
+    def order(self, epoch: int) -> Any:
+        order = super().order(epoch)
+        return np.append(order[:-1], order[0]) if self.cheat == "twice" else order
+
+    def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
+        super().load_state(state | ({"position": 0} if self.cheat == "state" else {}), strict)
+
+    def set_epoch(self, epoch: int) -> None:
+        if self.cheat != "epoch":
+            super().set_epoch(epoch)
+
+
+@pytest.mark.parametrize(("cheat", "said"), [("twice", "came twice"), ("state", "goes on with the rest"), ("epoch", r"set_epoch\(\)")])
+def test_what_breaks_the_contract_is_named(few: Path, cheat: str, said: str) -> None:
+    config = {"data": {"source": "folder", "root": few}, "pipeline": STEPS}
+
+    def make(**changes: Any) -> gpupipe.Loader:
+        loader = gpupipe.load(config, engine="dataloader", workers=0, device="cpu", **changes)
+        loader.sampler.__class__ = Cheating
+        loader.sampler.cheat = cheat
+        return loader
+
+    with pytest.raises(AssertionError, match=said):
+        check_loader(make)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**31), batches=st.tuples(st.integers(2, 9), st.integers(2, 9)), worlds=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stop=st.floats(0, 1), epoch=st.integers(0, 3),
+)  # fmt: skip
+def test_any_resume_loses_nothing_and_repeats_nothing(
+    dots: Path, seed: int, batches: tuple[int, int], worlds: tuple[int, int], stop: float, epoch: int
+) -> None:  # fmt: skip
+    """An epoch that is cut off after any step, on any number of ranks, and resumed on any other with other batches."""
+
+    def loaders(batch_size: int, world_size: int) -> list[gpupipe.Loader]:
+        config = {"data": {"source": "folder", "root": dots}, "pipeline": ["decode"]}
+        options = {"engine": "dataloader", "workers": 0, "device": "cpu", "ids": True, "seed": seed, "batch_size": batch_size}
+        return [gpupipe.load(config, **options, shard={"rank": r, "world_size": world_size}) for r in range(world_size)]
+
+    first = loaders(batches[0], worlds[0])
+    steps = 1 + int(stop * (len(first[0]) - 1))
+    seen: list[int] = []
+    states = []
+    for loader in first:
+        loader.sampler.set_epoch(epoch)
+        iterator = iter(loader)
+        seen += [i for _ in range(steps) for i in next(iterator)["id"].tolist()]
+        states.append(loader.state_dict())
+        loader.close()
+    assert all(state == states[0] for state in states), "a state does not depend on the rank"
+    complete = steps == len(first[0])
+    try:
+        for loader in (second := loaders(batches[1], worlds[1])):
+            loader.load_state_dict(states[0])
+    except gpupipe.StateError as e:
+        assert 0 < 37 - len(seen) < worlds[1]
+        assert "cannot give each of" in str(e)
+        return
+    rest = [[b["id"].tolist() for b in loader] for loader in second]
+    assert len({len(r) for r in rest}) == 1, "equal steps"
+    flat = [i for r in rest for b in r for i in b]
+    assert sorted(flat if complete else seen + flat) == list(range(37))
+    assert all(loader.sampler.epoch == epoch + 1 + complete for loader in second)
+    for loader in second:
+        loader.close()
