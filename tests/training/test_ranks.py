@@ -1,0 +1,107 @@
+"""Real ranks over gloo: every sample once over all of them, equal steps, and a run that is killed goes on as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import gpupipe
+
+SCRIPT = Path(__file__).with_name("rank.py")
+COUNT = 37
+LINE = dict[str, Any]
+
+
+@pytest.fixture
+def folder(config: dict[str, Any], tmp_path: Path) -> Path:
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path
+
+
+def ranks(folder: Path, count: int, *words: str, into: str = "run", code: int = 0) -> list[list[LINE]]:
+    """What each of `count` ranks wrote."""
+    out = folder / into
+    out.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), str(SCRIPT), "small.yaml", str(out), *words]
+    done = subprocess.run(command, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=200)
+    assert (done.returncode == 0) == (code == 0), done.stderr
+    return [[json.loads(line) for line in (out / f"rank{r}.jsonl").read_text().splitlines()] for r in range(count)]
+
+
+def check_epoch(found: list[list[LINE]], epoch: int, expected: set[int]) -> None:
+    """Every expected sample once over all ranks, in equal steps."""
+    mine = [[line for line in rank if line["epoch"] == epoch] for rank in found]
+    assert len({len(lines) for lines in mine}) == 1
+    ids = [i for lines in mine for line in lines for i in line["ids"]]
+    assert len(ids) == len(set(ids)) == len(expected)
+    assert set(ids) == expected
+    assert all(line["ids"] for lines in mine for line in lines)
+
+
+@pytest.mark.parametrize(("count", "words"), [(2, []), (3, ["--engine", "dali"]), (2, ["--fsdp"])], ids=str)
+def test_ranks_share_every_epoch_out(folder: Path, count: int, words: list[str]) -> None:
+    found = ranks(folder, count, "--epochs", "3", *words)
+    for epoch in range(3):
+        check_epoch(found, epoch, set(range(COUNT)))
+    assert {line["len"] for rank in found for line in rank} == {-(-COUNT // (3 * count))}
+    assert found[0][0]["ids"] != found[0][-(-COUNT // (3 * count))]["ids"], "another order in the next epoch"
+
+
+def test_a_run_that_is_killed_goes_on_on_any_number_of_ranks(folder: Path) -> None:
+    whole = ranks(folder, 2, "--epochs", "2", into="whole")
+    broken = ranks(folder, 2, "--epochs", "2", "--kill", "5", into="broken", code=1)
+    kept = torch.load(folder / "broken" / "kept.pt")
+    assert [len(rank) for rank in broken] == [5, 5], "the last checkpoint is one step behind"
+    assert broken == [rank[:5] for rank in whole]
+    done = {i for rank in broken for line in rank[:4] for i in line["ids"]}
+    same = ranks(folder, 2, "--epochs", "2", "--resume", str(folder / "broken" / "kept.pt"), into="same")
+    assert same == [rank[4:] for rank in whole]
+    ours, theirs = torch.load(folder / "same" / "net.pt"), torch.load(folder / "whole" / "net.pt")
+    assert all(torch.equal(ours[k], theirs[k]) for k in theirs)
+    assert kept["loader"]["position"] == len(done)
+    for count in (1, 3):
+        other = ranks(folder, count, "--epochs", "2", "--resume", str(folder / "broken" / "kept.pt"), "--batch-size", "4", into=f"as{count}")
+        check_epoch(other, 0, set(range(COUNT)) - done)
+        check_epoch(other, 1, set(range(COUNT)))
+
+
+# --- where rank and world size come from
+
+
+def test_the_environment_of_torchrun_is_heeded(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with gpupipe.load(config) as loader:
+        assert (loader.sampler.rank, loader.sampler.world_size) == (1, 3)
+        assert loader.config.loader.shard.model_dump() == {"rank": 1, "world_size": 3}
+    with gpupipe.load(config, shard={"rank": 0, "world_size": 1}) as loader:
+        assert loader.sampler.world_size == 1
+    monkeypatch.setenv("WORLD_SIZE", "40")
+    with pytest.raises(gpupipe.ConfigError, match="37 samples cannot give each of 40 ranks one: use fewer ranks, or set last_batch: pad"):
+        gpupipe.load(config, shard="auto")
+    with gpupipe.load(config, last_batch="pad") as loader:
+        assert len(loader) == 1
+
+
+@pytest.mark.parametrize(("rank", "world", "said"), [
+    (None, "4", "WORLD_SIZE=4 is set, but RANK is not set: start with torchrun, or set loader.shard"),
+    ("4", "4", "WORLD_SIZE=4 is set, but RANK=4"),
+    ("one", "4", "RANK=one in the environment is not a whole number"),
+])  # fmt: skip
+def test_an_environment_that_contradicts_itself_is_refused(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, rank: str | None, world: str, said: str
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with pytest.raises(gpupipe.DeviceError, match=said):
+        gpupipe.load(config)
