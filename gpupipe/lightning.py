@@ -126,6 +126,10 @@ class Monitor(Callback):
         super().__init__()
         self.watch: _Watch | None = None
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An epoch that is resumed in its middle does not start again."""
+        self.on_train_epoch_start(trainer, pl_module)
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loader = next((found for found in _flat(trainer.train_dataloader) if isinstance(found, Loader)), None)
         if loader is None:
