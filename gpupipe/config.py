@@ -78,6 +78,7 @@ class LoaderConfig(_Frozen):
     workers: processes of the DataLoader, 0 for none; auto: as many as threads.
     decoder: of the DataLoader: torchvision or pil.
     pin_memory, multiprocessing_context, persistent_workers: as DataLoader takes them; batches are pinned only on their way to a GPU.
+    shard: auto (torch.distributed's rank and world size, else torchrun's), or {rank, world_size}: which part of every global batch this process takes.
     on_error: raise, or skip samples that cannot be read or decoded; max_bad: the share of the set that may be skipped, 0 to 1.
     quarantine: the file that lists what was skipped (JSON lines); by default one in the cache folder.
     dtype: of the batch, where it is not to be what the pipeline makes.

@@ -79,7 +79,10 @@ class PipeDataModule(LightningDataModule):
     def train_dataloader(self) -> Loader:
         """With Trainer(overfit_batches=...) not shuffled, so that the same batches come in each epoch."""
         overfit = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
-        return self._load("train", **({"shuffle": False} if overfit else {}))
+        loader = self._load("train", **({"shuffle": False} if overfit else {}))
+        if self.trainer is not None:
+            _line_up(self.trainer, loader)
+        return loader
 
     def val_dataloader(self) -> Loader:
         return self._load("val")
@@ -113,6 +116,21 @@ class PipeDataModule(LightningDataModule):
         device = self.trainer.strategy.root_device
         shard = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
         return {"device": f"gpu:{device.index or 0}" if device.type == "cuda" else "cpu", "shard": shard}
+
+
+def _line_up(trainer: Trainer, loader: Loader) -> None:
+    """Where the trainer resumes with another batch size or world size, let it count as many batches done as are missing to a whole epoch
+    of the new ones: it would end the epoch too early otherwise, or not notice its end."""
+    resume = loader.load_state_dict
+
+    def load_state_dict(state: dict[str, Any], strict: bool = True) -> None:
+        resume(state, strict)
+        done: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+        more = len(loader) - loader.sampler.left - done.processed if loader.sampler.position else 0
+        for name in ("ready", "started", "processed", "completed"):
+            setattr(done, name, getattr(done, name) + more)
+
+    loader.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]  # of this one loader
 
 
 class Monitor(Callback):

@@ -109,6 +109,11 @@ class Sampler:
         """The samples of that epoch, counted over all ranks, that the next iteration leaves out, being delivered already."""
         return self._position
 
+    @property
+    def left(self) -> int:
+        """Batches that the next iteration has on this rank: those of a whole epoch, or of the rest where a loaded state stands in its middle."""
+        return self._layout(self._position).steps
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration deliver `epoch`: all of it, or the rest of it where a loaded state stands in the middle of it."""
         if epoch != self._epoch:

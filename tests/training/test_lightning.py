@@ -129,6 +129,21 @@ def test_a_resumed_run_is_the_uninterrupted_one(config: Any, tmp_path: Path, eng
     assert resumed.validated == whole.validated[every // STEPS :]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("before", "after"), [(5, 3), (5, 12), (3, 5), (4, 36)])
+def test_a_run_resumed_with_other_batches_loses_nothing(config: Any, tmp_path: Path, engine: str, before: int, after: int) -> None:
+    saving = ModelCheckpoint(tmp_path / "kept", every_n_train_steps=3, save_top_k=-1, filename="{step}")
+    broken, resumed = Seen(stop_at=5), Seen()
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        fit(config | {"loader": config["loader"] | {"batch_size": before}}, tmp_path, broken, engine=engine, callbacks=[saving], enable_checkpointing=True)
+    kept = tmp_path / "kept" / "step=3.ckpt"
+    fit(config | {"loader": config["loader"] | {"batch_size": after}}, tmp_path, resumed, engine=engine, ckpt_path=kept)
+    epochs = [[i for b in resumed.trained[e] for i in b] for e in range(3)]
+    assert sorted(epochs[0] + [i for b in broken.trained[0][:3] for i in b]) == list(range(COUNT))
+    assert sorted(epochs[1]) == sorted(epochs[2]) == list(range(COUNT))
+    assert [len(ids) for ids in resumed.validated] == [COUNT] * 3
+
+
 def test_a_checkpoint_at_the_end_of_an_epoch_goes_on_with_the_next(config: Any, tmp_path: Path) -> None:
     whole, first, then = Seen(), Seen(), Seen()
     fit(config, tmp_path, whole, max_epochs=3)

@@ -73,6 +73,27 @@ def test_a_run_that_is_killed_goes_on_on_any_number_of_ranks(folder: Path) -> No
         check_epoch(other, 1, set(range(COUNT)))
 
 
+def test_lightning_shares_out_and_resumes_on_another_number_of_ranks(folder: Path) -> None:
+    def fit(into: str, count: int, *words: str) -> list[list[LINE]]:
+        out = folder / into
+        out.mkdir()
+        command = [sys.executable, "-W", "ignore", str(SCRIPT.with_name("lightning_ranks.py")), "small.yaml", str(out), "--devices", str(count), *words]
+        path = os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+        assert done.returncode == 0, done.stderr
+        return [[json.loads(line) for line in (out / f"rank{r}.jsonl").read_text().splitlines()] for r in range(count)]
+
+    whole = fit("two", 2)
+    for epoch in range(2):
+        check_epoch(whole, epoch, set(range(COUNT)))
+    done = {i for rank in whole for line in rank[:4] for i in line["ids"]}
+    for count, batch_size in ((1, 3), (2, 4)):
+        other = fit(f"as{count}", count, "--resume", str(folder / "two" / "step=4.ckpt"), "--batch-size", str(batch_size))
+        check_epoch(other, 0, set(range(COUNT)) - done)
+        check_epoch(other, 1, set(range(COUNT)))
+
+
 # --- where rank and world size come from
 
 
