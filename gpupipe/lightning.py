@@ -99,6 +99,10 @@ class PipeDataModule(LightningDataModule):
             loader.close()
         self._loaders.clear()
 
+    def on_exception(self, exception: BaseException) -> None:
+        """Behind an error Lightning calls no teardown."""
+        self.teardown("")
+
     def _load(self, which: str, **changes: Any) -> Loader:
         """A new loader; the one before it, which Lightning asked to be reloaded, is closed."""
         if (config := self._configs[which]) is None:

@@ -185,9 +185,11 @@ def contest_of(side: Side, contest: Contest) -> Outcome:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """With its workers: they are of its session."""
-    import signal
+    if hasattr(os, "killpg"):
+        import signal
 
-    os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     process.communicate()
 
 

@@ -66,7 +66,7 @@ def run(contest: Contest) -> Outcome:
     checked = configs.read(contest.config, contest.overrides, **contest.changes)
     gpupipe.loader.import_engine(checked.loader.engine)
     if contest.cold:
-        _forget(checked.source.index())
+        forget(checked.source.index())
     started = time.perf_counter()
     with gpupipe.loader.load(checked) as loader:
         stream = _stream(loader)
@@ -102,14 +102,19 @@ def _take(stream: Any, count: int, loader: Loader) -> int:
     return images
 
 
-def _forget(index: Any) -> None:
-    """Drop the files of a data set from the page cache."""
+def forget(index: Any) -> None:
+    """Drop the files of a data set from the page cache. Raises EngineError where the system cannot."""
+    if not hasattr(os, "posix_fadvise"):
+        from gpupipe.errors import EngineError
+
+        raise EngineError("--cold needs posix_fadvise, which this system does not have")
     for i in range(len(index)):
         try:
             file = os.open(index.path(i), os.O_RDONLY)
         except OSError:
             continue
         try:
+            os.fdatasync(file)  # pages that are not on the disk yet would stay
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
+import sys
 import time
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -53,18 +53,33 @@ def peak_memory() -> int:
 
     Not ru_maxrss where that can be helped: it also counts the process that started this one.
     """
+    if sys.platform == "win32":
+        return sum(process.memory_info().peak_wset for process in _processes())
     own = _first_value(Path("/proc/self/status"), "VmHWM")
     if not own:
+        import resource
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     children = (_first_value(Path(f"/proc/{child.pid}/status"), "VmHWM") for child in active_children())
     return sum(int(text.split()[0]) * 1024 for text in (own, *children) if text)
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process, of its children that have ended, and of the live ones."""
+    """CPU time of this process, of its children that have ended (not on Windows), and of the live ones."""
+    if sys.platform == "win32":
+        return sum(sum(process.cpu_times()[:2]) for process in _processes())
+    import resource
+
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     live = sum(_ticks(child.pid) for child in active_children()) / os.sysconf("SC_CLK_TCK")
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + live
+
+
+def _processes() -> list[Any]:
+    """This one and its live children, where there is no /proc."""
+    import psutil
+
+    return [psutil.Process(pid) for pid in (os.getpid(), *(child.pid for child in active_children()))]
 
 
 class Company:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,12 @@ def test_early_stopping_and_an_exception_end_the_run_and_free_the_loaders(config
     done = fit(config, tmp_path, net, max_epochs=9, callbacks=[EarlyStopping("loss", patience=1)])
     assert sorted(net.trained) == [0, 1]
     assert not done.datamodule._loaders
-    stopped = Seen(stop_at=11)
+    stopped, data = Seen(stop_at=11), PipeDataModule(train=config, val=config, format="dict", workers=1)
     with pytest.raises(RuntimeError, match="stopped by the test"):
-        fit(config, tmp_path, stopped)
+        trainer(tmp_path).fit(stopped, datamodule=data)
     assert [len(b) for b in stopped.trained.values()] == [8, 3]
+    assert not data._loaders
+    assert not active_children()
 
 
 # --- resume
