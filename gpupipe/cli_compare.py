@@ -49,7 +49,7 @@ class _Options:
 @click.option("--cores", "core_count", type=click.IntRange(1), help="Cores that every side is held to.  [default: all]")
 @click.option("--cold", is_flag=True, help="Drop the images from the page cache before each side's turn.")
 @click.option("--quick", is_flag=True, help="Fewer batches and rounds: a first look.")
-@click.option("--max-diff", type=click.FloatRange(0), help="As for 'gpupipe parity', which comes first.  [default: 0.5]")
+@click.option("--max-diff", type=click.FloatRange(0), help="As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that interpolates]")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write everything measured to this file.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write results.json, plots and report.html to this folder.")
 def compare(**options: Any) -> None:
@@ -77,7 +77,9 @@ def compare(**options: Any) -> None:
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--samples", type=click.IntRange(1), default=_SAMPLES, show_default=True, help="Images, spread over the set.")
-@click.option("--max-diff", type=click.FloatRange(0), help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: 0.5]")
+@click.option(
+    "--max-diff", type=click.FloatRange(0), help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: 0.5 for each of them]"
+)
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
     """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws, step by step."""
     checked, index = read(config, overrides)

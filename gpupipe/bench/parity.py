@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Levels = NDArray[np.uint8]
 
 MOST, MEAN = 1.0, 0.5
-"""The limits, in levels: of the largest difference as long as nothing interpolates, and of the mean difference behind a step that does."""
+"""The limits, in levels: of the largest difference as long as nothing interpolates, and of the mean difference for each step that does."""
 _LEVELS = 255
 _ROUNDING = 1e-3
 
@@ -121,8 +121,9 @@ def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:
 def _agreement(
     device: str, entries: tuple[Entry, ...], expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]], max_diff: float | None
 ) -> Agreement:  # fmt: skip
-    largest = not any(e.step.interpolates for e in entries)
-    limit = MOST if largest else MEAN if max_diff is None else max_diff
+    made_new = sum(e.step.interpolates for e in entries)
+    largest = not made_new
+    limit = MOST if largest else MEAN * made_new if max_diff is None else max_diff
     pairs = [(a.double(), b.double()) for (_, a), (_, b) in _paired(expected, made)]
     if not pairs or any(a.shape != b.shape for a, b in pairs):
         return Agreement(device, entries[-1].key, math.inf, math.inf, 0.0, limit, largest, len(pairs))

@@ -103,6 +103,8 @@ def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path) -> 
     assert all(a.psnr > 35 for a in found)
     assert found[0].largest
     assert not found[-1].largest
+    limits = {a.step: a.limit for a in found}
+    assert (limits["decode"], limits["resize"], limits["random_affine"], limits["normalize"]) == (1, 0.5, 1, 2), "0.5 for each step that interpolates"
 
 
 PLUGIN = '''
