@@ -23,12 +23,14 @@ import pydantic
 from numpy.typing import NDArray
 
 from gpupipe.errors import did_you_mean
+from gpupipe.span import Span
 
 GROUP = "gpupipe.sources"
 _MAGIC = b"gpupipe-index-1\n"
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
 _DTYPES: dict[str, np.dtype[Any]] = {"names": np.dtype(np.uint8), "ends": np.dtype(np.int64), "labels": np.dtype(np.int64)}
+_SPAN_DTYPES: dict[str, np.dtype[Any]] = {"file": np.dtype(np.int32), "offset": np.dtype(np.int64), "length": np.dtype(np.int64)}
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is done, and how much there is (None: not known)."""
@@ -39,10 +41,23 @@ def quiet(what: str, done: int, total: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class Index:
-    """The samples of a data set. Row i: the file at `root`/path, and its label.
+class Spans:
+    """Samples that are parts of large files. Row i: `length` bytes from `offset` on in files[file].
 
-    names: uint8 (bytes,), all paths relative to `root` behind one another; ends: int64 (N,), where each ends in `names`.
+    files: paths relative to the index's root. file: int32 (N,); offset, length: int64 (N,).
+    """
+
+    files: list[str]
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Index:
+    """The samples of a data set. Row i: the file at `root`/path, and its label; or a part of a file, where there are `spans`.
+
+    names: uint8 (bytes,), all paths relative to `root` (with spans: the names of samples) behind one another; ends: int64 (N,), where each ends in `names`.
     labels: int64 (N,), numbers of `classes`.
     fingerprint: a hash of the paths and labels: what makes two data sets the same for a resume.
     note: what every output must say of this data ("stand-in data, not LFW"), or empty.
@@ -56,13 +71,28 @@ class Index:
     fingerprint: str
     note: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    spans: Spans | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """The whole path of row i."""
-        return os.path.join(self.root, os.fsdecode(self._name(i)))
+        """The whole path of row i; with spans that of its file, and behind a colon the sample's name."""
+        name = os.fsdecode(self._name(i))
+        return os.path.join(self.root, name) if self.spans is None else f"{self.span(i).path}:{name}"
+
+    def span(self, i: int) -> Span:
+        """Where the bytes of row i are."""
+        if self.spans is None:
+            return Span(self.path(i))
+        found = self.spans
+        return Span(os.path.join(self.root, found.files[found.file[i]]), int(found.offset[i]), int(found.length[i]))
+
+    def subset(self, rows: NDArray[np.int64]) -> Index:
+        """The index of some rows."""
+        names = [os.fsdecode(self._name(int(i))) for i in rows]
+        spans = None if self.spans is None else Spans(self.spans.files, self.spans.file[rows], self.spans.offset[rows], self.spans.length[rows])
+        return build(self.root, names, self.labels[rows], self.classes, spans=spans)
 
     def encoded_paths(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Whole paths as DALI's io.file.read takes them: uint8 (len(ids), longest), filled up with NUL, which ends a path for the system.
@@ -83,12 +113,14 @@ class Index:
         return self.names[self.ends[i - 1] if i else 0 : self.ends[i]].tobytes()
 
 
-def build(root: str, paths: Sequence[str], labels: NDArray[np.int64], classes: list[str], extra: dict[str, Any] | None = None) -> Index:
-    """An index in memory of `paths` relative to `root`."""
+def build(
+    root: str, paths: Sequence[str], labels: NDArray[np.int64], classes: list[str], extra: dict[str, Any] | None = None, spans: Spans | None = None
+) -> Index:  # fmt: skip
+    """An index in memory of `paths` relative to `root`; with spans, of samples that are called so."""
     encoded = [os.fsencode(p) for p in paths]
     names = np.frombuffer(b"".join(encoded), np.uint8)
     ends = np.cumsum([len(e) for e in encoded], dtype=np.int64)
-    return Index(root, names, ends, labels, classes, _fingerprint(names, ends, labels, classes), extra=extra or {})
+    return Index(root, names, ends, labels, classes, _fingerprint(names, ends, labels, classes, spans), extra=extra or {}, spans=spans)
 
 
 def nothing() -> Index:
@@ -96,8 +128,10 @@ def nothing() -> Index:
     return build("", [], np.empty(0, np.int64), [])
 
 
-def _fingerprint(names: NDArray[np.uint8], ends: NDArray[np.int64], labels: NDArray[np.int64], classes: list[str]) -> str:
+def _fingerprint(names: NDArray[np.uint8], ends: NDArray[np.int64], labels: NDArray[np.int64], classes: list[str], spans: Spans | None) -> str:
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
+    if spans is not None:
+        digest.update(json.dumps(spans.files).encode() + spans.file.tobytes() + spans.length.tobytes())
     for array in (names, ends, labels):
         digest.update(array.tobytes())
     return digest.hexdigest()
@@ -106,7 +140,10 @@ def _fingerprint(names: NDArray[np.uint8], ends: NDArray[np.int64], labels: NDAr
 def save(index: Index, path: Path) -> None:
     """Write the index as one file, whole or not at all."""
     arrays: dict[str, NDArray[Any]] = {"names": index.names, "ends": index.ends, "labels": index.labels}
+    if index.spans is not None:
+        arrays |= {name: getattr(index.spans, name) for name in _SPAN_DTYPES}
     header: dict[str, Any] = {"root": index.root, "classes": index.classes, "fingerprint": index.fingerprint, "extra": index.extra}
+    header["files"] = None if index.spans is None else index.spans.files
     header["arrays"] = {name: [a.dtype.str, len(a)] for name, a in arrays.items()}
     text = json.dumps(header).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +165,8 @@ def open_saved(path: Path) -> Index | None:
         size = path.stat().st_size
         header, place = _header(path, size)
         arrays: dict[str, NDArray[Any]] = {}
-        for name, dtype in _DTYPES.items():
+        files = header.get("files")
+        for name, dtype in (_DTYPES | ({} if files is None else _SPAN_DTYPES)).items():
             stored, length = header["arrays"][name]
             place += -place % _ALIGNMENT
             if stored != dtype.str or not 0 <= place + length * dtype.itemsize <= size:
@@ -136,7 +174,8 @@ def open_saved(path: Path) -> Index | None:
             arrays[name] = np.memmap(path, dtype, "r", place, (length,)) if length else np.empty(0, dtype)
             place += arrays[name].nbytes
         columns = (arrays["names"], arrays["ends"], arrays["labels"])
-        index = Index(header["root"], *columns, header["classes"], header["fingerprint"], extra=header["extra"])
+        spans = None if files is None else Spans(files, *(arrays[name] for name in _SPAN_DTYPES))
+        index = Index(header["root"], *columns, header["classes"], header["fingerprint"], extra=header["extra"], spans=spans)
         return index if size == place and _holds_together(index) else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -159,6 +198,9 @@ def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
 def _holds_together(index: Index) -> bool:
     """Whether the columns of an index from a file fit each other. The last row stands for all: to read them all would take a scan's time."""
     typed = isinstance(index.root, str) and isinstance(index.fingerprint, str) and isinstance(index.extra, dict) and isinstance(index.classes, list)
+    spans = index.spans
+    if spans is not None and not (isinstance(spans.files, list) and len(spans.file) == len(spans.offset) == len(spans.length) == len(index.labels)):
+        return False
     return typed and len(index.ends) == len(index.labels) and (int(index.ends[-1]) if len(index.ends) else 0) == len(index.names)
 
 

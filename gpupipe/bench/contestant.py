@@ -108,9 +108,9 @@ def forget(index: Any) -> None:
         from gpupipe.errors import EngineError
 
         raise EngineError("--cold needs posix_fadvise, which this system does not have")
-    for i in range(len(index)):
+    for path in {index.span(i).path for i in range(len(index))}:
         try:
-            file = os.open(index.path(i), os.O_RDONLY)
+            file = os.open(path, os.O_RDONLY)
         except OSError:
             continue
         try:

@@ -189,7 +189,8 @@ def _mean_file_bytes(loader: Loader) -> float:
     sizes = []
     for i in range(0, len(loader.index), step):
         try:
-            sizes.append(os.stat(loader.index.path(i)).st_size)
+            span = loader.index.span(i)
+            sizes.append(os.stat(span.path).st_size if span.length is None else span.length)
         except OSError:
             continue
     return statistics.fmean(sizes) if sizes else 0.0

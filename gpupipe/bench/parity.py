@@ -18,7 +18,7 @@ from gpupipe.config import Config, Shard
 from gpupipe.engines.base import has_torch_lowering
 from gpupipe.loader import Loader
 from gpupipe.pipeline import Entry
-from gpupipe.source import Index, build
+from gpupipe.source import Index
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,8 +101,7 @@ def side_by_side(config: Config, index: Index, devices: Sequence[str], samples: 
 def _few(index: Index, samples: int) -> Index:
     """Up to `samples` rows of an index, spread over it."""
     rows = np.unique(np.linspace(0, len(index) - 1, min(samples, len(index))).astype(np.int64))
-    paths = [os.path.relpath(index.path(int(i)), index.root) for i in rows]
-    return build(index.root, paths, index.labels[rows], index.classes)
+    return index.subset(rows)
 
 
 def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:

@@ -249,8 +249,7 @@ class DaliEngine(Engine):
 
     def _without_culprits(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, torch.Tensor]]:
         """The batch of a plan that failed, run again without the samples that fail alone: suspects are tried first, then all."""
-        paths = [self._job.index.path(int(i)) for i in plan.ids]
-        suspicious = plan.ids[suspects(paths)]
+        suspicious = plan.ids[suspects(self._job.index.span(int(i)) for i in plan.ids)]
         if len(suspicious) and self._try_alone(plan, suspicious):
             rest = self._again(plan)
             if not isinstance(rest, RuntimeError):
@@ -259,7 +258,9 @@ class DaliEngine(Engine):
         self._try_alone(plan, self._quarantine.good(plan.ids))
         rest = self._again(plan)
         if isinstance(rest, RuntimeError):
-            raise EngineError(f"DALI failed twice on a batch whose samples pass one by one, the first of them {paths[0]}: {rest}") from error
+            raise EngineError(
+                f"DALI failed twice on a batch whose samples pass one by one, the first of them {self._job.index.path(int(plan.ids[0]))}: {rest}"
+            ) from error
         yield from rest
 
     def _try_alone(self, plan: Plan, ids: Any) -> bool:
@@ -272,7 +273,7 @@ class DaliEngine(Engine):
                 continue
             found = True
             id = int(alone.ids[0])
-            self._quarantine.add(id, reason(self._job.index.path(id), str(outcome)))
+            self._quarantine.add(id, reason(self._job.index.span(id), str(outcome)))
         if not found:
             check_shapes(shapes, replace(plan, ids=ids), self._job)
         return found

@@ -49,16 +49,54 @@ class _Paths:
         return self._index.encoded_paths(plan.ids)
 
 
+class _Mapped(_Paths):
+    """What DALI calls for the bytes of the next plan, where samples are parts of large files: slices of memory maps, which nobody copies."""
+
+    def __init__(self, index: Index) -> None:
+        super().__init__(index)
+        spans = index.spans
+        assert spans is not None
+        self._spans = spans
+        self._maps: dict[int, NDArray[np.uint8]] = {}
+
+    def __call__(self) -> Any:
+        plan = next(self.plans)
+        self.flight.append(plan)
+        return [self._slice(int(i)) for i in plan.ids]
+
+    def _slice(self, i: int) -> NDArray[np.uint8]:
+        file, begin = int(self._spans.file[i]), int(self._spans.offset[i])
+        if file not in self._maps:
+            self._maps[file] = _map(self._index.span(i).path)
+        found = self._maps[file][begin : begin + int(self._spans.length[i])]
+        return found if len(found) == self._spans.length[i] else _NOTHING
+
+
+_NOTHING = np.zeros(1, np.uint8)
+"""Stands for what is not there: no header, so that the sample fails, and is named."""
+
+
+def _map(path: str) -> NDArray[np.uint8]:
+    """A file, memory-mapped; nothing where it cannot be, so that its samples fail and are named."""
+    try:
+        return np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError):
+        return _NOTHING[:0]
+
+
 class Reader:
     """An iterator of Read, in the order of the plans; iteration ends where the plans do."""
 
     def __init__(self, job: Job, exif: bool) -> None:
         """exif: whether sizes are those of images that were turned as their EXIF tag says."""
-        self._paths = _Paths(job.index)
+        self._paths = _Paths(job.index) if job.index.spans is None else _Mapped(job.index)
         self._fresh = True
         self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
         with self._pipe:
-            data = ops.read(fn.external_source(self._paths, batch=True, dtype=types.UINT8, ndim=1))
+            if job.index.spans is None:
+                data = ops.read(fn.external_source(self._paths, batch=True, dtype=types.UINT8, ndim=1))
+            else:
+                data = fn.external_source(self._paths, batch=True, dtype=types.UINT8, ndim=1, no_copy=True)
             self._pipe.set_outputs(data, ops.encoded_shape(data, exif))
         self._pipe.build()
 

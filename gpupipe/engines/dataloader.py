@@ -49,7 +49,7 @@ class _Works:
         for plan in self._plans:
             self.flight.append(plan)
             parameters = [entry.parameters(self._job.loader.seed, plan.epoch, plan.ids) for entry in self._job.pipeline.entries]
-            yield Work([self._job.index.path(int(i)) for i in plan.ids], parameters)
+            yield Work([self._job.index.span(int(i)) for i in plan.ids], parameters)
 
 
 class DataLoaderEngine(Engine):
@@ -137,7 +137,7 @@ class DataLoaderEngine(Engine):
         """The plan with the ids that were delivered; the others are quarantined."""
         for place, said in made.failed:
             id = int(plan.ids[place])
-            self._quarantine.add(id, reason(self._job.index.path(id), said))
+            self._quarantine.add(id, reason(self._job.index.span(id), said))
         failed = {place for place, _ in made.failed}
         left = plan.ids[[n not in failed for n in range(len(plan.ids))]]
         if not len(left):

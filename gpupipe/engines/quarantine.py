@@ -14,6 +14,7 @@ from gpupipe.cachedir import cache_dir
 from gpupipe.engines.base import Job
 from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
 from gpupipe.sampler import Plan
+from gpupipe.span import Span
 
 _JPEG, _PNG, _BMP, _RIFF, _JP2, _J2K = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF", b"\0\0\0\x0cjP", b"\xff\x4f\xff\x51"
 _NETPBM = (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6")
@@ -105,19 +106,15 @@ class Quarantine:
             ) from e
 
 
-def suspects(paths: Iterable[str]) -> list[bool]:
+def suspects(spans: Iterable[Span]) -> list[bool]:
     """Which files look broken from outside: missing, empty, of no known format, or a JPEG without its end. Not yet a verdict."""
-    return [bool(suspicion(p)) for p in paths]
+    return [bool(suspicion(s)) for s in spans]
 
 
-def suspicion(path: str) -> str:
-    """What looks wrong with an image file from its first and last bytes, or ""."""
+def suspicion(span: Span) -> str:
+    """What looks wrong with an image from its first and last bytes, or ""."""
     try:
-        with open(path, "rb") as f:
-            head = f.read(16)
-            size = f.seek(0, 2)
-            f.seek(max(0, size - _TAIL_BYTES))
-            tail = f.read()
+        head, tail, size = span.ends(16, _TAIL_BYTES)
     except OSError as e:
         return (e.strerror or str(e)).lower()
     if not head:
@@ -139,12 +136,12 @@ def _cut_off(magic: bytes, head: bytes, tail: bytes, size: int) -> bool:
     return _END_MARKERS.get(magic, b"") not in tail
 
 
-def reason(path: str, message: str) -> str:
+def reason(span: Span, message: str) -> str:
     """Why a sample failed, in a line: what its file shows, or the first telling line of the engine's message."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     telling = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
     said = next((line for line in telling if not line.startswith(("Critical error", "Error in", "C++ context", "Current pipeline"))), "no reason given")
-    said, seen = said.removeprefix("Error: "), suspicion(path)
+    said, seen = said.removeprefix("Error: "), suspicion(span)
     if not said.startswith(_SAYS_NOTHING):
         return f"cannot be decoded or transformed: {said}" + (f" ({seen})" if seen else "")
     return seen or f"cannot be decoded: its data are damaged, or of a kind that DALI does not know ({said.rstrip(' :')})"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 import torchvision.transforms.v2.functional  # noqa: F401  # which steps use: imported once here, and not in every worker
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
+from gpupipe.span import Span
 from gpupipe.step import Step
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ Decoder = Literal["torchvision", "pil"]
 class Work:
     """A batch to be made. parameters: for each step its parameters, arrays (B, ...) by name."""
 
-    paths: list[str]
+    spans: list[Span]
     parameters: list[dict[str, NDArray[Any]]]
 
 
@@ -52,9 +53,9 @@ class Samples(Dataset[Made]):
 
     def __getitem__(self, work: Work) -> Made:
         made, images = Made(), []
-        for place, path in enumerate(work.paths):
+        for place, span in enumerate(work.spans):
             try:
-                images.append(self._image(path, [{n: v[place] for n, v in p.items()} for p in work.parameters]))
+                images.append(self._image(span, [{n: v[place] for n, v in p.items()} for p in work.parameters]))
             except (OSError, RuntimeError, ValueError) as e:
                 made.failed.append((place, _said(e)))
         if not self._deliver:
@@ -65,11 +66,11 @@ class Samples(Dataset[Made]):
             made.image = batch.permute(0, 3, 1, 2) if self._channels_last else batch
         return made
 
-    def _image(self, path: str, parameters: list[dict[str, Any]]) -> Tensor:
+    def _image(self, span: Span, parameters: list[dict[str, Any]]) -> Tensor:
         if not self._steps:
-            return _bytes(path)
+            return _bytes(span)
         first, *rest = self._steps
-        image = _with_pil(path, first) if self._decoder == "pil" else first.torch(_bytes(path), parameters[0])
+        image = _with_pil(span, first) if self._decoder == "pil" else first.torch(_bytes(span), parameters[0])
         for step, p in zip(rest, parameters[1:], strict=True):
             image = step.torch(image, p)
         image = image if self._dtype is None else image.to(self._dtype)
@@ -77,20 +78,20 @@ class Samples(Dataset[Made]):
         return image.contiguous()
 
 
-def _bytes(path: str) -> Tensor:
-    """The bytes of a file, uint8 (bytes,). Raises OSError."""
-    data = np.fromfile(path, np.uint8)
+def _bytes(span: Span) -> Tensor:
+    """The bytes of a sample, uint8 (bytes,). Raises OSError, ValueError."""
+    data = span.read()
     if not len(data):
         raise ValueError("the file is empty")
     return torch.from_numpy(data)
 
 
-def _with_pil(path: str, decode: Any) -> Any:
+def _with_pil(span: Span, decode: Any) -> Any:
     """What the step `decode` makes of a file, with Pillow's decoder. Raises OSError, ValueError."""
     from PIL import Image, ImageOps
     from torchvision.transforms.v2 import functional as F
 
-    with Image.open(path) as opened:
+    with Image.open(io.BytesIO(span.read().tobytes())) as opened:
         image: Any = ImageOps.exif_transpose(opened) if decode.apply_exif_orientation else opened
         return F.pil_to_tensor(image.convert("RGB" if decode.mode == "rgb" else "L"))
 
