@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, model_validator
 
 from gpupipe import source as base
 from gpupipe.cachedir import cache_dir
@@ -40,6 +40,10 @@ _FORMAT = 1
 """Part of the cache's key: to be raised when the same manifest gives another index than before."""
 
 
+def _suffix(file: Path) -> str:
+    return file.suffix.lower()
+
+
 def _expanded(path: Path) -> Path:
     try:
         return path.expanduser()
@@ -48,7 +52,7 @@ def _expanded(path: Path) -> Path:
 
 
 def _manifest(path: Path) -> Path:
-    if path.suffix.lower() not in _SUFFIXES:
+    if _suffix(path) not in _SUFFIXES:
         raise ValueError(f"{path} should end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}: the ending says what the file's format is")
     if "\0" in str(path):
         raise ValueError("a NUL byte, which no path holds")
@@ -73,19 +77,15 @@ class FileList(Source):
 
     file: Annotated[Path, AfterValidator(_manifest)]
     root: Annotated[Path, AfterValidator(_expanded)] | None = None
-    path: Annotated[str, Field(min_length=1)] = "path"
-    label: Annotated[str, Field(min_length=1)] | None = "label"
+    path: str = "path"
+    label: str | None = "label"
 
     @model_validator(mode="after")
     def _columns_are_of_tables(self) -> FileList:
         named = [option for option in ("path", "label") if option in self.model_fields_set and getattr(self, option) is not None]
-        if self._suffix == ".txt" and named:
+        if _suffix(self.file) == ".txt" and named:
             raise ValueError(f"a .txt has no columns: leave out {' and '.join(named)}")
         return self
-
-    @property
-    def _suffix(self) -> str:
-        return self.file.suffix.lower()
 
     def index(self, progress: Progress = quiet) -> Index:
         """The rows of the manifest. Raises DataError, with FILE:LINE where a line is to blame."""
@@ -97,7 +97,8 @@ class FileList(Source):
             if index is None or index.root != str(root) or index.extra.get("manifest") != state:
                 index = self._read(root, state, progress)
                 if max(state[:2]) < (started - _RACY_SECONDS) * 1e9:
-                    _try_to_save(index, saved)
+                    with contextlib.suppress(OSError):  # where the cache cannot be written, the next time reads again, and nothing else is lost
+                        base.save(index, saved)
         except FileNotFoundError as e:
             raise DataError(f"{self.file}: no such file: set data.file to the list of the samples") from e
         except OSError as e:
@@ -118,10 +119,10 @@ class FileList(Source):
         return base.build(str(root), paths, labels, classes, {"manifest": state})
 
     def _rows(self, progress: Progress) -> _Rows:
-        if self._suffix == ".parquet":
+        if _suffix(self.file) == ".parquet":
             return _parquet(self)
-        with open(self.file, encoding="utf-8-sig", errors="surrogateescape", newline="" if self._suffix in _DELIMITERS else "\n") as f:
-            return _text(self, f, progress) if self._suffix == ".txt" else _table(self, f, progress)
+        with open(self.file, encoding="utf-8-sig", errors="surrogateescape", newline="" if _suffix(self.file) in _DELIMITERS else "\n") as f:
+            return _text(self, f, progress) if _suffix(self.file) == ".txt" else _table(self, f, progress)
 
     def places(self, columns: Sequence[str], where: str) -> tuple[int, int | None]:
         """Where the columns of paths and of labels stand among `columns`; None: no labels. `where` begins the DataError for one that is missing."""
@@ -166,9 +167,6 @@ def _place(columns: Sequence[str], name: str, option: str, where: str, otherwise
     return found[0]
 
 
-# --- formats
-
-
 def _text(source: FileList, f: TextIO, progress: Progress) -> _Rows:
     rows = _Rows(source.file)
     for number, line in enumerate(f, 1):
@@ -177,9 +175,8 @@ def _text(source: FileList, f: TextIO, progress: Progress) -> _Rows:
             continue
         path, label = (bare, None) if source.label is None else _split(bare, f"{source.file}:{number}")
         if rows.paths and (label is None) == bool(rows.labels):
-            raise DataError(
-                f"{source.file}:{number}: {'no label' if label is None else 'a label'}, other than in line {rows.lines[0]}: label every line, or none"
-            )
+            there = "no label" if label is None else "a label"
+            raise DataError(f"{source.file}:{number}: {there}, other than in line {rows.lines[0]}: label every line, or none")
         rows.add(number, path, label, progress)
     return rows
 
@@ -190,16 +187,14 @@ def _split(line: str, where: str) -> tuple[str, str | None]:
     if tab:
         return path.rstrip(" \t"), label.strip(" ")
     path, space, label = line.rpartition(" ")
-    if "/" in label or "." in label:
-        if space:
-            raise DataError(f"{where}: {shown(label)} cannot be a label: write a TAB before the label, or set data.label=null where lines are paths alone")
-        return line, None
+    if space and ("/" in label or "." in label):
+        raise DataError(f"{where}: {shown(label)} cannot be a label: write a TAB before the label, or set data.label=null where lines are paths alone")
     return (path.rstrip(" "), label) if space else (line, None)
 
 
 def _table(source: FileList, f: TextIO, progress: Progress) -> _Rows:
     rows = _Rows(source.file)
-    reader = csv.reader(f, delimiter=_DELIMITERS[source._suffix], strict=True)
+    reader = csv.reader(f, delimiter=_DELIMITERS[_suffix(source.file)], strict=True)
     try:
         records = _records(reader)
         line, header = next(records, (1, []))
@@ -212,7 +207,7 @@ def _table(source: FileList, f: TextIO, progress: Progress) -> _Rows:
                 raise DataError(f"{source.file}:{line}: {found}: write a value that holds the delimiter in quotes")
             rows.add(line, record[path], None if label is None else record[label].strip(), progress)
     except csv.Error as e:
-        raise DataError(f"{source.file}:{reader.line_num}: cannot be read as {source._suffix}: {e}") from e
+        raise DataError(f"{source.file}:{reader.line_num}: cannot be read as {_suffix(source.file)}: {e}") from e
     return rows
 
 
@@ -236,15 +231,14 @@ def _parquet(source: FileList) -> _Rows:
         with open(source.file, "rb") as f, pyarrow.parquet.ParquetFile(f) as table:
             names = table.schema_arrow.names
             places = source.places(names, str(source.file))
-            columns = table.read(
-                columns=list(dict.fromkeys(names[p] for p in places if p is not None)), use_threads=False
-            )  # threads would be there when workers fork
+            wanted = list(dict.fromkeys(names[p] for p in places if p is not None))
+            columns = table.read(columns=wanted, use_threads=False)  # threads would still be there when the DataLoader forks workers
             rows.paths = _texts(columns, source.path, rows, numbers=False)
             rows.labels = [] if places[1] is None else _texts(columns, names[places[1]], rows, numbers=True)
     except (pyarrow.ArrowException, OSError, ValueError) as e:
         if isinstance(e, OSError) and e.errno:
             raise
-        raise DataError(f"{source.file}: cannot be read as .parquet: {e}") from e
+        raise DataError(f"{source.file}: cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
     return rows
 
 
@@ -262,9 +256,6 @@ def _texts(columns: Any, name: str, rows: _Rows, numbers: bool) -> list[str]:
     if not any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)):
         raise DataError(f"{rows.file}: the column '{name}' holds {kind}, but should hold {'whole numbers or names' if numbers else 'paths'}")
     return list(map(os.fsdecode, column.cast(kind).cast(pa.large_binary()).to_pylist()))
-
-
-# --- paths and labels
 
 
 def _inside(rows: _Rows, roots: list[str]) -> list[str]:
@@ -329,9 +320,6 @@ def _complaint(label: str, numbers: bool) -> str:
     return ""
 
 
-# --- the manifest on disk
-
-
 def _folder(root: Path) -> Path:
     if not root.is_dir():
         raise DataError(f"{root}: no such folder: set data.root to the folder that the paths are relative to")
@@ -342,9 +330,3 @@ def _state(file: Path) -> list[int]:
     """What changes where a file does: mtime and ctime in ns, bytes, inode. Found before it is read: what changes after is read anew."""
     status = os.stat(file)
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
-
-
-def _try_to_save(index: Index, path: Path) -> None:
-    """Keep the index for the next time. Where the cache cannot be written, the next time reads again, and nothing else is lost."""
-    with contextlib.suppress(OSError):
-        base.save(index, path)
