@@ -151,6 +151,13 @@ def test_quotes_blank_lines_and_columns_of_a_table(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_names_are_numbered_in_sorted_order_and_numbers_stay(tmp_path: Path) -> None:
+    index = listed(tmp_path / "l.txt", "x.jpg dog\ny.jpg Dog\nz.jpg cat\nx.jpg dog\n")
+    assert (index.labels.tolist(), index.classes) == ([2, 0, 1, 2], ["Dog", "cat", "dog"])
+    index = listed(tmp_path / "l.txt", "x.jpg 3\ny.jpg 01\n")
+    assert (index.labels.tolist(), index.classes) == ([3, 1], ["0", "1", "2", "3"])
+
+
 def test_without_labels_there_is_one_class(tmp_path: Path) -> None:
     for file, text in (("l.txt", "a.jpg\nb.jpg\n"), ("l.csv", "path\na.jpg\nb.jpg\n"), ("l.csv", "path,label\na.jpg,\nb.jpg,3\n")):
         index = listed(tmp_path / file, text, **({"label": None} if "," in text else {}))
