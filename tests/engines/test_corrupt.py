@@ -17,8 +17,8 @@ from PIL import Image
 
 import gpupipe
 from gpupipe.engines.quarantine import suspicion
-from gpupipe.span import Span
 from gpupipe.sampler import Sampler
+from gpupipe.span import Span
 
 SIDE = 96
 AUGMENT = ["decode", {"random_affine": {"degrees": 20, "scale": [0.8, 1.2], "interpolation": "bilinear"}}, "random_horizontal_flip"]
