@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tarfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ from gpupipe.source import Index, Progress, Source, Spans, quiet
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_LABEL_BYTES = 1 << 20
 _MOST_SHARDS = 1_000_000
+_MOST_CLASSES = 10_000_000
+"""Every number up to the largest label is a class with a name."""
+_RACY_SECONDS = 2.0
+"""A shard changed this shortly before it was read may change again within the file system's clock tick: such an index is not kept."""
+_FORMAT = 1
+"""Part of the cache's key: to be raised when the same shards give another index than before."""
 
 
 @dataclass
@@ -56,9 +63,11 @@ class Webdataset(Source):
         paths = self._paths()
         saved = cache_dir() / "index" / f"{self._key(paths)}.idx"
         index = base.open_saved(saved)
-        state = [_state(p) for p in paths]
+        state, started = [_state(p) for p in paths], time.time()
         if index is None or index.extra.get("shards") != state:
             index = self._scan(paths, state, progress)
+            if max(max(s[1:3]) for s in state) >= (started - _RACY_SECONDS) * 1e9:
+                return index
             with contextlib.suppress(OSError):  # the next time scans again, and nothing else is lost
                 base.save(index, saved)
         return index
@@ -76,7 +85,7 @@ class Webdataset(Source):
         return found
 
     def _key(self, paths: list[Path]) -> str:
-        text = json.dumps([[str(p) for p in paths], self.image, self.label])
+        text = json.dumps([self.name, _FORMAT, [str(p) for p in paths], self.image, self.label])
         return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
     def _scan(self, paths: list[Path], state: list[Any], progress: Progress) -> Index:
@@ -88,7 +97,7 @@ class Webdataset(Source):
         every = [sample for samples in found for sample in samples]
         if not every:
             raise DataError(f"{paths[0]}: no sample in {len(paths)} shards has a member that ends in {', '.join(self.image)}: set data.image")
-        labels, classes = _numbered([s.label for s in every])
+        labels, classes = _numbered(every, paths[0])
         file = np.repeat(np.arange(len(found), dtype=np.int32), [len(samples) for samples in found])
         spans = Spans([str(p) for p in paths], file, np.array([s.offset for s in every], np.int64), np.array([s.length for s in every], np.int64))
         return base.build("", [s.name for s in every], labels, classes, {"shards": state}, spans)
@@ -135,19 +144,23 @@ def _parsed(where: str, content: bytes, key: str) -> str | int:
         found: Any = json.loads(content)[key] if key else content.decode().strip()
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as e:
         raise DataError(f"{where}: no label in it ({type(e).__name__}: {str(e)[:100]})") from e
-    if isinstance(found, str) and re.fullmatch(r"\d{1,18}", found):
+    if isinstance(found, str) and re.fullmatch(r"-?\d{1,18}", found):
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, (int, str)) or found == "" or (isinstance(found, int) and not 0 <= found < 2**63):
         raise DataError(f"{where}: {str(found)[:100]!r} is no label: a number from 0 on, or a name")
     return found
 
 
-def _numbered(labels: list[str | int]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[str]]:
-    """Numbers as they are, with as many classes; else the numbers of the names, sorted."""
+def _numbered(samples: list[_Sample], where: Path) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[str]]:
+    """Numbers as they are, with as many classes; else the numbers of the names, sorted. Raises DataError where a number is no class."""
+    labels = [s.label for s in samples]
     if all(isinstance(label, int) for label in labels):
         numbers = np.array(labels, np.int64)
-        most = int(numbers.max()) + 1
-        return numbers, [str(n) for n in range(most)] if most <= max(1000, 10 * len(labels)) else []
+        most = int(numbers.max())
+        if most >= _MOST_CLASSES:
+            name = samples[int(numbers.argmax())].name
+            raise DataError(f"{where}: the label {most} of {name} is no class: they count from 0, to less than {_MOST_CLASSES:,}; see data.label")
+        return numbers, [str(n) for n in range(most + 1)]
     names = sorted({str(label) for label in labels})
     place = {name: n for n, name in enumerate(names)}
     return np.array([place[str(label)] for label in labels], np.int64), names

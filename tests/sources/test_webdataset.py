@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def test_patterns_and_labels(faces: Path, shards: Path) -> None:
 def test_the_index_is_kept_until_a_shard_changes(shards: Path, tmp_path: Path, cache: Path) -> None:
     shard = tmp_path / "one.tar"
     shard.write_bytes((shards / "faces-000.tar").read_bytes())
+    time.sleep(2.1)  # an index of what was just written is not kept
     source, said = Webdataset(shards=str(shard)), []
     first = source.index(lambda what, done, total: said.append(what))
     assert len(said) == 1
@@ -122,6 +124,8 @@ def tar(path: Path, members: dict[str, bytes], kind: bytes = tarfile.REGTYPE) ->
     ({"a.jpg": b"x"}, r"no member a\.cls with its label \(it has jpg\)"),
     ({"a.jpg": b"x", "a.cls": b""}, "is no label"),
     ({"a.jpg": b"x", "a.cls": b"\xff\xfe"}, "no label in it"),
+    ({"a.jpg": b"x", "a.cls": b"10000000"}, "the label 10000000 of a is no class"),
+    ({"a.jpg": b"x", "a.cls": b"-1"}, "is no label"),
     ({"a.txt": b"x"}, "no sample in 1 shards has a member that ends in jpg, jpeg, png, webp"),
     ({}, "no sample"),
 ])  # fmt: skip
