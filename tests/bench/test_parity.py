@@ -62,7 +62,7 @@ def _write(root: Path, n: int, suffix: str, content: bytes) -> None:
 
 
 def _piece(source: Image.Image, draw: random.Random) -> tuple[str, bytes]:
-    width, height = (draw.randint(min(100, side), side) for side in source.size)
+    width, height = (draw.randint(100, min(220, side)) for side in source.size)
     left, top = draw.randint(0, source.width - width), draw.randint(0, source.height - height)
     piece = source.crop((left, top, left + width, top + height))
     written = io.BytesIO()

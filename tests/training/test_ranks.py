@@ -88,10 +88,9 @@ def test_lightning_shares_out_and_resumes_on_another_number_of_ranks(folder: Pat
     for epoch in range(2):
         check_epoch(whole, epoch, set(range(COUNT)))
     done = {i for rank in whole for line in rank[:4] for i in line["ids"]}
-    for count, batch_size in ((1, 3), (2, 4)):
-        other = fit(f"as{count}", count, "--resume", str(folder / "two" / "step=4.ckpt"), "--batch-size", str(batch_size))
-        check_epoch(other, 0, set(range(COUNT)) - done)
-        check_epoch(other, 1, set(range(COUNT)))
+    other = fit("one", 1, "--resume", str(folder / "two" / "step=4.ckpt"), "--batch-size", "4")
+    check_epoch(other, 0, set(range(COUNT)) - done)
+    check_epoch(other, 1, set(range(COUNT)))
 
 
 # --- where rank and world size come from
