@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ import click
 from gpupipe.screen import Screen, console, leave_interrupted, read
 
 if TYPE_CHECKING:
-    from gpupipe.bench.training import Training
+    from gpupipe.bench.training import Train, Training
     from gpupipe.bench.tune import Tuned
     from gpupipe.config import Config
+    from gpupipe.loader import Loader
     from gpupipe.source import Index
 
 _json = click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write everything measured to this file.")
@@ -29,7 +31,7 @@ _json = click.option("--json", "json_path", type=click.Path(dir_okay=False, path
 @_json
 def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float, step_ms: float | None, model: str | None, json_path: Path | None) -> None:
     """Show where the time of CONFIG goes, step by step, what limits it, and what to change."""
-    from gpupipe.bench import advice
+    from gpupipe.bench import advice, training
     from gpupipe.bench import profile as profiling
     from gpupipe.bench import profile_tables as tables
     from gpupipe.bench.compare import disturbance
@@ -37,10 +39,11 @@ def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float
 
     if step_ms is not None and model:
         raise click.UsageError("--step-ms and --model are two kinds of training step: give one")
+    train = _train(step_ms, model)
     checked, index = read(config, overrides)
     with Screen(False) as screen:
         found = profiling.measure(checked, index, cores(), rounds, seconds, screen.counter("profile"))
-        trained = _trained(checked, index, step_ms, model, rounds, seconds, screen)
+        trained = train and training.measure(checked, index, *train, rounds, seconds, screen.counter("training"))
     ceiling = None if trained else _ceiling(checked, index, seconds)
     click.echo(tables.headline(found))
     console().print(tables.profiled(found))
@@ -53,14 +56,13 @@ def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float
     _write(json_path, found.as_json() | {"training": _training_json(trained), "replay_images_per_second": ceiling, "limit": verdict.resource})
 
 
-def _trained(checked: Config, index: Index, step_ms: float | None, model: str | None, rounds: int, seconds: float, screen: Screen) -> Training | None:
+def _train(step_ms: float | None, model: str | None) -> tuple[str, Callable[[Loader], Train]] | None:
+    """What is trained: its name, and what makes the step for a loader. Raises EngineError where there is no such model."""
     from gpupipe.bench import training
 
     if model:
-        return training.measure(checked, index, model, training.model(model), rounds, seconds, screen.counter("training"))
-    if step_ms is not None:
-        return training.measure(checked, index, f"steps of {step_ms:g} ms", training.pause(step_ms), rounds, seconds, screen.counter("training"))
-    return None
+        return model, training.model(model)
+    return None if step_ms is None else (f"steps of {step_ms:g} ms", training.pause(step_ms))
 
 
 def _ceiling(checked: Config, index: Index, seconds: float) -> float:
