@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -30,6 +31,14 @@ def _not_a_flag(value: Any) -> Any:
     if isinstance(value, bool):
         raise PydanticKnownError("float_type")
     return value
+
+
+def expanded(path: Path) -> Path:
+    """With the home directory for ~. Raises ValueError where there is none."""
+    try:
+        return path.expanduser()
+    except RuntimeError as e:
+        raise ValueError(f"{path} names a home directory that cannot be found: write it out") from e
 
 
 WHOLE = BeforeValidator(_whole)

@@ -6,6 +6,7 @@ memory-mapped arrays, so that ten million rows open in a moment and cost no Pyth
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -29,6 +30,8 @@ GROUP = "gpupipe.sources"
 _MAGIC = b"gpupipe-index-1\n"
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
+_RACY_SECONDS = 2.0
+"""What changed this shortly before it was read may change again within the file system's clock tick."""
 _DTYPES: dict[str, np.dtype[Any]] = {"names": np.dtype(np.uint8), "ends": np.dtype(np.int64), "labels": np.dtype(np.int64)}
 _SPAN_DTYPES: dict[str, np.dtype[Any]] = {"file": np.dtype(np.int32), "offset": np.dtype(np.int64), "length": np.dtype(np.int64)}
 
@@ -157,6 +160,20 @@ def save(index: Index, path: Path) -> None:
         making.replace(path)
     finally:
         making.unlink(missing_ok=True)
+
+
+def keep(index: Index, path: Path, newest: int, started: float) -> None:
+    """Save an index for the next time, unless what it was read from may have changed meanwhile without a trace: where `newest`, the last change
+    of it in ns, lies too near to `started`, the time before it was read. Where the cache cannot be written, the next time reads again, no more."""
+    if newest < (started - _RACY_SECONDS) * 1e9:
+        with contextlib.suppress(OSError):
+            save(index, path)
+
+
+def file_state(file: Path) -> list[int]:
+    """What changes where a file does: mtime and ctime in ns, bytes, inode. To be found before it is read: what changes after is read anew."""
+    status = os.stat(file)
+    return [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
 
 
 def open_saved(path: Path) -> Index | None:

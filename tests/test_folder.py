@@ -20,7 +20,6 @@ import gpupipe
 from gpupipe import source
 from gpupipe.errors import DataError
 from gpupipe.source import Index, build, open_saved, save
-from gpupipe.sources import folder
 from gpupipe.sources.folder import Folder
 
 
@@ -203,13 +202,13 @@ def test_a_root_whose_name_is_not_unicode(tmp_path: Path, jpegs: list[bytes]) ->
 def settle(root: Path) -> None:
     """Wait until a scan may be kept: the time of a folder's inode cannot be set back."""
     newest = max(p.stat().st_ctime for p in [root, *root.rglob("*")] if p.is_dir())
-    time.sleep(max(0.0, newest + folder._RACY_SECONDS + 0.05 - time.time()))
+    time.sleep(max(0.0, newest + source._RACY_SECONDS + 0.05 - time.time()))
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of what makes an index stale need not wait for two seconds until it is kept."""
-    monkeypatch.setattr(folder, "_RACY_SECONDS", -1.0)
+    monkeypatch.setattr(source, "_RACY_SECONDS", -1.0)
 
 
 def is_mapped(index: Index) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -22,12 +21,11 @@ from pydantic import AfterValidator, model_validator
 from gpupipe import source as base
 from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DataError, counted, did_you_mean, shown
+from gpupipe.parameters import expanded
 from gpupipe.source import Index, Progress, Source, quiet
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _SUFFIXES = (".txt", *_DELIMITERS, ".parquet")
-_RACY_SECONDS = 2.0
-"""A manifest changed this shortly before it was read may change again within the file system's clock tick: such an index is not kept."""
 _ODD = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)")
 """A path that is not plainly NAME/NAME/...: with NUL, or with a part that is '', '.' or '..'."""
 _LONGEST_PATH = 4095
@@ -44,19 +42,12 @@ def _suffix(file: Path) -> str:
     return file.suffix.lower()
 
 
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError as e:
-        raise ValueError(f"{path} names a home directory that cannot be found: write it out") from e
-
-
 def _manifest(path: Path) -> Path:
     if _suffix(path) not in _SUFFIXES:
         raise ValueError(f"{path} should end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}: the ending says what the file's format is")
     if "\0" in str(path):
         raise ValueError("a NUL byte, which no path holds")
-    return _expanded(path)
+    return expanded(path)
 
 
 class FileList(Source):
@@ -76,7 +67,7 @@ class FileList(Source):
     name: ClassVar[str] = "file_list"
 
     file: Annotated[Path, AfterValidator(_manifest)]
-    root: Annotated[Path, AfterValidator(_expanded)] | None = None
+    root: Annotated[Path, AfterValidator(expanded)] | None = None
     path: str = "path"
     label: str | None = "label"
 
@@ -90,15 +81,13 @@ class FileList(Source):
     def index(self, progress: Progress = quiet) -> Index:
         """The rows of the manifest. Raises DataError, with FILE:LINE where a line is to blame."""
         try:
-            state, started = _state(self.file), time.time()
+            state, started = base.file_state(self.file), time.time()
             root = _folder(self.root or self.file.parent)
             saved = cache_dir() / "index" / f"{self._key(root)}.idx"
             index = base.open_saved(saved)
             if index is None or index.root != str(root) or index.extra.get("manifest") != state:
                 index = self._read(root, state, progress)
-                if max(state[:2]) < (started - _RACY_SECONDS) * 1e9:
-                    with contextlib.suppress(OSError):  # where the cache cannot be written, the next time reads again, and nothing else is lost
-                        base.save(index, saved)
+                base.keep(index, saved, max(state[:2]), started)
         except FileNotFoundError as e:
             raise DataError(f"{self.file}: no such file: set data.file to the list of the samples") from e
         except OSError as e:
@@ -324,9 +313,3 @@ def _folder(root: Path) -> Path:
     if not root.is_dir():
         raise DataError(f"{root}: no such folder: set data.root to the folder that the paths are relative to")
     return root.resolve()
-
-
-def _state(file: Path) -> list[int]:
-    """What changes where a file does: mtime and ctime in ns, bytes, inode. Found before it is read: what changes after is read anew."""
-    status = os.stat(file)
-    return [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]

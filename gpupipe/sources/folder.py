@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import time
@@ -17,19 +16,10 @@ from gpupipe import datasets
 from gpupipe import source as base
 from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DataError
-from gpupipe.parameters import WHOLE
+from gpupipe.parameters import WHOLE, expanded
 from gpupipe.source import Index, Progress, Source, quiet
 
 EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
-_RACY_SECONDS = 2.0
-"""A folder changed this shortly before it was scanned may change again within the file system's clock tick: such a scan is not kept."""
-
-
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError as e:
-        raise ValueError(f"{path} names a home directory that cannot be found: write it out") from e
 
 
 class Folder(Source):
@@ -43,7 +33,7 @@ class Folder(Source):
 
     name: ClassVar[str] = "folder"
 
-    root: Annotated[Path, AfterValidator(_expanded)]
+    root: Annotated[Path, AfterValidator(expanded)]
     extensions: tuple[str, ...] = Field(default=EXTENSIONS, min_length=1)
     fetch: Annotated[str, AfterValidator(datasets.known)] | None = None
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
@@ -56,8 +46,7 @@ class Folder(Source):
         if index is None or not _unchanged(root, index):
             started = time.time()
             index = self._scan(root, progress)
-            if max(index.extra["times"].values()) < (started - _RACY_SECONDS) * 1e9:
-                _try_to_save(index, saved)
+            base.keep(index, saved, max(index.extra["times"].values()), started)
         return replace(index, note=place.note)
 
     def absent(self) -> str:
@@ -136,9 +125,3 @@ def _unchanged(root: Path, index: Index) -> bool:
         return all(_changed(os.stat(root / folder)) == then for folder, then in times.items())
     except OSError:
         return False
-
-
-def _try_to_save(index: Index, path: Path) -> None:
-    """Keep the index for the next time. Where the cache cannot be written, the next time scans again, and nothing else is lost."""
-    with contextlib.suppress(OSError):
-        base.save(index, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from gpupipe import source as base
 from gpupipe.cachedir import cache_dir
 from gpupipe.devices import cores
 from gpupipe.errors import DataError
+from gpupipe.parameters import expanded
 from gpupipe.source import Index, Progress, Source, Spans, quiet
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -29,8 +29,6 @@ _MOST_LABEL_BYTES = 1 << 20
 _MOST_SHARDS = 1_000_000
 _MOST_CLASSES = 10_000_000
 """Every number up to the largest label is a class with a name."""
-_RACY_SECONDS = 2.0
-"""A shard changed this shortly before it was read may change again within the file system's clock tick: such an index is not kept."""
 _FORMAT = 1
 """Part of the cache's key: to be raised when the same shards give another index than before."""
 
@@ -63,13 +61,10 @@ class Webdataset(Source):
         paths = self._paths()
         saved = cache_dir() / "index" / f"{self._key(paths)}.idx"
         index = base.open_saved(saved)
-        state, started = [_state(p) for p in paths], time.time()
+        state, started = [base.file_state(p) for p in paths], time.time()
         if index is None or index.extra.get("shards") != state:
             index = self._scan(paths, state, progress)
-            if max(max(s[1:3]) for s in state) >= (started - _RACY_SECONDS) * 1e9:
-                return index
-            with contextlib.suppress(OSError):  # the next time scans again, and nothing else is lost
-                base.save(index, saved)
+            base.keep(index, saved, max(max(s[:2]) for s in state), started)
         return index
 
     def absent(self) -> str:
@@ -79,7 +74,7 @@ class Webdataset(Source):
     def _paths(self) -> list[Path]:
         """Of all shards. Raises DataError where there is none, or one of a numbered pattern is missing."""
         patterns = [self.shards] if isinstance(self.shards, str) else self.shards
-        found = [path for pattern in patterns for one in _expanded(pattern) for path in _matches(one)]
+        found = [path for pattern in patterns for one in _unbraced(pattern) for path in _matches(one)]
         if len(found) > _MOST_SHARDS:
             raise DataError(f"{patterns[0]}: {len(found):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})")
         return found
@@ -188,7 +183,7 @@ def _parted(name: str) -> tuple[str, str]:
     return folder + slash + stem, ending.lower()
 
 
-def _expanded(pattern: str) -> list[str]:
+def _unbraced(pattern: str) -> list[str]:
     """The patterns that {000..012} stands for."""
     match = _BRACES.search(pattern)
     if match is None:
@@ -197,12 +192,15 @@ def _expanded(pattern: str) -> list[str]:
     if not 0 <= last - first < _MOST_SHARDS:
         raise DataError(f"{pattern}: {match[0]} should count upwards, to at most {_MOST_SHARDS:,} shards")
     width = len(match[1]) if match[1].startswith("0") else 0
-    return [one for n in range(first, last + 1) for one in _expanded(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")]
+    return [one for n in range(first, last + 1) for one in _unbraced(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")]
 
 
 def _matches(pattern: str) -> list[Path]:
     """The files of a pattern without braces. Raises DataError where there is none."""
-    path = Path(pattern).expanduser().absolute()
+    try:
+        path = expanded(Path(pattern)).absolute()
+    except ValueError as e:
+        raise DataError(f"data.shards: {e}") from e
     if not any(c in pattern for c in "*?["):
         found = [path] if path.is_file() else []
     else:
@@ -210,8 +208,3 @@ def _matches(pattern: str) -> list[Path]:
     if not found:
         raise DataError(f"{path}: no such shard: put it there, or set data.shards")
     return found
-
-
-def _state(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
