@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gpupipe.bench.tune import Tuned
     from gpupipe.config import Config
     from gpupipe.loader import Loader
-    from gpupipe.source import Index
 
 _json = click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write everything measured to this file.")
 
@@ -44,7 +43,7 @@ def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float
     with Screen(False) as screen:
         found = profiling.measure(checked, index, cores(), rounds, seconds, screen.counter("profile"))
         trained = train and training.measure(checked, index, *train, rounds, seconds, screen.counter("training"))
-    ceiling = None if trained else _ceiling(checked, index, seconds)
+    ceiling = None if trained else training.ceiling(checked, index, seconds)
     click.echo(tables.headline(found))
     console().print(tables.profiled(found))
     for line in tables.training(trained, ceiling):
@@ -63,12 +62,6 @@ def _train(step_ms: float | None, model: str | None) -> tuple[str, Callable[[Loa
     if model:
         return model, training.model(model)
     return None if step_ms is None else (f"steps of {step_ms:g} ms", training.pause(step_ms))
-
-
-def _ceiling(checked: Config, index: Index, seconds: float) -> float:
-    from gpupipe.bench import training
-
-    return training.ceiling(checked, index, seconds)
 
 
 def _training_json(found: Training | None) -> Any:

@@ -124,7 +124,7 @@ def sides(config: Config, workers: Sequence[int], gpus: int, dali: bool) -> tupl
         found.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
     if dali:
         found.append(Side("DALI on CPU", {"engine": "dali", "device": "cpu"}))
-    if not gpus:
+    if dali and not gpus:
         notes.append("no GPU here: DALI is measured on its CPU back end alone")
     if not dali:
         notes.append("DALI is not installed: only the DataLoader is measured")

@@ -60,6 +60,7 @@ def run(contest: Contest) -> Outcome:
     from gpupipe import config as configs
     from gpupipe.bench.gpu import Utilisation
     from gpupipe.bench.machine import Company, peak_memory
+    from gpupipe.bench.measure import endless
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, contest.cores)
@@ -69,7 +70,7 @@ def run(contest: Contest) -> Outcome:
         forget(checked.source.index())
     started = time.perf_counter()
     with gpupipe.loader.load(checked) as loader:
-        stream = _stream(loader)
+        stream = endless(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started
         _take(stream, contest.warm_up, loader)
@@ -85,20 +86,12 @@ def run(contest: Contest) -> Outcome:
         )  # fmt: skip
 
 
-def _stream(loader: Loader) -> Any:
-    while True:
-        yield from loader
-
-
 def _take(stream: Any, count: int, loader: Loader) -> int:
     """Images in the next `count` batches, waited for on their device."""
-    from gpupipe.bench.measure import image_of
+    from gpupipe.bench.measure import image_of, synchronise
 
     images = sum(len(image_of(next(stream))) for _ in range(count))
-    if loader.engine.device != "cpu":
-        import torch
-
-        torch.cuda.synchronize()
+    synchronise(loader)
     return images
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import time
@@ -132,7 +133,7 @@ class Meter:
                 images += len(image_of(batch))
                 delivered += 1
                 self._tick(name, images, total)
-            self._synchronise()
+            synchronise(self._loader)
         finally:
             if delivered == batches:
                 self.result.passes.append(Pass(images, delivered, time.perf_counter() - started, cpu_seconds() - cpu))
@@ -146,26 +147,29 @@ class Meter:
         return self.result
 
     def _batches(self, count: int) -> Iterator[Any]:
-        left = count
-        while left:
-            for batch in self._loader:
-                yield batch
-                left -= 1
-                if left % _BATCHES_BETWEEN_LOOKS == 0:
-                    self._look_at_gpu()
-                if not left:
-                    return
+        for number, batch in enumerate(itertools.islice(endless(self._loader), count), 1):
+            yield batch
+            if number % _BATCHES_BETWEEN_LOOKS == 0:
+                self._look_at_gpu()
 
     def _look_at_gpu(self) -> None:
         used = _gpu_memory(self._loader)
         if used is not None and self._gpu_peak is not None:
             self._gpu_peak = max(self._gpu_peak, used)
 
-    def _synchronise(self) -> None:
-        if self._loader.engine.device != "cpu":
-            import torch
 
-            torch.cuda.synchronize()
+def endless(loader: Loader) -> Iterator[Any]:
+    """The batches of epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def synchronise(loader: Loader) -> None:
+    """Wait for what the loader's GPU has still to do."""
+    if loader.engine.device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def image_of(batch: Any) -> Any:

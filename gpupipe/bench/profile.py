@@ -14,9 +14,8 @@ from typing import Any
 
 from gpupipe.bench.gpu import Utilisation
 from gpupipe.bench.machine import Company, machine
-from gpupipe.bench.measure import image_of, what_runs
+from gpupipe.bench.measure import endless, image_of, synchronise, what_runs
 from gpupipe.config import Config
-from gpupipe.engines.base import Engine
 from gpupipe.errors import EngineError
 from gpupipe.loader import Loader
 from gpupipe.source import Index
@@ -108,11 +107,11 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
     """Add a round to a stage; returns how busy the GPU was."""
     whole = stage.name == DELIVER
     with Loader(config if whole else _beginning(config, done), index) as loader:
-        counts: Generator[int, None, None] = _delivered(loader) if whole else _worked(loader, done)
+        counts = (len(image_of(batch)) for batch in endless(loader)) if whole else _worked(loader, done)
         for _ in range(_WARM_UP_BATCHES + config.loader.prefetch):
             next(counts)
         with Utilisation(loader.engine.device) as utilisation, Company() as company:
-            samples, elapsed = _samples(counts, seconds, _LEAST_BATCHES * int(loader.engine.crew.split()[0]), loader.engine)
+            samples, elapsed = _samples(counts, seconds, _LEAST_BATCHES * int(loader.engine.crew.split()[0]), loader)
         counts.close()
     if not samples:
         raise EngineError(f"no sample gets through '{stage.name}': 'gpupipe run' tells why")
@@ -122,13 +121,13 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
     return utilisation.mean
 
 
-def _samples(counts: Iterator[int], seconds: float, batches: int, engine: Engine) -> tuple[int, float]:
+def _samples(counts: Iterator[int], seconds: float, batches: int, loader: Loader) -> tuple[int, float]:
     """Samples in at least `seconds` and `batches`, and the seconds that they took."""
     started, samples, taken = time.perf_counter(), 0, 0
     while time.perf_counter() - started < seconds or taken < batches:
         samples += next(counts)
         taken += 1
-    _wait(engine)
+    synchronise(loader)
     return samples, time.perf_counter() - started
 
 
@@ -144,16 +143,3 @@ def _beginning(config: Config, done: int) -> Config:
 def _worked(loader: Loader, done: int) -> Generator[int, None, None]:
     work = loader.engine.making if done else loader.engine.reading
     return work(loader.sampler.endless())
-
-
-def _delivered(loader: Loader) -> Generator[int, None, None]:
-    while True:
-        for batch in loader:
-            yield len(image_of(batch))
-
-
-def _wait(engine: Engine) -> None:
-    if engine.device != "cpu":
-        import torch
-
-        torch.cuda.synchronize()

@@ -15,6 +15,7 @@ from gpupipe.bench import compare, pictures, plots, tables
 from gpupipe.bench.compare import Comparison
 from gpupipe.bench.parity import Agreement, comparable
 from gpupipe.config import Config
+from gpupipe.errors import counted
 from gpupipe.source import Index
 
 _SAMPLES = 4
@@ -41,7 +42,7 @@ def write(folder: Path, comparison: Comparison, agreements: Sequence[Agreement],
             speed_columns=tables.speed_columns(comparison, "ratio"),
             ratio_to=comparison.yardstick.side.name if comparison.yardstick else "",
             speed_rows=list(tables.speed_rows(comparison)),
-            rounds=_count(_rounds(comparison), "round"),
+            rounds=counted(_rounds(comparison), "round"),
             single=_rounds(comparison) == 1,
             plots=[(_alt(name, comparison), _base64(drawn[name])) for name in ("time.svg", "rate.svg")],
             parity_columns=tables.PARITY_COLUMNS,
@@ -79,10 +80,6 @@ def _base64(drawing: Path) -> str:
     return base64.b64encode(drawing.read_bytes()).decode()
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def _rounds(comparison: Comparison) -> int:
     return max((len(r.outcomes) for r in comparison.measured), default=0)
 
@@ -93,7 +90,7 @@ def _pipeline(config: Config) -> str:
 
 def _data(comparison: Comparison) -> str:
     data = next((o.data for r in comparison.measured for o in r.outcomes if o.data), None)
-    return f"{_count(data['images'], 'image')}, batches of {data['batch_size']}" if data else ""
+    return f"{counted(data['images'], 'image')}, batches of {data['batch_size']}" if data else ""
 
 
 def _alt(drawing: str, comparison: Comparison) -> str:
@@ -124,7 +121,7 @@ def _how(comparison: Comparison) -> Any:
     yield "rounds", f"{done} of {comparison.repeats}" if comparison.interrupted else str(done)
     contest = comparison.contest
     if contest:
-        yield "in each", f"{_count(contest.batches, 'batch').replace('batchs', 'batches')} timed, after the first and {contest.warm_up} more to warm up"
+        yield "in each", f"{counted(contest.batches, 'batch').replace('batchs', 'batches')} timed, after the first and {contest.warm_up} more to warm up"
         yield "files", _COLD if contest.cold else _WARM
     yield "order", "the sides take turns, round after round, each time in a fresh process"
     if comparison.cores:
@@ -138,7 +135,7 @@ _WARM = "warm: whatever the page cache holds is used"
 def _machine(found: dict[str, Any]) -> Any:
     """(name, text) of each part of the machine."""
     yield "GPU", found["gpu"] or "none"
-    yield "processor", f"{found['processor']}, {_count(found['cores'], 'core')} usable"
+    yield "processor", f"{found['processor']}, {counted(found['cores'], 'core')} usable"
     if found["memory_gib"]:
         yield "memory", f"{found['memory_gib']} GiB"
     yield "system", found["system"]

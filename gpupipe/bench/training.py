@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.bench.measure import image_of
+from gpupipe.bench.measure import endless, image_of, synchronise
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.errors import EngineError, did_you_mean
@@ -47,8 +47,8 @@ def measure(config: Config, index: Index, what: str, train: Callable[[Loader], T
         tick(f"training on the loader, round {number + 1} of {rounds}", 2 * number, 2 * rounds)
         with Loader(config, index) as loader:
             step = train(loader)
-            found.fed.append(_rate(_endless(loader), step, seconds, loader))
-            kept = list(itertools.islice(_endless(loader), _KEPT))
+            found.fed.append(_rate(endless(loader), step, seconds, loader))
+            kept = list(itertools.islice(endless(loader), _KEPT))
         tick(f"training on kept batches, round {number + 1} of {rounds}", 2 * number + 1, 2 * rounds)
         found.replayed.append(_rate(itertools.cycle(kept), step, seconds, loader))
         del kept
@@ -59,7 +59,7 @@ def measure(config: Config, index: Index, what: str, train: Callable[[Loader], T
 def ceiling(config: Config, index: Index, seconds: float) -> float:
     """Images a second of a loop over kept batches that does nothing with them: what no loader can exceed."""
     with Loader(config, index) as loader:
-        return _rate(itertools.cycle(list(itertools.islice(_endless(loader), _KEPT))), lambda batch: None, seconds, loader)
+        return _rate(itertools.cycle(list(itertools.islice(endless(loader), _KEPT))), lambda batch: None, seconds, loader)
 
 
 def pause(milliseconds: float) -> Callable[[Loader], Train]:
@@ -107,23 +107,11 @@ def _rate(batches: Iterable[Any], train: Train, seconds: float, loader: Loader) 
     stream = iter(batches)
     for _ in range(_WARM_UP_STEPS):
         train(next(stream))
-    _wait(loader)
+    synchronise(loader)
     started, images = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
         batch = next(stream)
         train(batch)
         images += len(image_of(batch))
-    _wait(loader)
+    synchronise(loader)
     return images / (time.perf_counter() - started)
-
-
-def _endless(loader: Loader) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-def _wait(loader: Loader) -> None:
-    if loader.engine.device != "cpu":
-        import torch
-
-        torch.cuda.synchronize()
