@@ -17,6 +17,7 @@ from gpupipe import config as configs
 from gpupipe.bench import compare, statistics, tables
 from gpupipe.bench.compare import Comparison, Result, Side
 from gpupipe.bench.contestant import Outcome, forget
+from gpupipe.bench.machine import Company
 from gpupipe.bench.parity import measure
 
 ALL_STEPS = [
@@ -151,6 +152,26 @@ def test_max_diff_is_the_limit(config: Path) -> None:
     checked = configs.read(config)
     assert all(a.holds for a in measure(checked, checked.source.index(), ["cpu"], 4))
     assert cli(config.parent, "parity", "config.yaml", "--samples", "4", "--max-diff", "0").returncode == 1
+
+
+# --- other processes
+
+
+def test_what_other_processes_take_is_told_apart_and_said() -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.3)
+        with Company() as company:
+            started = time.process_time()
+            while time.process_time() < started + 0.3:
+                pass
+        assert company.cores > 0.15
+        assert 0.25 < company.cpu_seconds < 0.5
+    finally:
+        busy.kill()
+        busy.wait()
+    assert "DISTURBED: other processes kept up to 0.9" in compare.disturbance(0.9)[0]
+    assert compare.disturbance(0.01) == []
 
 
 # --- a cold page cache

@@ -110,3 +110,21 @@ def test_any_resume_loses_nothing_and_repeats_nothing(
     assert all(loader.sampler.epoch == epoch + 1 + complete for loader in second)
     for loader in second:
         loader.close()
+
+
+@pytest.mark.parametrize("change", [{"seed": 6}, {"shuffle": False}, {"pipeline": ["decode", "random_horizontal_flip"]}, {"data": "fewer"}], ids=str)
+def test_a_state_of_something_else_is_refused_unless_it_need_not_be_the_same(dots: Path, few: Path, change: dict[str, Any]) -> None:
+    config: dict[str, Any] = {"data": {"source": "folder", "root": str(dots)}, "pipeline": ["decode"]}
+    options = {"engine": "dataloader", "workers": 0, "device": "cpu", "ids": True, "batch_size": 10}
+    with gpupipe.load(config, **options) as loader:
+        iterator = iter(loader)
+        states = [loader.state_dict() for _ in iterator]
+    other = config | ({"data": {"source": "folder", "root": str(few)}} if "data" in change else {k: v for k, v in change.items() if k == "pipeline"})
+    with gpupipe.load(other, **options | {k: v for k, v in change.items() if k in ("seed", "shuffle")}) as loader:
+        with pytest.raises(gpupipe.StateError, match="strict=False"):
+            loader.load_state_dict(states[1])
+        loader.load_state_dict(states[1], strict=False)
+        order = loader.sampler.order(0).tolist()
+        assert [i for b in loader for i in b["id"].tolist()] == order[20:], "the rest, in its own order"
+        loader.load_state_dict(states[2], strict=False)
+        assert len(list(loader)) == (1 if len(order) > 30 else 3), "30 of 23 samples are all of them: the next epoch"
