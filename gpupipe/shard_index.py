@@ -30,12 +30,17 @@ class Pieces:
 
 @dataclass
 class Shard:
-    """What a shard, or a part of one, says of its samples: their names, the pieces and values of each field, and the labels, as texts or as numbers (None: there are none)."""
+    """What a shard, or a part of one, says of its samples: their names, the pieces and values of each field, and the labels.
+
+    labels: texts or numbers; None: there are none.
+    """
 
     names: list[str]
     fields: dict[str, Pieces]
     labels: list[str] | NDArray[np.int64] | None = None
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
+    path: Path | None = None
+    """The file that the pieces are in, where it is not the shard."""
 
 
 def joined(files: Sequence[Path], found: Sequence[Sequence[Shard]], otherwise: str) -> Index:
@@ -43,7 +48,7 @@ def joined(files: Sequence[Path], found: Sequence[Sequence[Shard]], otherwise: s
 
     Raises DataError where there are no samples (`otherwise` says what to do), or shards or labels do not fit each other.
     """
-    holding = [(path, shard) for path, parts in zip(files, found, strict=True) for shard in parts if shard.names]
+    holding = [(shard.path or path, shard) for path, parts in zip(files, found, strict=True) for shard in parts if shard.names]
     if not holding:
         raise DataError(f"{files[0]}: no sample in {counted(len(files), 'shard')}: {otherwise}")
     every = [shard for _, shard in holding]
@@ -75,7 +80,7 @@ def _array(name: str, holding: list[tuple[Path, Shard]]) -> Array | None:
             raise DataError(f"{path}: the field '{name}' has {next(axes)}, but {next(axes)} in {holding[0][0]}")
     if like.shapes is None:
         return None
-    shapes = np.concatenate([shard.fields[name].shapes for _, shard in holding])  # type: ignore[misc]  # all have them, as the dtypes are equal
+    shapes = np.concatenate([shard.fields[name].shapes for _, shard in holding])
     same = bool((shapes == shapes[0]).all())
     return Array(like.dtype, tuple(shapes[0].tolist()) if same else None, None if same else shapes)
 

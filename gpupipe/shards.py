@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import numpy as np
 import pydantic
@@ -16,6 +17,7 @@ from pydantic import AfterValidator, Field
 from gpupipe import index_cache
 from gpupipe.devices import cores
 from gpupipe.errors import DataError
+from gpupipe.formats import Damaged
 from gpupipe.index import Index
 from gpupipe.parameters import WHOLE, expanded
 from gpupipe.shard_index import Shard, joined
@@ -68,12 +70,17 @@ class Sharded(Source):
     def index(self, progress: Progress = quiet) -> Index:
         """The samples of all shards. Raises DataError."""
         files = paths(self.shards)
-        saved = index_cache.place(self.name, self.format, [str(p) for p in files], self.model_dump(mode="json"))
-        return self.indexed(files, saved, progress)
+        every = [*files, *self.beside(files)]
+        saved = index_cache.place(self.name, self.format, list(map(str, every)), self.model_dump(mode="json"))
+        return index_cache.cached(saved, every, lambda: joined(files, each(files, self.read, progress), self.nothing()), self.holds)
 
-    def indexed(self, files: list[Path], saved: Path, progress: Progress) -> Index:
-        """The index in the file `saved`, or a new one."""
-        return index_cache.cached(saved, files, lambda: joined(files, each(files, self.read, progress), self.nothing()))
+    def beside(self, files: list[Path]) -> list[Path]:
+        """What else the index is made from."""
+        return []
+
+    def holds(self, index: Index) -> bool:
+        """Whether an index that was made before can be used, where no file changed since."""
+        return True
 
     def read(self, path: Path) -> list[Shard]:
         """What a shard says of its samples, in one part or several. Raises DataError. Called on several threads."""
@@ -88,12 +95,24 @@ class Sharded(Source):
         return ""
 
 
-def array_spec(dtype: str, shape: tuple[int | None, ...]) -> Spec:
-    """What an array is to the first step. shape: (channels, height, width), (height, width) or another; None: differs from sample to sample."""
+def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
+    """What an array is to the first step. shape: (channels, height, width) or (height, width). same: every sample has it."""
     if len(shape) not in (2, 3):
         return Spec(encoded=False, dtype=dtype)
-    channels = shape[0] if len(shape) == 3 else 1
-    return Spec(encoded=False, dtype=dtype, height=shape[-2], width=shape[-1], channels=channels)
+    height, width = shape[-2:] if same else (None, None)
+    return Spec(encoded=False, dtype=dtype, height=height, width=width, channels=shape[0] if len(shape) == 3 and same else None)
+
+
+@contextlib.contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """What is wrong with a shard, or cannot be read, as a DataError that names it."""
+    try:
+        yield
+    except OSError as e:
+        raise DataError(f"{path}: cannot be read: {e.strerror or e}") from e
+    except ValueError as e:
+        advice = "; write the shard again, or leave it out of data.shards" if isinstance(e, Damaged) else ""
+        raise DataError(f"{path}: {e}{advice}") from e
 
 
 def mapped(path: Path) -> NDArray[np.uint8]:

@@ -132,7 +132,8 @@ def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
     """The rows of the keys that are `name`."""
     letters = np.frombuffer(name.encode(), np.uint8)
     rows = np.flatnonzero(keys.end - keys.begin == len(letters))
-    return rows[(data[keys.begin[rows][:, None] + np.arange(len(letters))] == letters).all(axis=1)]
+    same = data[keys.begin[rows][:, None] + np.arange(len(letters))] == letters
+    return np.asarray(rows[same.all(axis=1)])
 
 
 def _kind(name: str, records: Messages, lists: Fields) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.formats import Damaged
 from gpupipe.formats.protobuf import Bytes, Messages
 
 _HEAD, _TAIL = 12, 4
@@ -30,7 +31,7 @@ def records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
         starts, place, complaint = _walk(data, place)
         found = _checked(data, np.array(starts, np.int64), number)
         if complaint:
-            raise ValueError(complaint)
+            raise Damaged(complaint)
         if verify:
             _verify(data, found)
         number += len(found)
@@ -39,7 +40,7 @@ def records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
 
 def _walk(data: Bytes, place: int) -> tuple[list[int], int, str]:
     """Where the next records start, where the one behind them does, and what is wrong there."""
-    starts, view, size = [], memoryview(data), len(data)
+    starts, view, size = list[int](), data.data, len(data)
     length_at = struct.Struct("<Q").unpack_from
     while place < size and len(starts) < _AT_ONCE:
         if place + _HEAD > size:
@@ -60,7 +61,7 @@ def _checked(data: Bytes, starts: NDArray[np.int64], number: int) -> Messages:
     length, told = head[:, :8].copy().view("<u8")[:, 0], head[:, 8:].copy().view("<u4")[:, 0]
     wrong = np.flatnonzero(_masked(_crc_of_lengths(head[:, :8])) != told)
     if len(wrong):
-        raise ValueError(f"the checksum of the length at byte {int(starts[wrong[0]]):,} is wrong: {_CHECKSUMS}")
+        raise Damaged(f"the checksum of the length at byte {int(starts[wrong[0]]):,} is wrong: {_CHECKSUMS}")
     begin = starts + _HEAD
     return Messages(np.arange(number, number + len(starts)), begin, begin + length.astype(np.int64))
 
@@ -70,13 +71,13 @@ def _verify(data: Bytes, found: Messages) -> None:
         from crc32c import crc32c
     except ImportError as e:
         raise ValueError("verifying records needs crc32c: run 'pip install gpupipe[tfrecord]', or leave out data.verify") from e
-    view = memoryview(data)
+    view = data.data
     crcs = np.array([crc32c(view[begin:end]) for begin, end in zip(found.begin.tolist(), found.end.tolist(), strict=True)], np.uint32)
     told = data[found.end[:, None] + np.arange(_TAIL)].copy().view("<u4")[:, 0]
     wrong = np.flatnonzero(_masked(crcs) != told)
     if len(wrong):
         row = int(wrong[0])
-        raise ValueError(f"record {int(found.record[row]):,}, byte {int(found.begin[row]):,}: the checksum is wrong: the record is damaged")
+        raise Damaged(f"record {int(found.record[row]):,}, byte {int(found.begin[row]):,}: the checksum is wrong: the record is damaged")
 
 
 def _masked(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:

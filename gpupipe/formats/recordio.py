@@ -12,12 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.formats import Damaged
+
 MAGIC = (0xCED7230A).to_bytes(4, "little")
 HEADER = 24
 """Bytes of an image record's header: how many numbers follow it, uint32; the label, float32, where none do; two ids, uint64."""
 _HEAD, _LENGTH_BITS = 8, 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _AT_ONCE = 4096
+_MOST_PARTS = 1 << 20
+"""Of the records that are found at once."""
 _Bytes = NDArray[np.uint8]
 _Places = NDArray[np.int64]
 
@@ -52,6 +56,10 @@ class Images:
     offset: _Places
     length: _Places
 
+    def where(self, chosen: NDArray[np.bool_]) -> Images:
+        """The rows of a mask."""
+        return Images(self.numbers[chosen], self.count[chosen], self.offset[chosen], self.length[chosen])
+
 
 def records(data: _Bytes) -> Iterator[Records]:
     """The records of a file, some at a time. Raises ValueError where it is cut off or no RecordIO file."""
@@ -61,7 +69,7 @@ def records(data: _Bytes) -> Iterator[Records]:
         flag, head = np.array(flags), np.array(heads, np.int64)
         first = flag <= _FIRST
         if not first[0] or flag[-1] not in (_WHOLE, _LAST) or ((flag[1:] <= _FIRST) != np.isin(flag[:-1], (_WHOLE, _LAST))).any():
-            raise ValueError(f"the record at byte {heads[0]:,}, or one behind it, lacks one of its parts: the file is damaged")
+            raise Damaged(f"the record at byte {heads[0]:,}, or one behind it, lacks one of its parts")
         count = int(first.sum())
         yield Records(np.arange(number, number + count), head[first], np.cumsum(first) - 1, head + _HEAD, np.array(lengths, np.int64))
         number += count
@@ -69,18 +77,20 @@ def records(data: _Bytes) -> Iterator[Records]:
 
 def _walk(data: _Bytes, place: int) -> tuple[list[int], list[int], list[int], int]:
     """Where the parts of the next records begin, their flags, the lengths of their payloads, and where the record behind them begins."""
-    heads, flags, lengths = [], [], []
-    view, size, head_at = memoryview(data), len(data), struct.Struct("<4sI").unpack_from
+    heads, flags, lengths = list[int](), list[int](), list[int]()
+    view, size, head_at = data.data, len(data), struct.Struct("<4sI").unpack_from
     flag = _WHOLE
     while place < size and (len(heads) < _AT_ONCE or flag not in (_WHOLE, _LAST)):
         magic, word = head_at(view, place) if place + _HEAD <= size else (MAGIC, 0xFFFFFFFF)
         flag, length = word >> _LENGTH_BITS, word & ((1 << _LENGTH_BITS) - 1)
         if magic != MAGIC:
-            raise ValueError(f"no record begins at byte {place:,}, where one should: the file is damaged, or no RecordIO file")
+            raise Damaged(f"no record begins at byte {place:,}, where one should: the file is damaged, or no RecordIO file")
         if place + _HEAD + length > size:
-            raise ValueError(f"cut off: the record at byte {place:,} ends behind the file's end")
+            raise Damaged(f"cut off: the record at byte {place:,} ends behind the file's end")
+        if len(heads) == _MOST_PARTS:
+            raise Damaged(f"a record of more than {_MOST_PARTS - _AT_ONCE:,} parts ends behind byte {place:,}")
         if flag > _LAST:
-            raise ValueError(f"the record at byte {place:,} has the flag {flag}, which none can have: the file is damaged")
+            raise Damaged(f"the record at byte {place:,} has the flag {flag}, which none can have")
         heads.append(place)
         flags.append(flag)
         lengths.append(length)
@@ -101,7 +111,8 @@ def numbers(data: _Bytes, number: _Places, found: Images, first: int, end: int) 
     """The numbers from `first` to before `end` of each record, (N, end - first). Raises ValueError where one has fewer."""
     _check(number, found.count >= end, f"has fewer than {end} numbers")
     places = (found.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))
-    return data[places].copy().view("<f4")
+    found: NDArray[np.float32] = data[places].copy().view("<f4")
+    return found
 
 
 def _check(number: _Places, right: NDArray[np.bool_], what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,7 +17,7 @@ from gpupipe.formats.recordio import Images, Records
 from gpupipe.index import Index, Spans
 from gpupipe.parameters import WHOLE, listed, ordered
 from gpupipe.shard_index import Pieces, Shard
-from gpupipe.shards import Sharded, mapped
+from gpupipe.shards import Sharded, blamed, mapped
 
 _Place = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 
@@ -42,7 +41,7 @@ class Recordio(Sharded):
     name: ClassVar[str] = "recordio"
 
     label: _Place | None = 0
-    values: dict[str, Annotated[tuple[_Place, _Place], BeforeValidator(_range)]] = {}
+    values: dict[str, Annotated[tuple[_Place, _Place], BeforeValidator(_range)]] = Field(default={})
     empty: Literal["raise", "skip"] = "raise"
 
     def delivered(self) -> list[str]:
@@ -53,14 +52,12 @@ class Recordio(Sharded):
 
     def holds(self, index: Index) -> bool:
         column = index.columns["image"]
-        return isinstance(column, Spans) and all(os.path.isfile(column.path(n)) for n in range(len(column.files)))
+        return isinstance(column, Spans) and all(Path(column.path(n)).is_file() for n in range(len(column.files)))
 
     def read(self, path: Path) -> list[Shard]:
-        try:
+        with blamed(path):
             data, wanted = mapped(path), _listed(path.with_suffix(".idx"))
             found = [shard for records in recordio.records(data) for shard in self._shards(path, data, records, wanted)]
-        except (OSError, ValueError) as e:
-            raise DataError(f"{path}: {e}") from e
         if wanted:
             key, place = wanted.popitem()[::-1]
             raise DataError(f"{path.with_suffix('.idx')}: no record of {path} begins at byte {place:,}, as it says of '{key}': make it anew, or remove it")

@@ -11,12 +11,12 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.errors import DataError, shown
+from gpupipe.errors import shown
 from gpupipe.formats import example, framing
 from gpupipe.formats.example import Feature
-from gpupipe.formats.protobuf import Bytes, Malformed, Messages
+from gpupipe.formats.protobuf import Bytes, Messages
 from gpupipe.shard_index import Pieces, Shard
-from gpupipe.shards import Dtype, Shape, Sharded, array_spec, mapped
+from gpupipe.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped
 from gpupipe.step import Spec
 
 
@@ -48,7 +48,7 @@ class Tfrecord(Sharded):
 
     fields: dict[str, str | Numbers] = Field(default={"image": "image/encoded"}, min_length=1)
     label: str | None = "image/class/label"
-    values: dict[str, str] = {}
+    values: dict[str, str] = Field(default={})
     verify: bool = False
 
     def delivered(self) -> list[str]:
@@ -58,13 +58,9 @@ class Tfrecord(Sharded):
         return {name: Spec() if isinstance(told, str) else array_spec(told.dtype, told.shape) for name, told in self.fields.items()}
 
     def read(self, path: Path) -> list[Shard]:
-        try:
+        with blamed(path):
             data = mapped(path)
             return [self._part(data, records) for records in framing.records(data, self.verify) if len(records)]
-        except Malformed as e:
-            raise DataError(f"{path}:{e.record}: at byte {e.place:,}: {e.what}") from e
-        except (OSError, ValueError) as e:
-            raise DataError(f"{path}: {e}") from e
 
     def _part(self, data: Bytes, records: Messages) -> Shard:
         """Some records of a shard."""
