@@ -13,6 +13,8 @@ from PIL import Image
 from plugin import install
 
 import gpupipe
+from gpupipe import config as configs
+from gpupipe.examine import facts
 
 SOURCE = '''
 import numpy as np
@@ -204,3 +206,10 @@ def test_a_state_goes_on_with_all_fields(data: dict[str, Any]) -> None:
         loader.load_state_dict(state)
         found = list(loader)
     assert [{n: t.tolist() for n, t in b.items()} for b in found] == [{n: t.tolist() for n, t in b.items()} for b in expected]
+
+
+def test_check_tells_all_fields(data: dict[str, Any]) -> None:
+    steps = [*STEPS, {"to_dtype": {"dtype": "float32", "scale": True}}, {"resize": {"size": 16}}]
+    *_, batch = facts(configs.read({"data": data, "pipeline": steps}))
+    fields = "image float32 (B, 3, H, W) contiguous, mask uint8 (B, 1, H, W), depth float32 (B, 2, 4, 5), label int64 (B,)"
+    assert batch == f"batch: {fields}; no step fixes the size of image and mask, so all images must have the same"
