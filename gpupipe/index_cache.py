@@ -16,8 +16,8 @@ from gpupipe.index import Index
 
 
 def place(*key: Any) -> Path:
-    """The file for the index of what `key`, which is plain JSON, says."""
-    text = json.dumps(key).encode()  # ASCII, whatever bytes stand in paths
+    """The file for the index of what `key` says: plain JSON, and paths."""
+    text = json.dumps(key, default=str).encode()  # ASCII, whatever bytes stand in paths
     return cache_dir() / "index" / f"{hashlib.blake2b(text, digest_size=16).hexdigest()}.idx"
 
 

@@ -21,12 +21,11 @@ from gpupipe.formats import Damaged
 from gpupipe.index import Index
 from gpupipe.parameters import WHOLE, expanded
 from gpupipe.shard_index import Shard, joined
-from gpupipe.source import Progress, Source, quiet
+from gpupipe.source import Progress, Source, check_names, quiet
 from gpupipe.step import Spec
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
-_TAKEN = ("label", "id")
 T = TypeVar("T")
 
 
@@ -57,21 +56,18 @@ class Sharded(Source):
 
     @pydantic.model_validator(mode="after")
     def _names_are_free(self) -> Sharded:
-        delivered = self.delivered()
-        for name in delivered:
-            if name in _TAKEN or not name or delivered.count(name) > 1:
-                raise ValueError(f"'{name}' cannot be the name of a field or value: names are not empty, none stands twice, and none is {' or '.join(_TAKEN)}")
+        check_names(*self.delivered())
         return self
 
-    def delivered(self) -> list[str]:
-        """The names of the fields and values in a batch."""
+    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The names of the fields and of the values in a batch."""
         raise NotImplementedError
 
     def index(self, progress: Progress = quiet) -> Index:
         """The samples of all shards. Raises DataError."""
         files = paths(self.shards)
         every = [*files, *self.beside(files)]
-        saved = index_cache.place(self.name, self.format, list(map(str, every)), self.model_dump(mode="json"))
+        saved = index_cache.place(self.name, self.format, list(map(str, every)), self.model_dump())
         return index_cache.cached(saved, every, lambda: joined(files, each(files, self.read, progress), self.nothing()), self.holds)
 
     def beside(self, files: list[Path]) -> list[Path]:

@@ -59,6 +59,7 @@ class Rows:
 
 
 def suffix(file: Path) -> str:
+    """What says the format: ".csv", whatever its case."""
     return file.suffix.lower()
 
 

@@ -111,8 +111,8 @@ def numbers(data: _Bytes, number: _Places, found: Images, first: int, end: int) 
     """The numbers from `first` to before `end` of each record, (N, end - first). Raises ValueError where one has fewer."""
     _check(number, found.count >= end, f"has fewer than {end} numbers")
     places = (found.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))
-    found: NDArray[np.float32] = data[places].copy().view("<f4")
-    return found
+    floats: NDArray[np.float32] = data[places].copy().view("<f4")
+    return floats
 
 
 def _check(number: _Places, right: NDArray[np.bool_], what: str) -> None:

@@ -15,7 +15,7 @@ from gpupipe.formats import manifest
 from gpupipe.formats.manifest import Rows, Wanted
 from gpupipe.index import Files, Index, Texts, build
 from gpupipe.parameters import expanded
-from gpupipe.source import Progress, Source, quiet
+from gpupipe.source import Progress, Source, check_names, quiet
 from gpupipe.step import Spec
 
 _MAIN = "image"
@@ -69,7 +69,8 @@ class FileList(Source):
 
     @model_validator(mode="after")
     def _names_are_free(self) -> FileList:
-        return free_names(self, (_MAIN, *self.fields, *self.values))
+        check_names((_MAIN, *self.fields), self.values)
+        return self
 
     def specs(self) -> dict[str, Spec]:
         return {name: Spec() for name in (_MAIN, *self.fields)}
@@ -79,7 +80,7 @@ class FileList(Source):
         try:
             root = _folder(self.root or self.file.parent)
             sure = "label" in self.model_fields_set
-            saved = index_cache.place(self.name, _FORMAT, str(self.file.resolve()), str(root), self.model_dump(mode="json"), sure)
+            saved = index_cache.place(self.name, _FORMAT, str(self.file.resolve()), str(root), self.model_dump(), sure)
             return index_cache.cached(saved, [self.file], lambda: self._read(root, sure, progress))
         except FileNotFoundError as e:
             raise DataError(f"{self.file}: no such file: set data.file to the list of the samples") from e

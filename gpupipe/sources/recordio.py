@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -44,8 +44,8 @@ class Recordio(Sharded):
     values: dict[str, Annotated[tuple[_Place, _Place], BeforeValidator(_range)]] = Field(default={})
     empty: Literal["raise", "skip"] = "raise"
 
-    def delivered(self) -> list[str]:
-        return ["image", *self.values]
+    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+        return ["image"], list(self.values)
 
     def beside(self, files: list[Path]) -> list[Path]:
         return [path.with_suffix(".idx") for path in files if path.with_suffix(".idx").is_file()]

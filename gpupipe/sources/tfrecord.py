@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -51,8 +52,8 @@ class Tfrecord(Sharded):
     values: dict[str, str] = Field(default={})
     verify: bool = False
 
-    def delivered(self) -> list[str]:
-        return [*self.fields, *self.values]
+    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+        return list(self.fields), list(self.values)
 
     def specs(self) -> dict[str, Spec]:
         return {name: Spec() if isinstance(told, str) else array_spec(told.dtype, told.shape) for name, told in self.fields.items()}

@@ -69,8 +69,8 @@ class Webdataset(Sharded):
                 raise ValueError(f"{name}: an array is a member that ends in npy, and not in {told.member}")
         return fields
 
-    def delivered(self) -> list[str]:
-        return [*self.fields, *self.values]
+    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+        return list(self.fields), list(self.values)
 
     def specs(self) -> dict[str, Spec]:
         return {name: self._spec(told) for name, told in self.fields.items()}
