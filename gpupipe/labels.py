@@ -56,7 +56,7 @@ def _counted(labels: NDArray[np.int64]) -> list[str]:
 def _complaint(label: str, numbers: bool) -> str:
     """What is wrong with a label among numbers, or among names; "" where nothing is."""
     if not label or "\0" in label:
-        return "a NUL byte in the label: write it as UTF-8" if label else "the label is empty: label every sample"
+        return "a NUL byte in the label: save it as UTF-8" if label else "the label is empty: label every sample"
     if _FRACTION.fullmatch(label):
         return f"the label {label} is not a whole number"
     if bool(_WHOLE.fullmatch(label)) != numbers:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from gpupipe import index_cache, index_file
-from gpupipe.errors import DataError, counted
+from gpupipe.errors import DataError
 from gpupipe.formats import recordio
 from gpupipe.formats.recordio import Images, Records
 from gpupipe.index import Index, Spans
-from gpupipe.parameters import WHOLE, listed, ordered
+from gpupipe.parameters import WHOLE, form, listed, ordered
 from gpupipe.shard_index import Pieces, Shard
 from gpupipe.shards import Sharded, blamed, mapped
 
@@ -23,9 +23,11 @@ _Place = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 
 
 def _range(value: Any) -> Any:
-    if isinstance(value, int):
-        return value, value + 1
-    return ordered(tuple(listed(value, (2,), "the place of a number, from 0, or [first, behind the last]")))
+    words = "the place of a number, from 0, or [first, behind the last]"
+    first, end = (value, value + 1) if isinstance(value, int) else ordered(tuple(listed(value, (2,), words)))
+    if first == end:
+        raise form(words)
+    return first, end
 
 
 class Recordio(Sharded):
@@ -125,6 +127,7 @@ def _listed(file: Path) -> dict[int, str] | None:
     except ValueError as e:
         raise DataError(f"{file}:{e}") from e
     found = dict(zip(places, keys, strict=True))
-    if len(found) < len(keys):
-        raise DataError(f"{file}: {counted(len(keys) - len(found), 'record')} stand in it twice: make it anew")
+    if len(found) < len(places):
+        twice = next(place for place in places if places.count(place) > 1)
+        raise DataError(f"{file}: byte {twice:,} stands in it more than once: make it anew")
     return found

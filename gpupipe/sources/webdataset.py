@@ -158,7 +158,7 @@ class _Texts:
         except KeyError as e:
             raise ValueError(f"{member.name}: no '{key}' in it") from e
         except (ValueError, TypeError, IndexError, RecursionError) as e:
-            raise ValueError(f"{member.name}: cannot be read as {'JSON with keys' if key else 'text'}: {str(e)[:100]}") from e
+            raise ValueError(f"{member.name}: cannot be read as {'JSON with keys' if key else 'UTF-8 text'}: {str(e)[:100]}") from e
 
     def numbers(self, where: str) -> list[int | float]:
         """The numbers that stand there. Raises ValueError."""
