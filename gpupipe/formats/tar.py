@@ -44,8 +44,8 @@ def members(data: NDArray[np.uint8]) -> Iterator[Member]:
         if kind in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL):
             told |= _extended(kind, bytes(view[content : content + min(size, _MOST_EXTENDED + 1)]), content)
             continue
-        name, told = told.get("path") or _name(head), {}
-        if kind != _FOLDER and not (kind in _FILE and name.endswith("/")):
+        name, told = told["path"] if "path" in told else _name(head), {}
+        if kind != _FOLDER and not (kind == b"\0" and name.endswith("/")):  # before 1988, a slash was what told a folder
             _check_member(name, kind)
             yield Member(name, content, size)
     if told or data[place:].any():
@@ -74,8 +74,9 @@ def _size(head: bytes, told: dict[str, str], place: int) -> int:
 
 
 def _octal(field: bytes) -> int | None:
-    digits = field.strip(b" \0") or b"0"
-    return int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else None
+    text, _, rest = field.partition(b"\0")
+    digits = text.strip(b" ") or b"0"
+    return None if digits.strip(b"01234567") or rest.strip(b" \0") else int(digits, 8)
 
 
 def _name(head: bytes) -> str:
