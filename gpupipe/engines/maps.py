@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.index import Array, Index, Spans
+from gpupipe.span import missing
 
 _MOST_OPEN = 512
 """Files that stay mapped. What is still being read of one that is given up stays in memory until it was."""
@@ -63,11 +64,6 @@ class Maps:
         else:
             self._maps.move_to_end(file)
         return found
-
-
-def missing(path: str, lacking: int) -> str:
-    """What a message says of a file that ends too early."""
-    return f"{path} ends {lacking:,} bytes before the sample does: it changed since it was indexed"
 
 
 def _mapped(path: str) -> NDArray[np.uint8]:

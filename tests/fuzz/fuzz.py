@@ -112,8 +112,15 @@ def parquet(data: bytes, file: Path) -> None:
     manifest(b"\0" + data, file, (".parquet",))
 
 
+def every(data: bytes, file: Path) -> None:
+    """The first byte chooses the parser."""
+    parsers = [parse for parse in PARSERS.values() if parse is not every]
+    parsers[data[0] % len(parsers) if data else 0](data[1:], file)
+
+
 PARSERS: dict[str, Callable[[bytes, Path], None]] = {
     "webdataset": webdataset, "tar": members, "tfrecord": tfrecord, "recordio": recordio, "npy": npy_header, "manifest": manifest, "parquet": parquet,
+    "all": every,
 }  # fmt: skip
 
 
@@ -162,7 +169,9 @@ def _with_checksums(content: bytes) -> bytes:
 
 
 def _seeds(parser: str) -> Iterator[bytes]:
-    if parser in ("webdataset", "tar"):
+    if parser == "all":
+        yield from (bytes([n]) + seed for n, one in enumerate(p for p in PARSERS if p != "all") for seed in _seeds(one))
+    elif parser in ("webdataset", "tar"):
         first = [b""] if parser == "tar" else [b"\0", b"\x80", b"\xff"]
         yield from (f + _tar(format) for f in first for format in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
     elif parser == "tfrecord":
