@@ -17,7 +17,6 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -26,40 +25,14 @@ import pydantic
 from numpy.typing import NDArray
 
 from gpupipe.errors import did_you_mean
+from gpupipe.spec import FLOATS as FLOATS
+from gpupipe.spec import Spec as Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Params = Mapping[str, Any]
-FLOATS = ("float16", "float32", "bfloat16")
 GROUP = "gpupipe.steps"
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What flows between two steps: one sample of one field.
-
-    `height`, `width` and `channels` are None where they differ from sample to sample. `at_least` is the least (height, width)
-    that is certain. `encoded` means the bytes of an image file; a decoded sample has layout HWC in DALI and CHW in torch.
-    """
-
-    encoded: bool = True
-    height: int | None = None
-    width: int | None = None
-    channels: int | None = None
-    dtype: str = "uint8"
-    at_least: tuple[int, int] = (1, 1)
-
-    def __str__(self) -> str:
-        if self.encoded:
-            return "encoded bytes"
-        shape = ", ".join("?" if n is None else str(n) for n in (self.channels, self.height, self.width))
-        return f"({shape}) {self.dtype}"
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """(height, width) where every sample has the same, else None."""
-        return None if self.height is None or self.width is None else (self.height, self.width)
 
 
 class Refused(Exception):
