@@ -18,11 +18,11 @@ def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
     job = Job(nothing(), config.pipeline, config.loader, _threads(config))
     if engine == "dataloader":
         return {"cpu": torch_lowering(job)}
-    from gpupipe.engines.dali_graph import Device, build, emitted_of
+    from gpupipe.engines.dali_graph import Device, Lowering
 
-    build(job, None, True, lambda: [])
+    Lowering(job, "cpu", True).graph(None, lambda: [])
     devices: tuple[Device, ...] = ("gpu", "cpu")
-    return {d: [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in emitted_of(job, d, d == "cpu"))] for d in devices}
+    return {d: [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted())] for d in devices}
 
 
 def facts(config: Config) -> Iterator[str]:
@@ -45,7 +45,17 @@ def _about(config: Config, index: Index) -> str:
 
 
 def _batch(config: Config) -> str:
-    made = config.pipeline.made
+    pipeline = config.pipeline
+    unequal = [name for name in pipeline.fields if not pipeline.made_of(name).size]
+    of = "" if unequal == [pipeline.main] else f" of {' and '.join(unequal)}"
+    equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
+    return f"{', '.join(_field(config, name) for name in pipeline.fields)}, label int64 (B,){equal}"
+
+
+def _field(config: Config, name: str) -> str:
+    made = config.pipeline.made_of(name)
+    dtype, memory = made.dtype, ""
+    if name == config.pipeline.main:
+        dtype, memory = config.loader.dtype or dtype, f" {config.loader.memory_format}"
     height, width = ("H" if made.height is None else made.height), ("W" if made.width is None else made.width)
-    equal = "" if made.size else "; no step fixes the size, so all images must have the same"
-    return f"image {config.loader.dtype or made.dtype} (B, {made.channels}, {height}, {width}) {config.loader.memory_format}, label int64 (B,){equal}"
+    return f"{name} {dtype} (B, {made.channels}, {height}, {width}){memory}"
