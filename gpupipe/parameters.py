@@ -78,7 +78,7 @@ def _square(value: Any) -> Any:
 
 
 def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
-    """Takes one of `full` numbers, the short forms of that, or what arrays need that are no images, of a length in `longer`."""
+    """Takes `full` numbers, the short forms of that, or what arrays need that are no images: as many numbers as `longer` holds."""
 
     def read(value: Any, handler: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...]:
         given = [value] if is_number(value) else listed(value, (*range(1, full + 1), *longer), words)
@@ -124,13 +124,13 @@ Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER]
 Pixels = Annotated[int, Field(ge=0, le=65535), WHOLE]
 
 Size = Annotated[tuple[Side, Side], BeforeValidator(_square)]
-Window = Annotated[tuple[Side, ...], _written(2, (3,), "one number, or [height, width]; of a volume [depth, height, width]")]
-"""One number a side of an image; see `axes.sides` for arrays of other axes."""
+Window = Annotated[tuple[Side, ...], _written(2, (3,), "one number, or [height, width]")]
+"""[height, width] of an image; `axes.sides` knows what it is for arrays of other axes."""
 Padding = Annotated[
     tuple[Pixels, ...],
-    _written(4, (6,), "one number, [left and right, top and bottom], or [left, top, right, bottom]; of a volume [left, top, front, right, bottom, back]"),
+    _written(4, (6,), "one number, [left and right, top and bottom], or [left, top, right, bottom]"),
 ]
-"""[left, top, right, bottom] of an image; see `axes.margins` for arrays of other axes."""
+"""[left, top, right, bottom] of an image; `axes.margins` knows what it is for arrays of other axes."""
 PositiveRange = Annotated[tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(ordered)]
 Degrees = Annotated[tuple[Finite, Finite], BeforeValidator(_both_ways), AfterValidator(ordered)]
 Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 FLOATS = ("float16", "float32", "bfloat16")
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
@@ -63,8 +64,13 @@ class Spec:
     @property
     def size(self) -> tuple[int, ...] | None:
         """Along the axes of space, [height, width] of an image, where every sample has the same, else None."""
-        sizes = tuple(n for n in self._sizes(self.space) if n is not None)
+        sizes = tuple(n for n in self.sides if n is not None)
         return sizes if len(sizes) == len(self.space) else None
+
+    @property
+    def sides(self) -> Sizes:
+        """The same, with None for each axis along which they differ."""
+        return self._sizes(self.space)
 
     @property
     def shape(self) -> Sizes:
@@ -73,7 +79,7 @@ class Spec:
 
     def sized(self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None) -> Spec:
         """The same with another size along the axes of space; at_least: by default that size."""
-        named = {_NAMES[axis]: n for axis, n in zip(self.space, size, strict=True)}
+        named: dict[str, Any] = {_NAMES[axis]: n for axis, n in zip(self.space, size, strict=True)}
         return replace(self, at_least=tuple(n or 1 for n in size) if at_least is None else at_least, **named)
 
     def _sizes(self, axes: str) -> Sizes:
