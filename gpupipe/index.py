@@ -166,11 +166,11 @@ class Index:
 
 
 def build(
-    root: str, names: Sequence[str], labels: NDArray[np.int64], classes: list[str], extra: dict[str, Any] | None = None,
+    root: str, names: Sequence[str] | Texts, labels: NDArray[np.int64], classes: list[str], extra: dict[str, Any] | None = None,
     columns: dict[str, Column] | None = None, values: dict[str, NDArray[Any]] | None = None,
 ) -> Index:  # fmt: skip
     """An index in memory. Without `columns`, `names` are the paths of image files relative to `root`."""
-    texts = Texts.of(names)
+    texts = names if isinstance(names, Texts) else Texts.of(names)
     columns = columns or {"image": Files(root, texts)}
     fingerprint = _fingerprint(texts, labels, classes, columns, values or {})
     return Index(root, texts, labels, classes, columns, fingerprint, values or {}, extra=extra or {})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,24 @@ def save(index: Index, path: Path) -> None:
     header: dict[str, Any] = {"root": index.root, "classes": index.classes, "fingerprint": index.fingerprint, "extra": index.extra}
     header |= {"columns": columns, "arrays": {name: [a.dtype.str, a.shape] for name, a in arrays.items()}}
     text = json.dumps(header).encode()
+    write_whole(path, [_MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text, *_aligned(len(_MAGIC) + _LENGTH_BYTES + len(text), arrays)])
+
+
+def _aligned(place: int, arrays: Arrays) -> Iterator[Any]:
+    """The arrays, each behind the bytes that bring it from `place`, where the file ends before them, to where it may begin."""
+    for array in arrays.values():
+        yield b"\0" * (-place % _ALIGNMENT)
+        yield np.ascontiguousarray(array)
+        place += -place % _ALIGNMENT + array.nbytes
+
+
+def write_whole(path: Path, pieces: Iterable[Any]) -> None:
+    """Write bytes, or contiguous arrays, behind one another into a file, which is then there whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    making = path.with_name(f"{path.name}.{os.getpid()}")
+    making = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with making.open("wb") as f:
-            f.write(_MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text)
-            for array in arrays.values():
-                f.write(b"\0" * (-f.tell() % _ALIGNMENT))
-                array.tofile(f)
+            f.writelines(pieces)
         making.replace(path)
     finally:
         making.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ from gpupipe.index import Index
 from gpupipe.step import Spec
 
 GROUP = "gpupipe.sources"
+_TAKEN = ("label", "id")
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is done, and how much there is (None: not known)."""
 
@@ -53,6 +54,14 @@ class Source(pydantic.BaseModel):
     def absent(self) -> str:
         """Why the data is not there yet ("... will be fetched"), or "" where it is."""
         return ""
+
+
+def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
+    """Raises ValueError where a field or value cannot be called so in a batch."""
+    every = [*fields, *values]
+    for name in every:
+        if name in _TAKEN or not name or every.count(name) > 1:
+            raise ValueError(f"'{name}' cannot be the name of a field or value: names are not empty, none stands twice, and none is {' or '.join(_TAKEN)}")
 
 
 def names() -> list[str]:

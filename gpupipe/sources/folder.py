@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from dataclasses import replace
@@ -12,8 +11,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from gpupipe import datasets, index_file
-from gpupipe.cachedir import cache_dir
+from gpupipe import datasets, index_cache, index_file
 from gpupipe.errors import DataError
 from gpupipe.index import Index, build
 from gpupipe.parameters import WHOLE, expanded
@@ -41,7 +39,7 @@ class Folder(Source):
     def index(self, progress: Progress = quiet) -> Index:
         place = datasets.present(self.root, self.fetch, self.stand_in, progress)
         root = place.root.resolve()
-        saved = cache_dir() / "index" / f"{self._key(root)}.idx"
+        saved = index_cache.place(self.name, root, self.extensions)
         index = index_file.open_saved(saved)
         if index is None or not _unchanged(root, index):
             started = time.time()
@@ -51,9 +49,6 @@ class Folder(Source):
 
     def absent(self) -> str:
         return datasets.absent(self.root, self.fetch, self.stand_in)
-
-    def _key(self, root: Path) -> str:
-        return hashlib.blake2b(os.fsencode("\0".join([str(root), *self.extensions])), digest_size=16).hexdigest()
 
     def _scan(self, root: Path, progress: Progress) -> Index:
         try:

@@ -2,180 +2,234 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
-import tarfile
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pydantic
+from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe import index_file
-from gpupipe.cachedir import cache_dir
-from gpupipe.devices import cores
-from gpupipe.errors import DataError
-from gpupipe.index import Index, Spans, Texts, build
-from gpupipe.parameters import expanded
-from gpupipe.source import Progress, Source, quiet
+from gpupipe.errors import DataError, counted, shown
+from gpupipe.formats import npy, tar
+from gpupipe.formats.tar import Member
+from gpupipe.parameters import is_number
+from gpupipe.shard_index import Pieces, Shard
+from gpupipe.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped, paths
+from gpupipe.step import Spec
 
-_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_MOST_LABEL_BYTES = 1 << 20
-_MOST_SHARDS = 1_000_000
-_MOST_CLASSES = 10_000_000
-"""Every number up to the largest label is a class with a name."""
-_FORMAT = 1
-"""Part of the cache's key: to be raised when the same shards give another index than before."""
+_NPY = "npy"
+_MOST_TEXT = 1 << 20
+"""Bytes of a member with a label or values."""
+_MOST_VALUES = 1024
 
 
-@dataclass
-class _Sample:
-    """What a shard says of one: its stem, where its image is, and its label as it is written."""
+class Array(pydantic.BaseModel):
+    """A member that is an array: its ending, and what every sample's must be. Without `shape` they may differ."""
 
-    name: str
-    offset: int
-    length: int
-    label: str | int
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    member: str
+    dtype: Dtype
+    shape: Shape | None = None
 
 
-class Webdataset(Source):
-    """Images in tar shards. The members a/0.jpg and a/0.cls are the sample a/0, and its label.
+Endings = str | tuple[str, ...]
+_Parts = dict[str, Member]
+
+
+class Webdataset(Sharded):
+    """Samples in tar shards. The members a/0.jpg and a/0.cls are the sample a/0, and its label.
 
     shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the home directory.
-    image: the endings that an image may have, the first that a sample has counts.
+    fields: what is in a batch, and the ending of the member that each is; of several, the first that a sample has. Members that end in npy are
+      arrays; {member: npy, dtype: float32, shape: [3, 480, 640]} says of which kind all must be.
     label: the ending of the member with the label: a number or a name as text; cls. With "json:KEY", a key of a JSON member; null: none, all are 0.
+    values: numbers to deliver with each sample, and where they are, as for label: {weight: "json:weight"}; a key may hold a list of them.
     """
 
     name: ClassVar[str] = "webdataset"
+    format: ClassVar[int] = 2
 
-    shards: str | tuple[str, ...] = Field(min_length=1)
-    image: tuple[str, ...] = Field(default=("jpg", "jpeg", "png", "webp"), min_length=1)
+    fields: dict[str, Endings | Array] = Field(default={"image": ("jpg", "jpeg", "png", "webp")}, min_length=1)
     label: str | None = "cls"
+    values: dict[str, str] = Field(default={})
 
-    def index(self, progress: Progress = quiet) -> Index:
-        paths = self._paths()
-        saved = cache_dir() / "index" / f"{self._key(paths)}.idx"
-        index = index_file.open_saved(saved)
-        state, started = [index_file.file_state(p) for p in paths], time.time()
-        if index is None or index.extra.get("shards") != state:
-            index = self._scan(paths, state, progress)
-            index_file.keep(index, saved, max(max(s[:2]) for s in state), started)
-        return index
+    @pydantic.field_validator("fields")
+    @classmethod
+    def _endings_are_of_one_kind(cls, fields: dict[str, Endings | Array]) -> dict[str, Endings | Array]:
+        for name, told in fields.items():
+            endings = _endings(told)
+            if not endings or len({_is_array(e) for e in endings}) > 1:
+                raise ValueError(f"{name}: {shown(endings)} should be one ending or several, of image files or of .npy files")
+            if isinstance(told, Array) and not _is_array(told.member):
+                raise ValueError(f"{name}: an array is a member that ends in npy, and not in {told.member}")
+        return fields
 
-    def absent(self) -> str:
-        self._paths()
-        return ""
+    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+        return list(self.fields), list(self.values)
 
-    def _paths(self) -> list[Path]:
-        """Of all shards. Raises DataError where there is none, or one of a numbered pattern is missing."""
-        patterns = [self.shards] if isinstance(self.shards, str) else self.shards
-        found = [path for pattern in patterns for one in _unbraced(pattern) for path in _matches(one)]
-        if len(found) > _MOST_SHARDS:
-            raise DataError(f"{patterns[0]}: {len(found):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})")
-        return found
+    def specs(self) -> dict[str, Spec]:
+        return {name: self._spec(told) for name, told in self.fields.items()}
 
-    def _key(self, paths: list[Path]) -> str:
-        text = json.dumps([self.name, _FORMAT, [str(p) for p in paths], self.image, self.label])
-        return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    def _spec(self, told: Endings | Array) -> Spec:
+        if isinstance(told, Array):
+            return array_spec(told.dtype, told.shape or self._first(told).shape, same=told.shape is not None)
+        if not _is_array(_endings(told)[0]):
+            return Spec()
+        first = self._first(told)
+        return array_spec(first.dtype, first.shape, same=False)
 
-    def _scan(self, paths: list[Path], state: list[Any], progress: Progress) -> Index:
-        found: list[list[_Sample]] = []
-        with ThreadPoolExecutor(cores()) as pool:
-            for number, samples in enumerate(pool.map(self._read, paths)):
-                found.append(samples)
-                progress("indexing shards", number + 1, len(paths))
-        every = [sample for samples in found for sample in samples]
-        if not every:
-            raise DataError(f"{paths[0]}: no sample in {len(paths)} shards has a member that ends in {', '.join(self.image)}: set data.image")
-        labels, classes = _numbered(every, paths[0])
-        file = np.repeat(np.arange(len(found), dtype=np.int32), [len(samples) for samples in found])
-        offset, length = (np.array([getattr(s, what) for s in every], np.int64) for what in ("offset", "length"))
-        column = Spans("", Texts.of(map(str, paths)), file, offset, length)
-        return build("", [s.name for s in every], labels, classes, {"shards": state}, {"image": column})
+    def _first(self, told: Endings | Array) -> npy.Header:
+        """Of the first array of a field, whose dtype and number of axes all have. Raises DataError."""
+        files = paths(self.shards)
+        for path in files:
+            with blamed(path):
+                data = mapped(path)
+                for member in tar.members(data):
+                    if _parted(member.name)[1] in _endings(told):
+                        return _header(data, member)
+        raise DataError(f"{files[0]}: no member in {counted(len(files), 'shard')} ends in {', '.join(_endings(told))}: set data.fields")
 
-    def _read(self, path: Path) -> list[_Sample]:
-        """The samples of one shard, in its order. Raises DataError where it is no whole tar, or has a member that must not be."""
+    def read(self, path: Path) -> list[Shard]:
+        with blamed(path):
+            data = mapped(path)
+            samples: dict[str, _Parts] = {}
+            for member in tar.members(data):
+                stem, ending = _parted(member.name)
+                samples.setdefault(stem, {}).setdefault(ending, member)
+            chosen = {stem: found for stem, parts in samples.items() if (found := self._chosen(stem, parts))}
+            texts = {stem: _Texts(data, stem, samples[stem]) for stem in chosen}
+            labels = None if self.label is None else [_label(t, self.label) for t in texts.values()]
+            values = {name: _values(name, [t.numbers(where) for t in texts.values()]) for name, where in self.values.items()}
+            fields = {name: self._pieces(data, name, [found[name] for found in chosen.values()]) for name in self.fields}
+            return [Shard(list(chosen), fields, labels, values)]
+
+    def _chosen(self, stem: str, parts: _Parts) -> _Parts:
+        """The member of each field; none where there is not one of them, so that this is no sample. Raises ValueError where some are missing."""
+        found = {name: next((parts[e] for e in _endings(told) if e in parts), None) for name, told in self.fields.items()}
+        missing = [name for name, member in found.items() if member is None]
+        if missing and len(missing) < len(found):
+            wanted = ", ".join(_endings(self.fields[missing[0]]))
+            raise ValueError(f"{stem}: no member for the field '{missing[0]}' ({wanted}; it has {', '.join(sorted(parts))}): set data.fields")
+        return {name: member for name, member in found.items() if member is not None}
+
+    def _pieces(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> Pieces:
+        """Where a field is. Raises ValueError."""
+        told = self.fields[name]
+        offset, length = (np.array([getattr(m, what) for m in members], np.int64) for what in ("offset", "size"))
+        if not _is_array(_endings(told)[0]):
+            return Pieces(offset, length)
+        headers = [_header(data, member) for member in members]
+        _check_alike(members, headers, told)
+        return Pieces(
+            offset + np.array([h.offset for h in headers], np.int64),
+            np.array([h.length for h in headers], np.int64),
+            headers[0].dtype if headers else "",
+            np.array([h.shape for h in headers], np.int64).reshape(len(headers), -1),
+        )
+
+    def nothing(self) -> str:
+        return f"none has a member that ends in {', '.join(e for told in self.fields.values() for e in _endings(told))}: set data.fields"
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """What is written in the small members of a sample."""
+
+    data: NDArray[np.uint8]
+    stem: str
+    parts: _Parts
+
+    def at(self, where: str) -> Any:
+        """What stands at "ENDING", or at "ENDING:KEY" in its JSON. Raises ValueError."""
+        ending, _, key = where.partition(":")
+        member = self.parts.get(ending)
+        if member is None:
+            raise ValueError(f"{self.stem}: no member {self.stem}.{ending} (it has {', '.join(sorted(self.parts))}): set data.label or data.values")
+        if member.size > _MOST_TEXT:
+            raise ValueError(f"{member.name}: {member.size:,} bytes, too many for a label or values")
+        content = self.data[member.offset : member.offset + member.size].tobytes()
         try:
-            with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-                return list(self._samples(path, tar, os.fstat(file.fileno()).st_size))
-        except (tarfile.TarError, OSError, ValueError, EOFError) as e:
-            raise DataError(f"{path}: not a whole, uncompressed tar file: {e}; write it again, or leave it out of data.shards") from e
+            return json.loads(content)[key] if key else content.decode().strip()
+        except KeyError as e:
+            raise ValueError(f"{member.name}: no '{key}' in it") from e
+        except (ValueError, TypeError, IndexError, RecursionError) as e:
+            raise ValueError(f"{member.name}: cannot be read as {'JSON with keys' if key else 'text'}: {str(e)[:100]}") from e
 
-    def _samples(self, path: Path, tar: tarfile.TarFile, size: int) -> Iterator[_Sample]:
-        members: dict[str, dict[str, tarfile.TarInfo]] = {}
-        for member in tar:
-            if member.isdir():
-                continue
-            _check(path, member)
-            stem, ending = _parted(member.name)
-            members.setdefault(stem, {}).setdefault(ending, member)
-        _check_end(path, size, [m for parts in members.values() for m in parts.values()])
-        for stem, parts in members.items():
-            image = next((parts[e] for e in self.image if e in parts), None)
-            if image is not None:
-                yield _Sample(stem, image.offset_data, image.size, self._label(path, tar, stem, parts))
-
-    def _label(self, path: Path, tar: tarfile.TarFile, stem: str, parts: dict[str, tarfile.TarInfo]) -> str | int:
-        if self.label is None:
-            return 0
-        ending, _, key = self.label.partition(":")
-        if ending not in parts:
-            raise DataError(f"{path}:{stem}: no member {stem}.{ending} with its label (it has {', '.join(sorted(parts))}): set data.label, or data.label: null")
-        member = parts[ending]
-        if member.size > _MOST_LABEL_BYTES:
-            raise DataError(f"{path}:{member.name}: {member.size:,} bytes are no label")
-        stream = tar.extractfile(member)
-        assert stream is not None
-        return _parsed(f"{path}:{member.name}", stream.read(), key)
+    def numbers(self, where: str) -> list[int | float]:
+        """The numbers that stand there. Raises ValueError."""
+        found = self.at(where)
+        if isinstance(found, str):
+            found = _number(found)
+        numbers = found if isinstance(found, list) else [found]
+        if not 0 < len(numbers) <= _MOST_VALUES or not all(is_number(n) and (isinstance(n, float) or -(2**63) <= n < 2**63) for n in numbers):
+            raise ValueError(f"{self.stem}: {shown(found)} at {where} is no number, and no list of 1 to {_MOST_VALUES:,} numbers: set data.values")
+        return numbers
 
 
-def _parsed(where: str, content: bytes, key: str) -> str | int:
-    """A label as it is written: a number, or a name. Raises DataError."""
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _label(texts: _Texts, where: str) -> str:
+    """A label as it is written: a number, or a name. Raises ValueError."""
+    found = texts.at(where)
+    if isinstance(found, bool) or not isinstance(found, (int, str)) or found == "":
+        raise ValueError(f"{texts.stem}: {shown(found)} at {where} is no label: a label is a number from 0 on, or a name")
+    return str(found)
+
+
+def _values(name: str, found: Sequence[list[int | float]]) -> NDArray[Any]:
+    """int64 or float64, (N,) where each sample has one, else (N, n). Raises ValueError."""
+    counts = {len(numbers) for numbers in found}
+    if len(counts) > 1:
+        raise ValueError(f"the value '{name}' has from {min(counts)} to {max(counts)} numbers: it must have as many in each sample")
+    array = np.array(found, np.int64 if all(isinstance(n, int) for numbers in found for n in numbers) else np.float64)
+    return array[:, 0] if counts == {1} else array
+
+
+def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
+    """Raises ValueError where the member is no array that can be taken."""
+    content = data[member.offset : member.offset + min(member.size, npy.MOST_HEADER)].tobytes()
     try:
-        found: Any = json.loads(content)[key] if key else content.decode().strip()
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as e:
-        raise DataError(f"{where}: no label in it ({type(e).__name__}: {str(e)[:100]})") from e
-    if isinstance(found, str) and re.fullmatch(r"-?\d{1,18}", found):
-        found = int(found)
-    if isinstance(found, bool) or not isinstance(found, (int, str)) or found == "" or (isinstance(found, int) and not 0 <= found < 2**63):
-        raise DataError(f"{where}: {str(found)[:100]!r} is no label: a number from 0 on, or a name")
+        found = npy.header(content)
+    except ValueError as e:
+        raise ValueError(f"{member.name}: {e}") from e
+    if found.offset + found.length != member.size:
+        raise ValueError(f"{member.name}: {member.size:,} bytes, but its header tells of {found.offset + found.length:,}: the array is not whole")
+    if not found.length:
+        raise ValueError(f"{member.name}: an array without numbers, of shape {shown(found.shape)}")
     return found
 
 
-def _numbered(samples: list[_Sample], where: Path) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[str]]:
-    """Numbers as they are, with as many classes; else the numbers of the names, sorted. Raises DataError where a number is no class."""
-    labels = [s.label for s in samples]
-    if all(isinstance(label, int) for label in labels):
-        numbers = np.array(labels, np.int64)
-        most = int(numbers.max())
-        if most >= _MOST_CLASSES:
-            name = samples[int(numbers.argmax())].name
-            raise DataError(f"{where}: the label {most} of {name} is no class: they count from 0, to less than {_MOST_CLASSES:,}; see data.label")
-        return numbers, [str(n) for n in range(most + 1)]
-    names = sorted({str(label) for label in labels})
-    place = {name: n for n, name in enumerate(names)}
-    return np.array([place[str(label)] for label in labels], np.int64), names
+def _check_alike(members: list[Member], headers: list[npy.Header], told: Endings | Array) -> None:
+    """Raises ValueError where an array is not like the first, or not as it was told."""
+    for member, header in zip(members, headers, strict=True):
+        dtype = told.dtype if isinstance(told, Array) else headers[0].dtype
+        if header.dtype != dtype:
+            raise ValueError(f"{member.name}: an array of {header.dtype}, where {dtype} was expected: all must have one dtype")
+        if isinstance(told, Array) and told.shape not in (None, header.shape):
+            raise ValueError(f"{member.name}: an array of shape {shown(header.shape)}, where {shown(told.shape)} was expected: see data.fields")
+        if len(header.shape) != len(headers[0].shape):
+            raise ValueError(f"{member.name}: an array of shape {shown(header.shape)}, but {members[0].name} has {shown(headers[0].shape)}")
 
 
-def _check(path: Path, member: tarfile.TarInfo) -> None:
-    parts = member.name.split("/")
-    if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-        raise DataError(f"{path}:{member.name[:200]}: a member must not lead out of its shard")
-    if not member.isreg() or member.issparse():
-        raise DataError(f"{path}:{member.name[:200]}: a member must be a plain file, and not a link, a device or sparse")
+def _endings(told: Endings | Array) -> tuple[str, ...]:
+    told = told.member if isinstance(told, Array) else told
+    return (told,) if isinstance(told, str) else told
 
 
-def _check_end(path: Path, size: int, members: list[tarfile.TarInfo]) -> None:
-    """tarfile takes a file that ends in the middle of the last member for whole."""
-    last = max(members, key=lambda m: m.offset_data + m.size, default=None)
-    if last is not None and last.offset_data + last.size > size:
-        raise DataError(f"{path}: cut off: the member {last.name[:200]} ends {last.offset_data + last.size - size:,} bytes behind the file's end")
+def _is_array(ending: str) -> bool:
+    return ending == _NPY or ending.endswith(f".{_NPY}")
 
 
 def _parted(name: str) -> tuple[str, str]:
@@ -183,30 +237,3 @@ def _parted(name: str) -> tuple[str, str]:
     folder, slash, file = name.rpartition("/")
     stem, _, ending = file.partition(".")
     return folder + slash + stem, ending.lower()
-
-
-def _unbraced(pattern: str) -> list[str]:
-    """The patterns that {000..012} stands for."""
-    match = _BRACES.search(pattern)
-    if match is None:
-        return [pattern]
-    first, last = int(match[1]), int(match[2])
-    if not 0 <= last - first < _MOST_SHARDS:
-        raise DataError(f"{pattern}: {match[0]} should count upwards, to at most {_MOST_SHARDS:,} shards")
-    width = len(match[1]) if match[1].startswith("0") else 0
-    return [one for n in range(first, last + 1) for one in _unbraced(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")]
-
-
-def _matches(pattern: str) -> list[Path]:
-    """The files of a pattern without braces. Raises DataError where there is none."""
-    try:
-        path = expanded(Path(pattern)).absolute()
-    except ValueError as e:
-        raise DataError(f"data.shards: {e}") from e
-    if not any(c in pattern for c in "*?["):
-        found = [path] if path.is_file() else []
-    else:
-        found = sorted(p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if p.is_file())
-    if not found:
-        raise DataError(f"{path}: no such shard: put it there, or set data.shards")
-    return found
