@@ -12,7 +12,8 @@ DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "u
 PAIR = "P"
 """The axis of length 2 that stands for a complex number: its real part, its imaginary part."""
 SPACES = ("DHW", "HW", "L")
-_DEFAULTS = ("", "L", "LC", "CHW", "CDHW")
+_DEFAULTS = ("", "L", "HW", "CHW", "CDHW")
+_FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
 _NAMES = {"C": "channels", "D": "depth", "H": "height", "W": "width", "L": "length"}
 
 Sizes = tuple[int | None, ...]
@@ -98,9 +99,9 @@ def canonical(layout: str) -> str:
     return f"{others}C{space(layout)}"
 
 
-def default_layout(axes: int) -> str | None:
-    """Of arrays with so many axes: (L,), (L, C), (C, H, W), (C, D, H, W); None where there are more."""
-    return _DEFAULTS[axes] if axes < len(_DEFAULTS) else None
+def default_layout(axes: int) -> str:
+    """Of arrays with so many axes: L, HW, CHW, CDHW; where there are more, all are axes that steps leave alone."""
+    return _DEFAULTS[axes] if axes < len(_DEFAULTS) else _FURTHER[:axes]
 
 
 def wrong_layout(layout: str, axes: int | None = None) -> str:

@@ -67,9 +67,7 @@ def main():
     kind, out, images = sys.argv[1], Path(sys.argv[2]), [Path(p).read_bytes() for p in sys.argv[3:]]
     out.mkdir(parents=True, exist_ok=True)
     {"tensorflow": tensorflow, "mxnet": mxnet}[kind](out, images)
-    records = [
-        {"image": hashlib.blake2b(i).hexdigest(), "parts": hashlib.blake2b(with_magic(i, n)).hexdigest(), **told(n)} for n, i in enumerate(images)
-    ]
+    records = [{"image": hashlib.blake2b(i).hexdigest(), "parts": hashlib.blake2b(with_magic(i, n)).hexdigest(), **told(n)} for n, i in enumerate(images)]
     (out / "records.json").write_text(json.dumps(records, indent=1) + "\n")
 
 
