@@ -90,7 +90,11 @@ PER_CHANNEL = "one number, or a list with one for each channel"
     ("pad: {padding: 1, fill: red}", f"2:27: pad.fill is 'red', but should be {PER_CHANNEL}"),
     ("grayscale: {num_output_channels: 2}", "2:36: grayscale.num_output_channels is 2, but should be 1 or 3"),
     ("grayscale: {num_output_channels: yes}", "2:36: grayscale.num_output_channels is true, but should be a whole number"),
-    ("to_dtype: {dtype: float64}", "2:21: to_dtype.dtype is 'float64', but should be 'float32', 'float16' or 'uint8'"),
+    (
+        "to_dtype: {dtype: double}",
+        "2:21: to_dtype.dtype is 'double', but should be 'float32', 'float16', 'uint8', 'float64', 'int8', 'int16', 'int32', 'int64', 'uint16', 'uint32', "
+        "'uint64' or 'bool'",
+    ),
     # parameters: ranges
     ("resize: {size: -3}", "2:18: resize.size is -3, but should be at least 1"),
     ("center_crop: {size: [224, 0]}", "2:29: center_crop.size.1 is 0, but should be at least 1"),
