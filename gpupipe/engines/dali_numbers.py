@@ -1,7 +1,7 @@
 """Number types in DALI, as steps/to_dtype.py has them: floats are truncated, and what an integer type cannot hold becomes the nearest that it can.
 
 DALI's own cast also takes the nearest that fits, makes NaN 0, but rounds floats. It knows no shift of bits: but n // 2**k, which truncates, of numbers
-whose last k bits are 0.
+whose last k bits are 0. On a CPU its float16 of a number half-way between two is the larger one, and not the even one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ def converted(node: Any, given: str, made: str) -> Any:
         return node if given == "bool" else _as_float32(node, given) != 0
     if is_float(given) and not is_float(made):
         node = _truncated(_as_float32(node, given))
-    if made == "float16" and not is_float(given):  # of two float16s as near, DALI takes another one for integers
-        node = fn.cast(node, dtype=types.FLOAT)
     return fn.cast(node, dtype=dali_type(made))
 
 
@@ -49,7 +47,7 @@ def factor(given: str, made: str) -> float | None:
 def scaled(node: Any, given: str, made: str, factor: Any) -> Any:
     """The same, the range of integers mapped to 0..1, and back; bits are shifted between integers. factor: a number, or a DataNode."""
     if is_float(made):
-        return _to_unit(node, given, made, factor)
+        return _to_unit(node, made, factor)
     if is_float(given):
         return converted(node * factor, given, made)
     shift = _bits(made) - _bits(given)
@@ -58,9 +56,9 @@ def scaled(node: Any, given: str, made: str, factor: Any) -> Any:
     return _shifted_up(fn.cast(node, dtype=dali_type(made)), made, shift)
 
 
-def _to_unit(node: Any, given: str, made: str, factor: Any) -> Any:
+def _to_unit(node: Any, made: str, factor: Any) -> Any:
     if made == "float16":  # torchvision rounds to float16 twice: before it multiplies, too
-        return fn.cast(_as_float32(converted(node, given, made), made) * factor, dtype=types.FLOAT16)
+        return fn.cast(_as_float32(fn.cast(node, dtype=types.FLOAT16), made) * factor, dtype=types.FLOAT16)
     return fn.cast(node, dtype=dali_type(made)) * factor
 
 
