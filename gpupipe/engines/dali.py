@@ -35,7 +35,7 @@ from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known
 from gpupipe.engines.dali_array import handed_over, sizes
 from gpupipe.engines.dali_graph import Device, Lowering, delivered, layout
 from gpupipe.engines.dali_reader import Read, Reader, reader
-from gpupipe.engines.heap import give_back
+from gpupipe.engines.heap import give_back, pool
 from gpupipe.engines.maps import Maps
 from gpupipe.engines.quarantine import Quarantine, blame, suspects
 from gpupipe.errors import EngineError, counted
@@ -92,6 +92,7 @@ class DaliEngine(Engine):
         self.crew = counted(job.threads, "thread")
         self._job = job
         self._quarantine = Quarantine(job)
+        pool()
         device: Device = "cpu" if device_id is None else "gpu"
         lowering = Lowering(job, device, may_cut)
         self._source = _Source(_inputs(job, lowering))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_to_dtype_takes_the_nearest_number_that_there_is(tmp_path: Path, given: 
         torch.testing.assert_close(found, expected, rtol=ULP * (made == "float16"), atol=0, equal_nan=True)
         if np.dtype(made).kind in "iu" and np.dtype(given).kind in "iuf":
             bounds = np.iinfo(made)
-            exact = [bounds.min if n <= bounds.min else bounds.max if n >= bounds.max else 0 if n != n else int(n) for n in stored[i].tolist()]
+            exact = [bounds.min if n <= bounds.min else bounds.max if n >= bounds.max else 0 if math.isnan(n) else int(n) for n in stored[i].tolist()]
             assert found.tolist() == exact
 
 
