@@ -22,7 +22,8 @@ def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
 
     Lowering(job, "cpu", True).graph(None, lambda: [])
     devices: tuple[Device, ...] = ("gpu", "cpu")
-    return {d: [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted())] for d in devices}
+    read = "io.file.read" if any(spec.encoded for spec in config.pipeline.fields.values()) else "external_source"
+    return {d: [(read, "cpu", ()), *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted())] for d in devices}
 
 
 def facts(config: Config) -> Iterator[str]:
@@ -46,7 +47,7 @@ def _about(config: Config, index: Index) -> str:
 
 def _batch(config: Config) -> str:
     pipeline = config.pipeline
-    unequal = [name for name in pipeline.fields if not pipeline.made_of(name).size]
+    unequal = [name for name in pipeline.fields if None in pipeline.made_of(name).shape]
     of = "" if unequal == [pipeline.main] else f" of {' and '.join(unequal)}"
     equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
     return f"{', '.join(_field(config, name) for name in pipeline.fields)}, label int64 (B,){equal}"
@@ -56,6 +57,6 @@ def _field(config: Config, name: str) -> str:
     made = config.pipeline.made_of(name)
     dtype, memory = made.dtype, ""
     if name == config.pipeline.main:
-        dtype, memory = config.loader.dtype or dtype, f" {config.loader.memory_format}"
-    height, width = ("H" if made.height is None else made.height), ("W" if made.width is None else made.width)
-    return f"{name} {dtype} (B, {made.channels}, {height}, {width}){memory}"
+        dtype, memory = config.loader.dtype or dtype, f" {config.loader.memory_format}" if config.pipeline.fields[name].encoded else ""
+    shape = ", ".join(axis if n is None else str(n) for axis, n in zip(made.layout, made.shape, strict=True))
+    return f"{name} {dtype} (B{', ' if shape else ''}{shape}){memory}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WrapValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -66,15 +66,31 @@ def symmetric(value: Any, words: str) -> tuple[Any, Any]:
     return -value, value
 
 
+class Short(tuple[int, ...]):
+    """Numbers of an image that were written in a short form; `written` is that form, for arrays that have more or fewer axes than an image."""
+
+    written: tuple[int, ...]
+
+
 def _square(value: Any) -> Any:
     value = [value] if is_number(value) else listed(value, (1, 2), "one number, or [height, width]")
     return value * 2 if len(value) == 1 else value
 
 
-def _four_sides(value: Any) -> Any:
-    words = "one number, [left and right, top and bottom], or [left, top, right, bottom]"
-    value = [value] if is_number(value) else listed(value, (1, 2, 4), words)
-    return value * (4 // len(value))
+def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
+    """Takes `full` numbers, the short forms of that, or what arrays need that are no images: as many numbers as `longer` holds."""
+
+    def read(value: Any, handler: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...]:
+        given = [value] if is_number(value) else listed(value, (*range(1, full + 1), *longer), words)
+        if len(given) in longer or len(given) == full:
+            return handler(given)
+        if full % len(given):
+            raise form(words)
+        short = Short(handler(given * (full // len(given))))
+        short.written = short[: len(given)]
+        return short
+
+    return WrapValidator(read)
 
 
 def _both_ways(value: Any) -> Any:
@@ -108,11 +124,19 @@ Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER]
 Pixels = Annotated[int, Field(ge=0, le=65535), WHOLE]
 
 Size = Annotated[tuple[Side, Side], BeforeValidator(_square)]
-Padding = Annotated[tuple[Pixels, Pixels, Pixels, Pixels], BeforeValidator(_four_sides)]
+Window = Annotated[tuple[Side, ...], _written(2, (3,), "one number, or [height, width]")]
+"""[height, width] of an image; `axes.sides` knows what it is for arrays of other axes."""
+Padding = Annotated[
+    tuple[Pixels, ...],
+    _written(4, (6,), "one number, [left and right, top and bottom], or [left, top, right, bottom]"),
+]
+"""[left, top, right, bottom] of an image; `axes.margins` knows what it is for arrays of other axes."""
 PositiveRange = Annotated[tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(ordered)]
 Degrees = Annotated[tuple[Finite, Finite], BeforeValidator(_both_ways), AfterValidator(ordered)]
 Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]
 Shares = Annotated[tuple[Probability, Probability], _pair("[x, y], each from 0 to 1")]
 Fill = Annotated[tuple[Level, ...], BeforeValidator(_one_for_all)]
+Value = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
+"""A fill in the numbers of the array: `axes.filled` checks it against the dtype."""
 Channels = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 PositiveChannels = Annotated[tuple[Positive, ...], BeforeValidator(_one_for_all)]

@@ -184,6 +184,7 @@ def _entry(p: _Parsed, name: str, given: Spec, mask: bool, parsed: Sequence[_Par
         return _after_wrong(p.name, given)
     step = _for_mask(p.step) if mask else p.step
     try:
+        step = step.fitted(given)
         return Entry(p.name, p.name, step, given, step.spec(given), p.where, name)
     except Refused as e:
         later = next((q.name for q in parsed if q.step and name in q.on and _decodes(q.step)), None) if given.encoded else None

@@ -22,7 +22,7 @@ from gpupipe.index import Index
 from gpupipe.parameters import WHOLE, expanded
 from gpupipe.shard_index import Shard, joined
 from gpupipe.source import Progress, Source, check_names, quiet
-from gpupipe.step import Spec
+from gpupipe.spec import Spec, default_layout
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
@@ -92,11 +92,8 @@ class Sharded(Source):
 
 
 def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
-    """What an array is to the first step. shape: (channels, height, width) or (height, width). same: every sample has it."""
-    if len(shape) not in (2, 3):
-        return Spec(encoded=False, dtype=dtype)
-    height, width = shape[-2:] if same else (None, None)
-    return Spec(encoded=False, dtype=dtype, height=height, width=width, channels=shape[0] if len(shape) == 3 and same else None)
+    """What an array is to the first step. shape: of the first sample. same: every sample has it."""
+    return Spec.of_array(dtype, tuple(shape) if same else (None,) * len(shape), default_layout(len(shape)))
 
 
 @contextlib.contextmanager
@@ -116,10 +113,10 @@ def mapped(path: Path) -> NDArray[np.uint8]:
     return np.memmap(path, np.uint8, "r").view(np.ndarray) if path.stat().st_size else np.empty(0, np.uint8)
 
 
-def paths(patterns: str | tuple[str, ...]) -> list[Path]:
-    """The files of patterns with *, ? and {000..012}. Raises DataError where there is none, or one of a numbered pattern is missing."""
+def paths(patterns: str | tuple[str, ...], option: str = "data.shards") -> list[Path]:
+    """The files of patterns with *, ? and {000..012}, which `option` holds. Raises DataError where there is none, or one of a numbered pattern is missing."""
     every = [patterns] if isinstance(patterns, str) else list(patterns)
-    found = [path for pattern in every for one in _unbraced(pattern) for path in _matches(one)]
+    found = [path for pattern in every for one in _unbraced(pattern) for path in _matches(one, option)]
     if len(found) > _MOST_SHARDS:
         raise DataError(f"{every[0]}: {len(found):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})")
     return found
@@ -151,16 +148,16 @@ def _unbraced(pattern: str) -> list[str]:
     return [one for n in range(first, last + 1) for one in _unbraced(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")]
 
 
-def _matches(pattern: str) -> list[Path]:
+def _matches(pattern: str, option: str) -> list[Path]:
     """The files of a pattern without braces. Raises DataError where there is none."""
     try:
         path = expanded(Path(pattern)).absolute()
     except ValueError as e:
-        raise DataError(f"data.shards: {e}") from e
+        raise DataError(f"{option}: {e}") from e
     if not any(c in pattern for c in "*?["):
         found = [path] if path.is_file() else []
     else:
         found = sorted(p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if p.is_file())
     if not found:
-        raise DataError(f"{path}: no such shard: put it there, or set data.shards")
+        raise DataError(f"{path}: no such {'shard' if option == 'data.shards' else 'file'}: put it there, or set {option}")
     return found

@@ -4,9 +4,12 @@ A step is a frozen pydantic model whose fields are the parameters in the YAML, u
 
     lanes            how many uniform draws a sample takes
     sample(u)        how draws become parameters (NumPy, a whole batch at a time): the one place where chance enters
+    fitted(given)    the step with its short forms written out for what reaches it
     spec(given)      how it changes shape, dtype and layout, or why it cannot follow what came before
     dali(image, p)   its work on a batch of images in DALI;  p[name] is an array (B, ...)
     torch(image, p)  the same work on one image, a tensor (C, H, W);  p[name] is an array (...), one sample's part of that
+
+What holds of images here holds of arrays: their axes are put in the order (others..., C, space...) for `torch`; see spec.py.
 
 Formulas over p and the size of an image are written once, in NumPy over the last axes, for a sample and a batch alike.
 """
@@ -17,7 +20,6 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -26,40 +28,15 @@ import pydantic
 from numpy.typing import NDArray
 
 from gpupipe.errors import did_you_mean
+from gpupipe.spec import FLOATS as FLOATS  # noqa: PLC0414  # what plugins import from here
+from gpupipe.spec import Spec as Spec  # noqa: PLC0414  # the same
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 Params = Mapping[str, Any]
-FLOATS = ("float16", "float32", "bfloat16")
 GROUP = "gpupipe.steps"
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What flows between two steps: one sample of one field.
-
-    `height`, `width` and `channels` are None where they differ from sample to sample. `at_least` is the least (height, width)
-    that is certain. `encoded` means the bytes of an image file; a decoded sample has layout HWC in DALI and CHW in torch.
-    """
-
-    encoded: bool = True
-    height: int | None = None
-    width: int | None = None
-    channels: int | None = None
-    dtype: str = "uint8"
-    at_least: tuple[int, int] = (1, 1)
-
-    def __str__(self) -> str:
-        if self.encoded:
-            return "encoded bytes"
-        shape = ", ".join("?" if n is None else str(n) for n in (self.channels, self.height, self.width))
-        return f"({shape}) {self.dtype}"
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """(height, width) where every sample has the same, else None."""
-        return None if self.height is None or self.width is None else (self.height, self.width)
 
 
 class Refused(Exception):
@@ -70,8 +47,9 @@ class DaliImage(Protocol):
     """The images of a batch in DALI, as a step sees them. The engine's own class defers work so that it can fuse.
 
     Points, sizes and windows are float64 arrays (B, 2), or (2,) where they are the same for all samples; [height, width] and
-    [top, left] in pixels unless a name says otherwise. Which methods a step calls must not depend on their values: the first calls
-    build a graph, and the same calls then find the values for each batch.
+    [top, left] in pixels unless a name says otherwise. Of an array they have a number for each axis of space, in the order of its layout.
+    Which methods a step calls must not depend on their values: the first calls build a graph, and the same calls then find the values
+    for each batch.
     """
 
     device: Literal["cpu", "gpu"]
@@ -128,6 +106,15 @@ class Step(pydantic.BaseModel):
         """Parameters from draws. u: float64 (B, lanes) in [0, 1). Returns arrays whose first axis is B, by name."""
         return {}
 
+    _space: int = pydantic.PrivateAttr(2)
+    """How many axes of space it works on: they are the last ones of a tensor."""
+
+    def fitted(self, given: Spec) -> Self:
+        """The same step for what reaches it, its short forms written out. Raises Refused."""
+        fitted = self.model_copy()
+        fitted._space = len(given.space)
+        return fitted
+
     def spec(self, given: Spec) -> Spec:
         """What comes out where `given` goes in. Raises Refused."""
         return given
@@ -152,9 +139,10 @@ def decoded(given: Spec) -> Spec:
 
 def one_a_channel(what: str, numbers: tuple[float, ...], given: Spec) -> Spec:
     """`given` itself; raises Refused where it is not decoded, or `numbers` are neither one nor one for each of its channels."""
-    if decoded(given).channels is not None and len(numbers) not in (1, given.channels):
-        each = "" if given.channels == 1 else f", or {given.channels}"
-        raise Refused(f"{what} has {len(numbers)} numbers, but the image has {given.channels} channel{'s' * (given.channels != 1)}: write one{each}")
+    channels = decoded(given).channels if "C" in given.layout else 1
+    if channels is not None and len(numbers) not in (1, channels):
+        each = "" if channels == 1 else f", or {channels}"
+        raise Refused(f"{what} has {len(numbers)} numbers, but the image has {channels} channel{'s' * (channels != 1)}: write one{each}")
     return given
 
 

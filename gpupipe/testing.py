@@ -125,7 +125,7 @@ def _raises(iterator: Iterator[Any], rule: str) -> None:
 def _samples(batches: Iterable[Any]) -> _Samples:
     found: _Samples = {}
     for batch in batches:
-        for id, label, image in zip(batch["id"].tolist(), batch["label"].tolist(), batch["image"].cpu(), strict=True):
+        for id, label, image in zip(batch["id"].tolist(), batch["label"].tolist(), next(iter(batch.values())).cpu(), strict=True):
             assert id not in found, f"sample {id} came twice in an epoch"
             found[id] = label, image.clone()
     return found

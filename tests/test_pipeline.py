@@ -90,7 +90,11 @@ PER_CHANNEL = "one number, or a list with one for each channel"
     ("pad: {padding: 1, fill: red}", f"2:27: pad.fill is 'red', but should be {PER_CHANNEL}"),
     ("grayscale: {num_output_channels: 2}", "2:36: grayscale.num_output_channels is 2, but should be 1 or 3"),
     ("grayscale: {num_output_channels: yes}", "2:36: grayscale.num_output_channels is true, but should be a whole number"),
-    ("to_dtype: {dtype: float64}", "2:21: to_dtype.dtype is 'float64', but should be 'float32', 'float16' or 'uint8'"),
+    (
+        "to_dtype: {dtype: double}",
+        "2:21: to_dtype.dtype is 'double', but should be 'float32', 'float16', 'uint8', 'float64', 'int8', 'int16', 'int32', 'int64', 'uint16', 'uint32', "
+        "'uint64' or 'bool'",
+    ),
     # parameters: ranges
     ("resize: {size: -3}", "2:18: resize.size is -3, but should be at least 1"),
     ("center_crop: {size: [224, 0]}", "2:29: center_crop.size.1 is 0, but should be at least 1"),
@@ -99,7 +103,7 @@ PER_CHANNEL = "one number, or a list with one for each channel"
     ("random_affine: {degrees: 5, translate: [0.1, 1.5]}", "2:48: random_affine.translate.1 is 1.5, but should be at most 1"),
     ("random_affine: {degrees: 5, scale: [0, 1]}", "2:39: random_affine.scale.0 is 0, but should be above 0"),
     ("pad: {padding: -1}", "2:18: pad.padding is -1, but should be at least 0"),
-    ("pad: {padding: 1, fill: 300}", "2:27: pad.fill is 300, but should be at most 255"),
+    ("pad: {padding: 1, fill: 300}", "2:3: pad cannot stand here: fill is 300, but uint8 holds 0 to 255: write a number between them"),
     ("random_affine: {degrees: [5, -5]}", "2:28: random_affine.degrees is [5, -5], but should be [-5, 5]: the smaller number first"),
     ("random_affine: {degrees: 5, scale: [2, 0.5]}", "2:38: random_affine.scale is [2, 0.5], but should be [0.5, 2]: the smaller number first"),
     ("random_affine: {degrees: 5, shear: [-1, 1, 4, 2]}", "2:38: random_affine.shear is [-1, 1, 4, 2], but should be [-1, 1, 2, 4]: the smaller number first"),
@@ -173,7 +177,7 @@ def test_a_wrong_step_does_not_put_the_next_ones_in_the_wrong() -> None:
         "2:36: grayscale.num_output_channels is 2, but should be 1 or 3"
     ]
     assert mistakes("decode", "to_dtyp: {dtype: float32}", NORM) == ["2:3: unknown step 'to_dtyp'; did you mean 'to_dtype'?"]
-    assert mistakes("decode", "to_dtype: {dtype: float64}", NORM)[1:] == []
+    assert mistakes("decode", "to_dtype: {dtype: real}", NORM)[1:] == []
     assert mistakes("decode", "resize: {size: [4, 4]}", "resize: {size: 0}", "random_crop: {size: 9}") == ["3:18: resize.size is 0, but should be at least 1"]
     assert mistakes("decode", "my_own_step", NORM) == [f"2:3: unknown step 'my_own_step'; known: {STEPS}"]
 

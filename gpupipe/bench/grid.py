@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.bench.measure import image_of
+from gpupipe.errors import GpupipeError
 from gpupipe.loader import Loader
 from gpupipe.steps.normalize import Normalize
 
@@ -20,7 +22,9 @@ def save(loader: Loader, batch: Any, path: Path) -> None:
     """Write up to 32 images of a batch, as they are delivered (normalisation undone), to a PNG or JPEG file."""
     from PIL import Image, ImageDraw
 
-    images, labels = batch if isinstance(batch, tuple) else (batch["image"], batch["label"])
+    images, labels = batch if isinstance(batch, tuple) else (image_of(batch), batch["label"])
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise GpupipeError(f"{path}: what is drawn are images, (C, H, W) with 1 or 3 channels, but samples are {tuple(images.shape[1:])}: leave out --show")
     tiles = [_tile(loader, image) for image in images[: _COLUMNS * _ROWS]]
     wide, high = max(t.width for t in tiles), max(t.height for t in tiles) + _TEXT_HEIGHT
     columns = min(_COLUMNS, len(tiles))
@@ -46,7 +50,7 @@ def _tile(loader: Loader, image: Tensor) -> Any:
     from PIL import Image
 
     pixels = image.float().cpu()
-    last = loader.config.pipeline.entries[-1].step
+    last = loader.config.pipeline.entries[-1].step if loader.config.pipeline.entries else None
     if isinstance(last, Normalize):
         shape = (-1, 1, 1)
         pixels = pixels * pixels.new_tensor(last.std).reshape(shape) + pixels.new_tensor(last.mean).reshape(shape)

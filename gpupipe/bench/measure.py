@@ -173,8 +173,8 @@ def synchronise(loader: Loader) -> None:
 
 
 def image_of(batch: Any) -> Any:
-    """The images of a batch, dict or tuple."""
-    return batch[0] if isinstance(batch, tuple) else batch["image"]
+    """The main field of a batch, dict or tuple: it stands first."""
+    return batch[0] if isinstance(batch, tuple) else next(iter(batch.values()))
 
 
 def _gpu_memory(loader: Loader) -> int | None:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.bench.measure import image_of
 from gpupipe.config import Config, Shard
 from gpupipe.engines.base import has_torch_lowering
 from gpupipe.index import Index
 from gpupipe.loader import Loader
-from gpupipe.pipeline import Entry
+from gpupipe.pipeline import Entry, Pipeline
+from gpupipe.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +31,7 @@ MOST, MEAN = 1.0, 0.5
 """The limits, in levels: of the largest difference as long as nothing interpolates, and of the mean difference for each step that does."""
 _LEVELS = 255
 _ROUNDING = 1e-3
+_NO_STEP = "(no step)"
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,11 @@ def measure(config: Config, index: Index, devices: list[str], samples: int, max_
     few = _few(index, samples)
     entries = config.pipeline.entries
     known = next((n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries))
-    for end in range(known if last else 1, known + 1):
+    for end in range(known if last else min(1, known), known + 1):
         expected = list(_images(_shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few))
         for device in devices:
             made = _images(_shortened(config, entries[:end], engine="dali", device=device), few)
-            yield _agreement(device, entries[:end], expected, list(made), max_diff)
+            yield _agreement(device, _shortened(config, entries[:end]).pipeline, expected, list(made), max_diff)
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,13 @@ class Sample:
 def comparable(config: Config) -> tuple[Entry, ...]:
     """The longest beginning of a pipeline that ends in uint8 images and has torch lowerings: what can be shown side by side."""
     entries = config.pipeline.entries
-    end = max((n + 1 for n, e in enumerate(entries) if e.made.dtype == "uint8" and all(has_torch_lowering(b.step) for b in entries[: n + 1])), default=0)
+    end = max((n + 1 for n, e in enumerate(entries) if _picture(e.made) and all(has_torch_lowering(b.step) for b in entries[: n + 1])), default=0)
     return entries[:end]
+
+
+def _picture(spec: Spec) -> bool:
+    """Whether it can be drawn."""
+    return spec.dtype == "uint8" and spec.layout == "CHW" and spec.channels in (1, 3)
 
 
 def side_by_side(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[Sample]:
@@ -114,26 +122,38 @@ def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Co
 def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:
     with Loader(config, index) as loader:
         for batch in loader:
-            yield int(batch["id"]), batch["image"][0].cpu()
+            yield int(batch["id"]), image_of(batch)[0].cpu()
 
 
 def _agreement(
-    device: str, entries: tuple[Entry, ...], expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]], max_diff: float | None
+    device: str, pipeline: Pipeline, expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]], max_diff: float | None
 ) -> Agreement:  # fmt: skip
-    made_new = sum(e.step.interpolates for e in entries)
+    made_new = sum(e.step.interpolates for e in pipeline.entries)
+    last = pipeline.entries[-1].key if pipeline.entries else _NO_STEP
     largest = not made_new
     limit = MOST if largest else MEAN * made_new if max_diff is None else max_diff
     pairs = [(a.double(), b.double()) for (_, a), (_, b) in _paired(expected, made)]
     if not pairs or any(a.shape != b.shape for a, b in pairs):
-        return Agreement(device, entries[-1].key, math.inf, math.inf, 0.0, limit, largest, len(pairs))
-    whole = entries[-1].made.dtype == "uint8"
-    unit = 1.0 if whole else max(1e-12, float(max(a.max() for a, _ in pairs) - min(a.min() for a, _ in pairs))) / _LEVELS
-    differences = [(a - b).abs() / unit for a, b in pairs]
+        return Agreement(device, last, math.inf, math.inf, 0.0, limit, largest, len(pairs))
+    unit = 1.0 if pipeline.made.dtype == "uint8" else max(1e-12, _range([a for a, _ in pairs])) / _LEVELS
+    differences = [_apart(a, b) / unit for a, b in pairs]
     pixels = sum(d.numel() for d in differences)
     square = sum(float((d**2).sum()) for d in differences) / pixels
     psnr = math.inf if square == 0 else 10 * math.log10(_LEVELS**2 / square)
     mean, most = sum(float(d.sum()) for d in differences) / pixels, max(float(d.max()) for d in differences)
-    return Agreement(device, entries[-1].key, mean, most, psnr, limit, largest, len(pairs))
+    return Agreement(device, last, mean, most, psnr, limit, largest, len(pairs))
+
+
+def _range(arrays: list[Tensor]) -> float:
+    """From the least number to the largest, of those that are finite."""
+    finite = [a[a.isfinite()] for a in arrays]
+    ends = [(float(a.min()), float(a.max())) for a in finite if a.numel()]
+    return max(high for _, high in ends) - min(low for low, _ in ends) if ends else 0.0
+
+
+def _apart(a: Tensor, b: Tensor) -> Tensor:
+    """The absolute differences: none between two infinities, or two that are no numbers."""
+    return (a - b).abs().masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)
 
 
 def _paired(expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]]) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:

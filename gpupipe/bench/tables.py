@@ -125,12 +125,14 @@ def steps(pipeline: Pipeline) -> Table:
     """The steps of a pipeline with what comes out of each."""
     table = new_table(f"pipeline {pipeline.name}", "step", "parameters", "makes", "dtype", "layout")
     for entry in pipeline.entries:
-        table.add_row(entry.key, _parameters(entry.step.model_dump()), _shape(entry.made), entry.made.dtype, "HWC")
+        image = pipeline.fields[entry.field].encoded
+        table.add_row(entry.key, _parameters(entry.step.model_dump()), _shape(entry.made, image), entry.made.dtype, "HWC" if image else entry.made.layout)
     return table
 
 
-def _shape(spec: Spec) -> str:
-    return "(" + ", ".join("?" if n is None else str(n) for n in (spec.height, spec.width, spec.channels)) + ")"
+def _shape(spec: Spec, image: bool) -> str:
+    """As it is in DALI: of an image (H, W, C)."""
+    return "(" + ", ".join("?" if n is None else str(n) for n in ((spec.height, spec.width, spec.channels) if image else spec.shape)) + ")"
 
 
 def _parameters(values: dict[str, Any]) -> str:

@@ -99,7 +99,7 @@ def _model(name: str, loader: Loader) -> Train:
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
-    return batch if isinstance(batch, tuple) else (batch["image"], batch["label"])
+    return batch if isinstance(batch, tuple) else (image_of(batch), batch["label"])
 
 
 def _rate(batches: Iterable[Any], train: Train, seconds: float, loader: Loader) -> float:

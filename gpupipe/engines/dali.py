@@ -32,10 +32,10 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpupipe.devices import region_decode, resolve
 from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known, read_by
-from gpupipe.engines.dali_array import sizes
-from gpupipe.engines.dali_graph import Device, Lowering, layout
+from gpupipe.engines.dali_array import handed_over, sizes
+from gpupipe.engines.dali_graph import Device, Lowering, delivered, layout
 from gpupipe.engines.dali_reader import Read, Reader, reader
-from gpupipe.engines.heap import give_back
+from gpupipe.engines.heap import give_back, pool
 from gpupipe.engines.maps import Maps
 from gpupipe.engines.quarantine import Quarantine, blame, suspects
 from gpupipe.errors import EngineError, counted
@@ -92,6 +92,7 @@ class DaliEngine(Engine):
         self.crew = counted(job.threads, "thread")
         self._job = job
         self._quarantine = Quarantine(job)
+        pool()
         device: Device = "cpu" if device_id is None else "gpu"
         lowering = Lowering(job, device, may_cut)
         self._source = _Source(_inputs(job, lowering))
@@ -236,6 +237,8 @@ class DaliEngine(Engine):
     def _delivered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if layout(self._job, name) == "HWC":
             tensor = tensor.permute(0, 3, 1, 2)
+        if unsigned := handed_over(delivered(self._job, name)):
+            tensor = tensor.view(getattr(torch, unsigned))
         return tensor.to(torch.bfloat16) if self._job.loader.dtype == "bfloat16" and name == self._job.pipeline.main else tensor
 
     # --- failing

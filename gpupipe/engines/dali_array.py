@@ -1,4 +1,4 @@
-"""An array that was no image file, as steps work on it in DALI."""
+"""An array that was no image file, as steps work on it in DALI: in its own layout, and transposed only for what DALI does to pixels alone."""
 
 from __future__ import annotations
 
@@ -9,58 +9,183 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
+from gpupipe.axes import as_video, with_channels
+from gpupipe.engines import dali_numbers as numbers
+from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali_image import Feed
-from gpupipe.engines.deferred import Emitted
-from gpupipe.step import NoLowering, Spec
+from gpupipe.engines.dali_node import Feed, Node
+from gpupipe.engines.resampling import source_region
+from gpupipe.spec import Spec, space
+
+_SOME = 4096.0
+_AS_INTEGERS = {"bool": "uint8", "float16": "int16", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
+"""dtypes that not every operator moves, or that DALI does not hand to torch, and those of the same size that it does."""
+_HANDED_OVER = ("uint16", "uint32", "uint64")
 
 
 def array_form(spec: Spec) -> tuple[Any, int, str]:
     """What DALI is told of arrays that it is given: dtype, axes, layout."""
-    return types.to_dali_type(spec.dtype), 3, "CHW"
+    return numbers.dali_type(spec.dtype), len(spec.layout), spec.layout
 
 
 def some_size(spec: Spec) -> NDArray[np.float64]:
-    """[height, width] of an array such as there may be, (1, 2)."""
-    return np.array([[spec.height or 4096.0, spec.width or 4096.0]])
+    """Along the axes of space, of an array such as there may be: (1, axes)."""
+    return np.array([[n or _SOME for n in spec.sides]])
 
 
 def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[height, width] of a field of these samples, (B, 2)."""
-    array = job.index.columns[name].array
+    """Along the axes of space, of a field of these samples: (B, axes)."""
+    array, layout = job.index.columns[name].array, job.pipeline.fields[name].layout
     assert array is not None
-    shapes = np.array([array.shape] * len(ids)) if array.shapes is None else array.shapes[ids]
-    return shapes[:, -2:].astype(np.float64)
+    shapes = np.array([array.shape] * len(ids)).reshape(len(ids), -1) if array.shapes is None else array.shapes[ids]
+    return shapes[:, _axes(layout)].astype(np.float64)
 
 
-class ArrayImage:
+def handed_over(dtype: str) -> str | None:
+    """The dtype that a tensor of DALI's is to be viewed as, where DALI hands it over as another of the same size; else None."""
+    return dtype if dtype in _HANDED_OVER else None
+
+
+class ArrayImage(Node):
     """The image that a step's `dali` works on, where it was an array from the beginning: see step.DaliImage."""
 
     exif = False
 
     def __init__(self, data: Any, size: NDArray[np.float64], feed: Feed, device: Literal["cpu", "gpu"], spec: Spec) -> None:
-        """data: DataNode of the arrays, or None where only values are wanted. size: (B, 2)."""
-        self.device, self.spec, self.step = device, spec, ""
-        self.emitted: list[Emitted] = []
-        self.size = size
-        self._node = data if data is None or device == "cpu" else data.gpu()
-        self._feed = feed
+        """data: DataNode of the arrays in the CPU's memory, or None where only values are wanted. size: (B, axes of space)."""
+        super().__init__(data if data is None or device == "cpu" else data.gpu(), size, feed, device, spec)
+        self._count = len(size)
 
-    def __getattr__(self, name: str) -> Any:
-        raise NoLowering(f"{name} is not made for arrays")
+    # --- asked by steps
+
+    def decode(self, mode: str, apply_exif_orientation: bool) -> None:
+        raise NotImplementedError("the step's spec refuses it")
+
+    def crop(self, anchor: Any, shape: Any, fill: ops.Fill | None = None) -> None:
+        anchor, shape = np.asarray(anchor, np.float64), np.asarray(shape, np.float64)
+        if fill is None:
+            self._check_inside(anchor, shape)
+        start, extent, axes = self._whole(anchor), self._whole(shape), _axes(self.spec.layout)
+        self._move("slice", ("bool",), lambda node: ops.cut(node, start, extent, fill, axes))
+        self._size = shape
+
+    def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
+        before, shape = self._size, np.asarray(shape, np.float64)
+        size = self._argument(shape, 1, np.float32)
+        how = (interpolation, antialias)
+        if interpolation == "nearest":
+            start, end = (self._argument(c, 1, np.float32) for c in source_region(before, shape, None, interpolation))
+            self._resample(lambda node: ops.resize_region(node, size, start, end, *how))
+        else:
+            self._resample(lambda node: ops.resize(node, size, *how))
+        self._size = shape
+
+    def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
+        flags = [0 if f is None else self._argument(f, 0, np.int32) for f in (horizontal, vertical)]
+        layout = self.spec.layout
+        self._move("flip", ("bool", "float16"), lambda node: _as_before(ops.flip(_video(node, layout), *flags), layout))
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
-        if scale:
-            raise NoLowering("to_dtype does not scale arrays")
-        self._emit("cast", lambda node: fn.cast(node, dtype=types.to_dali_type(dtype)))
+        given = self.spec.dtype
+        factor = numbers.factor(given, dtype) if scale else None
+        told = self._wide(factor) if factor is not None and "float64" in (given, dtype) else np.float32(factor or 0.0)
+        make = (lambda node: numbers.scaled(node, given, dtype, told)) if scale else (lambda node: numbers.converted(node, given, dtype))
+        self._emit("cast", [self.step] if self.step else [], make)
+
+    def normalize(self, mean: ops.Fill, std: ops.Fill) -> None:
+        layout, dtype = self.spec.layout, self.spec.dtype
+        if dtype == "float64":
+            shape = (-1, *[1] * (len(layout) - layout.index("C") - 1)) if len(mean) > 1 else (-1,)
+            subtracted, divided = (self._wide(np.reshape(n, shape)) for n in (mean, std))
+            self._emit("arithmetic", [self.step], lambda node: (node - subtracted) / divided)
+            return
+        form = with_channels(layout)
+        assert form is not None, "the step's spec refuses it"
+        name, added = form
+
+        def make(node: Any) -> Any:
+            made = ops.normalize(_expanded(node, added, name), None, (None, None), (None, None), dtype, name, mean, std)
+            return _squeezed(made, added, layout)
+
+        self._emit("crop_mirror_normalize", [self.step], make)
+
+    # --- asked by the engine
 
     def finish(self, dtype: str, layout: str) -> Any:
-        """The array as a DataNode of `dtype`."""
+        """The array as a DataNode of `dtype`, or of one that `handed_over` names."""
         if dtype != self.spec.dtype:
             self.to_dtype(dtype, False)
+        if self._node is not None and dtype in _HANDED_OVER:
+            self._node = fn.reinterpret(self._node, dtype=numbers.dali_type(_AS_INTEGERS[dtype]))
         return self._node
 
-    def _emit(self, op: str, make: Callable[[Any], Any]) -> None:
-        self.emitted.append(Emitted(op, self.device, (self.step,) if self.step else ()))
-        if self._node is not None:
-            self._node = make(self._node)
+    # --- carrying out
+
+    def _ready(self) -> None:
+        """Nothing is deferred."""
+
+    def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
+        layout = self.spec.layout
+        self._emit(op, [self.step], lambda node: _planes(make(_pixels(node, layout)), layout))
+
+    def _move(self, op: str, dtypes: tuple[str, ...], make: Callable[[Any], Any]) -> None:
+        """Emit an operator that moves numbers: those of `dtypes`, which it does not know, as integers of the same size."""
+        if self.spec.dtype not in dtypes:
+            self._emit(op, [self.step], make)
+            return
+        own, other = numbers.dali_type(self.spec.dtype), numbers.dali_type(_AS_INTEGERS[self.spec.dtype])
+        self._emit(op, [self.step], lambda node: fn.reinterpret(make(fn.reinterpret(node, dtype=other)), dtype=own))
+
+    def _resample(self, make: Callable[[Any], Any]) -> None:
+        layout, half = self.spec.layout, self.spec.dtype == "float16"
+
+        def made(node: Any) -> Any:
+            node = fn.cast(node, dtype=types.FLOAT) if half else node
+            node = _as_before(make(_video(node, layout)), layout)
+            return fn.cast(node, dtype=types.FLOAT16) if half else node
+
+        self._emit("resize", [self.step], made)
+
+    def _wide(self, numbers: Any) -> Any:
+        """float64 numbers, the same for all samples, as a DataNode: DALI's own constants are float32."""
+        array = np.asarray(numbers, np.float64)
+        node = self._feed(np.broadcast_to(array, (self._count, *array.shape)))
+        return node if self._node is None or self.device == "cpu" else node.gpu()
+
+
+def _axes(layout: str) -> list[int]:
+    return [layout.index(axis) for axis in space(layout)]
+
+
+def _expanded(node: Any, added: list[int], layout: str) -> Any:
+    """With axes of length 1 added there, and called `layout`."""
+    return fn.reinterpret(fn.expand_dims(node, axes=added) if added else node, layout=layout)
+
+
+def _squeezed(node: Any, added: list[int], layout: str) -> Any:
+    """The way back."""
+    return fn.reinterpret(fn.squeeze(node, axes=added) if added else node, layout=layout)
+
+
+def _behind(layout: str) -> list[int]:
+    """Where an axis of channels is to be added, for operators that need one behind the axes of space."""
+    return [len(layout)] if layout == space(layout) else []
+
+
+def _video(node: Any, layout: str) -> Any:
+    """In a layout that DALI's operators know; nothing moves."""
+    return _expanded(node, _behind(layout), as_video(layout) or "")
+
+
+def _as_before(node: Any, layout: str) -> Any:
+    return _squeezed(node, _behind(layout), layout)
+
+
+def _pixels(node: Any, layout: str) -> Any:
+    """In the layout HWC."""
+    return fn.transpose(node, perm=[1, 2, 0]) if layout == "CHW" else _video(node, layout)
+
+
+def _planes(node: Any, layout: str) -> Any:
+    """The way back."""
+    return ops.planes(node) if layout == "CHW" else _as_before(node, layout)

@@ -12,7 +12,8 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali_array import ArrayImage, array_form, some_size
-from gpupipe.engines.dali_image import Feed, FusingImage
+from gpupipe.engines.dali_image import FusingImage
+from gpupipe.engines.dali_node import Feed
 from gpupipe.engines.deferred import Emitted
 from gpupipe.errors import EngineError
 from gpupipe.sampler import Plan
@@ -23,7 +24,7 @@ Source = Callable[[], list[Any]]
 Arrays = list[NDArray[Any]]
 
 _ANY_PLAN = Plan(0, np.zeros(1, np.int64), 1, True)
-_DTYPES = {np.dtype(np.int32): types.INT32, np.dtype(np.float32): types.FLOAT}
+_DTYPES = {np.dtype(np.int32): types.INT32, np.dtype(np.float32): types.FLOAT, np.dtype(np.float64): types.FLOAT64}
 _SOME_SIZE = np.full((1, 2), 4096.0)
 
 

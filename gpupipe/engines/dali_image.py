@@ -6,9 +6,6 @@ What can be deferred, in the order in which it will be carried out:
 
 A call that does not fit behind what is deferred already carries that out first. So fusing is no rewriting of a finished graph: it
 is what remains when nothing is done before it must be. `emitted` tells which operator does the work of which steps.
-
-Steps work on such an image twice: once with a DataNode, which builds the graph, and then for every batch without one, which only finds
-the values that the graph is fed. Sizes and windows are float64 NumPy in both, for a whole batch, (B, 2); or (2,), the same for all samples.
 """
 
 from __future__ import annotations
@@ -19,21 +16,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.arithmetic import affine_matrix
+from gpupipe.engines import dali_numbers as numbers
 from gpupipe.engines import dali_ops as ops
-from gpupipe.engines.deferred import Decode, Emitted, Flips, Floats, Resize, Window
+from gpupipe.engines.dali_node import Feed, Node
+from gpupipe.engines.deferred import Decode, Flips, Floats, Resize, Window
 from gpupipe.engines.resampling import needed_window, source_region
-from gpupipe.step import FLOATS, Spec
-
-Feed = Callable[[NDArray[Any]], Any]
-"""Takes what one argument of an operator is for each sample of a batch, an array (B, ...), and returns the DataNode for it."""
+from gpupipe.step import FLOATS, NoLowering, Spec
 
 
-class Unfit(RuntimeError):
-    """A step cannot be done to a sample."""
-
-
-class FusingImage:
+class FusingImage(Node):
     """The image that a step's `dali` works on: see step.DaliImage for what each method means."""
 
     def __init__(
@@ -41,14 +32,8 @@ class FusingImage:
     ) -> None:  # fmt: skip
         """data: DataNode of encoded bytes, or None where only values are wanted. size: (B, 2), of the images when decoded.
         region_decode: whether the decoder may be asked for a part of an image."""
-        self.device: Literal["cpu", "gpu"] = device
-        self.spec = Spec()
-        self.step = ""
+        super().__init__(data, size, feed, device, Spec())
         self.exif = False
-        self.emitted: list[Emitted] = []
-        self._node = data
-        self._size: Any = size
-        self._feed = feed
         self._region_decode = region_decode
         self._decoder_options = decoder_options
         self._decode: Decode | None = None
@@ -59,21 +44,6 @@ class FusingImage:
 
     # --- asked by steps
 
-    @property
-    def size(self) -> Any:
-        return self._size
-
-    @property
-    def width_height(self) -> Any:
-        return self._size[..., ::-1]
-
-    def apply(self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None) -> None:
-        self._carry_out()
-        nodes = [self._feed(_single(v)) for v in values]
-        self._emit(op, [self.step], lambda pixels: make(pixels, *nodes))
-        if size is not None:
-            self._size = np.asarray(size, np.float64)
-
     def decode(self, mode: str, apply_exif_orientation: bool) -> None:
         self.exif = apply_exif_orientation
         self._decode = Decode(mode, apply_exif_orientation, self.step)
@@ -81,7 +51,7 @@ class FusingImage:
     def crop(self, anchor: Any, shape: Any, fill: ops.Fill | None = None) -> None:
         window = Window(np.asarray(anchor, np.float64), np.asarray(shape, np.float64), fill, self.step, self._size)
         if fill is None:
-            self._check(window)
+            self._check_inside(*window.bounds)
         if self._resize and not self._resize.region and fill is None and not (self._flips or self._floats):
             self._resize.region = window
         else:
@@ -89,14 +59,6 @@ class FusingImage:
                 self._carry_out()
             self._window = window
         self._size = window.shape
-
-    def pad(self, before: Any, after: Any, mode: str) -> None:
-        self._carry_out()
-        size, offset = self._size + before + after, np.asarray(before, np.float64)[..., ::-1]
-        matrix = affine_matrix(np.broadcast_to(np.eye(2), (*offset.shape, 2)), np.zeros(2), offset)
-        matrix, shape = self._matrix(matrix), self._argument(size, 1, np.float32)
-        self._emit("experimental.warp_perspective", [self.step], lambda pixels: ops.warp_border(pixels, matrix, shape, mode))
-        self._size = size
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
         if self._resize or self._flips or self._floats:
@@ -110,28 +72,28 @@ class FusingImage:
         flips = self._flips or Flips()
         self._flips = Flips(_both(flips.horizontal, horizontal), _both(flips.vertical, vertical), [*flips.steps, self.step])
 
-    def warp(self, linear: Any, source: Any, output: Any, interpolation: str, fill: ops.Fill, shape: Any = None) -> None:
-        self._carry_out()
-        fill = fill * (self.spec.channels or 1) if len(fill) == 1 else fill
-        matrix = affine_matrix(linear, source, output)
-        size = None if shape is None else self._argument(shape, 1, np.float32)
-        if self.device == "gpu" and len(set(fill)) == 1:
-            flat = self._argument(matrix, 2, np.float32)
-            self._emit("warp_affine", [self.step], lambda pixels: ops.warp_affine(pixels, flat, size, interpolation, fill[0]))
-        else:
-            square = self._matrix(matrix)
-            self._emit("experimental.warp_perspective", [self.step], lambda pixels: ops.warp_perspective(pixels, square, size, interpolation, fill))
-        self._size = self._size if shape is None else np.asarray(shape, np.float64)
-
     def to_dtype(self, dtype: str, scale: bool) -> None:
         if dtype == "uint8" and self.spec.dtype in FLOATS:
             self._carry_out()
             self._emit("cast", [self.step], lambda pixels: ops.to_uint8(pixels, scale))
             return
+        if not self._usual(dtype):
+            self._convert(dtype, scale)
+            return
         floats = self._floats or Floats(dtype, 255.0 if scale else 1.0)
         self._floats = Floats(dtype, floats.divide, floats.mean, floats.std, [*floats.steps, self.step])
 
+    def _convert(self, dtype: str, scale: bool) -> None:
+        """To or from a dtype that images usually have not. Raises NoLowering."""
+        if scale:
+            raise NoLowering(f"to_dtype scales image files to float16, float32 and uint8, and not from {self.spec.dtype} to {dtype}")
+        self._carry_out()
+        given = self.spec.dtype
+        self._emit("cast", [self.step], lambda pixels: numbers.converted(pixels, given, dtype))
+
     def normalize(self, mean: ops.Fill, std: ops.Fill) -> None:
+        if not self._usual(self.spec.dtype):
+            raise NoLowering(f"normalize works on float16 and float32 of image files, and not on {self.spec.dtype}")
         if self._floats and self._floats.mean is not None:
             self._carry_out()
         floats = self._floats or Floats(self.spec.dtype)
@@ -140,12 +102,14 @@ class FusingImage:
     # --- asked by the engine
 
     def finish(self, dtype: str, layout: ops.Layout) -> Any:
-        """The image as a DataNode of `dtype` ("uint8", "float16", "float32") and `layout`, everything carried out."""
-        window = self._take_last_window()
-        mirror = self._take_last_mirror()
+        """The image as a DataNode of `dtype` and `layout`, everything carried out."""
+        if not self._usual(dtype) and dtype != self.spec.dtype:
+            self._convert(dtype, False)
+        window = self._take_last_window() if self._usual(dtype) else None
+        mirror = self._take_last_mirror() if self._usual(dtype) else None
         floats, self._floats = self._floats, None
         self._carry_out()
-        if dtype == "uint8" and not (window or mirror or floats):
+        if not self._usual(dtype) or (dtype == "uint8" and not (window or mirror or floats)):
             if layout == "CHW":
                 self._emit("transpose", [], ops.planes)
             return self._node
@@ -154,30 +118,15 @@ class FusingImage:
 
     # --- carrying out
 
-    def _check(self, window: Window) -> None:
-        """Raises Unfit where a window is not inside the image."""
-        if self._node is not None:
-            return
-        outside = ((window.anchor < 0) | (window.anchor + window.shape > window.room)).any(-1)
-        if outside.any():
-            parts = (np.broadcast_to(v, (*outside.shape, 2))[outside].reshape(-1, 2)[0] for v in (window.shape, window.anchor, window.room))
-            (height, width), (top, left), (rows, columns) = ([int(n) for n in part] for part in parts)
-            raise Unfit(f"the window of {height}x{width} pixels at [{top}, {left}] is not inside the image, which has {rows}x{columns}")
+    def _ready(self) -> None:
+        self._carry_out()
 
-    def _argument(self, values: Any, ndim: int, dtype: Any) -> Any:
-        """What an operator is told: a DataNode where it differs from sample to sample, plain numbers where it has but `ndim` axes."""
-        array = np.asarray(values).astype(dtype)
-        if array.ndim > ndim:
-            return self._feed(array)
-        return array.ravel().tolist() if ndim else array.item()
+    def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
+        self._emit(op, [self.step], make)
 
-    def _whole(self, values: Any) -> Any:
-        return self._argument(values, 1, np.int32)
-
-    def _matrix(self, matrix: NDArray[np.float64]) -> Any:
-        """(..., 2, 3) as a perspective matrix."""
-        last = np.broadcast_to([0.0, 0.0, 1.0], (*matrix.shape[:-2], 1, 3))
-        return self._argument(np.concatenate([matrix, last], -2), 2, np.float32)
+    def _usual(self, dtype: str) -> bool:
+        """Whether crop_mirror_normalize takes what there is, and makes `dtype`."""
+        return dtype in ops.DTYPES and self.spec.dtype in ops.DTYPES
 
     def _take_last_window(self) -> Window | None:
         """The deferred window, where crop_mirror_normalize can cut it."""
@@ -192,12 +141,6 @@ class FusingImage:
             return None
         flips, self._flips = self._flips, None
         return flips
-
-    def _emit(self, op: str, steps: list[str], make: Callable[[Any], Any]) -> None:
-        device = "mixed" if self.device == "gpu" and op.startswith("decoders.") else self.device
-        self.emitted.append(Emitted(op, device, tuple(steps)))
-        if self._node is not None:
-            self._node = make(self._node)
 
     def _carry_out(self) -> None:
         if self._decode:
@@ -260,11 +203,6 @@ class FusingImage:
     def _apart(self, pair: Any) -> tuple[Any, Any]:
         first, second = (self._argument(pair[..., n], 0, np.float32) for n in (0, 1))
         return first, second
-
-
-def _single(values: NDArray[Any]) -> NDArray[Any]:
-    """In the type that DALI's operators take: int32 or float32."""
-    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
 
 
 def _both(first: Any, second: Any) -> Any:

@@ -6,6 +6,7 @@ where it is the same for all samples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ Fill = tuple[float, ...]
 _MODES = {"rgb": types.RGB, "gray": types.GRAY}
 _INTERPOLATION = {"nearest": types.INTERP_NN, "bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
 _BORDERS = {"edge": "replicate", "reflect": "reflect_101", "symmetric": "reflect"}
-_DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT}
+DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT}
 _TO_LEVELS = 255.999
 """torchvision's factor from floats to uint8, 256 - 1e-3, after which it truncates (v2.functional.to_dtype)."""
 
@@ -47,10 +48,10 @@ def _decoding(device: str, mode: str, exif: bool) -> dict[str, Any]:
     return {"device": "mixed" if device == "gpu" else "cpu", "output_type": _MODES[mode], "adjust_orientation": exif}
 
 
-def cut(pixels: Any, anchor: Any, shape: Any, fill: Fill | None) -> Any:
-    """A window; outside the image is `fill`, or an error where that is None."""
+def cut(pixels: Any, anchor: Any, shape: Any, fill: Fill | None, axes: Sequence[int] = (0, 1)) -> Any:
+    """A window along `axes`; outside the image is `fill`, or an error where that is None."""
     policy = {"out_of_bounds_policy": "error"} if fill is None else {"out_of_bounds_policy": "pad", "fill_values": list(fill)}
-    return fn.slice(pixels, start=anchor, shape=shape, axes=[0, 1], **policy)
+    return fn.slice(pixels, start=anchor, shape=shape, axes=list(axes), **policy)
 
 
 def resize(pixels: Any, shape: Any, interpolation: str, antialias: bool) -> Any:
@@ -100,7 +101,7 @@ def to_uint8(pixels: Any, scale: bool) -> Any:
     return fn.cast(dali_math.floor(levels), dtype=types.UINT8)
 
 
-def normalize(pixels: Any, mirror: Any, share: tuple[Any, Any], extent: tuple[Any, Any], dtype: str, layout: Layout, mean: Fill, std: Fill) -> Any:
+def normalize(pixels: Any, mirror: Any, share: tuple[Any, Any], extent: tuple[Any, Any], dtype: str, layout: str, mean: Fill, std: Fill) -> Any:
     """(x - mean) / std as `dtype` in `layout`, after cutting a window and mirroring left and right.
 
     The window: `share` = (top, left) of the room that it leaves, `extent` = (height, width); None for the whole image.
@@ -108,7 +109,7 @@ def normalize(pixels: Any, mirror: Any, share: tuple[Any, Any], extent: tuple[An
     options: dict[str, Any] = {} if mirror is None else {"mirror": mirror}
     if extent[0] is not None:
         options |= {"crop_pos_y": share[0], "crop_pos_x": share[1], "crop_h": extent[0], "crop_w": extent[1]}
-    return fn.crop_mirror_normalize(pixels, dtype=_DTYPES[dtype], output_layout=layout, mean=list(mean), std=list(std), **options)
+    return fn.crop_mirror_normalize(pixels, dtype=DTYPES[dtype], output_layout=layout, mean=list(mean), std=list(std), **options)
 
 
 def planes(pixels: Any) -> Any:

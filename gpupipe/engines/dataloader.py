@@ -190,7 +190,7 @@ def _recipes(job: Job, steps: bool = True) -> list[Recipe]:
     for name, spec in job.pipeline.fields.items():
         done = [entry.step for entry in job.pipeline.on(name)] if steps else []
         dtype = job.loader.dtype if name == job.pipeline.main else None
-        recipes.append(Recipe(name, done, None if spec.encoded else spec.dtype, dtype, last and spec.encoded))
+        recipes.append(Recipe(name, done, None if spec.encoded else spec.dtype, spec.layout, dtype, last and spec.encoded))
     return recipes
 
 

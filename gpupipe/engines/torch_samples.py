@@ -12,6 +12,7 @@ import torchvision.transforms.v2.functional  # noqa: F401  # which steps use: im
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
+from gpupipe.axes import from_steps, to_steps
 from gpupipe.span import Span
 from gpupipe.step import Step
 
@@ -39,11 +40,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is done to a field. stored: the dtype of its arrays, None of image files; dtype: what it is delivered as, where that is not what the steps make."""
+    """What is done to a field. stored, layout: the dtype and the axes of its arrays; stored is None of image files. dtype: what it is delivered as,
+    where that is not what the steps make."""
 
     name: str
     steps: list[Step]
     stored: str | None = None
+    layout: str = "CHW"
     dtype: str | None = None
     channels_last: bool = False
 
@@ -97,7 +100,7 @@ class Samples(Dataset[Made]):
     def _field(self, recipe: Recipe, place: Place, parameters: list[dict[str, Any]]) -> Tensor:
         steps = list(zip(recipe.steps, parameters, strict=False))
         if recipe.stored is not None:
-            image = torch.from_numpy(place.span.read().view(recipe.stored).reshape(place.shape))
+            image = to_steps(torch.from_numpy(place.span.read().view(recipe.stored).reshape(place.shape)), recipe.layout)
         elif not steps:
             return _bytes(place.span)
         else:
@@ -105,6 +108,7 @@ class Samples(Dataset[Made]):
             image = _with_pil(place.span, first) if self._decoder == "pil" else first.torch(_bytes(place.span), p)
         for step, p in steps:
             image = step.torch(image, p)
+        image = image if recipe.stored is None else from_steps(image, recipe.layout)
         image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
         return image.contiguous()
 

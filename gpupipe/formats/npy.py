@@ -11,19 +11,25 @@ from functools import lru_cache
 
 import numpy as np
 
+from gpupipe.spec import DTYPES
+
 MOST_HEADER = 10_000
 """NumPy's own limit for files that are not trusted."""
 _LONGEST_START = 12
-_KINDS = "iufb"
+_PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(frozen=True)
 class Header:
-    """dtype: NumPy's name. shape: of the array. offset: how many bytes stand before its numbers, which are in C order and of the machine's byte order."""
+    """dtype: NumPy's name. shape: of the array. offset: how many bytes stand before its numbers, which are in C order and of the machine's byte order.
+
+    pairs: the numbers are complex. They are told as real ones, with a last axis of length 2: the real and the imaginary part, as in memory.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    pairs: bool = False
 
     @property
     def length(self) -> int:
@@ -60,7 +66,7 @@ def _parsed(text: bytes) -> Header:
 
 
 def _taken(shape: tuple[int, ...], fortran: bool, dtype: np.dtype[np.generic], offset: int) -> Header:
-    if dtype.kind not in _KINDS or dtype.names or dtype.subdtype:
+    if dtype.name not in (*DTYPES, *_PARTS) or dtype.names or dtype.subdtype:
         raise ValueError(f"an array of {dtype}: save it as numbers, np.asarray(a, 'float32') for instance (objects are never unpickled)")
     if not dtype.isnative:
         raise ValueError(f"big-endian numbers ({dtype.str}): save it as a.astype(a.dtype.newbyteorder('='))")
@@ -68,4 +74,5 @@ def _taken(shape: tuple[int, ...], fortran: bool, dtype: np.dtype[np.generic], o
         raise ValueError("an array in Fortran order: save it as np.ascontiguousarray(a)")
     if any(n < 0 for n in shape):
         raise ValueError(f"the shape {shape}, which no array has")
-    return Header(dtype.name, shape, offset)
+    pairs = dtype.name in _PARTS
+    return Header(_PARTS.get(dtype.name, dtype.name), (*shape, 2) if pairs else shape, offset, pairs)

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
 from gpupipe import index_cache, labels
-from gpupipe.errors import DataError, shown
+from gpupipe.errors import DataError
 from gpupipe.formats import manifest
-from gpupipe.formats.manifest import Rows, Wanted
+from gpupipe.formats.manifest import Wanted
 from gpupipe.index import Files, Index, Texts, build
+from gpupipe.listed import folder, inside, listing
 from gpupipe.parameters import expanded
 from gpupipe.source import Progress, Source, check_names, quiet
 from gpupipe.step import Spec
 
 _MAIN = "image"
-_ODD = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)")
-"""A path that is not plainly NAME/NAME/...: with NUL, or with a part that is '', '.' or '..'."""
-_LONGEST_PATH = 4095
 _FORMAT = 2
 """Part of the cache's key: to be raised when the same manifest gives another index than before."""
-
-
-def _manifest(path: Path) -> Path:
-    if manifest.suffix(path) not in manifest.SUFFIXES:
-        *others, last = manifest.SUFFIXES
-        raise ValueError(f"{path} should end in {', '.join(others)} or {last}: the ending says what the file's format is")
-    if "\0" in str(path):
-        raise ValueError("a NUL byte, which no path holds")
-    return expanded(path)
 
 
 class FileList(Source):
@@ -53,7 +40,7 @@ class FileList(Source):
 
     name: ClassVar[str] = "file_list"
 
-    file: Annotated[Path, AfterValidator(_manifest)]
+    file: Annotated[Path, AfterValidator(listing)]
     root: Annotated[Path, AfterValidator(expanded)] | None = None
     path: str = "path"
     label: str | None = "label"
@@ -79,7 +66,7 @@ class FileList(Source):
         """The rows of the manifest. Raises DataError, with FILE:LINE where a line is to blame."""
         try:
             self.file.stat()
-            root = _folder(self.root or self.file.parent)
+            root = folder(self.root or self.file.parent)
             sure = "label" in self.model_fields_set
             saved = index_cache.place(self.name, _FORMAT, str(self.file.resolve()), str(root), self.model_dump(), sure)
             return index_cache.cached(saved, [self.file], lambda: self._read(root, sure, progress))
@@ -95,45 +82,8 @@ class FileList(Source):
             raise DataError(f"{self.file}: no rows: list at least one file, a line each")
         progress("reading", len(rows), None)
         roots = [str((self.root or self.file.parent).absolute()), str(root)]
-        names = _inside(rows, rows.paths[_MAIN], roots)
-        others = {name: Files(str(root), Texts.of(_inside(rows, rows.paths[name], roots))) for name in self.fields}
+        names = inside(rows, rows.paths[_MAIN], roots)
+        others = {name: Files(str(root), Texts.of(inside(rows, rows.paths[name], roots))) for name in self.fields}
         numbers, classes = labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
         texts = Texts.of(names)
         return build(str(root), texts, numbers, classes, columns={_MAIN: Files(str(root), texts), **others}, values=rows.values)
-
-
-def _inside(rows: Rows, paths: list[str], roots: list[str]) -> list[str]:
-    """The paths relative to the root. roots: the folder as it was named, and with its links resolved, both absolute."""
-    starts = (*(os.path.join(root, "") for root in roots), "./")
-    inside = []
-    for row, path in enumerate(paths):
-        rest = next(path[len(s) :] for s in starts if path.startswith(s)) if path.startswith(starts) else path
-        if len(rest) > _LONGEST_PATH or _ODD.search(rest):
-            try:
-                rest = _normal(path, roots)
-            except ValueError as e:
-                raise DataError(f"{rows.where(row)}: {e}") from None
-        inside.append(rest)
-    return inside
-
-
-def _normal(path: str, roots: list[str]) -> str:
-    """`path` relative to the root and without '.' and '..'. Raises ValueError where it leaves the root or can be no file's."""
-    if "\0" in path:
-        raise ValueError("a NUL byte, which no path holds: save the list as UTF-8")
-    if len(path) > _LONGEST_PATH:
-        raise ValueError(f"a path of {len(path):,} characters, more than a file's can have ({_LONGEST_PATH:,})")
-    if not path or path.endswith("/"):
-        raise ValueError(f"{shown(path)} is no file's path" if path else "the path is empty")
-    whole = os.path.normpath(os.path.join(roots[-1], path))
-    for root in roots:
-        start = os.path.join(root, "")
-        if whole.startswith(start):
-            return whole[len(start) :]
-    raise ValueError(f"{shown(path)} does not lie in {roots[-1]}: move the file there, or set data.root to a folder that holds all files")
-
-
-def _folder(root: Path) -> Path:
-    if not root.is_dir():
-        raise DataError(f"{root}: no such folder: set data.root to the folder that the paths are relative to")
-    return root.resolve()

@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-import numpy as np
 from pydantic import AfterValidator, Field
 
-from gpupipe import datasets, index_cache, index_file
-from gpupipe.errors import DataError
+from gpupipe import class_folders, datasets, index_cache, index_file
 from gpupipe.index import Index, build
 from gpupipe.parameters import WHOLE, expanded
 from gpupipe.source import Progress, Source, quiet
@@ -51,64 +49,8 @@ class Folder(Source):
         return datasets.absent(self.root, self.fetch, self.stand_in)
 
     def _scan(self, root: Path, progress: Progress) -> Index:
-        try:
-            return self._read(root, progress)
-        except OSError as e:
-            raise DataError(f"{e.filename or root}: cannot be read while the folder is scanned: {e.strerror or e}") from e
-
-    def _read(self, root: Path, progress: Progress) -> Index:
-        suffixes = tuple(f".{e.lower().lstrip('.')}" for e in self.extensions)
-        paths: list[str] = []
-        labels: list[int] = []
-        here = os.stat(root)
-        times = {"": _changed(here)}
-        with os.scandir(root) as entries:
-            classes = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
-        for number, name in enumerate(classes):
-            tree = _Tree(root, suffixes, times)
-            tree.read(name, (_identity(here),))
-            found = [f"{folder}/{image}" for folder in sorted(tree.images) for image in sorted(tree.images[folder])]
-            if not found:
-                raise DataError(f"{root / name}: no image ({', '.join(suffixes)}): remove the empty class folder, or set data.extensions")
-            paths += found
-            labels += [number] * len(found)
-            progress("scanning", len(paths), None)
-        if not classes:
-            raise DataError(f"{root}: no class folders: a folder source reads ROOT/CLASS/image.jpg, so put the images into a folder for each class")
-        return build(str(root), paths, np.array(labels, np.int64), classes, {"times": times})
-
-
-class _Tree:
-    """The images under a folder: file names by folder, both in `os.scandir`'s order; `times` gains when each folder was last changed."""
-
-    def __init__(self, root: Path, suffixes: tuple[str, ...], times: dict[str, int]) -> None:
-        self._root, self._suffixes, self._times = root, suffixes, times
-        self.images: dict[str, list[str]] = {}
-
-    def read(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
-        """Read `folder`, relative to the root. above: the identities of the folders that it lies in."""
-        here = os.stat(self._root / folder)
-        if _identity(here) in above:
-            raise DataError(f"{self._root / folder}: a link to a folder that it lies in, so the scan would never end: remove the link")
-        self._times[folder] = _changed(here)
-        images = self.images[folder] = []
-        with os.scandir(self._root / folder) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir():
-                    self.read(f"{folder}/{entry.name}", (*above, _identity(here)))
-                elif entry.name.lower().endswith(self._suffixes) and (entry.is_file() or entry.is_symlink()):
-                    images.append(entry.name)
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
-
-
-def _changed(status: os.stat_result) -> int:
-    """When a folder last gained, lost or renamed an entry, ns. The time of its inode too: tar, rsync and touch set back only the other one."""
-    return max(status.st_mtime_ns, status.st_ctime_ns)
+        found = class_folders.scan(root, self.extensions, "image", progress)
+        return build(str(root), found.paths, found.labels, found.classes, {"times": found.times})
 
 
 def _unchanged(root: Path, index: Index) -> bool:
@@ -117,6 +59,6 @@ def _unchanged(root: Path, index: Index) -> bool:
     if index.root != str(root) or not isinstance(times, dict) or "" not in times:
         return False
     try:
-        return all(_changed(os.stat(root / folder)) == then for folder, then in times.items())
+        return all(class_folders.changed(os.stat(root / folder)) == then for folder, then in times.items())
     except OSError:
         return False

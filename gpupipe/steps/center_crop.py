@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpupipe.arithmetic import center_offset
-from gpupipe.parameters import Size
-from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+from gpupipe.axes import cut, sides
+from gpupipe.parameters import Window
+from gpupipe.step import DaliImage, Params, Spec, Step
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class CenterCrop(Step):
     """torchvision.transforms.v2.CenterCrop.
 
-    size: one number for a square, or [height, width], in pixels. A smaller image is padded with zeros on all sides.
+    size: one number for a square, or [height, width], in pixels. A smaller image is padded with zeros on all sides. Of a volume one number or
+      [depth, height, width], of a series one number.
     """
 
-    size: Size
+    size: Window
+
+    def fitted(self, given: Spec) -> Self:
+        return super().fitted(given).model_copy(update={"size": sides("size", self.size, given)})
 
     def spec(self, given: Spec) -> Spec:
-        return replace(decoded(given), height=self.size[0], width=self.size[1], at_least=self.size)
+        return given.sized(sides("size", self.size, given))
 
     def dali(self, image: DaliImage, p: Params) -> None:
         fits = all(least >= side for least, side in zip(image.spec.at_least, self.size, strict=True))
         image.crop(center_offset(np.array(self.size, np.float64), image.size), self.size, fill=None if fits else (0.0,))
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import functional as F
-
-        return F.center_crop(image, list(self.size))
+        size = np.array(image.shape[-len(self.size) :], np.float64)
+        return cut(image, center_offset(np.array(self.size, np.float64), size), self.size)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+from gpupipe.axes import picture
 from gpupipe.parameters import WHOLE
-from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+from gpupipe.step import DaliImage, Params, Refused, Spec, Step
 
 _LUMA = (0.2989, 0.587, 0.114)
 """torchvision's weights (v2.functional.rgb_to_grayscale); they sum to 0.9999, and it truncates."""
@@ -23,7 +24,9 @@ class Grayscale(Step):
     num_output_channels: Annotated[Literal[1, 3], WHOLE] = 1
 
     def spec(self, given: Spec) -> Spec:
-        return replace(decoded(given), channels=self.num_output_channels)
+        if "C" not in picture(given).layout or given.channels not in (None, 1, 3):
+            raise Refused(f"it works on 1 or 3 channels, but gets {given} in the layout {given.layout}: leave it out")
+        return replace(given, channels=self.num_output_channels)
 
     def dali(self, image: DaliImage, p: Params) -> None:
         from nvidia.dali import fn, types

@@ -6,14 +6,16 @@ from typing import Any
 
 from pydantic import model_validator
 
+from gpupipe.axes import check_channels
 from gpupipe.parameters import Channels, PositiveChannels
-from gpupipe.step import FLOATS, DaliImage, Params, Refused, Spec, Step, decoded, one_a_channel
+from gpupipe.spec import FLOATS, PAIR
+from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded, one_a_channel
 
 
 class Normalize(Step):
     """torchvision.transforms.v2.Normalize: (x - mean) / std.
 
-    mean, std: one number a channel, in the scale of the image (0 to 1 after to_dtype with scale).
+    mean, std: one number a channel, in the scale of the image (0 to 1 after to_dtype with scale). Which axis holds the channels says data.layout.
     """
 
     mean: Channels
@@ -26,14 +28,17 @@ class Normalize(Step):
         return self
 
     def spec(self, given: Spec) -> Spec:
-        if decoded(given).dtype not in FLOATS:
+        if decoded(given).dtype not in (*FLOATS, "float64"):
             raise Refused(f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32, scale: true}}' before it")
-        return one_a_channel("mean", self.mean, given)
+        if PAIR in given.layout and any(self.mean):
+            raise Refused("mean would also be subtracted from the imaginary parts: write mean: 0")
+        return check_channels(one_a_channel("mean", self.mean, given))
 
     def dali(self, image: DaliImage, p: Params) -> None:
         image.normalize(self.mean, self.std)
 
     def torch(self, image: Any, p: Params) -> Any:
-        from torchvision.transforms.v2 import functional as F
+        import torch
 
-        return F.normalize(image, list(self.mean), list(self.std))
+        mean, std = (torch.tensor(numbers, dtype=image.dtype).reshape(-1, *[1] * self._space) for numbers in (self.mean, self.std))
+        return image.sub(mean).div_(std)

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
 
-from gpupipe.parameters import Fill, Padding, PaddingMode
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step, one_a_channel
+from gpupipe.axes import before_and_after, cut, filled, margins, picture
+from gpupipe.parameters import Padding, PaddingMode, Value
+from gpupipe.step import DaliImage, Params, Refused, Spec, Step
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Pad(Step):
     """torchvision.transforms.v2.Pad.
 
-    padding: pixels: one number, [left and right, top and bottom], or [left, top, right, bottom].
-    fill: the value of constant padding, 0 to 255: a number, or one a channel.
-    padding_mode: "constant", "edge" (repeat the last pixel), "reflect" (mirror without it), "symmetric" (mirror with it).
+    padding: pixels: one number, [left and right, top and bottom], or [left, top, right, bottom]. Of a volume one number or
+      [left, top, front, right, bottom, back], of a series one number or [before, after].
+    fill: the value of constant padding, one that the image's dtype holds: a number, or one a channel.
+    padding_mode: "constant", "edge" (repeat the last pixel), "reflect" (mirror without it), "symmetric" (mirror with it); all but the first
+      only of images of 1 to 4 channels.
     """
 
     padding: Padding
-    fill: Fill = Field(default=(0.0,))
+    fill: Value = Field(default=(0.0,))
     padding_mode: PaddingMode = "constant"
 
+    def fitted(self, given: Spec) -> Self:
+        return super().fitted(given).model_copy(update={"padding": margins("padding", self.padding, given)})
+
     def spec(self, given: Spec) -> Spec:
-        one_a_channel("fill", self.fill, given)
-        left, top, right, bottom = self.padding
-        if given.size and self.padding_mode == "reflect" and not (max(top, bottom) < given.size[0] and max(left, right) < given.size[1]):
+        filled(self.fill, given)
+        before, after = before_and_after(margins("padding", self.padding, given))
+        if self.padding_mode != "constant":
+            picture(given)
+        most = np.maximum(before, after)
+        if given.size and self.padding_mode == "reflect" and (most >= given.size).any():
             raise Refused(f"reflect cannot add more pixels than the image has, less one: it is {given.size[0]}x{given.size[1]}")
-        rows, columns = top + bottom, left + right
-        return replace(
-            given,
-            height=None if given.height is None else given.height + rows,
-            width=None if given.width is None else given.width + columns,
-            at_least=(given.at_least[0] + rows, given.at_least[1] + columns),
+        more = [int(n) for n in before + after]
+        return given.sized(
+            [None if n is None else n + m for n, m in zip(given.sides, more, strict=True)],
+            tuple(n + m for n, m in zip(given.at_least, more, strict=True)),
         )
 
     def dali(self, image: DaliImage, p: Params) -> None:
-        left, top, right, bottom = self.padding
-        before, after = np.array([top, left], np.float64), np.array([bottom, right], np.float64)
+        before, after = before_and_after(self.padding)
         if self.padding_mode == "constant":
             image.crop(-before, image.size + before + after, self.fill)
         else:
@@ -48,4 +56,7 @@ class Pad(Step):
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import functional as F
 
-        return F.pad(image, list(self.padding), fill=list(self.fill), padding_mode=self.padding_mode)
+        before, after = before_and_after(self.padding)
+        if self.padding_mode == "constant":
+            return cut(image, -before, np.array(image.shape[-len(before) :]) + before + after, self.fill)
+        return F.pad(image, list(self.padding), padding_mode=self.padding_mode)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
 from gpupipe.arithmetic import affine_inverse, round_half_up
+from gpupipe.axes import picture
 from gpupipe.parameters import Degrees, Fill, Finite, Point, PositiveRange, Resampling, Shares, is_number, listed, ordered, symmetric
 from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
 
@@ -58,7 +59,7 @@ class RandomAffine(Step):
         return {"angle": angle, "translate": translate, "scale": scale, "shear": shear, "linear": linear}
 
     def spec(self, given: Spec) -> Spec:
-        return one_a_channel("fill", self.fill, given)
+        return one_a_channel("fill", self.fill, picture(given))
 
     def shift(self, p: Params, width_height: Any) -> Any:
         """[x, y] in whole pixels."""

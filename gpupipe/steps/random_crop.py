@@ -2,56 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.parameters import Fill, Padding, PaddingMode, Size
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step, one_a_channel
+from gpupipe.axes import before_and_after, cut, filled, margins, picture, sides
+from gpupipe.parameters import Padding, PaddingMode, Value, Window
+from gpupipe.step import DaliImage, Params, Refused, Spec, Step
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class RandomCrop(Step):
     """torchvision.transforms.v2.RandomCrop.
 
-    size: one number for a square, or [height, width], in pixels.
-    padding: pixels added first: one number, [left and right, top and bottom], or [left, top, right, bottom].
+    size: one number for a square, or [height, width], in pixels. Of a volume one number or [depth, height, width], of a series one number.
+    padding: pixels added first: one number, [left and right, top and bottom], or [left, top, right, bottom]. Of a volume one number or
+      [left, top, front, right, bottom, back], of a series one number or [before, after].
     pad_if_needed: add what an image lacks on both sides; without it a smaller image is an error.
-    fill: the value of constant padding, 0 to 255: a number, or one a channel.
+    fill: the value of constant padding, one that the image's dtype holds: a number, or one a channel.
+    padding_mode: "constant", "edge", "reflect" or "symmetric"; all but the first only of images of 1 to 4 channels.
     """
 
-    size: Size
+    size: Window
     padding: Padding | None = None
     pad_if_needed: bool = False
-    fill: Fill = (0.0,)
+    fill: Value = (0.0,)
     padding_mode: PaddingMode = "constant"
 
-    lanes: ClassVar[int] = 2
+    lanes: ClassVar[int] = 3
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """position: where in the room that there is, [top, left], each in [0, 1)."""
-        return {"position": u}
+        """position: where in the room that there is, [top, left], each in [0, 1). front: the same along the depth, (B, 1)."""
+        return {"position": u[:, :2], "front": u[:, 2:]}
+
+    def fitted(self, given: Spec) -> Self:
+        padding = None if self.padding is None else margins("padding", self.padding, given)
+        return super().fitted(given).model_copy(update={"size": sides("size", self.size, given), "padding": padding})
 
     def spec(self, given: Spec) -> Spec:
-        one_a_channel("fill", self.fill, given)
+        filled(self.fill, given)
+        size = sides("size", self.size, given)
+        if self.pads and self.padding_mode != "constant":
+            picture(given)
         if given.size and not self.pad_if_needed:
-            room = [n + sum(pad) for n, pad in zip(given.size, self._sides(), strict=True)]
-            if room[0] < self.size[0] or room[1] < self.size[1]:
-                raise Refused(
-                    f"it cuts {self.size[0]}x{self.size[1]} out of {room[0]}x{room[1]} pixels: make size smaller, resize first, or set pad_if_needed: true"
-                )
-        return replace(given, height=self.size[0], width=self.size[1], at_least=self.size)
+            room = [int(n) for n in sum(self.margins(np.array(given.size, np.float64)), np.array(given.size))]
+            if any(n < side for n, side in zip(room, size, strict=True)):
+                raise Refused(f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, resize first, or set pad_if_needed: true")
+        return given.sized(size)
 
-    def _sides(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """((top, bottom), (left, right)) of `padding`."""
-        left, top, right, bottom = self.padding or (0, 0, 0, 0)
-        return (top, bottom), (left, right)
+    @property
+    def pads(self) -> bool:
+        """Whether anything may be added."""
+        return self.padding is not None or self.pad_if_needed
 
     def margins(self, size: Any) -> tuple[Any, Any]:
         """[top, left] and [bottom, right] of all padding for an image of `size` = [height, width]; what is needed goes to both sides."""
-        (top, bottom), (left, right) = self._sides()
-        before, after = np.array([top, left], np.float64), np.array([bottom, right], np.float64)
+        before, after = before_and_after(self.padding) if self.padding else (np.zeros(len(self.size)),) * 2
         if self.pad_if_needed:
             lack = np.maximum(np.array(self.size) - (size + before + after), 0.0)
             before, after = before + lack, after + lack
@@ -59,28 +68,37 @@ class RandomCrop(Step):
 
     def anchor(self, p: Params, padded: Any) -> Any:
         """[top, left] of the window in an image of size `padded`."""
-        return np.floor(p["position"] * (padded - np.array(self.size) + 1.0))
+        axes = len(self.size)
+        position = np.concatenate([p["front"], p["position"]], -1) if axes == 3 else p["position"][..., :axes]
+        return np.floor(position * (padded - np.array(self.size) + 1.0))
 
     def dali(self, image: DaliImage, p: Params) -> None:
         size = image.size
         before, after = self.margins(size)
         padded = size + before + after
-        if (self.padding or self.pad_if_needed) and self.padding_mode == "constant":
+        if self.pads and self.padding_mode == "constant":
             image.crop(-before, padded, self.fill)
-        elif self.padding or self.pad_if_needed:
+        elif self.pads:
             image.pad(before, after, self.padding_mode)
         image.crop(self.anchor(p, padded), self.size)
 
     def torch(self, image: Any, p: Params) -> Any:
+        size = np.array(image.shape[-len(self.size) :], np.float64)
+        before, after = self.margins(size)
+        padded = size + before + after
+        if (padded < self.size).any():
+            raise ValueError(f"the image, {_by(padded)}, is smaller than the crop, {_by(self.size)}")
+        if self.pads and self.padding_mode != "constant":
+            image = self._mirrored(image, before, after)
+            before = before * 0.0
+        return cut(image, self.anchor(p, padded) - before, self.size, self.fill)
+
+    def _mirrored(self, image: Any, before: Any, after: Any) -> Any:
         from torchvision.transforms.v2 import functional as F
 
-        size = np.array(image.shape[-2:], np.float64)
-        before, after = (m.astype(int).tolist() for m in self.margins(size))
-        if any(before + after):
-            padding = [before[1], before[0], after[1], after[0]]
-            image = F.pad(image, padding, fill=list(self.fill), padding_mode=self.padding_mode)
-        size = np.array(image.shape[-2:], np.float64)
-        if (size < self.size).any():
-            raise ValueError(f"the image, {int(size[0])}x{int(size[1])}, is smaller than the crop, {self.size[0]}x{self.size[1]}")
-        top, left = self.anchor(p, size).astype(int).tolist()
-        return F.crop(image, top, left, *self.size)
+        padding = [int(n) for n in (*before[::-1], *after[::-1])]
+        return F.pad(image, padding, padding_mode=self.padding_mode) if any(padding) else image
+
+
+def _by(size: Any) -> str:
+    return "x".join(str(int(n)) for n in size)

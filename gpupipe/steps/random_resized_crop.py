@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,8 +9,9 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from gpupipe.arithmetic import round_half_up
+from gpupipe.axes import resampled
 from gpupipe.parameters import Interpolation, PositiveRange, Size
-from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+from gpupipe.step import DaliImage, Params, Spec, Step
 
 _TRIES = 10
 
@@ -48,7 +48,7 @@ class RandomResizedCrop(Step):
         return {"factors": np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], -1), "position": u[:, 2 * _TRIES :]}
 
     def spec(self, given: Spec) -> Spec:
-        return replace(decoded(given), height=self.size[0], width=self.size[1], at_least=self.size)
+        return resampled(given).sized(self.size)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any]:
         """[top, left] and [height, width] of the window in an image of `size` = [height, width]: the first try that fits,

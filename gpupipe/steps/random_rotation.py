@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.arithmetic import affine_inverse
+from gpupipe.axes import picture
 from gpupipe.parameters import Degrees, Fill, Point, Resampling
 from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
 
@@ -45,8 +45,8 @@ class RandomRotation(Step):
         return {"angle": angle, "linear": linear, "extent": extent, "quarter_turn": quarter_turn}
 
     def spec(self, given: Spec) -> Spec:
-        one_a_channel("fill", self.fill, given)
-        return replace(given, height=None, width=None) if self.expand else given
+        one_a_channel("fill", self.fill, picture(given))
+        return given.sized((None, None), given.at_least) if self.expand else given
 
     def expanded(self, p: Params, width_height: Any) -> Any:
         """[width, height] of what holds the whole turned image (torchvision's _compute_affine_output_size)."""

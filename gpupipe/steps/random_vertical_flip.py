@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.axes import along
 from gpupipe.parameters import Probability
-from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+from gpupipe.step import DaliImage, Params, Spec, Step
 
 
 class RandomVerticalFlip(Step):
@@ -26,7 +27,7 @@ class RandomVerticalFlip(Step):
         return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 
     def spec(self, given: Spec) -> Spec:
-        return decoded(given)
+        return along("H", given)
 
     def dali(self, image: DaliImage, p: Params) -> None:
         image.flip(vertical=p["flip"])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import BeforeValidator, model_validator
 
 from gpupipe.arithmetic import shorter_side
+from gpupipe.axes import resampled
 from gpupipe.parameters import Interpolation, Side, Size
-from gpupipe.step import DaliImage, Params, Spec, Step, decoded
+from gpupipe.step import DaliImage, Params, Spec, Step
 
 
 def _alone(value: Any) -> Any:
@@ -46,14 +46,14 @@ class Resize(Step):
         return self
 
     def spec(self, given: Spec) -> Spec:
-        decoded(given)
+        resampled(given)
         if isinstance(self.size, tuple):
-            return replace(given, height=self.size[0], width=self.size[1], at_least=self.size)
+            return given.sized(self.size)
         if given.size:
             height, width = (int(n) for n in self.shape(np.array(given.size, np.float64)))
-            return replace(given, height=height, width=width, at_least=(height, width))
+            return given.sized((height, width))
         least = (1, 1) if self.max_size else (self.size, self.size)
-        return replace(given, height=None, width=None, at_least=least)
+        return given.sized((None, None), least)
 
     def shape(self, size: Any) -> Any:
         """[height, width] of what comes out of an image of `size` = [height, width]."""

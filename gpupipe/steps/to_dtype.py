@@ -5,27 +5,90 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from gpupipe.step import FLOATS, DaliImage, Params, Spec, Step, decoded
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.spec import FLOATS
+from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded
+
+_LESS_THAN_ONE = 1e-3
+"""torchvision multiplies floats by the largest integer, plus one, less this, and truncates (v2.functional.to_dtype)."""
+_UNSCALED = ("bool", "uint32", "uint64")
+_TOO_LARGE = {("float32", "int32"), ("float32", "int64"), ("float64", "int64")}
+_BEYOND_HALF = ("uint16", "int32", "int64")
 
 
 class ToDtype(Step):
     """torchvision.transforms.v2.ToDtype.
 
-    dtype: "float32", "float16" or "uint8". (For a bfloat16 batch, set loader.dtype.)
-    scale: map 0..255 to 0..1 when going from uint8 to a float, and back.
+    dtype: float16, float32, float64, int8 to int64, uint8 to uint64, or bool. (For a bfloat16 batch, set loader.dtype.)
+    scale: map the range of an integer dtype, 0..255 for uint8, to 0..1 when going to a float, and back; between integers, shift bits.
+
+    What an integer dtype cannot hold becomes the nearest number that it can, and NaN becomes 0: torchvision leaves that open.
     """
 
-    dtype: Literal["float32", "float16", "uint8"]
+    dtype: Literal["float32", "float16", "uint8", "float64", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "bool"]
     scale: bool = False
 
     def spec(self, given: Spec) -> Spec:
-        return replace(decoded(given), dtype=self.dtype)
+        stored = decoded(given).dtype
+        if self.scale and stored != self.dtype:
+            _check_scale(stored, self.dtype)
+        return replace(given, dtype=self.dtype)
 
     def dali(self, image: DaliImage, p: Params) -> None:
-        image.to_dtype(self.dtype, self.scale and (image.spec.dtype in FLOATS) != (self.dtype in FLOATS))
+        image.to_dtype(self.dtype, self.scale and not (image.spec.dtype == self.dtype or (_is_float(image.spec.dtype) and _is_float(self.dtype))))
 
     def torch(self, image: Any, p: Params) -> Any:
         import torch
         from torchvision.transforms.v2 import functional as F
 
-        return F.to_dtype(image, getattr(torch, self.dtype), scale=self.scale)
+        dtype = getattr(torch, self.dtype)
+        if _is_float(self.dtype) or self.dtype == "bool" or image.dtype in (dtype, torch.bool):
+            return F.to_dtype(image, dtype, scale=self.scale)
+        return torch.from_numpy(_integers(image.numpy(), np.dtype(self.dtype), self.scale))
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype in (*FLOATS, "float64")
+
+
+def _check_scale(stored: str, made: str) -> None:
+    """Raises Refused where torchvision cannot scale, or makes infinities of large numbers, or zeros."""
+    unscaled = next((dtype for dtype in (stored, made) if dtype in _UNSCALED), None)
+    if unscaled:
+        raise Refused(f"{unscaled} has no scale: set scale: false, and divide with 'normalize'")
+    if (stored, made) in _TOO_LARGE:
+        raise Refused(f"{stored} cannot hold the range of {made}: set scale: false, or take a smaller dtype")
+    if stored == "float16" and not _is_float(made):
+        raise Refused(f"float16 is too coarse for the range of {made}: write 'to_dtype: {{dtype: float32}}' before it")
+    if made == "float16" and stored in _BEYOND_HALF:
+        raise Refused(f"float16 cannot hold the range of {stored}: write 'to_dtype: {{dtype: float32, scale: true}}' before it")
+
+
+def _integers(array: NDArray[Any], dtype: np.dtype[Any], scale: bool) -> NDArray[Any]:
+    """Numbers as integers: floats are truncated, and what `dtype` cannot hold becomes the nearest that it can."""
+    if array.dtype.kind == "f":
+        return _truncated(array * array.dtype.type(np.iinfo(dtype).max + 1.0 - _LESS_THAN_ONE) if scale else array, dtype)
+    shift = _bits(dtype) - _bits(array.dtype) if scale else 0
+    made = _saturated(array >> -shift if shift < 0 else array, dtype)
+    return made << shift if shift > 0 else made
+
+
+def _bits(dtype: np.dtype[Any]) -> int:
+    return int(np.iinfo(dtype).max).bit_length()
+
+
+def _saturated(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    own, bounds = np.iinfo(array.dtype), np.iinfo(dtype)
+    made: NDArray[Any] = np.clip(array, max(own.min, bounds.min), min(own.max, bounds.max)).astype(dtype)
+    return made
+
+
+def _truncated(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    bounds = np.iinfo(dtype)
+    wide = np.nan_to_num(array.astype(np.float64), nan=0.0)
+    highest = np.nextafter(float(bounds.max), 0.0) if float(bounds.max) > bounds.max else float(bounds.max)
+    made = np.clip(wide, bounds.min, highest).astype(dtype)
+    made[wide >= bounds.max] = bounds.max
+    return made

@@ -1,0 +1,233 @@
+"""Raw numbers into torch tensors on a CPU: 1 MB float32 samples from the page cache, side by side with what else there is.
+
+    python benchmarks/raw.py              # about 10 minutes, with nothing beside it; writes benchmarks/results/raw.json
+    python benchmarks/raw.py --quick      # a check that it runs
+    python benchmarks/raw.py --one gpupipe        # one contestant, one process, one line of JSON
+
+All deliver float32 (64, 4, 256, 256), in a new order in every epoch; gpupipe, DALI and DataLoader all shuffle globally. `main_thread` is the share of
+the time in which the consumer's thread used a core. With "a busy thread", a thread of pure Python in the same process wants the interpreter all the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+
+_SHAPE = (4, 256, 256)
+_BYTES = 4 * 4 * 256 * 256
+_BATCH = 64
+_WARM_SECONDS = 2.0
+_QUEUED = 128
+_RATE, _MAIN, _BUSY_RATE, _BUSY_SHARE, _OF_DALI = 2.5, 0.25, 0.6, 0.7, 0.9
+
+
+def main() -> None:
+    arguments = _arguments()
+    harness.prepare(arguments)
+    made(arguments)
+    if arguments.one:
+        print(json.dumps(one(arguments.one, arguments)))
+        return
+    size = ["--seconds", str(arguments.seconds), "--samples", str(arguments.samples)]
+    rounds = harness.interleaved(
+        lambda name: harness.fresh(__file__, "--one", name, *size, *harness.passed_on(arguments)), CONTESTANTS, arguments.rounds, "raw"
+    )
+    result = {"samples": arguments.samples, "sample_bytes": _BYTES, "batch_size": _BATCH, "disturbed": harness.disturbed(rounds)}
+    result |= {"rounds": rounds, "ratios": ratios(rounds), "goals": goals(rounds)}
+    path = harness.write("raw", result, arguments)
+    harness.print_table(rounds)
+    for name, found in rounds.items():
+        print(f"  {name:28}{harness.median(found, 'gigabytes_per_second'):>8.2f} GB/s, main thread {harness.median(found, 'main_thread'):.0%}")
+    for name, ratio in result["ratios"].items():
+        harness.print_ratio(name, ratio)
+    harness.print_goals(result["goals"])
+    print(f"written to {path}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = harness.options(__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="least seconds of measured passes in a round (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=1024, help="samples of 1 MB (default: %(default)s)")
+    parser.add_argument("--one", choices=list(CONTESTANTS), help="run one contestant here, and print one line of JSON")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds, arguments.samples = 1, 1.0, 256
+    return arguments
+
+
+def made(arguments: argparse.Namespace) -> Path:
+    """The folder with rows.npy and, of the same numbers, a file a sample; made where it is not there yet."""
+    root: Path = arguments.data / f"raw-{arguments.samples}"
+    if not (root / "done").exists():
+        (root / "one").mkdir(parents=True, exist_ok=True)
+        numbers = np.random.default_rng(0).random((arguments.samples, *_SHAPE), dtype=np.float32)
+        np.save(root / "rows.npy", numbers)
+        for n, sample in enumerate(numbers):
+            np.save(root / "one" / f"{n:06}.npy", sample)
+        (root / "done").touch()
+    return root
+
+
+# --- the contestants: each returns what makes an epoch's batches
+
+
+def rows(root: Path) -> Iterable[Any]:
+    return _gpupipe({"files": str(root / "rows.npy"), "rows": True})
+
+
+def files(root: Path) -> Iterable[Any]:
+    return _gpupipe({"files": str(root / "one" / "*.npy")})
+
+
+def _gpupipe(data: dict[str, Any]) -> Iterable[Any]:
+    import gpupipe
+
+    return gpupipe.load({"data": {"source": "numpy", **data}, "pipeline": []}, batch_size=_BATCH, engine="dali", device="cpu", last_batch="drop")
+
+
+def numpy_reader(root: Path) -> Iterable[Any]:
+    """DALI's own reader, which shuffles all files behind each epoch."""
+    from nvidia.dali import Pipeline, fn
+    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+    names = sorted(str(path) for path in (root / "one").iterdir())
+    pipe = Pipeline(_BATCH, harness.threads(), None, exec_dynamic=True, prefetch_queue_depth=2)
+    with pipe:
+        pipe.set_outputs(fn.readers.numpy(files=names, shuffle_after_epoch=True, name="reader"))
+    return DALIGenericIterator([pipe], ["array"], reader_name="reader", auto_reset=True, last_batch_policy=LastBatchPolicy.DROP)
+
+
+class Files:
+    """A data set of .npy files."""
+
+    def __init__(self, root: Path) -> None:
+        self._paths = sorted((root / "one").iterdir())
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, i: int) -> Any:
+        import torch
+
+        return torch.from_numpy(np.load(self._paths[i]))
+
+
+def data_loader(root: Path) -> Iterable[Any]:
+    from torch.utils.data import DataLoader
+
+    return DataLoader(Files(root), _BATCH, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True)  # type: ignore[arg-type]  # it has both methods
+
+
+class Queued:
+    """Batches of samples that another process reads and sends, pickled."""
+
+    def __init__(self, root: Path) -> None:
+        self._count = len(list((root / "one").iterdir())) // _BATCH
+        context = multiprocessing.get_context("spawn")
+        self._queue: Any = context.Queue(_QUEUED)
+        context.Process(target=_send, args=(str(root / "one"), self._queue), daemon=True).start()
+
+    def __iter__(self) -> Iterator[Any]:
+        import torch
+
+        for _ in range(self._count):
+            yield torch.stack([torch.from_numpy(self._queue.get()) for _ in range(_BATCH)])
+
+
+def _send(folder: str, queue: Any) -> None:
+    paths, rng = sorted(Path(folder).iterdir()), np.random.default_rng(0)
+    while True:
+        for n in rng.permutation(len(paths)):
+            queue.put(np.load(paths[n]))
+
+
+CONTESTANTS: dict[str, Callable[[Path], Iterable[Any]]] = {
+    "gpupipe": rows,
+    "gpupipe, a busy thread": rows,
+    "gpupipe, a file a sample": files,
+    "DALI readers.numpy": numpy_reader,
+    "DataLoader, 2 workers": data_loader,
+    "pickle over a Queue": Queued,
+}
+
+
+# --- measuring
+
+
+class _Watched:
+    """Batches, and of each pass over them: the CPU time of the thread that takes them, and the wall time."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = batches
+        self.passes: list[tuple[float, float]] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        cpu, started = time.thread_time(), time.perf_counter()
+        yield from self._batches
+        self.passes.append((time.thread_time() - cpu, time.perf_counter() - started))
+
+
+def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What harness.measured returns, and the GB/s, and the share of the main thread."""
+    import torch  # noqa: F401  # before the clock starts
+
+    warnings.simplefilter("ignore")
+    if "busy" in name:
+        threading.Thread(target=_spin, daemon=True).start()
+    watched: list[_Watched] = []
+
+    def build() -> _Watched:
+        watched.append(_Watched(CONTESTANTS[name](made(arguments))))
+        return watched[-1]
+
+    found = harness.measured(build, _size, arguments.seconds, _WARM_SECONDS)
+    counted = watched[0].passes[-len(found["passes"]) :]
+    share = sum(cpu for cpu, _ in counted) / sum(wall for _, wall in counted)
+    return found | {"gigabytes_per_second": found["images_per_second"] * _BYTES / 1e9, "main_thread": share}
+
+
+def _spin() -> None:
+    n = 0
+    while True:
+        n += 1
+
+
+def _size(batch: Any) -> int:
+    batch = batch[0] if isinstance(batch, list) else batch
+    return len(batch["array"] if isinstance(batch, dict) else batch)
+
+
+def ratios(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Round by round."""
+    own, one_a_file = rounds["gpupipe"], rounds["gpupipe, a file a sample"]
+    found = {"with a busy thread / alone": harness.ratio(rounds["gpupipe, a busy thread"], own)}
+    found["a file a sample / DALI readers.numpy"] = harness.ratio(one_a_file, rounds["DALI readers.numpy"])
+    return found | {f"gpupipe / {name}": harness.ratio(own, rounds[name]) for name in ("DALI readers.numpy", "DataLoader, 2 workers", "pickle over a Queue")}
+
+
+def goals(rounds: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What was aimed at."""
+    own, busy, found = rounds["gpupipe"], rounds["gpupipe, a busy thread"], ratios(rounds)
+    return [
+        harness.goal("GB/s", harness.median(own, "gigabytes_per_second"), _RATE),
+        harness.goal("share of the main thread", harness.median(own, "main_thread"), _MAIN, at_most=True),
+        harness.goal("GB/s beside a busy thread", harness.median(busy, "gigabytes_per_second"), _BUSY_RATE),
+        harness.goal("of its speed alone, beside a busy thread", found["with a busy thread / alone"]["median"], _BUSY_SHARE),
+        harness.goal("a file a sample / DALI readers.numpy", found["a file a sample / DALI readers.numpy"]["median"], _OF_DALI),
+    ]
+
+
+if __name__ == "__main__":
+    main()

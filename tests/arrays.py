@@ -1,0 +1,49 @@
+"""Arrays in files, and what the engines deliver of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import gpupipe
+
+ENGINES: dict[str, dict[str, Any]] = {"dali": {"engine": "dali"}, "dataloader": {"engine": "dataloader", "workers": 0}}
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+
+
+def saved(folder: Path, array: NDArray[Any], **data: Any) -> dict[str, Any]:
+    """`array` in a file, a sample a row, as the YAML's `data`."""
+    np.save(folder / "rows.npy", array)
+    return {"source": "numpy", "files": str(folder / "rows.npy"), "rows": True, **data}
+
+
+def numbers(dtype: str, shape: tuple[int, ...], seed: int = 0) -> NDArray[Any]:
+    """Numbers over all of an integer dtype's range, or floats around 0."""
+    rng = np.random.default_rng(seed)
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return (rng.random(shape) * 4 - 2).astype(kind)
+    if kind.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    return rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, kind, endpoint=True)
+
+
+def delivered(data: dict[str, Any], steps: list[Any], engine: str, **options: Any) -> dict[int, torch.Tensor]:
+    """What one engine makes of each sample in epoch 0, by id."""
+    name = data.get("field", "array")
+    with gpupipe.load({"data": data, "pipeline": steps}, **({"device": "cpu", "batch_size": 3, "ids": True} | ENGINES[engine] | options)) as loader:
+        return {int(id): row for batch in loader for id, row in zip(batch["id"], batch[name], strict=True)}
+
+
+def both(data: dict[str, Any], steps: list[Any], **options: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(DALI's, the DataLoader's) of each sample, by id; of the same dtype and shape."""
+    made, expected = (delivered(data, steps, engine, **options) for engine in ENGINES)
+    assert made.keys() == expected.keys()
+    pairs = [(made[i], expected[i]) for i in sorted(made)]
+    for a, b in pairs:
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+    return pairs
