@@ -25,7 +25,8 @@ from typing import Any
 import harness
 import numpy as np
 
-from gpupipe import draws, source
+from gpupipe import draws, index_file, source
+from gpupipe.index import Files, Index, Texts, build
 from gpupipe.sampler import Plan, Sampler
 
 _REPEATS = 5
@@ -116,15 +117,15 @@ def made_up(data: Path, samples: int) -> dict[str, Any]:
     """An index of `samples` names that stand for nothing: what it costs to make, open and use."""
     path = data / f"made-up-{samples}.idx"
     started = time.perf_counter()
-    source.save(joined([piece(n, min(n + _PIECE, samples)) for n in range(0, samples, _PIECE)]), path)
+    index_file.save(joined([piece(n, min(n + _PIECE, samples)) for n in range(0, samples, _PIECE)]), path)
     made_seconds = time.perf_counter() - started
     found = {
         "samples": samples,
         "bytes": path.stat().st_size,
         "build_and_save_seconds": made_seconds,
-        "open_seconds": repeated(lambda: source.open_saved(path)),
+        "open_seconds": repeated(lambda: index_file.open_saved(path)),
     }
-    opened = source.open_saved(path)
+    opened = index_file.open_saved(path)
     assert opened is not None
     assert opened.path(samples - 1).endswith(name_of(samples - 1)), "the index in pieces is not the index of the whole"
     found |= used(opened)
@@ -136,22 +137,22 @@ def name_of(n: int) -> str:
     return f"class_{n // 1000:05d}/img_{n:08d}.jpg"
 
 
-def piece(start: int, end: int) -> source.Index:
+def piece(start: int, end: int) -> Index:
     rows = range(start, end)
-    return source.build("/data", [name_of(n) for n in rows], np.arange(start, end, dtype=np.int64) // 1000, [])
+    return build("/data", [name_of(n) for n in rows], np.arange(start, end, dtype=np.int64) // 1000, [])
 
 
-def joined(pieces: list[source.Index]) -> source.Index:
+def joined(pieces: list[Index]) -> Index:
     """One index of several, whose fingerprint is made of theirs: it stands for nothing that is resumed."""
-    offsets = np.cumsum([0] + [len(p.names) for p in pieces[:-1]])
-    ends = np.concatenate([p.ends + offset for p, offset in zip(pieces, offsets, strict=True)])
-    names, labels = (np.concatenate([getattr(p, what) for p in pieces]) for what in ("names", "labels"))
+    offsets = np.cumsum([0] + [len(p.names.letters) for p in pieces[:-1]])
+    ends = np.concatenate([p.names.ends + offset for p, offset in zip(pieces, offsets, strict=True)])
+    names, labels = Texts(np.concatenate([p.names.letters for p in pieces]), ends), np.concatenate([p.labels for p in pieces])
     classes = [f"class_{c:05d}" for c in range(int(labels[-1]) + 1)]
     fingerprint = hashlib.blake2b("".join(p.fingerprint for p in pieces).encode(), digest_size=16).hexdigest()
-    return source.Index("/data", names, ends, labels, classes, fingerprint)
+    return Index("/data", names, labels, classes, {"image": Files("/data", names)}, fingerprint)
 
 
-def used(index: source.Index) -> dict[str, Any]:
+def used(index: Index) -> dict[str, Any]:
     """Seconds of a permutation and of beginning an epoch; microseconds to plan a batch, and to look up its paths and labels."""
     sampler = Sampler(len(index), _BATCH, shuffle=True, seed=0, last_batch="partial")
     shuffle = repeated(lambda: draws.permutation(0, 0, len(index)))
@@ -178,8 +179,8 @@ def _microseconds(work: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
     return (time.perf_counter() - started) / len(made) * 1e6, made
 
 
-def _look_up(index: source.Index, plan: Plan) -> tuple[Any, Any]:
-    return index.encoded_paths(plan.ids), index.labels[plan.ids]
+def _look_up(index: Index, plan: Plan) -> tuple[Any, Any]:
+    return index.columns["image"].encoded_paths(plan.ids), index.labels[plan.ids]
 
 
 def report(scan: dict[str, Any], large: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpupipe.bench.compare import Comparison
     from gpupipe.bench.parity import Agreement
     from gpupipe.config import Config
-    from gpupipe.source import Index
+    from gpupipe.index import Index
 
 _SAMPLES = 32
 

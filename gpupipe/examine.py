@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from gpupipe.config import Config
 from gpupipe.devices import cores, resolve
 from gpupipe.engines.base import Job, torch_lowering
+from gpupipe.index import Index, nothing
 from gpupipe.loader import sampler_of, with_ranks
-from gpupipe.source import Index, nothing
 
 Operator = tuple[str, str, tuple[str, ...]]
 

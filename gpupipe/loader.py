@@ -15,9 +15,10 @@ from gpupipe.config import AutoShard, Config, Shard
 from gpupipe.devices import cores
 from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import DeviceError, GpupipeError, StateError
+from gpupipe.index import Index
 from gpupipe.ranks import rank_and_world
 from gpupipe.sampler import Plan, Sampler
-from gpupipe.source import Index, Progress, quiet
+from gpupipe.source import Progress, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,8 +11,8 @@ import click
 
 if TYPE_CHECKING:
     from gpupipe.config import Config
+    from gpupipe.index import Index
     from gpupipe.loader import Loader
-    from gpupipe.source import Index
 
 _INTERRUPTED = 130
 _PIPED_WIDTH = 120

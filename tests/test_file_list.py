@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import gpupipe
-from gpupipe import config, source
+from gpupipe import config, index_file
 from gpupipe.errors import ConfigError, DataError
-from gpupipe.source import Index
+from gpupipe.index import Index
 from gpupipe.sources.file_list import FileList
 
 
@@ -367,7 +367,7 @@ def index_or_complaint(suffix: str, content: bytes) -> None:
         except DataError as e:
             assert str(e).startswith(folder)
             return
-        assert 0 < len(index) == len(index.ends)
+        assert 0 < len(index) == len(index.names)
         assert 0 <= index.labels.min() <= index.labels.max() < len(index.classes)
         for i in range(len(index)):
             assert os.path.normpath(index.path(i)) == index.path(i), "nothing leaves the root"
@@ -403,7 +403,7 @@ def test_a_damaged_parquet_is_an_index_or_a_complaint(good_parquet: bytes, data:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of what makes an index stale need not wait for two seconds until it is kept."""
-    monkeypatch.setattr(source, "_RACY_SECONDS", -1.0)
+    monkeypatch.setattr(index_file, "_RACY_SECONDS", -1.0)
 
 
 def is_mapped(index: Index) -> bool:
@@ -471,7 +471,7 @@ def test_other_options_have_another_index(tmp_path: Path, cache: Path, eager: No
 def test_what_was_just_changed_is_not_kept(tmp_path: Path, cache: Path) -> None:
     listed(tmp_path / "l.txt", "a.jpg\n")
     assert not (cache / "index").exists()
-    time.sleep(max(0.0, (tmp_path / "l.txt").stat().st_ctime + source._RACY_SECONDS + 0.05 - time.time()))
+    time.sleep(max(0.0, (tmp_path / "l.txt").stat().st_ctime + index_file._RACY_SECONDS + 0.05 - time.time()))
     FileList(file=tmp_path / "l.txt").index()
     assert is_mapped(FileList(file=tmp_path / "l.txt").index())
 

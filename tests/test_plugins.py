@@ -11,7 +11,8 @@ import pytest
 
 MODULE = '''
 import numpy as np
-from gpupipe.source import Source, build
+from gpupipe.index import build
+from gpupipe.source import Source
 from gpupipe.step import Step, decoded
 
 

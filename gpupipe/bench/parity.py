@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from gpupipe.config import Config, Shard
 from gpupipe.engines.base import has_torch_lowering
+from gpupipe.index import Index
 from gpupipe.loader import Loader
 from gpupipe.pipeline import Entry
-from gpupipe.source import Index
 
 if TYPE_CHECKING:
     from torch import Tensor

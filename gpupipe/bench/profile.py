@@ -17,8 +17,8 @@ from gpupipe.bench.machine import Company, machine
 from gpupipe.bench.measure import endless, image_of, synchronise, what_runs
 from gpupipe.config import Config
 from gpupipe.errors import EngineError
+from gpupipe.index import Index
 from gpupipe.loader import Loader
-from gpupipe.source import Index
 
 SCHEMA = "gpupipe-profile-1"
 READ, DELIVER = "read", "to torch"

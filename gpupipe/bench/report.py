@@ -16,7 +16,7 @@ from gpupipe.bench.compare import Comparison
 from gpupipe.bench.parity import Agreement, comparable
 from gpupipe.config import Config
 from gpupipe.errors import counted
-from gpupipe.source import Index
+from gpupipe.index import Index
 
 _SAMPLES = 4
 

@@ -12,8 +12,8 @@ from gpupipe.bench.measure import endless, image_of, synchronise
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.errors import EngineError, did_you_mean
+from gpupipe.index import Index
 from gpupipe.loader import Loader
-from gpupipe.source import Index
 
 if TYPE_CHECKING:
     from torch import Tensor

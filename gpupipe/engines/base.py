@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from gpupipe.config import LoaderConfig
 from gpupipe.errors import EngineError, ShapeError
+from gpupipe.index import Index
 from gpupipe.pipeline import Pipeline
 from gpupipe.sampler import Plan
-from gpupipe.source import Index
 from gpupipe.step import Step
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.base import Job
+from gpupipe.index import Column, Files, Spans
 from gpupipe.sampler import Plan
-from gpupipe.source import Index
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class _Paths:
     """What DALI calls for the paths of the next plan; `flight` are the plans that are taken and not read. It does not hold the pipeline,
     which holds it: or both would have to wait for a garbage collection."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, column: Column) -> None:
+        self._column: Any = column
         self.plans: Iterator[Plan] = iter(())
         self.flight: deque[Plan] = deque()
 
@@ -46,17 +46,15 @@ class _Paths:
         """Raises StopIteration, which DALI takes for the end, where no plan is left."""
         plan = next(self.plans)
         self.flight.append(plan)
-        return self._index.encoded_paths(plan.ids)
+        paths: NDArray[np.uint8] = self._column.encoded_paths(plan.ids)
+        return paths
 
 
 class _Mapped(_Paths):
     """What DALI calls for the bytes of the next plan, where samples are parts of large files: slices of memory maps, which nobody copies."""
 
-    def __init__(self, index: Index) -> None:
-        super().__init__(index)
-        spans = index.spans
-        assert spans is not None
-        self._spans = spans
+    def __init__(self, column: Spans) -> None:
+        super().__init__(column)
         self._maps: dict[int, NDArray[np.uint8]] = {}
 
     def __call__(self) -> Any:
@@ -65,11 +63,11 @@ class _Mapped(_Paths):
         return [self._slice(int(i)) for i in plan.ids]
 
     def _slice(self, i: int) -> NDArray[np.uint8]:
-        file, begin = int(self._spans.file[i]), int(self._spans.offset[i])
+        file, begin = int(self._column.file[i]), int(self._column.offset[i])
         if file not in self._maps:
-            self._maps[file] = _map(self._index.span(i).path)
-        found = self._maps[file][begin : begin + int(self._spans.length[i])]
-        return found if len(found) == self._spans.length[i] else _NOTHING
+            self._maps[file] = _map(self._column.path(file))
+        found = self._maps[file][begin : begin + int(self._column.length[i])]
+        return found if len(found) == self._column.length[i] else _NOTHING
 
 
 _NOTHING = np.zeros(1, np.uint8)
@@ -89,11 +87,12 @@ class Reader:
 
     def __init__(self, job: Job, exif: bool) -> None:
         """exif: whether sizes are those of images that were turned as their EXIF tag says."""
-        self._paths = _Paths(job.index) if job.index.spans is None else _Mapped(job.index)
+        column = job.index.columns[job.index.main]
+        self._paths = _Mapped(column) if isinstance(column, Spans) else _Paths(column)
         self._fresh = True
         self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
         with self._pipe:
-            if job.index.spans is None:
+            if isinstance(column, Files):
                 data = ops.read(fn.external_source(self._paths, batch=True, dtype=types.UINT8, ndim=1))
             else:
                 data = fn.external_source(self._paths, batch=True, dtype=types.UINT8, ndim=1, no_copy=True)

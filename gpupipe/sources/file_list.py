@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, model_validator
 
-from gpupipe import source as base
+from gpupipe import index_file
 from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DataError, counted, did_you_mean, shown
+from gpupipe.index import Index, build
 from gpupipe.parameters import expanded
-from gpupipe.source import Index, Progress, Source, quiet
+from gpupipe.source import Progress, Source, quiet
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _SUFFIXES = (".txt", *_DELIMITERS, ".parquet")
@@ -81,13 +82,13 @@ class FileList(Source):
     def index(self, progress: Progress = quiet) -> Index:
         """The rows of the manifest. Raises DataError, with FILE:LINE where a line is to blame."""
         try:
-            state, started = base.file_state(self.file), time.time()
+            state, started = index_file.file_state(self.file), time.time()
             root = _folder(self.root or self.file.parent)
             saved = cache_dir() / "index" / f"{self._key(root)}.idx"
-            index = base.open_saved(saved)
+            index = index_file.open_saved(saved)
             if index is None or index.root != str(root) or index.extra.get("manifest") != state:
                 index = self._read(root, state, progress)
-                base.keep(index, saved, max(state[:2]), started)
+                index_file.keep(index, saved, max(state[:2]), started)
         except FileNotFoundError as e:
             raise DataError(f"{self.file}: no such file: set data.file to the list of the samples") from e
         except OSError as e:
@@ -105,7 +106,7 @@ class FileList(Source):
         progress("reading", len(rows.paths), None)
         paths = _inside(rows, [str((self.root or self.file.parent).absolute()), str(root)])
         labels, classes = _numbered(rows)
-        return base.build(str(root), paths, labels, classes, {"manifest": state})
+        return build(str(root), paths, labels, classes, {"manifest": state})
 
     def _rows(self, progress: Progress) -> _Rows:
         if _suffix(self.file) == ".parquet":

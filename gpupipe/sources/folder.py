@@ -12,12 +12,12 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from gpupipe import datasets
-from gpupipe import source as base
+from gpupipe import datasets, index_file
 from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DataError
+from gpupipe.index import Index, build
 from gpupipe.parameters import WHOLE, expanded
-from gpupipe.source import Index, Progress, Source, quiet
+from gpupipe.source import Progress, Source, quiet
 
 EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 
@@ -42,11 +42,11 @@ class Folder(Source):
         place = datasets.present(self.root, self.fetch, self.stand_in, progress)
         root = place.root.resolve()
         saved = cache_dir() / "index" / f"{self._key(root)}.idx"
-        index = base.open_saved(saved)
+        index = index_file.open_saved(saved)
         if index is None or not _unchanged(root, index):
             started = time.time()
             index = self._scan(root, progress)
-            base.keep(index, saved, max(index.extra["times"].values()), started)
+            index_file.keep(index, saved, max(index.extra["times"].values()), started)
         return replace(index, note=place.note)
 
     def absent(self) -> str:
@@ -80,7 +80,7 @@ class Folder(Source):
             progress("scanning", len(paths), None)
         if not classes:
             raise DataError(f"{root}: no class folders: a folder source reads ROOT/CLASS/image.jpg, so put the images into a folder for each class")
-        return base.build(str(root), paths, np.array(labels, np.int64), classes, {"times": times})
+        return build(str(root), paths, np.array(labels, np.int64), classes, {"times": times})
 
 
 class _Tree:

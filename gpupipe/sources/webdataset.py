@@ -17,12 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from gpupipe import source as base
+from gpupipe import index_file
 from gpupipe.cachedir import cache_dir
 from gpupipe.devices import cores
 from gpupipe.errors import DataError
+from gpupipe.index import Index, Spans, Texts, build
 from gpupipe.parameters import expanded
-from gpupipe.source import Index, Progress, Source, Spans, quiet
+from gpupipe.source import Progress, Source, quiet
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_LABEL_BYTES = 1 << 20
@@ -60,11 +61,11 @@ class Webdataset(Source):
     def index(self, progress: Progress = quiet) -> Index:
         paths = self._paths()
         saved = cache_dir() / "index" / f"{self._key(paths)}.idx"
-        index = base.open_saved(saved)
-        state, started = [base.file_state(p) for p in paths], time.time()
+        index = index_file.open_saved(saved)
+        state, started = [index_file.file_state(p) for p in paths], time.time()
         if index is None or index.extra.get("shards") != state:
             index = self._scan(paths, state, progress)
-            base.keep(index, saved, max(max(s[:2]) for s in state), started)
+            index_file.keep(index, saved, max(max(s[:2]) for s in state), started)
         return index
 
     def absent(self) -> str:
@@ -94,8 +95,9 @@ class Webdataset(Source):
             raise DataError(f"{paths[0]}: no sample in {len(paths)} shards has a member that ends in {', '.join(self.image)}: set data.image")
         labels, classes = _numbered(every, paths[0])
         file = np.repeat(np.arange(len(found), dtype=np.int32), [len(samples) for samples in found])
-        spans = Spans([str(p) for p in paths], file, np.array([s.offset for s in every], np.int64), np.array([s.length for s in every], np.int64))
-        return base.build("", [s.name for s in every], labels, classes, {"shards": state}, spans)
+        offset, length = (np.array([getattr(s, what) for s in every], np.int64) for what in ("offset", "length"))
+        column = Spans("", Texts.of(map(str, paths)), file, offset, length)
+        return build("", [s.name for s in every], labels, classes, {"shards": state}, {"image": column})
 
     def _read(self, path: Path) -> list[_Sample]:
         """The samples of one shard, in its order. Raises DataError where it is no whole tar, or has a member that must not be."""

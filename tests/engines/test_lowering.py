@@ -12,8 +12,8 @@ from gpupipe import config
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali_graph import emitted_of, values
 from gpupipe.engines.dali_image import FusingImage
+from gpupipe.index import nothing
 from gpupipe.sampler import Plan
-from gpupipe.source import nothing
 from gpupipe.step import Spec
 
 SIZE = np.array([[480.0, 640.0]])
