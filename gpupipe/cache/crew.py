@@ -25,7 +25,7 @@ class Crew:
     def __init__(self, dataset: DataSet, cache: CacheOptions, count: int, do: str = "serve") -> None:
         self._line = _line(dataset, cache, do)
         self._processes = [_started(self._line) for _ in range(count)]
-        self._finalizer = weakref.finalize(self, _stop, self._processes)
+        self._finalizer = weakref.finalize(self, _stop, self._processes, os.getpid())
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -60,7 +60,7 @@ def listed(dataset: DataSet, cache: CacheOptions) -> None:
         process.wait()
         _checked(process)
     finally:
-        _stop([process])
+        _stop([process], os.getpid())
 
 
 def cleaned(folder: Folder) -> None:
@@ -103,7 +103,10 @@ def _checked(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return ended
 
 
-def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+def _stop(processes: list[subprocess.Popen[bytes]], owner: int) -> None:
+    """Not in a forked child of the owner, which has copies of all."""
+    if os.getpid() != owner:
+        return
     for process in processes:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:

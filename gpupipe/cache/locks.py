@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,8 @@ class Claim:
 
     def __init__(self, path: Path, content: dict[str, Any]) -> None:
         self.path = path
-        self._file = path.open("xb", buffering=0)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._release = weakref.finalize(self, _release, self._file, path, os.getpid())
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self.write(content)
@@ -38,15 +40,21 @@ class Claim:
             raise
 
     def write(self, content: dict[str, Any]) -> None:
-        """Replace the content, in place and in whole blocks: where it needs no more of them, this works on a full disk."""
+        """Replace the content, in place and in whole blocks: where it needs no more of them, this works on a full disk. Raises OSError."""
         text = json.dumps(content).encode()
-        os.pwrite(self._file.fileno(), text.ljust(on_disk(len(text))), 0)
+        if self._release.alive:
+            os.pwrite(self._file, text.ljust(on_disk(len(text))), 0)
 
     def release(self) -> None:
         """May be called twice."""
-        if not self._file.closed:
-            self.path.unlink(missing_ok=True)
-            self._file.close()
+        self._release()
+
+
+def _release(file: int, path: Path, owner: int) -> None:
+    """A forked child of the owner only lets go of its own handle."""
+    if os.getpid() == owner:
+        path.unlink(missing_ok=True)
+    os.close(file)
 
 
 def abandoned(path: Path) -> bool:

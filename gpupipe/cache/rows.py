@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.listing import UNKNOWN, Listing, fingerprint, packed, tag
+from gpupipe.cache.listing import UNKNOWN, Listing, fingerprint, tag
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, opened, version
 from gpupipe.errors import DataError, did_you_mean, shown
+from gpupipe.index import Texts
 
 _ODD = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
 """A name that is not plainly NAME/NAME/...: with NUL or backslash, with a part that is '', '.' or '..', or a URL."""
@@ -43,13 +44,10 @@ def listed(dataset: DataSet, store: Store) -> Listing:
     if not rows.names:
         raise DataError(_nothing(dataset))
     labels, classes = _numbered(rows, numbers=dataset.manifest is not None)
-    names, ends = packed(rows.names)
-    about, about_ends = packed(rows.about)
-    unknown = [UNKNOWN] * len(rows.names)
-    return Listing(
-        names, ends, labels, np.array(rows.sizes or unknown, np.int64), np.array(rows.tags or [0] * len(unknown), np.uint64),
-        np.array(rows.weights, np.float64), about, about_ends, classes, fingerprint(names, ends, labels, classes),
-    )  # fmt: skip
+    names, unknown = Texts.of(rows.names), [UNKNOWN] * len(rows.names)
+    sizes, tags = np.array(rows.sizes or unknown, np.int64), np.array(rows.tags or [0] * len(unknown), np.uint64)
+    weights = np.array(rows.weights, np.float64)
+    return Listing(names, labels, sizes, tags, weights, Texts.of(rows.about), classes, fingerprint(names, labels, classes))
 
 
 def _nothing(dataset: DataSet) -> str:

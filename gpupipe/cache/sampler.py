@@ -82,8 +82,8 @@ class _Sampler:
     def _say(self) -> None:
         try:
             self._claim.write(self._report())
-        except (OSError, ValueError):
-            pass  # it is released, or there is no block more on the disk: the next one comes in a moment
+        except OSError:
+            pass  # there is no block more on the disk: the next one comes in a moment
 
     def _tell(self, outcome: Outcome) -> None:
         """Say on the standard error stream what is new and somebody should know."""

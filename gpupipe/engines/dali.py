@@ -146,6 +146,9 @@ class DaliEngine(Engine):
         if plan.last and self._epochs % _EPOCHS_BETWEEN_TRIMS == 0:
             give_back()
 
+    def let_go(self, files: set[int]) -> None:
+        self._source.reader.let_go(files)
+
     def close(self) -> None:
         atexit.unregister(self._at_exit)
         if self._iterator is not None:

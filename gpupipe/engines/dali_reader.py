@@ -70,6 +70,11 @@ class _Mapped(_Paths):
         return found if len(found) == self._column.length[i] else _NOTHING
 
 
+    def forget(self, files: set[int]) -> None:
+        for file in files & self._maps.keys():
+            del self._maps[file]
+
+
 _NOTHING = np.zeros(1, np.uint8)
 """Stands for what is not there: no header, so that the sample fails, and is named."""
 
@@ -106,6 +111,11 @@ class Reader:
             self._pipe.reset()
         self._fresh = False
         self._pipe.schedule_run()
+
+    def let_go(self, files: set[int]) -> None:
+        """Forget the memory maps of these files; each goes when the last batch that was made of it does."""
+        if isinstance(self._paths, _Mapped):
+            self._paths.forget(files)
 
     def end(self) -> None:
         """Take no more plans; the one that was taken still comes."""

@@ -1,0 +1,233 @@
+"""The samples of each epoch of a loader: those of the generation that it pins."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpupipe.cache import epochs, shards
+from gpupipe.cache.crew import Crew, cleaned
+from gpupipe.cache.folder import Folder
+from gpupipe.cache.locks import Claim
+from gpupipe.cache.manifest import Shard
+from gpupipe.cache.runs import Run
+from gpupipe.errors import DataError, StateError, counted
+from gpupipe.index import Rows, Spans, Texts
+from gpupipe.source import Population
+
+_POLL_SECONDS = 0.1
+_SAY_AFTER = 1.0
+_NOBODY = "no sampler is at work: run 'gpupipe cache fill CONFIG --serve', or set data.cache.samplers"
+
+
+class ShardNames(Texts):
+    """Shard n is the file 0000000n.tar: names that are not stored, so that there may be more of them at any time."""
+
+    def __getitem__(self, i: int) -> str:
+        return f"{i:08}.tar"
+
+
+def spans(folder: Folder, rows: int) -> Spans:
+    """Where the bytes of `rows` samples are: to be filled in by a Cached."""
+    nothing = np.empty(0, np.uint8), np.empty(0, np.int64)
+    return Spans(str(folder.dir / "shards"), ShardNames(*nothing), np.zeros(rows, np.int32), np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """An epoch's generation, and its ids in ascending order."""
+
+    generation: int
+    pin: Claim
+    names: frozenset[str]
+    ids: Rows
+
+
+class Cached(Population):
+    """What a growing cache has. whole: how many rows `epoch: full` waits for. spans: where it says of each row of an epoch where it is."""
+
+    def __init__(self, folder: Folder, spans: Spans, whole: int, crew: Crew, run: Run | None) -> None:
+        super().__init__()
+        self._folder, self._spans, self._whole, self._crew, self._run = folder, spans, whole, crew, run
+        self._taken: dict[int, _Taken] = {}
+        self._rows: dict[str, Rows] = {}
+        self._inodes: dict[str, int] = {}
+        self._overlap = False
+
+    def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
+        if epoch not in self._taken:
+            self._taken[epoch] = self._take(epoch, problem)
+        return self._taken[epoch].ids
+
+    def generation(self, epoch: int) -> int | None:
+        return self._taken[epoch].generation if epoch in self._taken else None
+
+    def resume(self, epoch: int, generation: int) -> None:
+        with self._folder.lock():
+            if not 0 < generation <= self._folder.manifest.generation:
+                newest = self._folder.manifest.generation
+                raise StateError(f"the state is of generation {generation}, and the cache in {self._folder.dir} has {newest}: it is another cache, or was deleted")
+            lost = sorted(n for n in self._folder.manifest.alive(generation) if not self._folder.table(n).exists())
+            if lost:
+                raise StateError(f"{self._folder.dir}: generation {generation} had {counted(len(lost), 'shard')} that went too long ago to be made again, the first {lost[0]}")
+            pin = self._pin(epoch, generation)
+            if self._run is not None:
+                self._run.choose(epoch, generation)
+        self._replace(epoch, self._loaded(generation, pin))
+
+    def release(self, epoch: int) -> None:
+        for past in [e for e in self._taken if e not in (epoch, epoch + 1)]:
+            self._replace(past, None)
+
+    def close(self) -> None:
+        for epoch in list(self._taken):
+            self._replace(epoch, None)
+        self._crew.stop()
+        if self._run is not None:
+            self._run.leave()
+        if len(self._crew):
+            cleaned(self._folder)
+
+    # --- taking
+
+    def _take(self, epoch: int, problem: Callable[[int], str]) -> _Taken:
+        found: list[tuple[int, Claim]] = []
+
+        def chosen() -> str:
+            with self._folder.lock():
+                why = self._choose(epoch, problem, found)
+            return f"epoch {epoch} waits: {why}" if why else ""
+
+        self._crew.check()
+        self._wait(chosen)
+        return self._loaded(*found[0])
+
+    def _choose(self, epoch: int, problem: Callable[[int], str], found: list[tuple[int, Claim]]) -> str:
+        """Choose and pin the generation of an epoch, or say why there is none yet. Needs the lock."""
+        manifest = self._folder.manifest
+        chosen = self._run.chosen(epoch) if self._run is not None else None
+        if chosen is None:
+            samples = sum(s.samples for s in manifest.alive().values())
+            why = self._lacks(samples) or problem(samples)
+            if why:
+                return why
+            epochs.add(self._folder, manifest.generation, samples)
+            if self._run is not None:
+                self._run.choose(epoch, manifest.generation)
+        generation = manifest.generation if chosen is None else chosen
+        found.append((generation, self._pin(epoch, generation)))
+        return ""
+
+    def _lacks(self, samples: int) -> str:
+        if self._folder.options.epoch == "full" and samples < self._whole:
+            return f"{samples:,} of {self._whole:,} samples are in the cache, and data.cache.epoch is full"
+        return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"
+
+    def _pin(self, epoch: int, generation: int) -> Claim:
+        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        return self._folder.claim("pins", name, {"generation": generation, "epoch": epoch, "pid": os.getpid()})
+
+    def _loaded(self, generation: int, pin: Claim) -> _Taken:
+        """Wait until all shards of a pinned generation are there, and note where its samples are."""
+        alive = self._folder.manifest.alive(generation)
+
+        def complete() -> str:
+            missing = alive.keys() - self._folder.there()
+            self._refuse_lost(missing)
+            return f"{counted(len(missing), 'shard')} of generation {generation} are fetched again" if missing else ""
+
+        try:
+            self._wait(complete)
+            return _Taken(generation, pin, frozenset(alive), self._noted(alive))
+        except BaseException:
+            pin.release()
+            raise
+
+    def _noted(self, alive: dict[str, Shard]) -> Rows:
+        mask = np.zeros(len(self._spans.file), bool)
+        inodes = {name: os.stat(self._folder.shard(name)).st_ino for name in alive}
+        self.let_go({int(name) for name, inode in inodes.items() if self._inodes.get(name, inode) != inode})
+        for name, shard in alive.items():
+            if self._overlap or self._inodes.get(name) != inodes[name]:
+                self._note(name, shard)
+            mask[self._rows[name]] = True
+        ids = np.flatnonzero(mask)
+        overlap = len(ids) < sum(s.samples for s in alive.values())
+        self._inodes |= inodes
+        if overlap and not self._overlap:
+            self._overlap = True
+            return self._noted(alive)
+        return ids
+
+    def _note(self, name: str, shard: Shard) -> None:
+        rows, offset, length = shards.open_table(self._folder.table(name), shard.table_hash)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._spans.file):
+            raise DataError(f"{self._folder.table(name)}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'")
+        self._spans.file[rows], self._spans.offset[rows], self._spans.length[rows] = int(name), offset, length
+        self._rows[name] = rows
+
+    def _replace(self, epoch: int, taken: _Taken | None) -> None:
+        """Let go of an epoch's generation, or of what stood there before another; files first, so that they are gone when they count as gone."""
+        before = self._taken.pop(epoch, None)
+        if taken is not None:
+            self._taken[epoch] = taken
+        if before is None:
+            return
+        needed = {name for t in self._taken.values() for name in t.names}
+        gone = before.names - needed
+        self.let_go({int(name) for name in gone})
+        for name in gone:
+            self._rows.pop(name, None)
+            self._inodes.pop(name, None)
+        before.pin.release()
+
+    # --- waiting
+
+    def _wait(self, what: Callable[[], str]) -> None:
+        """Until `what` has nothing to say. Raises DataError where there is no hope, or nothing happens for data.cache.wait seconds."""
+        began = last = time.monotonic()
+        seen, said = None, False
+        while why := what():
+            now, samplers = time.monotonic(), self._folder.claims("samplers")
+            self._crew.check()
+            self._refuse_hopeless(samplers)
+            state = (self._folder.manifest.generation, sum(s.get("bytes", 0) for s in samplers.values()))
+            last, seen = (now, state) if state != seen else (last, seen)
+            if now - last > self._folder.options.wait:
+                raise DataError(f"{why}, and nothing came for {now - last:.0f} s (data.cache.wait): {_reasons(samplers)}")
+            if not said and now - began > _SAY_AFTER:
+                said = True
+                print(f"gpupipe cache: {why} ({_reasons(samplers)})", file=sys.stderr, flush=True)
+            time.sleep(_POLL_SECONDS)
+
+    def _refuse_hopeless(self, samplers: dict[str, dict[str, object]]) -> None:
+        """`epoch: full` never evicts, so a cache that is full stays as it is."""
+        if self._folder.options.epoch == "full" and any(str(s.get("state", "")).startswith("waiting: the cache is full") for s in samplers.values()):
+            raise DataError(does_not_fit(self._folder, "the cache is full before the whole data set is in it"))
+
+    def _refuse_lost(self, missing: set[str]) -> None:
+        for said in self._folder.claims("samplers").values():
+            for name, why in said.get("lost", {}).items():
+                if name in missing:
+                    raise StateError(f"{self._folder.shard(name)}: was evicted and cannot be fetched again: {why}")
+
+
+def does_not_fit(folder: Folder, why: str) -> str:
+    """The message for `epoch: full` where it cannot be."""
+    return f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set data.cache.epoch: grow ({folder.dir})"
+
+
+def _reasons(samplers: dict[str, dict[str, object]]) -> str:
+    """What the samplers say of themselves."""
+    if not samplers:
+        return _NOBODY
+    said = [str(s.get("state", "starting")) for s in samplers.values()]
+    said += [why for s in samplers.values() for why in s.get("failures", [])]  # type: ignore[attr-defined]  # a list, by who wrote it
+    return "; ".join(dict.fromkeys(said))
