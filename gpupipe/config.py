@@ -16,12 +16,14 @@ from pydantic import BeforeValidator, Field
 from gpupipe import pipeline as pipelines
 from gpupipe import shipped, source, yamlfile
 from gpupipe.complaints import complaints
-from gpupipe.errors import ConfigError, Problem, nearest, short, shown
+from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, short, shown
 from gpupipe.parameters import WHOLE, Probability, form
 from gpupipe.pipeline import Pipeline
 from gpupipe.source import Source
+from gpupipe.step import Spec
 from gpupipe.yamlfile import UNRESOLVED, Document
 
+_TAKEN = ("label", "id")
 _TOP_LEVEL = ("data", "pipeline", "loader")
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
@@ -81,9 +83,9 @@ class LoaderConfig(_Frozen):
     shard: auto (torch.distributed's rank and world size, else torchrun's), or {rank, world_size}: which part of every global batch this process takes.
     on_error: raise, or skip samples that cannot be read or decoded; max_bad: the share of the set that may be skipped, 0 to 1.
     quarantine: the file that lists what was skipped (JSON lines); by default one in the cache folder.
-    dtype: of the batch, where it is not to be what the pipeline makes.
-    memory_format: contiguous (B, C, H, W), or the same shape stored channels_last.
-    format: dict ({"image": ..., "label": ...}) or tuple (image, label).
+    dtype: of the batch's first field, where it is not to be what the pipeline makes.
+    memory_format: contiguous (B, C, H, W), or the same shape stored channels_last: of fields that were image files.
+    format: dict ({"image": ..., "label": ...}), or a tuple of the first field and the label.
     ids: also deliver "id", int64 (B,), the samples' rows in the index (format dict).
     hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1.
     """
@@ -229,7 +231,7 @@ def _check(document: Document, beside: Path | None, problems: list[Problem]) -> 
         shape = _Shape.model_validate(document.data)
     except pydantic.ValidationError as e:
         problems += complaints(e, _Shape, document)
-    pipeline = _pipeline(document, steps, beside, problems) if isinstance(steps, (str, list)) else None
+    pipeline = _pipeline(document, steps, beside, problems, found) if isinstance(steps, (str, list)) else None
     if problems or shape is None or found is None or pipeline is None:
         raise ConfigError(problems)
     return Config(Path(document.name).stem, str(data["source"]) if data else "", found, pipeline, shape.loader)
@@ -244,6 +246,16 @@ def _source(document: Document, data: dict[str, Any], problems: list[Problem]) -
     except pydantic.ValidationError as e:
         problems += complaints(e, model, document, ("data",), prefix="data")
         return None
+
+
+def _specs(document: Document, source: Source, problems: list[Problem]) -> Mapping[str, Spec]:
+    """The fields of a sample, checked against the masks among them."""
+    fields = source.specs()
+    taken = [n for n in fields if n in _TAKEN]
+    problems += [Problem(document.where(("data",), of_key=True), f"a field must not be called '{n}': that name is taken in a batch") for n in taken]
+    unknown = [n for n in source.masks if n not in fields]
+    problems += [Problem(document.where(("data", "masks")), f"data.masks: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown]
+    return fields
 
 
 def _source_model(document: Document, data: dict[str, Any], problems: list[Problem]) -> type[Source] | None:
@@ -267,11 +279,13 @@ def _source_model(document: Document, data: dict[str, Any], problems: list[Probl
     return None
 
 
-def _pipeline(document: Document, steps: str | list[Any], beside: Path | None, problems: list[Problem]) -> Pipeline | None:
+def _pipeline(document: Document, steps: str | list[Any], beside: Path | None, problems: list[Problem], source: Source | None) -> Pipeline | None:
+    """Where the source is wrong, its fields are not known: the pipeline is checked as one over images."""
+    fields = (pipelines.IMAGE, ()) if source is None else (_specs(document, source, problems), source.masks)
     try:
         if isinstance(steps, list):
-            return pipelines.build("inline", document, ("pipeline",))
-        return pipelines.build(Path(steps).stem, pipelines.find(steps, beside))
+            return pipelines.build("inline", document, ("pipeline",), *fields)
+        return pipelines.build(Path(steps).stem, pipelines.find(steps, beside), (), *fields)
     except ConfigError as e:
         problems += [p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems]
         return None

@@ -18,11 +18,11 @@ def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
     job = Job(nothing(), config.pipeline, config.loader, _threads(config))
     if engine == "dataloader":
         return {"cpu": torch_lowering(job)}
-    from gpupipe.engines.dali_graph import Device, build, emitted_of
+    from gpupipe.engines.dali_graph import Device, Lowering
 
-    build(job, None, True, lambda: [])
+    Lowering(job, "cpu", True).graph(None, lambda: [])
     devices: tuple[Device, ...] = ("gpu", "cpu")
-    return {d: [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in emitted_of(job, d, d == "cpu"))] for d in devices}
+    return {d: [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted())] for d in devices}
 
 
 def facts(config: Config) -> Iterator[str]:

@@ -134,7 +134,7 @@ class Loader:
 
     def _shaped(self, batch: dict[str, Tensor]) -> Any:
         if self.as_tuple:
-            return batch["image"], batch["label"]
+            return batch[self.config.pipeline.main], batch["label"]
         if not self.config.loader.ids:
             del batch["id"]
         return batch

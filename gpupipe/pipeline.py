@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from gpupipe import draws, shipped, step, yamlfile
 from gpupipe.complaints import complaints
-from gpupipe.errors import ConfigError, Problem, nearest, shown
+from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.step import FLOATS, Refused, Spec, Step
 from gpupipe.yamlfile import UNRESOLVED, Document, Loc
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One step in its place: `key` ("random_affine", and "random_affine_2" for the second) names its draws."""
+    """One step in its place, on one field: `key` ("random_affine", and "random_affine_2" for the second) names its draws, which all fields share."""
 
     name: str
     key: str
@@ -31,28 +31,47 @@ class Entry:
     given: Spec
     made: Spec
     where: str
+    field: str
 
     def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """The step's parameters for these samples: arrays whose first axis is len(ids)."""
         return self.step.sample(draws.uniform(seed, epoch, ids, draws.stream(self.key), self.step.lanes))
 
 
+IMAGE: Mapping[str, Spec] = {"image": Spec()}
+"""The fields of a sample that is an image file and no more."""
+
+
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps in order, with what flows between them."""
+    """Steps in order, with what flows between them. fields: what each field of a sample is when the first step gets it, the main field first."""
 
     name: str
     entries: tuple[Entry, ...]
+    fields: Mapping[str, Spec] = field(default_factory=lambda: IMAGE)
+
+    @property
+    def main(self) -> str:
+        """The field that steps work on where they name none."""
+        return next(iter(self.fields))
 
     @property
     def made(self) -> Spec:
-        """What comes out of the last step."""
-        return self.entries[-1].made
+        """What comes out of the last step on the main field."""
+        return self.made_of(self.main)
+
+    def made_of(self, name: str) -> Spec:
+        """What comes out of the last step on a field."""
+        return next((e.made for e in reversed(self.entries) if e.field == name), self.fields[name])
+
+    def on(self, name: str) -> list[Entry]:
+        """The steps on a field, in order."""
+        return [e for e in self.entries if e.field == name]
 
     @property
     def fingerprint(self) -> str:
         """A hash of the steps and all their parameters: the same for two files that mean the same."""
-        content = [[e.key, e.step.model_dump(mode="json")] for e in self.entries]
+        content = [[e.key, e.step.model_dump(mode="json"), *([e.field] if e.field != self.main else [])] for e in self.entries]
         return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -61,18 +80,19 @@ def find(name: str, beside: Path | None) -> Document:
     return yamlfile.read(shipped.locate("pipelines", name, beside))
 
 
-def build(name: str, document: Document, loc: Loc = ()) -> Pipeline:
-    """The pipeline in the list at `loc` of a document. Raises ConfigError with all that is wrong in it."""
+def build(name: str, document: Document, loc: Loc = (), fields: Mapping[str, Spec] = IMAGE, masks: Sequence[str] = ()) -> Pipeline:
+    """The pipeline in the list at `loc` of a document, over these fields, of which some are masks. Raises ConfigError with all that is wrong in it."""
     steps = document.at(loc)
-    if not isinstance(steps, list) or not steps:
+    needed = any(spec.encoded for spec in fields.values())
+    if not isinstance(steps, list) or (needed and not steps):
         what = "this is no list" if steps else "there is no step"
         raise ConfigError([Problem(document.where(loc), f"{what}: a pipeline is a list of steps, {_SHAPE}")])
     problems: list[Problem] = []
-    parsed = [_parse(item, document, (*loc, i), problems) for i, item in enumerate(steps)]
-    entries = _chain(parsed, problems)
+    parsed = [_parse(item, document, (*loc, i), problems, fields) for i, item in enumerate(steps)]
+    entries = _chain(parsed, fields, masks, problems)
     if problems:
         raise ConfigError(problems)
-    return Pipeline(name, tuple(entries))
+    return Pipeline(name, tuple(entries), dict(fields))
 
 
 _SHAPE = "each '- name: {parameter: value}' or '- name'"
@@ -80,18 +100,23 @@ _SHAPE = "each '- name: {parameter: value}' or '- name'"
 
 @dataclass(frozen=True)
 class _Parsed:
-    """An item of the list; `step` is None where it is wrong."""
+    """An item of the list, and the fields that it works on; `step` is None where it is wrong."""
 
     name: str
     step: Step | None
     where: str
+    on: tuple[str, ...]
 
 
-def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem]) -> _Parsed:
+def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]) -> _Parsed:
     """One item of the list as a step; where it is wrong, `problems` grows."""
     name, given = _named(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
-    wrong = _Parsed(name, None, where)
+    on = next(iter(fields))
+    if isinstance(given, dict) and "on" in given:
+        on, given = given["on"], {k: v for k, v in given.items() if k != "on"}
+    targets = _targets(on, fields, document.where((*loc, name, "on")), problems)
+    wrong = _Parsed(name, None, where, targets or tuple(fields))
     if not name:
         if item is not UNRESOLVED:
             problems.append(Problem(where, _no_step(item)))
@@ -102,7 +127,8 @@ def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem]) -> 
         problems.append(Problem(where, e.args[0]))
         return wrong
     try:
-        return _Parsed(name, model.model_validate({} if given is None else given), where)
+        checked = model.model_validate({} if given is None else given)
+        return _Parsed(name, checked, where, targets) if targets else wrong
     except pydantic.ValidationError as e:
         problems.extend(complaints(e, model, document, (*loc, name), prefix=name))
         return wrong
@@ -121,35 +147,68 @@ def _no_step(item: Any) -> str:
     return f"a step is {'empty' if item is None else shown(item)}, but should be '- name: {{parameter: value}}' or '- name'"
 
 
-def _chain(parsed: Sequence[_Parsed], problems: list[Problem]) -> list[Entry]:
+def _targets(on: Any, fields: Mapping[str, Spec], where: str, problems: list[Problem]) -> tuple[str, ...]:
+    """The fields that a step names; where one is unknown, none, and `problems` grows."""
+    if on is UNRESOLVED:
+        return ()
+    names = [on] if isinstance(on, str) else on
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        problems.append(Problem(where, f"on is {shown(on)}, but should be the name of a field, or a list of names: {', '.join(fields)}"))
+        return ()
+    unknown = [n for n in names if n not in fields]
+    problems.extend(Problem(where, f"on: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown)
+    return () if unknown else tuple(dict.fromkeys(names))
+
+
+def _chain(parsed: Sequence[_Parsed], fields: Mapping[str, Spec], masks: Sequence[str], problems: list[Problem]) -> list[Entry]:
     """The steps with what flows between them; a step that cannot follow is a problem, and the next is checked as if it were not there."""
     entries: list[Entry] = []
-    spec, seen = _start(parsed, problems), Counter[str]()
+    seen = Counter[str]()
+    specs = {name: _start(name, spec, parsed, problems) for name, spec in fields.items()}
     for p in parsed:
-        if spec is None:
-            break
-        if p.step is None:
-            spec = _after_wrong(p.name, spec)
-            continue
-        try:
-            made = p.step.spec(spec)
-        except Refused as e:
-            later = next((q.name for q in parsed if q.step and _decodes(q.step)), None) if spec.encoded else None
-            why = f"what reaches it are still encoded bytes: move it behind '{later}'" if later else e
-            problems.append(Problem(p.where, f"{p.name} cannot stand here: {why}"))
-            continue
-        seen[p.name] += 1
+        found = [_entry(p, name, given, name in masks, parsed, problems) for name in p.on if (given := specs[name]) is not None]
+        seen[p.name] += any(isinstance(f, Entry) for f in found)
         key = p.name if seen[p.name] == 1 else f"{p.name}_{seen[p.name]}"
-        entries.append(Entry(p.name, key, p.step, spec, made, p.where))
-        spec = made
+        for name, f in zip([n for n in p.on if specs[n] is not None], found, strict=True):
+            if isinstance(f, Entry):
+                entries.append(replace(f, key=key))
+                specs[name] = f.made
+            else:
+                specs[name] = f
     return entries
 
 
-def _start(parsed: Sequence[_Parsed], problems: list[Problem]) -> Spec | None:
-    """What goes into the first step. Where nothing decodes, that is one problem, and not one for every step that needs pixels."""
-    if any(p.step is None or _decodes(p.step) for p in parsed):
-        return Spec()
-    problems.append(Problem(parsed[0].where, "no step decodes the image: write '- decode' as the first step"))
+def _entry(p: _Parsed, name: str, given: Spec, mask: bool, parsed: Sequence[_Parsed], problems: list[Problem]) -> Entry | Spec | None:
+    """A step on one field; where it is wrong or cannot stand there, what the next step gets, or None: no telling."""
+    if p.step is None:
+        return _after_wrong(p.name, given)
+    step = _for_mask(p.step) if mask else p.step
+    try:
+        return Entry(p.name, p.name, step, given, step.spec(given), p.where, name)
+    except Refused as e:
+        later = next((q.name for q in parsed if q.step and name in q.on and _decodes(q.step)), None) if given.encoded else None
+        why = f"what reaches it are still encoded bytes: move it behind '{later}'" if later else e
+        of = f" on {name}" if len(p.on) > 1 else ""
+        problems.append(Problem(p.where, f"{p.name} cannot stand here{of}: {why}"))
+        return given
+
+
+_OF_MASKS = {"interpolation": "nearest", "antialias": False, "fill": (0.0,)}
+
+
+def _for_mask(step: Step) -> Step:
+    """The step as it works on a mask, whose numbers are classes: no pixel is made between two others, and what is outside the image is class 0."""
+    changed = {name: value for name, value in _OF_MASKS.items() if name in type(step).model_fields}
+    return step.model_copy(update=changed) if changed else step
+
+
+def _start(name: str, spec: Spec, parsed: Sequence[_Parsed], problems: list[Problem]) -> Spec | None:
+    """What goes into the first step on a field. Where nothing decodes, that is one problem, and not one for every step that needs pixels."""
+    if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p.step)) for p in parsed):
+        return spec
+    main = all(name in p.on for p in parsed)
+    write = "'- decode' as the first step" if main else f"'- decode: {{on: {name}}}' before the steps on it"
+    problems.append(Problem(parsed[0].where, f"no step decodes the {name}: write {write}"))
     return Spec(encoded=False)
 
 

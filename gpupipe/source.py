@@ -60,11 +60,16 @@ class Population(ABC):
 
 
 class Source(pydantic.BaseModel):
-    """The base of all sources: a frozen model of what stands under `data:` in the YAML, beside `source: NAME`."""
+    """The base of all sources: a frozen model of what stands under `data:` in the YAML, beside `source: NAME`.
+
+    masks: fields whose numbers are classes, such as segmentation masks: steps take the nearest pixel, and fill with 0.
+    """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
+
+    masks: tuple[str, ...] = ()
 
     def index(self, progress: Progress = quiet) -> Index:
         """The samples, from the cached index where it still holds, else scanned. May fetch the data first.

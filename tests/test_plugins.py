@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from plugin import install
 
 MODULE = '''
 import numpy as np
@@ -41,23 +42,11 @@ class TwoFiles(Source):
         return build(self.root, ["a.jpg", "b.jpg"], np.array([0, 1]), ["a", "b"])
 '''
 
-ENTRY_POINTS = """
-[gpupipe.steps]
-invert = other_package:Invert
-only_torch = other_package:OnlyTorch
-[gpupipe.sources]
-two_files = other_package:TwoFiles
-"""
-
 
 @pytest.fixture
 def site(tmp_path: Path, faces: Path) -> Path:
     """A folder as pip would leave it: a module with its entry points, and two images."""
-    info = tmp_path / "other_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    (tmp_path / "other_package.py").write_text(MODULE)
+    install(tmp_path, "other_package", MODULE, invert="Invert", only_torch="OnlyTorch", source_two_files="TwoFiles")
     for name, file in zip("ab", sorted(faces.glob("*/*.jpg")), strict=False):
         (tmp_path / f"{name}.jpg").write_bytes(file.read_bytes())
     return tmp_path

@@ -23,6 +23,8 @@ from gpupipe.errors import DataError
 Table = NDArray[np.int64]
 """(3, samples): row of the data set, offset and length of its image in the shard."""
 END = 2 * tarfile.BLOCKSIZE
+_BLOCKS_BESIDE = 5
+"""Of a sample, beside its image: three headers, the label, and the first of the JSON."""
 _CHUNK = 1 << 22
 _TABLE_HEADER = 128
 
@@ -61,6 +63,12 @@ def _header(name: str, size: int) -> tarfile.TarInfo:
 
 def _padded(size: int) -> int:
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def least_bytes(sizes: NDArray[np.int64]) -> int:
+    """What samples of these sizes (-1: not known) take in shards, at the least."""
+    blocks = -(-np.maximum(sizes, 0) // tarfile.BLOCKSIZE)
+    return int((blocks + _BLOCKS_BESIDE).sum()) * tarfile.BLOCKSIZE
 
 
 class Writer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpupipe.config import LoaderConfig
 from gpupipe.errors import EngineError, ShapeError
-from gpupipe.index import Index
+from gpupipe.index import Files, Index
 from gpupipe.pipeline import Pipeline
 from gpupipe.sampler import Plan
 from gpupipe.step import Step
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Batch = dict[str, "Tensor"]
+Shapes = dict[str, tuple[int, ...]]
+"""Of one sample as it is delivered, by field."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Engine(ABC):
 
     @abstractmethod
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        """For each plan, in order, the plan and its batch: "image" (B, C, H, W), "label" int64 (B,), "id" int64 (B,).
+        """For each plan, in order, the plan and its batch: the fields, such as "image" (B, C, H, W), the index's values (B, ...), "label" int64 (B,)
+        and "id" int64 (B,).
 
         Plans are taken ahead of the batches as far as `loader.prefetch` says. The plan that comes back holds the ids that were delivered:
         fewer where samples were skipped. Raises SampleError, ShapeError, TooManyBadError, EngineError.
@@ -96,13 +99,34 @@ def has_torch_lowering(step: Step) -> bool:
     return type(step).torch is not Step.torch
 
 
-def check_shapes(shapes: list[tuple[int, ...]], plan: Plan, job: Job) -> None:
-    """Raises ShapeError, naming two samples that differ, where the (height, width, channels) of a batch are not all the same."""
-    other = next((i for i, s in enumerate(shapes) if s != shapes[0]), None)
-    if other is None:
-        return
-    named = [f"{job.index.path(int(plan.ids[i]))} is {shapes[i][0]}x{shapes[i][1]}" for i in (0, other)]
-    raise ShapeError(
-        f"the images of a batch differ in size (height x width): {named[0]}, {named[1]}. Add a step that makes them equal to pipeline "
-        f"'{job.pipeline.name}': resize with size: [height, width], random_resized_crop, center_crop or random_crop"
+def read_by(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What DALI reads the fields of a job with, as Engine.lowering tells it; parts of large files are mapped."""
+    files = not job.index.columns or any(isinstance(column, Files) for column in job.index.columns.values())
+    return [("io.file.read" if files else "external_source", "cpu", ())]
+
+
+def known(index: Index, plan: Plan) -> Batch:
+    """What is known of the samples of a plan without reading them."""
+    import torch
+
+    values = {name: torch.from_numpy(array[plan.ids]) for name, array in index.values.items()}
+    return values | {"label": torch.from_numpy(index.labels[plan.ids]), "id": torch.from_numpy(plan.ids)}
+
+
+def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
+    """Raises ShapeError, naming two samples that differ, where the shapes that a field has in a batch are not all the same."""
+    for name in job.pipeline.fields:
+        other = next((i for i, s in enumerate(shapes) if s[name] != shapes[0][name]), None)
+        if other is not None:
+            raise ShapeError(_differing(name, [(int(plan.ids[i]), shapes[i][name]) for i in (0, other)], job))
+
+
+def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: Job) -> str:
+    image = job.pipeline.fields[name].encoded
+    named = [f"{job.index.span(id, name).path if image else job.index.path(id)} is {'x'.join(map(str, s[1:] if image else s))}" for id, s in samples]
+    what = "images" if name == "image" else f"fields '{name}'"
+    on = "" if name == job.pipeline.main else f", on: {name}"
+    return (
+        f"the {what} of a batch differ in {'size (height x width)' if image else 'shape'}: {named[0]}, {named[1]}. Add a step that makes them equal to "
+        f"pipeline '{job.pipeline.name}': resize with size: [height, width]{on}, random_resized_crop, center_crop or random_crop"
     )

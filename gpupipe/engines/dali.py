@@ -27,21 +27,23 @@ from itertools import chain
 from typing import Any
 from weakref import ref
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpupipe.devices import region_decode, resolve
-from gpupipe.engines.base import Batch, Engine, Job, check_shapes
-from gpupipe.engines.dali_graph import Device, build, values
-from gpupipe.engines.dali_reader import Reader
+from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known, read_by
+from gpupipe.engines.dali_array import sizes
+from gpupipe.engines.dali_graph import Device, Lowering, layout
+from gpupipe.engines.dali_reader import Read, Reader, reader
 from gpupipe.engines.heap import give_back
-from gpupipe.engines.quarantine import Quarantine, reason, suspects
+from gpupipe.engines.maps import Maps
+from gpupipe.engines.quarantine import Quarantine, blame, suspects
 from gpupipe.errors import EngineError, counted
+from gpupipe.index import Spans
 from gpupipe.sampler import Plan
 
-Outcome = torch.Tensor | RuntimeError
+Tensors = dict[str, torch.Tensor]
+Outcome = Tensors | RuntimeError
 os.register_at_fork(after_in_child=gc.freeze)
 _EPOCHS_BETWEEN_TRIMS = 8
 """Faulting the memory in again costs 2 % of an epoch of 5,000 small images, so it is not given back after each."""
@@ -59,8 +61,8 @@ class _Flying:
 class _Source:
     """What DALI calls for the inputs of the next batch; `flight` are the plans that are taken and not delivered."""
 
-    def __init__(self, values: Callable[[Plan, NDArray[np.float64]], list[NDArray[Any]]]) -> None:
-        self._values = values
+    def __init__(self, inputs: Callable[[Read], list[Any]]) -> None:
+        self._inputs = inputs
         self.reader: Reader
         self.flight: deque[_Flying] = deque()
 
@@ -71,8 +73,7 @@ class _Source:
             try:
                 if read.error is not None:
                     raise read.error
-                assert read.size is not None
-                kept = [read.data, *self._values(read.plan, read.size)]
+                kept = self._inputs(read)
             except RuntimeError as e:
                 self.flight.append(_Flying(read.plan, error=e))
                 self.reader.end()
@@ -93,14 +94,16 @@ class DaliEngine(Engine):
         self._job = job
         self._quarantine = Quarantine(job)
         device: Device = "cpu" if device_id is None else "gpu"
-        self._source = _Source(lambda plan, size: values(job, device, may_cut, plan, size))
-        self._graph = build(job, device_id, may_cut, self._source)
-        self._source.reader = Reader(job, self._graph.exif)
+        lowering = Lowering(job, device, may_cut)
+        self._maps = {name: Maps(job.index, name) for name, column in job.index.columns.items() if isinstance(column, Spans)}
+        self._source = _Source(_inputs(job, lowering, self._maps))
+        self._graph = lowering.graph(device_id, self._source)
+        self._source.reader = reader(job, self._graph.exif, self._maps)
         self._ready: deque[tuple[Plan, Outcome]] = deque()
-        self._iterator: Any = DALIGenericIterator([self._graph.pipe], ["image"], auto_reset=False, prepare_first_batch=False)
+        self._iterator: Any = DALIGenericIterator([self._graph.pipe], list(job.pipeline.fields), auto_reset=False, prepare_first_batch=False)
         self._fresh = True
         self._epochs = 0
-        self._take: Callable[[], Any] = self._tensor
+        self._take: Callable[[], Any] = self._tensors
         self._at_exit = partial(_close, ref(self), os.getpid())
         atexit.register(self._at_exit)
 
@@ -118,7 +121,7 @@ class DaliEngine(Engine):
         return str(self._quarantine.file)
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        return [("io.file.read", "cpu", ()), *((e.op, e.device, e.steps) for e in self._graph.emitted)]
+        return [*read_by(self._job), *((e.op, e.device, e.steps) for e in self._graph.emitted)]
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
@@ -129,7 +132,7 @@ class DaliEngine(Engine):
             while more and self._quarantine.refusal is None:
                 more = False
                 for plan, outcome in self._run(self._quarantine.without_bad(plans)):
-                    if not isinstance(outcome, torch.Tensor):
+                    if isinstance(outcome, RuntimeError):
                         late = [(plan, outcome), *self._flush()]
                         yield from self._repaired(late)
                         more = True
@@ -147,7 +150,8 @@ class DaliEngine(Engine):
             give_back()
 
     def let_go(self, files: set[int]) -> None:
-        self._source.reader.let_go(files)
+        for maps in self._maps.values():
+            maps.let_go(files)
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)
@@ -188,8 +192,8 @@ class DaliEngine(Engine):
             self._ready.append((flight.popleft().plan, outcome))
         return bool(self._ready)
 
-    def _tensor(self) -> torch.Tensor:
-        found: torch.Tensor = next(self._iterator)[0]["image"]
+    def _tensors(self) -> Tensors:
+        found: Tensors = next(self._iterator)[0]
         return found
 
     def _release(self) -> Any:
@@ -227,32 +231,33 @@ class DaliEngine(Engine):
                     yield 0 if isinstance(outcome, RuntimeError) else len(plan.ids)
         finally:
             self._stop()
-            self._take = self._tensor
+            self._take = self._tensors
 
     # --- delivering
 
-    def _batch(self, plan: Plan, image: torch.Tensor) -> Batch:
-        if self._job.loader.memory_format == "channels_last":
-            image = image.permute(0, 3, 1, 2)
-        if self._job.loader.dtype == "bfloat16":
-            image = image.to(torch.bfloat16)
-        labels = torch.from_numpy(self._job.index.labels[plan.ids])
-        return {"image": image, "label": labels.to(self._torch_device), "id": torch.from_numpy(plan.ids).to(self._torch_device)}
+    def _batch(self, plan: Plan, tensors: Tensors) -> Batch:
+        batch = {name: self._delivered(name, tensor) for name, tensor in tensors.items()}
+        return batch | {name: tensor.to(self._torch_device) for name, tensor in known(self._job.index, plan).items()}
+
+    def _delivered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if layout(self._job, name) == "HWC":
+            tensor = tensor.permute(0, 3, 1, 2)
+        return tensor.to(torch.bfloat16) if self._job.loader.dtype == "bfloat16" and name == self._job.pipeline.main else tensor
 
     # --- failing
 
     def _repaired(self, late: list[tuple[Plan, Outcome]]) -> Iterator[tuple[Plan, Batch]]:
         """The batches of runs of which some failed, in order, without the samples to blame."""
         for plan, outcome in late:
-            if isinstance(outcome, torch.Tensor):
+            if not isinstance(outcome, RuntimeError):
                 yield plan, self._batch(plan, outcome)
                 continue
-            for again, image in self._without_culprits(plan, outcome):
-                yield again, self._batch(again, image)
+            for again, tensors in self._without_culprits(plan, outcome):
+                yield again, self._batch(again, tensors)
 
-    def _without_culprits(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, torch.Tensor]]:
+    def _without_culprits(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, Tensors]]:
         """The batch of a plan that failed, run again without the samples that fail alone: suspects are tried first, then all."""
-        suspicious = plan.ids[suspects(self._job.index.span(int(i)) for i in plan.ids)]
+        suspicious = plan.ids[suspects(self._job.index, plan.ids)]
         if len(suspicious) and self._try_alone(plan, suspicious):
             rest = self._again(plan)
             if not isinstance(rest, RuntimeError):
@@ -268,15 +273,15 @@ class DaliEngine(Engine):
 
     def _try_alone(self, plan: Plan, ids: Any) -> bool:
         """Run samples one by one and quarantine those that fail; whether there were any. Raises ShapeError where their sizes differ."""
-        shapes: list[tuple[int, ...]] = []
+        shapes: list[Shapes] = []
         found = False
         for alone, outcome in self._each(replace(plan, ids=ids[i : i + 1]) for i in range(len(ids))):
-            if isinstance(outcome, torch.Tensor):
-                shapes.append(self._height_width(outcome))
+            if not isinstance(outcome, RuntimeError):
+                shapes.append({name: tuple(self._delivered(name, tensor).shape[1:]) for name, tensor in outcome.items()})
                 continue
             found = True
             id = int(alone.ids[0])
-            self._quarantine.add(id, reason(self._job.index.span(id), str(outcome)))
+            self._quarantine.add(id, blame(self._job.index, id, str(outcome)))
         if not found:
             check_shapes(shapes, replace(plan, ids=ids), self._job)
         return found
@@ -286,10 +291,7 @@ class DaliEngine(Engine):
         while done := list(self._run(plans)):
             yield from done
 
-    def _height_width(self, image: torch.Tensor) -> tuple[int, ...]:
-        return tuple(image.shape[1:3] if self._job.loader.memory_format == "channels_last" else image.shape[2:4])
-
-    def _again(self, plan: Plan) -> list[tuple[Plan, torch.Tensor]] | RuntimeError:
+    def _again(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
         """The good samples of a plan as one batch; nothing where none is left."""
         good = self._quarantine.good(plan.ids)
         if not len(good):
@@ -297,7 +299,19 @@ class DaliEngine(Engine):
             return []
         rest = list(self._run([replace(plan, ids=good)]))
         failed = next((o for _, o in rest if isinstance(o, RuntimeError)), None)
-        return failed or [(p, o) for p, o in rest if isinstance(o, torch.Tensor)]
+        return failed or [(p, o) for p, o in rest if not isinstance(o, RuntimeError)]
+
+
+def _inputs(job: Job, lowering: Lowering, mapped: dict[str, Maps]) -> Callable[[Read], list[Any]]:
+    """What the graph of a job is fed for a plan that was read. It raises Missing, Unfit, and holds nothing that holds it."""
+    maps = {name: mapped[name] for name, spec in job.pipeline.fields.items() if not spec.encoded}
+
+    def inputs(read: Read) -> list[Any]:
+        size = read.size | {name: sizes(job, name, read.plan.ids) for name in maps}
+        data = [maps[name].arrays(read.plan.ids) if name in maps else read.data[name] for name in job.pipeline.fields]
+        return [*data, *lowering.values(read.plan, size)]
+
+    return inputs
 
 
 def _gone(pipe: Any) -> bool:

@@ -11,101 +11,133 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.engines.base import Job
+from gpupipe.engines.dali_array import ArrayImage, array_form, some_size
 from gpupipe.engines.dali_image import Feed, FusingImage
 from gpupipe.engines.deferred import Emitted
 from gpupipe.errors import EngineError
 from gpupipe.sampler import Plan
-from gpupipe.step import NoLowering
+from gpupipe.step import NoLowering, Spec
 
 Device = Literal["cpu", "gpu"]
 Source = Callable[[], list[Any]]
 Arrays = list[NDArray[Any]]
 
+_ANY_PLAN = Plan(0, np.zeros(1, np.int64), 1, True)
 _DTYPES = {np.dtype(np.int32): types.INT32, np.dtype(np.float32): types.FLOAT}
 _SOME_SIZE = np.full((1, 2), 4096.0)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A DALI pipeline, and what its operators do. exif: whether images are turned as their EXIF tag says."""
+    """A DALI pipeline, and what its operators do. exif: of the fields that are image files, whether images are turned as their EXIF tag says."""
 
     pipe: Any
     emitted: list[Emitted]
-    exif: bool
+    exif: dict[str, bool]
 
 
-def build(job: Job, device_id: int | None, region_decode: bool, source: Source) -> Graph:
-    """The built pipeline of a job. `source` is called for each batch: the files' bytes, and then `values`. It keeps what it returns
-    until the batch is delivered: nothing is copied.
+class Lowering:
+    """How a job becomes operators on a device. region_decode: whether its decoder may be asked for a part of an image."""
 
-    Raises EngineError where DALI refuses.
-    """
-    device: Device = "cpu" if device_id is None else "gpu"
-    fed: Arrays = []
-    emitted_of(job, device, region_decode, fed)
-    try:
-        pipe = Pipeline(
-            batch_size=job.loader.batch_size,
-            num_threads=job.threads,
-            device_id=device_id,
-            prefetch_queue_depth=job.loader.prefetch,
-            exec_dynamic=True,
-        )
-        with pipe:
-            dtypes, ndims = [types.UINT8, *(_DTYPES[a.dtype] for a in fed)], [1, *(a.ndim - 1 for a in fed)]
-            data, *nodes = fn.external_source(source, num_outputs=1 + len(fed), batch=True, dtype=dtypes, ndim=ndims, no_copy=True)
-            given = iter(nodes)
-            image, output = _lower(job, device, region_decode, data, lambda _: next(given))
-            pipe.set_outputs(output)
-        pipe.enable_api_check(False)
-        pipe.build()
-    except (RuntimeError, TypeError, ValueError) as e:
-        raise EngineError(f"DALI cannot build pipeline '{job.pipeline.name}' on the {device}: {e}") from e
-    return Graph(pipe, image.emitted, image.exif)
+    def __init__(self, job: Job, device: Device, region_decode: bool) -> None:
+        self._job, self._device, self._region_decode = job, device, region_decode
+        self._options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
+
+    def graph(self, device_id: int | None, source: Source) -> Graph:
+        """The built pipeline. `source` is called for each batch: what there is of each field, and then `values`. It keeps what it returns
+        until the batch is delivered: nothing is copied. Raises EngineError where DALI refuses."""
+        fed: Arrays = []
+        self.emitted(fed)
+        loader = self._job.loader
+        try:
+            pipe = Pipeline(
+                batch_size=loader.batch_size, num_threads=self._job.threads, device_id=device_id, prefetch_queue_depth=loader.prefetch, exec_dynamic=True
+            )
+            with pipe:
+                given = iter(self._inputs(source, fed))
+                data = {name: next(given) for name in self._job.pipeline.fields}
+                images, outputs = self._lower(data, lambda _: next(given))
+                pipe.set_outputs(*outputs)
+            pipe.enable_api_check(False)
+            pipe.build()
+        except (RuntimeError, TypeError, ValueError) as e:
+            raise EngineError(f"DALI cannot build pipeline '{self._job.pipeline.name}' on the {self._device}: {e}") from e
+        return Graph(pipe, _emitted(images), {name: image.exif for name, image in images.items() if self._job.pipeline.fields[name].encoded})
+
+    def _inputs(self, source: Source, fed: Arrays) -> Any:
+        """One external source for all that is given: of each field, and of each argument that differs from sample to sample."""
+        fields = [_form(spec) for spec in self._job.pipeline.fields.values()]
+        dtypes = [*(dtype for dtype, _, _ in fields), *(_DTYPES[a.dtype] for a in fed)]
+        ndims = [*(ndim for _, ndim, _ in fields), *(a.ndim - 1 for a in fed)]
+        layouts = [*(layout for _, _, layout in fields), *([""] * len(fed))]
+        return fn.external_source(source, num_outputs=len(dtypes), batch=True, dtype=dtypes, ndim=ndims, layout=layouts, no_copy=True)
+
+    def values(self, plan: Plan, size: dict[str, NDArray[np.float64]]) -> Arrays:
+        """What the graph is fed for a plan whose samples have `size`, by field, (B, 2). Raises Unfit where a step cannot be done to one."""
+        fed: Arrays = []
+        self._lower(None, _into(fed), plan, size)
+        return fed
+
+    def emitted(self, fed: Arrays | None = None) -> list[Emitted]:
+        """The operators; needs no such device. What a batch of one would be fed is appended to `fed`."""
+        with Pipeline(batch_size=1, num_threads=1, device_id=None):
+            record = _into([] if fed is None else fed)
+
+            def feed(array: NDArray[Any]) -> Any:
+                record(array)
+                return fn.external_source(dtype=_DTYPES[array.dtype], ndim=array.ndim - 1)
+
+            forms = {name: _form(spec) for name, spec in self._job.pipeline.fields.items()}
+            data = {name: fn.external_source(dtype=dtype, ndim=ndim, layout=layout) for name, (dtype, ndim, layout) in forms.items()}
+            return _emitted(self._lower(data, feed)[0])
+
+    def _lower(
+        self, data: dict[str, Any] | None, feed: Feed, plan: Plan = _ANY_PLAN, size: dict[str, NDArray[np.float64]] | None = None
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """The steps carried out on each field: the images, and what of them is delivered."""
+        images, outputs = {}, []
+        for name, spec in self._job.pipeline.fields.items():
+            image = images[name] = self._image(None if data is None else data[name], spec, _some_size(spec) if size is None else size[name], feed)
+            for entry in self._job.pipeline.on(name):
+                image.spec, image.step = entry.given, entry.key
+                try:
+                    entry.step.dali(image, entry.parameters(self._job.loader.seed, plan.epoch, plan.ids))
+                except NoLowering as e:
+                    raise EngineError(f"{entry.where}: {e}; it cannot run on the DALI engine") from e
+            image.spec, image.step = self._job.pipeline.made_of(name), ""
+            outputs.append(image.finish(delivered(self._job, name), layout(self._job, name)))
+        return images, outputs
+
+    def _image(self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed) -> Any:
+        if not spec.encoded:
+            return ArrayImage(data, size, feed, self._device, spec)
+        return FusingImage(data, size, feed, self._device, self._region_decode, self._options)
 
 
-def values(job: Job, device: Device, region_decode: bool, plan: Plan, size: NDArray[np.float64]) -> Arrays:
-    """What the graph of a job is fed for a plan whose images have `size`, (B, 2). Raises Unfit where a step cannot be done to one."""
-    fed: Arrays = []
-    _lower(job, device, region_decode, None, _into(fed), plan, size)
-    return fed
-
-
-def emitted_of(job: Job, device: Device, region_decode: bool, fed: Arrays | None = None) -> list[Emitted]:
-    """The operators of a job on a device; needs no such device. What a batch of one would be fed is appended to `fed`."""
-    with Pipeline(batch_size=1, num_threads=1, device_id=None):
-        record = _into([] if fed is None else fed)
-
-        def feed(array: NDArray[Any]) -> Any:
-            record(array)
-            return fn.external_source(dtype=_DTYPES[array.dtype], ndim=array.ndim - 1)
-
-        return _lower(job, device, region_decode, fn.external_source(dtype=types.UINT8, ndim=1), feed)[0].emitted
+def _emitted(images: dict[str, Any]) -> list[Emitted]:
+    return [emitted for image in images.values() for emitted in image.emitted]
 
 
 def _into(fed: Arrays) -> Feed:
     return lambda array: fed.append(np.ascontiguousarray(array))
 
 
-_ANY_PLAN = Plan(0, np.zeros(1, np.int64), 1, True)
+def _form(spec: Spec) -> tuple[Any, int, str]:
+    """What DALI is told of a field that it is given: dtype, axes, layout."""
+    return (types.UINT8, 1, "") if spec.encoded else array_form(spec)
 
 
-def _lower(
-    job: Job, device: Device, region_decode: bool, data: Any, feed: Feed, plan: Plan = _ANY_PLAN, size: NDArray[np.float64] = _SOME_SIZE
-) -> tuple[FusingImage, Any]:  # fmt: skip
-    options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
-    image = FusingImage(data, size, feed, device, region_decode, options)
-    for entry in job.pipeline.entries:
-        image.spec, image.step = entry.given, entry.key
-        try:
-            entry.step.dali(image, entry.parameters(job.loader.seed, plan.epoch, plan.ids))
-        except NoLowering as e:
-            raise EngineError(f"{entry.where}: {e}; it cannot run on the DALI engine") from e
-    image.spec, image.step = job.pipeline.made, ""
-    return image, image.finish(_delivered(job), "HWC" if job.loader.memory_format == "channels_last" else "CHW")
+def _some_size(spec: Spec) -> NDArray[np.float64]:
+    return _SOME_SIZE if spec.encoded else some_size(spec)
 
 
-def _delivered(job: Job) -> str:
-    """The dtype that DALI delivers: it has no bfloat16, which is made of float32 at the very end."""
-    wanted = job.loader.dtype or job.pipeline.made.dtype
+def delivered(job: Job, name: str) -> str:
+    """The dtype in which DALI delivers a field: it has no bfloat16, which is made of float32 at the very end."""
+    made = job.pipeline.made_of(name).dtype
+    wanted = job.loader.dtype or made if name == job.pipeline.main else made
     return "float32" if wanted == "bfloat16" else wanted
+
+
+def layout(job: Job, name: str) -> Literal["HWC", "CHW"]:
+    """The layout in which DALI delivers a field that was an image file."""
+    return "HWC" if job.loader.memory_format == "channels_last" and job.pipeline.fields[name].encoded else "CHW"

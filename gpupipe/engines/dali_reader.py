@@ -9,9 +9,9 @@ one throws, the others go on in a frame that is gone. Headers are parsed here fi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,123 +19,134 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.base import Job
-from gpupipe.index import Column, Files, Spans
+from gpupipe.engines.maps import Maps
+from gpupipe.index import Files, Index
 from gpupipe.sampler import Plan
+
+Inputs = Callable[[NDArray[np.int64]], Any]
 
 
 @dataclass(frozen=True)
 class Read:
-    """A plan that was read. data: TensorListCPU of the files' bytes; size: float64 (B, 2), [height, width]; or the error instead."""
+    """A plan that was read. data: by field, TensorListCPU of the files' bytes; size: by field, float64 (B, 2), [height, width]; or the error instead."""
 
     plan: Plan
-    data: Any = None
-    size: NDArray[np.float64] | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    size: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     error: RuntimeError | None = None
 
 
-class _Paths:
-    """What DALI calls for the paths of the next plan; `flight` are the plans that are taken and not read. It does not hold the pipeline,
-    which holds it: or both would have to wait for a garbage collection."""
-
-    def __init__(self, column: Column) -> None:
-        self._column: Any = column
-        self.plans: Iterator[Plan] = iter(())
-        self.flight: deque[Plan] = deque()
-
-    def __call__(self) -> NDArray[np.uint8]:
-        """Raises StopIteration, which DALI takes for the end, where no plan is left."""
-        plan = next(self.plans)
-        self.flight.append(plan)
-        paths: NDArray[np.uint8] = self._column.encoded_paths(plan.ids)
-        return paths
-
-
-class _Mapped(_Paths):
-    """What DALI calls for the bytes of the next plan, where samples are parts of large files: slices of memory maps, which nobody copies."""
-
-    def __init__(self, column: Spans) -> None:
-        super().__init__(column)
-        self._maps: dict[int, NDArray[np.uint8]] = {}
-
-    def __call__(self) -> Any:
-        plan = next(self.plans)
-        self.flight.append(plan)
-        return [self._slice(int(i)) for i in plan.ids]
-
-    def _slice(self, i: int) -> NDArray[np.uint8]:
-        file, begin = int(self._column.file[i]), int(self._column.offset[i])
-        if file not in self._maps:
-            self._maps[file] = _map(self._column.path(file))
-        found = self._maps[file][begin : begin + int(self._column.length[i])]
-        return found if len(found) == self._column.length[i] else _NOTHING
-
-
-    def forget(self, files: set[int]) -> None:
-        for file in files & self._maps.keys():
-            del self._maps[file]
-
-
-_NOTHING = np.zeros(1, np.uint8)
-"""Stands for what is not there: no header, so that the sample fails, and is named."""
-
-
-def _map(path: str) -> NDArray[np.uint8]:
-    """A file, memory-mapped; nothing where it cannot be, so that its samples fail and are named."""
-    try:
-        return np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError):
-        return _NOTHING[:0]
-
-
-class Reader:
+class Reader(Protocol):
     """An iterator of Read, in the order of the plans; iteration ends where the plans do."""
-
-    def __init__(self, job: Job, exif: bool) -> None:
-        """exif: whether sizes are those of images that were turned as their EXIF tag says."""
-        column = job.index.columns[job.index.main]
-        self._paths = _Mapped(column) if isinstance(column, Spans) else _Paths(column)
-        self._fresh = True
-        self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
-        with self._pipe:
-            if isinstance(column, Files):
-                data = ops.read(fn.external_source(self._paths, batch=True, dtype=types.UINT8, ndim=1))
-            else:
-                data = fn.external_source(self._paths, batch=True, dtype=types.UINT8, ndim=1, no_copy=True)
-            self._pipe.set_outputs(data, ops.encoded_shape(data, exif))
-        self._pipe.build()
 
     def start(self, plans: Iterable[Plan]) -> None:
         """Begin anew, behind the end of an iteration, and read the first."""
-        self._paths.plans = iter(plans)
+
+    def end(self) -> None:
+        """Take no more plans; the one that was taken still comes."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether a garbage collection took its pipeline down."""
+
+    def __iter__(self) -> Iterator[Read]: ...
+
+    def __next__(self) -> Read:
+        """One that was read; the next is then being read."""
+
+
+def reader(job: Job, exif: dict[str, bool], maps: dict[str, Maps]) -> Reader:
+    """The reader of the fields of a job that are image files. exif: by field, whether sizes are those of images that were turned as their EXIF tag says.
+    maps: of the fields that are parts of files."""
+    return FileReader(job, exif, maps) if exif else NoReader()
+
+
+class NoReader:
+    """The Reader where there is nothing to read ahead: all fields are mapped."""
+
+    gone = False
+
+    def __init__(self) -> None:
+        self._plans: Iterator[Plan] = iter(())
+
+    def start(self, plans: Iterable[Plan]) -> None:
+        self._plans = iter(plans)
+
+    def end(self) -> None:
+        self._plans = iter(())
+
+    def __iter__(self) -> NoReader:
+        return self
+
+    def __next__(self) -> Read:
+        return Read(next(self._plans))
+
+
+class _Source:
+    """What DALI calls for what it is to read of the next plan; `flight` are the plans that are taken and not read, with what DALI was given without
+    a copy. It does not hold the pipeline, which holds it: or both would have to wait for a garbage collection."""
+
+    def __init__(self, inputs: list[Inputs]) -> None:
+        self._inputs = inputs
+        self.plans: Iterator[Plan] = iter(())
+        self.flight: deque[tuple[Plan, list[Any]]] = deque()
+
+    def __call__(self) -> list[Any]:
+        """Raises StopIteration, which DALI takes for the end, where no plan is left."""
+        plan = next(self.plans)
+        kept = [inputs(plan.ids) for inputs in self._inputs]
+        self.flight.append((plan, kept))
+        return kept
+
+
+def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
+    """What DALI is given for a field: paths, which it reads, or the bytes, memory-mapped."""
+    column = index.columns[name]
+    return column.encoded_paths if isinstance(column, Files) else maps[name].encoded
+
+
+class FileReader:
+    """The Reader of image files."""
+
+    def __init__(self, job: Job, exif: dict[str, bool], maps: dict[str, Maps]) -> None:
+        self._names = list(exif)
+        self._source = _Source([_inputs(job.index, name, maps) for name in exif])
+        self._fresh = True
+        self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
+        with self._pipe:
+            given = fn.external_source(self._source, num_outputs=len(exif), batch=True, dtype=types.UINT8, ndim=1, no_copy=True)
+            outputs = []
+            for node, (name, turned) in zip(given, exif.items(), strict=True):
+                data = ops.read(node) if isinstance(job.index.columns[name], Files) else node
+                outputs += [data, ops.encoded_shape(data, turned)]
+            self._pipe.set_outputs(*outputs)
+        self._pipe.build()
+
+    def start(self, plans: Iterable[Plan]) -> None:
+        self._source.plans = iter(plans)
         if not self._fresh:
             self._pipe.reset()
         self._fresh = False
         self._pipe.schedule_run()
 
-    def let_go(self, files: set[int]) -> None:
-        """Forget the memory maps of these files; each goes when the last batch that was made of it does."""
-        if isinstance(self._paths, _Mapped):
-            self._paths.forget(files)
-
     def end(self) -> None:
-        """Take no more plans; the one that was taken still comes."""
-        self._paths.plans = iter(())
+        self._source.plans = iter(())
 
     @property
     def gone(self) -> bool:
-        """Whether a garbage collection took its pipeline down."""
         return getattr(self._pipe, "_pipe", self._pipe) is None
 
-    def __iter__(self) -> Reader:
+    def __iter__(self) -> FileReader:
         return self
 
     def __next__(self) -> Read:
-        """One that was read; the next is then being read."""
-        data = size = error = None
+        data: list[Any] = []
+        error = None
         try:
-            data, shape = self._pipe.outputs()
-            size = shape.as_array()[:, :2].astype(np.float64)
+            data = list(self._pipe.outputs())
         except RuntimeError as e:
             error = e
         self._pipe.schedule_run()
-        return Read(self._paths.flight.popleft(), data, size, error)
+        size = [shape.as_array()[:, :2].astype(np.float64) for shape in data[1::2]]
+        plan, _ = self._source.flight.popleft()
+        return Read(plan, dict(zip(self._names, data[::2], strict=False)), dict(zip(self._names, size, strict=False)), error)

@@ -18,16 +18,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from gpupipe.devices import cores, resolve
-from gpupipe.engines.base import Batch, Engine, Job, check_shapes, torch_lowering
-from gpupipe.engines.quarantine import Quarantine, reason
-from gpupipe.engines.torch_samples import Made, Samples, Work
+from gpupipe.engines.base import Batch, Engine, Job, check_shapes, known, torch_lowering
+from gpupipe.engines.quarantine import Quarantine, blame
+from gpupipe.engines.torch_samples import Made, Place, Recipe, Samples, Work
 from gpupipe.errors import EngineError, counted
+from gpupipe.index import Column
 from gpupipe.sampler import Plan
-from gpupipe.step import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,8 +50,14 @@ class _Works:
     def __iter__(self) -> Iterator[Work]:
         for plan in self._plans:
             self.flight.append(plan)
-            parameters = [entry.parameters(self._job.loader.seed, plan.epoch, plan.ids) for entry in self._job.pipeline.entries]
-            yield Work([self._job.index.span(int(i)) for i in plan.ids], parameters)
+            seed, on = self._job.loader.seed, self._job.pipeline.on
+            parameters = [[entry.parameters(seed, plan.epoch, plan.ids) for entry in on(name)] for name in self._job.pipeline.fields]
+            yield Work([_places(self._job.index.columns[name], plan.ids) for name in self._job.pipeline.fields], parameters)
+
+
+def _places(column: Column, ids: NDArray[np.int64]) -> list[Place]:
+    array = column.array
+    return [Place(column.span(i), None if array is None else array.shape_of(i)) for i in ids.tolist()]
 
 
 class DataLoaderEngine(Engine):
@@ -94,8 +102,8 @@ class DataLoaderEngine(Engine):
                 plan = self._works.flight.popleft()
                 if made.failed:
                     plan = self._without_failed(plan, made)
-                if made.image is not None:
-                    yield plan, self._batch(plan, made.image)
+                if made.fields is not None:
+                    yield plan, self._batch(plan, made.fields)
                 elif len(plan.ids):
                     check_shapes(made.shapes, plan, self._job)
         finally:
@@ -104,15 +112,16 @@ class DataLoaderEngine(Engine):
             raise self._quarantine.refusal
 
     def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._done(plans, [])
+        yield from self._done(plans, False)
 
     def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._done(plans, [entry.step for entry in self._job.pipeline.entries])
+        yield from self._done(plans, True)
 
-    def _done(self, plans: Iterator[Plan], steps: list[Step]) -> Generator[int, None, None]:
+    def _done(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
         self._works.start(plans)
+        samples = Samples(_recipes(self._job, steps), self._job.loader.decoder, deliver=False)
         with _without_torchs_warning():
-            self._made = iter(_data_loader(self._job, self._works, self._workers, False, Samples(steps, **_forms(self._job), deliver=False)))
+            self._made = iter(_data_loader(self._job, self._works, self._workers, False, samples))
         try:
             while (made := self._next()) is not None:
                 yield len(self._works.flight.popleft().ids) - len(made.failed)
@@ -137,16 +146,15 @@ class DataLoaderEngine(Engine):
         """The plan with the ids that were delivered; the others are quarantined."""
         for place, said in made.failed:
             id = int(plan.ids[place])
-            self._quarantine.add(id, reason(self._job.index.span(id), said))
+            self._quarantine.add(id, blame(self._job.index, id, said))
         failed = {place for place, _ in made.failed}
         left = plan.ids[[n not in failed for n in range(len(plan.ids))]]
         if not len(left):
             self._quarantine.refuse_to_lose_a_step()
         return replace(plan, ids=left)
 
-    def _batch(self, plan: Plan, image: Tensor) -> Batch:
-        labels, ids = torch.from_numpy(self._job.index.labels[plan.ids]), torch.from_numpy(plan.ids)
-        return {n: t.to(self._torch_device, non_blocking=True) for n, t in (("image", image), ("label", labels), ("id", ids))}
+    def _batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
+        return {n: t.to(self._torch_device, non_blocking=True) for n, t in (fields | known(self._job.index, plan)).items()}
 
 
 def _workers(job: Job) -> int:
@@ -165,7 +173,7 @@ def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool, samples: S
         kept["multiprocessing_context"] = options.multiprocessing_context
     with _without_torchs_warning():
         return DataLoader(
-            samples or Samples([entry.step for entry in job.pipeline.entries], **_forms(job)),
+            samples or Samples(_recipes(job), options.decoder),
             batch_size=None,
             sampler=works,
             num_workers=workers,
@@ -175,8 +183,15 @@ def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool, samples: S
         )
 
 
-def _forms(job: Job) -> dict[str, Any]:
-    return {"decoder": job.loader.decoder, "dtype": job.loader.dtype, "memory_format": job.loader.memory_format}
+def _recipes(job: Job, steps: bool = True) -> list[Recipe]:
+    """What is done to each field; without `steps` it is only read."""
+    last = job.loader.memory_format == "channels_last"
+    recipes = []
+    for name, spec in job.pipeline.fields.items():
+        done = [entry.step for entry in job.pipeline.on(name)] if steps else []
+        dtype = job.loader.dtype if name == job.pipeline.main else None
+        recipes.append(Recipe(name, done, None if spec.encoded else spec.dtype, dtype, last and spec.encoded))
+    return recipes
 
 
 @contextmanager

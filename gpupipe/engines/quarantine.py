@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.cachedir import cache_dir
 from gpupipe.engines.base import Job
 from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
+from gpupipe.index import Column, Index
 from gpupipe.sampler import Plan
 from gpupipe.span import Span
 
@@ -106,9 +107,22 @@ class Quarantine:
             ) from e
 
 
-def suspects(spans: Iterable[Span]) -> list[bool]:
-    """Which files look broken from outside: missing, empty, of no known format, or a JPEG without its end. Not yet a verdict."""
-    return [bool(suspicion(s)) for s in spans]
+def suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
+    """Which samples look broken from outside: a file missing, empty, of no known format, or a JPEG without its end. Not yet a verdict."""
+    return [any(suspicion(column.span(int(i))) for column in _encoded(index)) for i in ids]
+
+
+def _encoded(index: Index) -> list[Column]:
+    return [column for column in index.columns.values() if column.array is None]
+
+
+def blame(index: Index, id: int, message: str) -> str:
+    """Why a sample failed, in a line: of the field that looks wrong where there are several, else of the first."""
+    spans = {name: column.span(id) for name, column in index.columns.items() if column.array is None}
+    wrong = next((name for name, span in spans.items() if suspicion(span)), next(iter(spans), ""))
+    if not wrong:
+        return _said(message)
+    return (f"its {wrong}, {spans[wrong].path}: " if wrong != index.main else "") + reason(spans[wrong], message)
 
 
 def suspicion(span: Span) -> str:
@@ -138,10 +152,15 @@ def _cut_off(magic: bytes, head: bytes, tail: bytes, size: int) -> bool:
 
 def reason(span: Span, message: str) -> str:
     """Why a sample failed, in a line: what its file shows, or the first telling line of the engine's message."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    telling = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
-    said = next((line for line in telling if not line.startswith(("Critical error", "Error in", "C++ context", "Current pipeline"))), "no reason given")
-    said, seen = said.removeprefix("Error: "), suspicion(span)
+    said, seen = _said(message), suspicion(span)
     if not said.startswith(_SAYS_NOTHING):
         return f"cannot be decoded or transformed: {said}" + (f" ({seen})" if seen else "")
     return seen or f"cannot be decoded: its data are damaged, or of a kind that DALI does not know ({said.rstrip(' :')})"
+
+
+def _said(message: str) -> str:
+    """The first telling line of an engine's message."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    telling = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    said = next((line for line in telling if not line.startswith(("Critical error", "Error in", "C++ context", "Current pipeline"))), "no reason given")
+    return said.removeprefix("Error: ")

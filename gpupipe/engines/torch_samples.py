@@ -22,59 +22,90 @@ Decoder = Literal["torchvision", "pil"]
 
 
 @dataclass(frozen=True)
-class Work:
-    """A batch to be made. parameters: for each step its parameters, arrays (B, ...) by name."""
+class Place:
+    """Where one field of a sample is; shape: of an array, None of an image file."""
 
-    spans: list[Span]
-    parameters: list[dict[str, NDArray[Any]]]
+    span: Span
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch to be made. places: of each field of each sample, in the order of the recipes. parameters: by recipe and step, arrays (B, ...) by name."""
+
+    places: list[list[Place]]
+    parameters: list[list[dict[str, NDArray[Any]]]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is done to a field. stored: the dtype of its arrays, None of image files; dtype: what it is delivered as, where that is not what the steps make."""
+
+    name: str
+    steps: list[Step]
+    stored: str | None = None
+    dtype: str | None = None
+    channels_last: bool = False
 
 
 @dataclass
 class Made:
-    """What became of it. image: (B, C, H, W) of the samples that are not in `failed`; None where there is none, or where they
-    differ in size. failed: (place in the batch, what went wrong). shapes: (height, width) of those that did not fail."""
+    """What became of it. fields: (B, ...) of the samples that are not in `failed`; None where there is none, or where they differ in shape.
+    failed: (place in the batch, what went wrong). shapes: of those that did not fail, as they are delivered, by field."""
 
-    image: Tensor | None = None
+    fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
 
     def pin_memory(self) -> Made:
         """What DataLoader's pinning thread calls."""
-        return self if self.image is None else Made(self.image.pin_memory(), self.failed, self.shapes)
+        return self if self.fields is None else Made({name: t.pin_memory() for name, t in self.fields.items()}, self.failed, self.shapes)
 
 
 class Samples(Dataset[Made]):
     """A map-style data set whose indices are batches of work. deliver: whether what is made is also returned."""
 
-    def __init__(self, steps: Sequence[Step], decoder: Decoder, dtype: str | None, memory_format: str, deliver: bool = True) -> None:
-        self._deliver = deliver
-        self._steps, self._decoder, self._channels_last = list(steps), decoder, memory_format == "channels_last"
-        self._dtype = getattr(torch, dtype) if dtype else None
+    def __init__(self, recipes: Sequence[Recipe], decoder: Decoder, deliver: bool = True) -> None:
+        self._recipes, self._decoder, self._deliver = list(recipes), decoder, deliver
 
     def __getitem__(self, work: Work) -> Made:
-        made, images = Made(), []
-        for place, span in enumerate(work.spans):
+        made, samples = Made(), []
+        for place in range(len(work.places[0])):
             try:
-                images.append(self._image(span, [{n: v[place] for n, v in p.items()} for p in work.parameters]))
+                samples.append(self._sample(work, place))
             except (OSError, RuntimeError, ValueError) as e:
                 made.failed.append((place, _said(e)))
         if not self._deliver:
             return made
-        made.shapes = [tuple(i.shape[:2] if self._channels_last else i.shape[1:]) for i in images]
-        if len(set(made.shapes)) == 1:
-            batch = default_collate(images)
-            made.image = batch.permute(0, 3, 1, 2) if self._channels_last else batch
+        made.shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
+        if samples and all(s == made.shapes[0] for s in made.shapes):
+            made.fields = {r.name: self._stacked([s[r.name] for s in samples], r) for r in self._recipes}
         return made
 
-    def _image(self, span: Span, parameters: list[dict[str, Any]]) -> Tensor:
-        if not self._steps:
-            return _bytes(span)
-        first, *rest = self._steps
-        image = _with_pil(span, first) if self._decoder == "pil" else first.torch(_bytes(span), parameters[0])
-        for step, p in zip(rest, parameters[1:], strict=True):
+    def _stacked(self, tensors: list[Tensor], recipe: Recipe) -> Tensor:
+        if not recipe.channels_last:
+            return default_collate(tensors)  # type: ignore[no-any-return]  # of tensors it makes a tensor
+        batch: Tensor = default_collate([t.permute(1, 2, 0).contiguous() for t in tensors])
+        return batch.permute(0, 3, 1, 2)
+
+    def _sample(self, work: Work, place: int) -> dict[str, Tensor]:
+        found = {}
+        for recipe, places, parameters in zip(self._recipes, work.places, work.parameters, strict=True):
+            found[recipe.name] = self._field(recipe, places[place], [{n: v[place] for n, v in p.items()} for p in parameters])
+        return found
+
+    def _field(self, recipe: Recipe, place: Place, parameters: list[dict[str, Any]]) -> Tensor:
+        steps = list(zip(recipe.steps, parameters, strict=False))
+        if recipe.stored is not None:
+            image = torch.from_numpy(place.span.read().view(recipe.stored).reshape(place.shape))
+        elif not steps:
+            return _bytes(place.span)
+        else:
+            first, p = steps.pop(0)
+            image = _with_pil(place.span, first) if self._decoder == "pil" else first.torch(_bytes(place.span), p)
+        for step, p in steps:
             image = step.torch(image, p)
-        image = image if self._dtype is None else image.to(self._dtype)
-        image = image.permute(1, 2, 0) if self._channels_last else image
+        image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
         return image.contiguous()
 
 

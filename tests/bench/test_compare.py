@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from plugin import install
 
 from gpupipe import config as configs
 from gpupipe.bench import compare, statistics, tables
@@ -128,12 +129,7 @@ class Brighten(Step):
 
 
 def test_a_broken_step_fails_by_its_name(config: Path) -> None:
-    folder = config.parent
-    info = folder / "broken-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gpupipe.steps]\nbrighten = broken:Brighten\n")
-    (folder / "broken.py").write_text(PLUGIN)
+    folder = install(config.parent, "broken", PLUGIN, brighten="Brighten")
     done = cli(
         folder,
         "parity",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from plugin import install
 
 import gpupipe
 from gpupipe import config as configs
@@ -125,12 +126,7 @@ class Reveal(Step):
 
 
 def test_draws_are_the_same_to_the_last_one(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "reveal-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reveal\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gpupipe.steps]\nreveal = reveal:Reveal\n")
-    (tmp_path / "reveal.py").write_text(REVEAL)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(install(tmp_path, "reveal", REVEAL, reveal="Reveal"))
     config = {"data": {"source": "folder", "root": faces}, "pipeline": ["decode", "reveal"]}
     drawn = []
     for engine, more in (("dali", {}), ("dataloader", {"workers": 1}), ("dataloader", {"workers": 0, "batch_size": 7})):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from plugin import install
 
 from gpupipe import config as configs
 from gpupipe.bench.compare import Result, Side
@@ -39,12 +40,7 @@ class Slow(Step):
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
     """A folder with a plugin that has the step `slow`."""
-    info = tmp_path / "slow-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gpupipe.steps]\nslow = slow:Slow\n")
-    (tmp_path / "slow.py").write_text(SLOW)
-    return tmp_path
+    return install(tmp_path, "slow", SLOW, slow="Slow")
 
 
 def here(side: Side, contest: Contest) -> Outcome:

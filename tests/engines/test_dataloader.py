@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from plugin import install
 
 import gpupipe
 from gpupipe import config as configs
@@ -217,12 +218,7 @@ class Posterize(Step):
 
 
 def test_a_step_that_only_dali_has_is_named(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "posterize-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: posterize\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gpupipe.steps]\nposterize = posterize:Posterize\n")
-    (tmp_path / "posterize.py").write_text(DALI_ALONE)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(install(tmp_path, "posterize", DALI_ALONE, posterize="Posterize"))
     with pytest.raises(gpupipe.EngineError, match=r"Posterize has no torch lowering; it cannot run on the DataLoader engine.*engine: dali"):
         load(faces, ["decode", "posterize"])
     checked = configs.read({"data": {"source": "folder", "root": faces}, "pipeline": ["decode", "posterize", "random_horizontal_flip"]})

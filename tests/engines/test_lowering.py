@@ -10,7 +10,7 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe import config
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali_graph import emitted_of, values
+from gpupipe.engines.dali_graph import Lowering
 from gpupipe.engines.dali_image import FusingImage
 from gpupipe.index import nothing
 from gpupipe.sampler import Plan
@@ -30,7 +30,7 @@ def as_input(array: Any) -> Any:
 
 
 def plan(pipeline: Any, device: Any, region_decode: bool) -> list[tuple[str, str, str]]:
-    return [(e.op, e.device, "+".join(e.steps)) for e in emitted_of(job(pipeline), device, region_decode)]
+    return [(e.op, e.device, "+".join(e.steps)) for e in Lowering(job(pipeline), device, region_decode).emitted()]
 
 
 SHIPPED = {
@@ -94,7 +94,7 @@ def test_a_crop_before_the_end_is_cut_by_the_last_operator() -> None:
 def fed(pipeline: Any, device: Any = "cpu") -> list[tuple[str, tuple[int, ...]]]:
     """What the graph is fed for a sample: the dtype and shape of each."""
     arrays: list[Any] = []
-    emitted_of(job(pipeline), device, True, arrays)
+    Lowering(job(pipeline), device, True).emitted(arrays)
     return [(a.dtype.name, a.shape[1:]) for a in arrays]
 
 
@@ -113,7 +113,7 @@ def test_values_are_those_that_the_graph_was_built_for() -> None:
     step = {"random_crop": {"size": 100, "pad_if_needed": True, "padding_mode": "edge"}}
     for pipeline in [*{name for name, _, _ in SHIPPED}, ["decode", {"random_rotation": {"degrees": 30, "expand": True}}, step]]:
         wanted = job(pipeline)
-        found = values(wanted, "cpu", True, plan, size)
+        found = Lowering(wanted, "cpu", True).values(plan, {"image": size})
         assert [(a.dtype.name, a.shape[1:]) for a in found] == fed(pipeline)
         assert all(len(a) == 5 and a.flags.c_contiguous for a in found)
 

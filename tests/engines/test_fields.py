@@ -1,0 +1,206 @@
+"""Several fields a sample: an image, a mask that moves with it, an array, and numbers from the index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from plugin import install
+
+import gpupipe
+
+SOURCE = '''
+import numpy as np
+from pathlib import Path
+from gpupipe.index import Array, Files, Spans, Texts, build
+from gpupipe.source import Source
+from gpupipe.step import Spec
+
+
+class Fields(Source):
+    """Of a folder: N.png, N.mask.png, all arrays in one file, and weights."""
+
+    root: Path
+    shapes: tuple[tuple[int, ...], ...] | None = None
+
+    def specs(self):
+        return {"image": Spec(), "mask": Spec(), "depth": Spec(encoded=False, height=4, width=5, channels=2, dtype="float32")}
+
+    def index(self, progress=None):
+        n = len(list(self.root.glob("*.mask.png")))
+        rows = np.arange(n, dtype=np.int64)
+        bytes = 2 * 4 * 5 * 4
+        images, masks = (Texts.of(f"{i}{end}" for i in range(n)) for end in (".png", ".mask.png"))
+        depth = Spans(str(self.root), Texts.of(["depth.bin"]), np.zeros(n, np.int32), rows * bytes + 3, rows * 0 + bytes, Array("float32", (2, 4, 5)))
+        columns = {"image": Files(str(self.root), images), "mask": Files(str(self.root), masks), "depth": depth}
+        values = {"weight": rows / 4, "box": rows[:, None] + np.arange(4)}
+        return build(str(self.root), [f"{i}.png" for i in range(n)], rows % 2, ["even", "odd"], columns=columns, values=values)
+'''
+
+COUNT, SIDE = 12, 40
+STEPS: list[Any] = [
+    {"decode": {"on": "image"}},
+    {"decode": {"mode": "gray", "on": "mask"}},
+    {"random_affine": {"degrees": 30, "scale": [0.7, 1.3], "fill": 9, "on": ["image", "mask"]}},
+    {"random_horizontal_flip": {"on": ["image", "mask"]}},
+]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Masks with the classes 0, 100 and 200; images that show in gray what the masks say; depth that counts; in a file with three bytes before it."""
+    monkeypatch.syspath_prepend(install(tmp_path, "fields", SOURCE, source_fields="Fields"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for n in range(COUNT):
+        mask = np.full((SIDE, SIDE), 100, np.uint8)
+        mask[: 10 + n, 20:] = 200
+        Image.fromarray(mask).save(folder / f"{n}.mask.png")
+        Image.fromarray(np.dstack([mask] * 3)).save(folder / f"{n}.png")
+    depth = np.arange(COUNT * 40, dtype=np.float32).tobytes()
+    (folder / "depth.bin").write_bytes(b"xyz" + depth)
+    return {"source": "fields", "root": folder, "masks": ["mask"]}
+
+
+ENGINES = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
+
+
+def loaded(data: dict[str, Any], steps: list[Any] = STEPS, **options: Any) -> gpupipe.Loader:
+    return gpupipe.load({"data": data, "pipeline": steps}, **({"device": "cpu", "batch_size": 5, "ids": True} | options))
+
+
+def samples(loader: gpupipe.Loader) -> dict[int, dict[str, Any]]:
+    with loader:
+        return {int(id): {name: t[i] for name, t in batch.items()} for batch in loader for i, id in enumerate(batch["id"])}
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+def test_all_fields_are_delivered_and_belong_together(data: dict[str, Any], options: dict[str, Any]) -> None:
+    found = samples(loaded(data, **options))
+    assert sorted(found) == list(range(COUNT))
+    for id, sample in found.items():
+        assert list(sample) == ["image", "mask", "depth", "weight", "box", "label", "id"]
+        assert (sample["image"].shape, sample["mask"].shape) == ((3, SIDE, SIDE), (1, SIDE, SIDE))
+        assert sample["depth"].dtype == torch.float32
+        assert sample["depth"].flatten().tolist() == list(range(40 * id, 40 * id + 40))
+        assert (float(sample["weight"]), sample["box"].tolist(), int(sample["label"])) == (id / 4, [id, id + 1, id + 2, id + 3], id % 2)
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+def test_a_mask_moves_with_its_image_and_has_no_class_between_two(data: dict[str, Any], options: dict[str, Any]) -> None:
+    moved, outside = 0, []
+    for sample in samples(loaded(data, **options)).values():
+        image, mask = sample["image"][0].float(), sample["mask"][0]
+        assert set(mask.unique().tolist()) <= {0, 100, 200}, "nearest pixel, and class 0 outside"
+        inside = mask > 0
+        assert ((image - mask)[inside].abs() > 60).float().mean() < 0.08, "they differ along edges alone"
+        moved += int((~inside).sum())
+        outside += image[~inside].tolist()
+    assert np.median(outside) == 9, "the image has its own fill"
+    assert moved > 500
+
+
+def test_both_engines_agree_on_every_field(data: dict[str, Any]) -> None:
+    one, other = (samples(loaded(data, **options)) for options in ENGINES)
+    for id, sample in one.items():
+        assert torch.equal(sample["depth"], other[id]["depth"])
+        assert (sample["mask"] != other[id]["mask"]).float().mean() < 0.01, "but for ties of the nearest pixel"
+        assert (sample["image"].float() - other[id]["image"].float()).abs().mean() < 0.5
+
+
+def test_the_draws_are_those_of_a_pipeline_of_the_image_alone(data: dict[str, Any]) -> None:
+    alone = {"source": "file_list", "file": Path(data["root"]) / "list.txt"}
+    (Path(data["root"]) / "list.txt").write_text("".join(f"{n}.png\n" for n in range(COUNT)))
+    steps = ["decode", {"random_affine": {"degrees": 30, "scale": [0.7, 1.3], "fill": 9}}, "random_horizontal_flip"]
+    one, other = samples(loaded(data)), samples(loaded(alone, steps))
+    assert all(torch.equal(one[id]["image"], other[id]["image"]) for id in range(COUNT))
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+def test_a_dtype_and_a_memory_format_are_of_the_image(data: dict[str, Any], options: dict[str, Any]) -> None:
+    with loaded(data, dtype="float16", memory_format="channels_last", **options) as loader:
+        batch = next(iter(loader))
+    assert {name: batch[name].dtype for name in ("image", "mask", "depth")} == {"image": torch.float16, "mask": torch.uint8, "depth": torch.float32}
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+    assert batch["depth"].is_contiguous()
+    with loaded(data, format="tuple", ids=False, **options) as loader:
+        image, label = next(iter(loader))
+        assert (image.shape, label.shape) == ((5, 3, SIDE, SIDE), (5,))
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+@pytest.mark.parametrize("field", ["mask", "depth"])
+def test_a_sample_whose_second_field_is_broken_is_skipped_and_named(data: dict[str, Any], options: dict[str, Any], field: str, tmp_path: Path) -> None:
+    root = Path(data["root"])
+    if field == "mask":
+        (root / "11.mask.png").write_bytes(b"no image")
+        told = f"its mask, {root / '11.mask.png'}: "
+    else:
+        whole = (root / "depth.bin").read_bytes()
+        (root / "depth.bin").write_bytes(whole[:-5])
+        told = f"{root / 'depth.bin'} ends 5 bytes before the sample does: it changed since it was indexed"
+    list_of_bad = tmp_path / "bad.jsonl"
+    found = samples(loaded(data, on_error="skip", max_bad=0.1, quarantine=list_of_bad, **options))
+    assert sorted(found) == list(range(COUNT - 1))
+    assert found[10]["depth"].flatten().tolist() == list(range(400, 440))
+    (record,) = [json.loads(line) for line in list_of_bad.read_text().splitlines()]
+    assert record["path"] == str(root / "11.png")
+    assert told in record["reason"]
+    assert field == "depth" or "not an image in a known format (it begins with b'no image')" in record["reason"]
+    with loaded(data, **options) as loader, pytest.raises(gpupipe.SampleError, match=r"11\.png"):
+        list(loader)
+
+
+def test_images_that_differ_in_size_are_told_from_masks_that_do(data: dict[str, Any]) -> None:
+    Image.new("L", (30, 20)).save(Path(data["root"]) / "3.mask.png")
+    for options in ENGINES:
+        with loaded(data, STEPS[:2], shuffle=False, **options) as loader, pytest.raises(gpupipe.ShapeError) as e:
+            list(loader)
+        assert "the fields 'mask' of a batch differ in size (height x width)" in str(e.value)
+        assert f"{Path(data['root']) / '3.mask.png'} is 20x30" in str(e.value)
+        assert "on: mask" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([{"decode": {"on": "imgae"}}], "on: there is no field 'imgae'; did you mean 'image'?"),
+        ([{"decode": {"on": []}}], "on is [], but should be the name of a field, or a list of names: image, mask, depth"),
+        ([{"decode": {"on": 3}}], "on is 3, but should be the name of a field, or a list of names: image, mask, depth"),
+        (["decode"], "no step decodes the mask: write '- decode: {on: mask}' before the steps on it"),
+        ([{"decode": {"on": ["image", "mask", "depth"]}}], "decode cannot stand here on depth: the image is decoded already: remove this step"),
+        ([{"resize": {"size": 8, "on": "mask"}}, {"decode": {"on": ["image", "mask"]}}], "move it behind 'decode'"),
+    ],
+)
+def test_a_wrong_field_is_a_mistake_with_its_place(data: dict[str, Any], steps: list[Any], said: str) -> None:
+    with pytest.raises(gpupipe.ConfigError) as e:
+        loaded(data, steps)
+    assert said in str(e.value)
+    assert len(e.value.problems) == 1 or steps == ["decode"]
+
+
+def test_masks_that_are_no_fields_are_a_mistake(data: dict[str, Any]) -> None:
+    with pytest.raises(gpupipe.ConfigError, match=r"data\.masks: there is no field 'masc'; did you mean 'mask'\?"):
+        loaded(data | {"masks": ["masc"]})
+
+
+def test_another_field_for_a_step_is_another_pipeline(data: dict[str, Any]) -> None:
+    with loaded(data) as one, loaded(data, [*STEPS[:3], {"random_horizontal_flip": {"on": "image"}}]) as other:
+        assert one.config.pipeline.fingerprint != other.config.pipeline.fingerprint
+
+
+def test_a_state_goes_on_with_all_fields(data: dict[str, Any]) -> None:
+    with loaded(data) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        expected = list(batches)
+    with loaded(data) as loader:
+        loader.load_state_dict(state)
+        found = list(loader)
+    assert [{n: t.tolist() for n, t in b.items()} for b in found] == [{n: t.tolist() for n, t in b.items()} for b in expected]
