@@ -98,7 +98,7 @@ class Loader:
                 self._held = plan, batch
                 break
             if self._population is not None and self._last is None:
-                self._population.release(epoch)
+                self._population.release(epoch.__le__)
             self._last, last = plan, plan.last
             if last:
                 self._ready_for = (epoch + 1, 0)
@@ -112,6 +112,8 @@ class Loader:
         epoch, self._before = self.sampler.epoch, self.sampler.state()
         if self._ready_for != (epoch, self.sampler.position):
             self._stop()
+            if self._population is not None:
+                self._population.release(epoch.__eq__)
             self._running = self.engine.batches(self.sampler.endless())
         self._ready_for = None
         self.sampler.begin()

@@ -51,8 +51,8 @@ class Population(ABC):
         """Settle the rows of an epoch. Raises StateError where they cannot be had again."""
 
     @abstractmethod
-    def release(self, epoch: int) -> None:
-        """Let go of all epochs but this one, of which the first batch was delivered, and the one behind it."""
+    def release(self, keep: Callable[[int], bool]) -> None:
+        """Let go of the epochs that are not to be kept."""
 
     @abstractmethod
     def close(self) -> None:

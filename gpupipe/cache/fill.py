@@ -65,10 +65,10 @@ class Filler:
         self._retry: dict[int, tuple[float, float]] = {}
         self.tally = Tally()
 
-    def step(self) -> Outcome:
-        """Publish a shard, or say why there is none to publish."""
+    def step(self, fresh: bool = True) -> Outcome:
+        """Publish a shard, or say why there is none to publish. fresh: also of samples that are not missing from what was published."""
         try:
-            order = self._order()
+            order = self._order(fresh)
             return order if isinstance(order, str) else self._carried_out(order)
         except OSError as e:
             if e.errno not in _DISK_FULL:
@@ -77,7 +77,7 @@ class Filler:
 
     # --- what is to be made
 
-    def _order(self) -> _Order | Outcome:
+    def _order(self, fresh: bool) -> _Order | Outcome:
         """Claim the next shard."""
         folder = self._folder
         with folder.lock():
@@ -85,7 +85,7 @@ class Filler:
             for name in folder.missing():
                 if name not in self.tally.lost:
                     return self._again(name)
-            rows = self._drawn()
+            rows = self._drawn() if fresh else np.empty(0, np.int64)
             if not len(rows):
                 return "failed" if self._retry else "complete"
             samples, cost = self._fitting(rows)

@@ -82,13 +82,12 @@ class Cached(Population):
                 self._run.choose(epoch, generation)
         self._replace(epoch, self._loaded(generation, pin))
 
-    def release(self, epoch: int) -> None:
-        for past in [e for e in self._taken if e not in (epoch, epoch + 1)]:
-            self._replace(past, None)
+    def release(self, keep: Callable[[int], bool]) -> None:
+        for epoch in [e for e in self._taken if not keep(e)]:
+            self._replace(epoch, None)
 
     def close(self) -> None:
-        for epoch in list(self._taken):
-            self._replace(epoch, None)
+        self.release(lambda epoch: False)
         self._crew.stop()
         if self._run is not None:
             self._run.leave()
