@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpupipe.errors import ConfigError, DataError, Problem
-from gpupipe.screen import Screen, console
+from gpupipe.screen import Screen
 
 if TYPE_CHECKING:
     from gpupipe.cache.folder import Folder

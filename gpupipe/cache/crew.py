@@ -70,7 +70,7 @@ def cleaned(folder: Folder) -> None:
 
 
 def _line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
-    task = Task(do=do, dataset=dataset, cache=cache.model_copy(update={"dir": cache.dir.absolute()}))  # type: ignore[arg-type]  # pydantic checks it
+    task = Task(do=do, dataset=dataset, cache=cache.model_copy(update={"dir": cache.dir.absolute()}))
     return task.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 

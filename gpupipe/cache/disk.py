@@ -22,7 +22,7 @@ def write_all(file: io.FileIO, data: bytes) -> None:
         view = view[file.write(view) or 0 :]
 
 
-def replaced(path: Path, write: Callable[[Path], None]) -> None:
+def replaced(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` make a file beside `path`, and put it in its place: whole or not at all."""
     making = path.with_name(f"{path.name}.making")
     try:

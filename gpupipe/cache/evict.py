@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Iterable
 
 from gpupipe.cache import epochs
-from gpupipe.cache.folder import Folder, on_disk
+from gpupipe.cache.disk import on_disk
+from gpupipe.cache.folder import Folder
 
 _HEADROOM = 1 << 18
 """Bytes that are kept free for what is not reserved: pins, and the lines that epochs add."""
@@ -18,6 +19,7 @@ def fits(folder: Folder, need: int) -> bool:
 
 
 def headroom(folder: Folder) -> int:
+    """What is kept free, bytes."""
     return min(_HEADROOM, folder.options.max_bytes // 16)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cache import evict, shards
-from gpupipe.cache.folder import Folder, on_disk
+from gpupipe.cache.disk import on_disk
+from gpupipe.cache.folder import Folder
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.locks import Claim
 from gpupipe.cache.manifest import Shard
@@ -143,11 +144,12 @@ class Filler:
 
     def _fitting(self, rows: NDArray[np.int64]) -> tuple[list[Sample], int]:
         """The first of the rows that make a shard, and its bytes; of samples whose size is not known, those that may be in it."""
-        samples, total, most = [], shards.END, int(self._options.shard_size)
+        samples: list[Sample] = []
+        total, most = shards.END, int(self._options.shard_size)
         for row in rows.tolist():
             sample, size = self._listing.sample(row), int(self._listing.sizes[row])
             cost = sample.cost(max(size, 0))
-            if samples and total + cost > most or len(samples) == _OF_UNKNOWN_SIZE and size == UNKNOWN:
+            if (samples and total + cost > most) or (len(samples) == _OF_UNKNOWN_SIZE and size == UNKNOWN):
                 break
             samples.append(sample)
             total += cost

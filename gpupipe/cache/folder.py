@@ -22,7 +22,7 @@ from gpupipe.errors import DataError, shown
 _CLAIMS, _PINS, _SAMPLERS, _RUNS = "claims", "pins", "samplers", "runs"
 _OWNED = (_CLAIMS, _PINS, _SAMPLERS, _RUNS)
 _FOLDERS = (*_OWNED, "shards", "tables", "tmp", "listing")
-_TABLE_SHARE = 0.01
+_TABLE_SHARE = 1 / 16
 """Of max_bytes: what tables of evicted shards may take."""
 
 
@@ -155,7 +155,7 @@ def _check_identity(folder: Folder, dataset: DataSet) -> None:
                 raise DataError(f"{folder.dir}: the cache of another data set: {there}: set data.cache.dir to another folder, or delete this one")
         return
     text = json.dumps(ours)
-    replaced(path, lambda making: making.write_text(text) and None)
+    replaced(path, lambda making: making.write_text(text))
 
 
 def _files(folder: Path) -> list[Path]:

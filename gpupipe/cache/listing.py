@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -32,7 +32,7 @@ class Listing:
 
     names: of the files, under the data set's url. labels: int64 (N,), numbers of `classes`. about: JSON of further columns, of no row or of each.
     sizes: int64 (N,), bytes, -1 where the store was not asked; tags: uint64 (N,), a hash of what tells a version of a file (ETag...), 0: not known.
-    weights: float64 (N,), or (0,) where all are the same.
+    weights: float64 (N,), or (0,) where all are the same. values: (N,) each, what is delivered with the samples.
     """
 
     names: Texts
@@ -43,6 +43,7 @@ class Listing:
     about: Texts
     classes: list[str]
     fingerprint: str
+    values: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -74,14 +75,15 @@ def is_there(folder: Folder) -> bool:
 def save(listing: Listing, folder: Folder) -> None:
     """Keep it. Raises DataError where it does not fit into the cache. Needs the lock."""
     place = folder.dir / "listing"
-    arrays = {name: attrgetter(name)(listing) for name in _ARRAYS}
+    arrays: dict[str, NDArray[Any]] = {name: attrgetter(name)(listing) for name in _ARRAYS}
+    arrays |= {f"values.{number}": array for number, array in enumerate(listing.values.values())}
     size = sum(on_disk(array.nbytes + 128) for array in arrays.values())
     if folder.usage() + size > folder.options.max_bytes:
         raise DataError(f"the list of {len(listing):,} samples takes {size:,} bytes, and data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger")
     for name, array in arrays.items():
         replaced(place / f"{name}.npy", partial(_save, array))
-    text = json.dumps({"classes": listing.classes, "fingerprint": listing.fingerprint, "rows": len(listing)})
-    replaced(place / "listing.json", lambda path: path.write_text(text) and None)
+    text = json.dumps({"classes": listing.classes, "fingerprint": listing.fingerprint, "rows": len(listing), "values": list(listing.values)})
+    replaced(place / "listing.json", lambda path: path.write_text(text))
 
 
 def _save(array: NDArray[Any], path: Path) -> None:
@@ -96,7 +98,8 @@ def opened(folder: Folder) -> Listing:
         about = json.loads((place / "listing.json").read_bytes())
         arrays = {name: _array(place / f"{name}.npy", kind) for name, kind in _ARRAYS.items()}
         names, further = (Texts(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends")) for name in ("names", "about"))
-        found = Listing(names=names, about=further, **arrays, classes=about["classes"], fingerprint=about["fingerprint"])
+        values = {name: _array(place / f"values.{number}.npy", None) for number, name in enumerate(about["values"])}
+        found = Listing(names=names, about=further, **arrays, classes=about["classes"], fingerprint=about["fingerprint"], values=values)
         if not len(found.names) == len(found.labels) == len(found.sizes) == len(found.tags) == about["rows"]:
             raise ValueError("columns of different lengths")
     except (OSError, ValueError, KeyError, TypeError, EOFError) as e:
@@ -104,8 +107,8 @@ def opened(folder: Folder) -> Listing:
     return found
 
 
-def _array(path: Path, kind: type) -> NDArray[Any]:
+def _array(path: Path, kind: type | None) -> NDArray[Any]:
     found: NDArray[Any] = np.load(path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False)
-    if found.dtype != kind or found.ndim != 1:
+    if (kind is not None and found.dtype != kind) or found.ndim != 1:
         raise ValueError(f"{path.name} holds {found.dtype}")
     return found

@@ -29,7 +29,7 @@ class Claim:
     """
 
     def __init__(self, path: Path, content: dict[str, Any]) -> None:
-        self.path = path
+        self.path, self._size = path, 0
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._release = weakref.finalize(self, _release, self._file, path, os.getpid())
         try:
@@ -42,8 +42,9 @@ class Claim:
     def write(self, content: dict[str, Any]) -> None:
         """Replace the content, in place and in whole blocks: where it needs no more of them, this works on a full disk. Raises OSError."""
         text = json.dumps(content).encode()
+        self._size = max(self._size, on_disk(len(text)))
         if self._release.alive:
-            os.pwrite(self._file, text.ljust(on_disk(len(text))), 0)
+            os.pwrite(self._file, text.ljust(self._size), 0)
 
     def release(self) -> None:
         """May be called twice."""

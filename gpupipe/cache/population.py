@@ -73,10 +73,13 @@ class Cached(Population):
         with self._folder.lock():
             if not 0 < generation <= self._folder.manifest.generation:
                 newest = self._folder.manifest.generation
-                raise StateError(f"the state is of generation {generation}, and the cache in {self._folder.dir} has {newest}: it is another cache, or was deleted")
+                raise StateError(
+                    f"the state is of generation {generation}, and the cache in {self._folder.dir} has {newest}: it is another cache, or was deleted"
+                )
             lost = sorted(n for n in self._folder.manifest.alive(generation) if not self._folder.table(n).exists())
             if lost:
-                raise StateError(f"{self._folder.dir}: generation {generation} had {counted(len(lost), 'shard')} that went too long ago to be made again, the first {lost[0]}")
+                gone = f"{counted(len(lost), 'shard')} of it were evicted too long ago to be made again, the first {lost[0]}"
+                raise StateError(f"the state is of generation {generation} of the cache in {self._folder.dir}, and {gone}")
             pin = self._pin(epoch, generation)
             if self._run is not None:
                 self._run.choose(epoch, generation)

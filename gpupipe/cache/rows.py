@@ -36,6 +36,7 @@ class Rows:
     tags: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     about: list[str] = field(default_factory=list)
+    values: dict[str, list[float]] = field(default_factory=dict)
 
 
 def listed(dataset: DataSet, store: Store) -> Listing:
@@ -47,7 +48,8 @@ def listed(dataset: DataSet, store: Store) -> Listing:
     names, unknown = Texts.of(rows.names), [UNKNOWN] * len(rows.names)
     sizes, tags = np.array(rows.sizes or unknown, np.int64), np.array(rows.tags or [0] * len(unknown), np.uint64)
     weights = np.array(rows.weights, np.float64)
-    return Listing(names, labels, sizes, tags, weights, Texts.of(rows.about), classes, fingerprint(names, labels, classes))
+    values = {name: _numbers(column) for name, column in rows.values.items()}
+    return Listing(names, labels, sizes, tags, weights, Texts.of(rows.about), classes, fingerprint(names, labels, classes), values)
 
 
 def _nothing(dataset: DataSet) -> str:
@@ -94,6 +96,8 @@ def _manifest(dataset: DataSet) -> Rows:
             rows.labels.append(_label(record.pop(dataset.label), where))
         if dataset.weight is not None:
             rows.weights.append(_weight(record.pop(dataset.weight), where))
+        for column in dataset.values:
+            rows.values.setdefault(column, []).append(_number(record[column], column, where))
         rows.about.append(json.dumps(record, default=str) if record else "{}")
     if rows.weights and not any(rows.weights):
         raise DataError(f"{dataset.manifest}: every weight is 0, so that nothing would be fetched: see data.weight")
@@ -105,7 +109,7 @@ def _records(dataset: DataSet) -> Iterator[tuple[str, dict[str, Any]]]:
     manifest = str(dataset.manifest)
     read = _csv if manifest.lower().endswith(".csv") else _parquet
     try:
-        yield from read(manifest, opened(manifest, dataset), [c for c in (dataset.path, dataset.label, dataset.weight) if c is not None])
+        yield from read(manifest, opened(manifest, dataset), [c for c in (dataset.path, dataset.label, dataset.weight, *dataset.values) if c is not None])
     except OSError as e:
         raise DataError(f"{manifest}: cannot be read: {e.strerror or e}: set data.manifest to the list of the samples") from e
 
@@ -114,7 +118,7 @@ def _check_columns(manifest: str, columns: list[str], wanted: list[str]) -> None
     for name in wanted:
         if columns.count(name) != 1:
             found = f"no column '{name}'{did_you_mean(name, columns)}" if name not in columns else f"several columns '{name}'"
-            raise DataError(f"{manifest}: {found}; data.path, data.label and data.weight name columns; data.label: null where there are no labels")
+            raise DataError(f"{manifest}: {found}; data.path, data.label, data.weight and data.values name columns; data.label: null where there are no labels")
 
 
 def _csv(manifest: str, data: bytes, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -164,6 +168,19 @@ def _weight(value: Any, where: str) -> float:
     return weight
 
 
+def _number(value: Any, column: str, where: str) -> float:
+    """A number, whole where it is written so."""
+    try:
+        return int(value) if _WHOLE.fullmatch(str(value).lstrip("-")) else float(value)
+    except (TypeError, ValueError):
+        raise DataError(f"{where}: {shown(value)} in the column '{column}' is no number, and data.values names it") from None
+
+
+def _numbers(column: list[float]) -> NDArray[Any]:
+    """int64 where all are whole, else float32."""
+    return np.array(column, np.int64 if all(isinstance(n, int) for n in column) else np.float32)
+
+
 def _numbered(rows: Rows, numbers: bool) -> tuple[NDArray[np.int64], list[str]]:
     """Labels int64 (N,) and the names of the classes: names numbered in sorted order; with `numbers`, whole numbers as they are."""
     if not rows.labels:
@@ -175,5 +192,7 @@ def _numbered(rows: Rows, numbers: bool) -> tuple[NDArray[np.int64], list[str]]:
     labels = np.array(rows.labels).astype(np.int64)
     most = int(labels.max())
     if most >= _MOST_CLASSES:
-        raise DataError(f"the label {most} of {rows.names[int(labels.argmax())]} is no class: they count from 0, to less than {_MOST_CLASSES:,}; see data.label")
+        raise DataError(
+            f"the label {most} of {rows.names[int(labels.argmax())]} is no class: they count from 0, to less than {_MOST_CLASSES:,}; see data.label"
+        )
     return labels, [str(n) for n in range(most + 1)]

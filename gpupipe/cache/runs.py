@@ -48,7 +48,7 @@ class Run:
         choices = self._choices()
         choices.pop(str(epoch), None)
         text = json.dumps(dict([*choices.items(), (str(epoch), generation)][-_KEPT:]))
-        replaced(self._path, lambda path: path.write_text(text) and None)
+        replaced(self._path, lambda path: path.write_text(text))
 
     def _choices(self) -> dict[str, int]:
         try:

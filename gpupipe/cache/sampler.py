@@ -6,6 +6,7 @@ its parent may hold the threads of DALI; and not the parent itself, because fetc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -80,10 +81,8 @@ class _Sampler:
             self._say()
 
     def _say(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # there is no block more on the disk: the next one comes in a moment
             self._claim.write(self._report())
-        except OSError:
-            pass  # there is no block more on the disk: the next one comes in a moment
 
     def _tell(self, outcome: Outcome) -> None:
         """Say on the standard error stream what is new and somebody should know."""

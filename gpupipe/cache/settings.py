@@ -84,6 +84,7 @@ class DataSet(_Frozen):
     manifest: a .csv or .parquet (a path or a URL) with a row a sample; none: all files under `url` with one of `extensions`, in the order of their names.
     path, label, weight: the manifest's columns of paths under `url`, of labels (null: none; without a manifest: the name of the folder that a
       file lies in) and of how much likelier a row is fetched than others (null: all the same).
+    values: the manifest's columns of numbers that are delivered with each batch, by their names.
     seed: of the order in which samples are fetched.
     """
 
@@ -93,6 +94,7 @@ class DataSet(_Frozen):
     path: str = "path"
     label: str | None = "label"
     weight: str | None = None
+    values: tuple[str, ...] = ()
     extensions: tuple[str, ...] = Field(default=IMAGES, min_length=1)
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
 
@@ -100,9 +102,12 @@ class DataSet(_Frozen):
     def _columns_are_of_a_manifest(self) -> DataSet:
         if self.manifest is not None and not self.manifest.lower().endswith((".csv", ".parquet")):
             raise ValueError(f"manifest is {self.manifest!r}, but should end in .csv or .parquet")
-        given = [name for name in ("path", "weight") if self.manifest is None and name in self.model_fields_set and getattr(self, name) is not None]
+        given = [name for name in ("path", "weight", "values") if self.manifest is None and name in self.model_fields_set and getattr(self, name)]
+        taken = sorted({"image", "label", "id"} & set(self.values))
+        if taken:
+            raise ValueError(f"values: {', '.join(taken)}: what a batch has anyway cannot be a column of the manifest too: rename the column")
         if given:
-            raise ValueError(f"{' and '.join(given)}: a column of a manifest, and none is given: set data.manifest")
+            raise ValueError(f"{' and '.join(given)}: of a manifest, and none is given: set data.manifest")
         return self
 
     @property

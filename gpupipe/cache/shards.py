@@ -142,7 +142,10 @@ def open_table(path: Path, expected: str) -> Table:
         raise DataError(f"{path}: cannot be read: {e.strerror or e}: run 'gpupipe cache verify CONFIG', which mends the cache") from e
     if _hash(data) != expected:
         raise DataError(f"{path}: damaged: its checksum is another than when it was written: run 'gpupipe cache verify CONFIG', which mends the cache")
-    found: Table = np.load(io.BytesIO(data), allow_pickle=False)
+    try:
+        found: Table = np.load(io.BytesIO(data), allow_pickle=False)
+    except ValueError as e:
+        raise DataError(f"{path}: damaged: {e}: run 'gpupipe cache verify CONFIG', which mends the cache") from e
     return found
 
 
@@ -175,4 +178,3 @@ def _row(path: Path, member: tarfile.TarInfo, rows: int) -> int:
     if not (member.isreg() and dot and number.isdecimal() and number.isascii() and ending.isalnum()) or int(number) >= rows:
         raise DataError(f"{path}: the member {member.name[:100]!r} is none that gpupipe writes: a plain file, called by the number of a row")
     return int(number)
-

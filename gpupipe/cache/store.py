@@ -92,7 +92,9 @@ class Store:
         if listed and listed != tag(hashlib.md5(data, usedforsecurity=False).hexdigest()):
             now = version(self._timely("info", path))
             if tag(now) != listed:
-                raise OSError(f"it was changed since it was listed (its version is now {now or 'not known'}): to list the data set anew, delete the cache's folder")
+                raise OSError(
+                    f"it was changed since it was listed (its version is now {now or 'not known'}): to list the data set anew, delete the cache's folder"
+                )
         return data
 
     def _timely(self, what: str, path: str) -> Any:
@@ -106,7 +108,7 @@ class Store:
             try:
                 return await asyncio.wait_for(getattr(self._files, f"_{what}")(path), self._timeout)
             except asyncio.TimeoutError as e:
-                raise TimeoutError(f"it was not whole after {self._timeout:g} s (data.cache.timeout)") from e
+                raise OSError(f"it was not whole after {self._timeout:g} s (data.cache.timeout)") from e
 
         return sync(self._files.loop, call)
 

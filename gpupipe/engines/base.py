@@ -79,7 +79,7 @@ class Engine(ABC):
 
     def let_go(self, files: set[int]) -> None:
         """Hold none of these files open any more (numbers of Spans.files): they are removed next, or others take their place."""
-        return None
+        return
 
     @abstractmethod
     def close(self) -> None:

@@ -13,11 +13,11 @@ from gpupipe.cache.runs import Run
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shards import least_bytes
 from gpupipe.errors import DataError
-from gpupipe.index import Index, Spans
+from gpupipe.index import Column, Index, Spans
 from gpupipe.source import Population, Progress, Source, quiet
 
 
-class Remote(DataSet, Source):  # type: ignore[misc]  # both only configure pydantic, and alike
+class Remote(DataSet, Source):
     __doc__ = f"""{DataSet.__doc__}
     cache: the local cache: {{dir, max_bytes, ...}}.
     """
@@ -56,5 +56,5 @@ def _index(folder: Folder, source: Remote) -> Index:
         needed = least_bytes(found.sizes)
         if needed > source.cache.max_bytes:
             raise DataError(does_not_fit(folder, f"the whole data set takes at least {needed:,} bytes"))
-    columns = {"image": spans(folder, len(found))}
-    return Index(source.url, found.names, found.labels, found.classes, columns, found.fingerprint, extra={"cache": str(folder.dir)})
+    columns: dict[str, Column] = {"image": spans(folder, len(found))}
+    return Index(source.url, found.names, found.labels, found.classes, columns, found.fingerprint, dict(found.values), extra={"cache": str(folder.dir)})
