@@ -37,6 +37,7 @@ class Crew:
             if status is None:
                 continue
             ended = _outcome(process)
+            _closed(process)
             if status > 0:
                 raise DataError(f"a sampler of the cache gave up: {ended.get('error', f'exit status {status}')}")
             if status < 0:
@@ -92,7 +93,7 @@ def _started(line: bytes) -> subprocess.Popen[bytes]:
 
 def _outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     assert process.stdout is not None
-    lines = process.stdout.read().splitlines()
+    lines = [] if process.stdout.closed else process.stdout.read().splitlines()
     return json.loads(lines[-1]) if lines else {}
 
 
@@ -103,14 +104,19 @@ def _checked(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return ended
 
 
+def _closed(process: subprocess.Popen[bytes]) -> None:
+    """Its pipes: it ends by that, if it has not."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
 def _stop(processes: list[subprocess.Popen[bytes]], owner: int) -> None:
     """Not in a forked child of the owner, which has copies of all."""
     if os.getpid() != owner:
         return
     for process in processes:
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        _closed(process)
     for process in processes:
         try:
             process.wait(_PATIENCE)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterator
+import uuid
 from typing import Any
 
 from gpupipe.cache.disk import replaced
@@ -15,22 +13,19 @@ from gpupipe.cache.folder import Folder
 
 _ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 _KEPT = 64
-_made: dict[tuple[str, int], Iterator[int]] = defaultdict(itertools.count)
 
 
 class Run:
-    """One rank's part in a run. What was chosen holds as long as any rank of the run lives, so a later run never meets it."""
+    """One rank's part in a run. What was chosen holds as long as a loader of any of its ranks is open, so a later run never meets it."""
 
     def __init__(self, folder: Folder, rank: int, what: list[Any]) -> None:
-        """what: tells loaders of one process from one another: data, seed... The n-th loader of the same on each rank belong together."""
-        self._folder = folder
+        """what: tells the loaders of a run from one another: data, seed..."""
         key = _hash([*(os.environ.get(name) for name in _ENVIRONMENT), *what])
-        key = _hash([key, next(_made[key, rank])])
         self._path = folder.dir / "runs" / f"{key}.json"
         with folder.lock():
             folder.tidy()
             self._forget_the_dead()
-            self._member = folder.claim("runs", f"{key}-{rank}-{os.getpid()}", {})
+            self._member = folder.claim("runs", f"{key}-{rank}-{uuid.uuid4().hex[:8]}", {})
 
     def _forget_the_dead(self) -> None:
         names = os.listdir(self._path.parent)

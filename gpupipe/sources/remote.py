@@ -38,7 +38,7 @@ class Remote(DataSet, Source):
         column = index.columns["image"]
         assert isinstance(column, Spans)
         whole = int(np.count_nonzero(listing.opened(folder).weights)) if self.weight is not None else len(index)
-        run = Run(folder, rank, [index.fingerprint, seed]) if world_size > 1 else None
+        run = Run(folder, rank, [index.fingerprint, seed, world_size]) if world_size > 1 else None
         return Cached(folder, column, whole, crew.Crew(self.dataset, self.cache, self.cache.samplers if rank == 0 else 0), run)
 
     def absent(self) -> str:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from gpupipe.cache.locks import Claim, abandoned, content, exclusive
 
-HOLD = "import sys; from pathlib import Path; from gpupipe.cache.locks import Claim\nclaim = Claim(Path(sys.argv[1]), {'a': 1}); print('held', flush=True); sys.stdin.read()"
+HOLD = """
+import sys; from pathlib import Path; from gpupipe.cache.locks import Claim
+claim = Claim(Path(sys.argv[1]), {'a': 1}); print('held', flush=True); sys.stdin.read()
+"""
 COUNT = """
 import sys; from pathlib import Path; from gpupipe.cache.locks import exclusive
 for _ in range(200):

@@ -66,7 +66,7 @@ def test_a_line_that_was_cut_off_was_never_there(tmp_path: Path, kept: int) -> N
     assert [json.loads(line)["generation"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("name", ["../../etc", "0000001", "00000001/../x", "/etc/passwd", "", "٠٠٠٠٠٠٠١", "00000001\n"])
+@pytest.mark.parametrize("name", ["../../etc", "0000001", "00000001/../x", "/etc/passwd", "", "\u0661" * 8, "00000001\n"])
 def test_a_shard_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     for record in ({"evict": [name]}, {"publish": shard(1).__dict__ | {"name": name}}):
         (tmp_path / "m").write_text(json.dumps({"generation": 1} | record) + "\n")
@@ -79,7 +79,7 @@ def test_a_gap_between_generations_is_damage(tmp_path: Path) -> None:
     filled(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[2])
-    with pytest.raises(DataError, match="m:2: .*generation 3 in place of 2.*delete the cache's folder"):
+    with pytest.raises(DataError, match=r"m:2: .*generation 3 in place of 2.*delete the cache's folder"):
         Manifest(path).refresh()
 
 

@@ -51,7 +51,7 @@ def test_the_table_says_where_the_bytes_are_and_can_be_made_again(tmp_path: Path
 def test_webdataset_and_tarfile_read_them(tmp_path: Path) -> None:
     written(tmp_path / "1.tar")
     with (tmp_path / "1.tar").open("rb") as f:
-        first, *_ = group_by_keys(tar_file_iterator(f))
+        first, *_ = group_by_keys({"__url__": "1.tar"} | member for member in tar_file_iterator(f))
     assert (first["__key__"], first["jpg"], first["cls"]) == ("000000007", b"j" * 1000, b"2")
     assert json.loads(first["json"]) == {"path": "a/ü.JPG", "label": 2, "class": "a", "age": 3}
     with tarfile.open(tmp_path / "1.tar") as tar:
