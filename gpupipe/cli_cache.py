@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpupipe.errors import ConfigError, DataError, Problem
+from gpupipe.errors import ConfigError, DataError, Problem, counted
 from gpupipe.screen import Screen
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
     with folder.lock():
         names = evictions.down_to(folder, goal)
         used = folder.usage()
-    click.echo(f"{len(names)} shards were evicted; the cache takes {_size(used)}")
+    click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {_size(used)}")
     if used > goal and size != "0":
         raise DataError(f"it should take {_size(goal)} at most, but epochs that are running use the rest, or it is not made of shards")
 
@@ -100,7 +100,7 @@ def verify(config: str, overrides: tuple[str, ...]) -> None:
     for name, why in found.items():
         click.echo(f"{folder.shard(name)}: {why}")
     gone = verification.mend(folder, _filler(config, overrides, folder))
-    click.echo(f"{len(folder.manifest.alive())} shards are whole; {len(found)} were damaged, {len(found.keys() - gone.keys())} of them fetched again")
+    click.echo(f"{counted(len(folder.manifest.alive()), 'shard')} in the cache; {len(found)} damaged, {len(found.keys() - gone.keys())} of them fetched again")
     for name, why in gone.items():
         click.echo(f"gpupipe: {folder.shard(name)}: cannot be fetched again: {why}; its samples will be drawn anew", err=True)
     if gone:
@@ -143,24 +143,24 @@ def _say_filled(folder: Folder, ended: list[dict[str, Any]], seconds: float, bef
     folder.manifest.refresh()
     alive = folder.manifest.alive().values()
     fetched, size = sum(s.samples for s in folder.manifest.known.values()) - before, sum(e["bytes"] for e in ended)
-    click.echo(f"{fetched:,} samples fetched, {_size(size)} in {seconds:.1f} s ({_size(size / seconds)}/s)")
+    click.echo(f"{counted(fetched, 'sample')} fetched, {_size(size)} in {seconds:.1f} s ({_size(size / seconds)}/s)")
     share = "the whole data set" if sum(s.samples for s in alive) == rows else f"{sum(s.samples for s in alive):,} of {rows:,} samples"
-    click.echo(f"{share} in {len(alive):,} shards, generation {folder.manifest.generation}: {folder.dir}")
+    click.echo(f"{share} in {counted(len(alive), 'shard')}, generation {folder.manifest.generation}: {folder.dir}")
     failures = list(dict.fromkeys(why for e in ended for why in (*e["failures"], *e["lost"].values())))
     if failures:
-        raise DataError("\n".join([f"{sum(e['failed'] for e in ended):,} samples could not be fetched, among them:", *failures]))
+        raise DataError("\n".join([f"{counted(sum(e['failed'] for e in ended), 'sample')} could not be fetched, among them:", *failures]))
 
 
 def _lines(found: Status) -> list[tuple[str, str]]:
     of_rows = "" if found.rows is None else f" of {found.rows:,}"
-    hits = "no epoch yet" if found.hit_rate is None else f"{found.hit_rate:.1%} of {found.asked:,} samples in {found.epochs:,} epochs"
+    hits = "no epoch yet" if found.hit_rate is None else f"{found.hit_rate:.1%} of {found.asked:,} samples in {counted(found.epochs, 'epoch')}"
     lines = [
         ("folder", found.dir),
         ("size", f"{_size(found.bytes)} of {_size(found.max_bytes)} ({found.bytes / found.max_bytes:.0%})"),
-        ("generation", f"{found.generation}: {found.samples:,}{of_rows} samples in {found.shards:,} shards; {found.evicted:,} evicted so far"),
+        ("generation", f"{found.generation}: {found.samples:,}{of_rows} samples in {counted(found.shards, 'shard')}; {found.evicted:,} evicted so far"),
         ("in use", ", ".join(f"generation {g}" for g in found.pinned) or "by no epoch"),
         ("hit rate", hits),
-        ("fetch rate", f"{_size(found.fetch_rate)}/s over {len(found.samplers)} samplers"),
+        ("fetch rate", f"{_size(found.fetch_rate)}/s over {counted(len(found.samplers), 'sampler')}"),
     ]
     for sampler in found.samplers:
         lines.append(("sampler", f"{sampler.get('host')} {sampler.get('pid')}: {sampler.get('state')}, {_size(sampler.get('bytes', 0))} fetched"))

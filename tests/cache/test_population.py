@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -239,10 +240,8 @@ class Trainer:
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
 
 
 @pytest.fixture
