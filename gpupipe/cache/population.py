@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -203,13 +204,20 @@ class Cached(Population):
             state = (self._folder.manifest.generation, sum(s.get("bytes", 0) for s in samplers.values()))
             last, seen = (now, state) if state != seen else (last, seen)
             if now - last > self._folder.options.wait:
-                raise DataError(f"{why}, and nothing came for {now - last:.0f} s (data.cache.wait): {_reasons(samplers)}")
+                raise DataError(f"{why}, and nothing came for {now - last:.0f} s (data.cache.wait): {self._reasons(samplers)}")
             if not said and now - began > _SAY_AFTER:
                 said = True
-                print(f"gpupipe cache: {why} ({_reasons(samplers)})", file=sys.stderr, flush=True)
+                print(f"gpupipe cache: {why} ({self._reasons(samplers)})", file=sys.stderr, flush=True)
             time.sleep(_POLL_SECONDS)
 
-    def _refuse_hopeless(self, samplers: dict[str, dict[str, object]]) -> None:
+    def _reasons(self, samplers: dict[str, dict[str, Any]]) -> str:
+        """What the samplers say of themselves."""
+        if not samplers:
+            return "samplers are starting" if len(self._crew) else _NOBODY
+        said = [str(s.get("state", "starting")) for s in samplers.values()]
+        return "; ".join(dict.fromkeys([*said, *(why for s in samplers.values() for why in s.get("failures", []))]))
+
+    def _refuse_hopeless(self, samplers: dict[str, dict[str, Any]]) -> None:
         """`epoch: full` never evicts, so a cache that is full stays as it is."""
         if self._folder.options.epoch == "full" and any(str(s.get("state", "")).startswith("waiting: the cache is full") for s in samplers.values()):
             raise DataError(does_not_fit(self._folder, "the cache is full before the whole data set is in it"))
@@ -224,12 +232,3 @@ class Cached(Population):
 def does_not_fit(folder: Folder, why: str) -> str:
     """The message for `epoch: full` where it cannot be."""
     return f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set data.cache.epoch: grow ({folder.dir})"
-
-
-def _reasons(samplers: dict[str, dict[str, object]]) -> str:
-    """What the samplers say of themselves."""
-    if not samplers:
-        return _NOBODY
-    said = [str(s.get("state", "starting")) for s in samplers.values()]
-    said += [why for s in samplers.values() for why in s.get("failures", [])]  # type: ignore[attr-defined]  # a list, by who wrote it
-    return "; ".join(dict.fromkeys(said))
