@@ -40,8 +40,7 @@ class Crew:
             _closed(process)
             if status > 0:
                 raise DataError(f"a sampler of the cache gave up: {ended.get('error', f'exit status {status}')}")
-            if status < 0:
-                self._processes[place] = _started(self._line)
+            self._processes[place] = _started(self._line)
 
     def ended(self) -> list[dict[str, Any]] | None:
         """How all of them ended; None as long as one is at work. Raises DataError where one failed."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from gpupipe.cache.disk import write_all
@@ -46,10 +48,12 @@ def _parsed(line: bytes) -> Epoch | None:
 
 def last_used(folder: Folder) -> dict[str, float]:
     """When the last epoch began that had each shard; shards of which none had are left out. Needs the lock."""
-    began = sorted(read(folder), key=lambda e: e.time)
-    found: dict[str, float] = {}
+    began = sorted(read(folder), key=lambda e: e.generation)
+    latest = list(accumulate((e.time for e in reversed(began)), max))[::-1]
+    generations = [e.generation for e in began]
+    found = {}
     for name, generation in folder.manifest.published_at().items():
-        times = [e.time for e in began if e.generation >= generation]
-        if times:
-            found[name] = times[-1]
+        place = bisect_left(generations, generation)
+        if place < len(latest):
+            found[name] = latest[place]
     return found

@@ -38,6 +38,8 @@ class Folder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Nobody else changes anything meanwhile; the manifest is as it stands."""
+        if not self.dir.is_dir():
+            raise DataError(f"{self.dir}: the cache's folder is gone: load() again, and it is filled anew")
         with exclusive(self.dir / "lock"):
             self.manifest.refresh()
             yield
@@ -148,7 +150,7 @@ def _make(folder: Folder) -> None:
 def _check_identity(folder: Folder, dataset: DataSet) -> None:
     path, ours = folder.dir / "dataset.json", dataset.identity
     if path.exists():
-        theirs = json.loads(path.read_bytes())
+        theirs = content(path)
         for key, value in ours.items():
             if theirs.get(key) != value:
                 there = f"data.{key} {shown(theirs.get(key))} there, {shown(value)} here"
@@ -163,7 +165,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _stems(folder: Path) -> set[str]:
-    return {name.partition(".")[0] for name in os.listdir(folder)}
+    return {name for name in (file.partition(".")[0] for file in os.listdir(folder)) if name.isdecimal()}
 
 
 def _size(entry: os.DirEntry[str]) -> int:

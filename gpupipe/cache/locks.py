@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -43,8 +44,8 @@ class Claim:
         """Replace the content, in place and in whole blocks: where it needs no more of them, this works on a full disk. Raises OSError."""
         text = json.dumps(content).encode()
         self._size = max(self._size, on_disk(len(text)))
-        if self._release.alive:
-            os.pwrite(self._file, text.ljust(self._size), 0)
+        if self._release.alive and os.pwrite(self._file, text.ljust(self._size), 0) < self._size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def release(self) -> None:
         """May be called twice."""

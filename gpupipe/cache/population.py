@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from gpupipe.errors import DataError, StateError, counted
 from gpupipe.index import Rows, Spans, Texts
 from gpupipe.source import Population
 
+T = TypeVar("T")
 _POLL_SECONDS = 0.1
 _SAY_AFTER = 1.0
 _NOBODY = "no sampler is at work: run 'gpupipe cache fill CONFIG --serve', or set data.cache.samplers"
@@ -82,8 +83,7 @@ class Cached(Population):
                 gone = f"{counted(len(lost), 'shard')} of it were evicted too long ago to be made again, the first {lost[0]}"
                 raise StateError(f"the state is of generation {generation} of the cache in {self._folder.dir}, and {gone}")
             pin = self._pin(epoch, generation)
-            if self._run is not None:
-                self._run.choose(epoch, generation)
+            self._told(epoch, generation, 0)
         self._replace(epoch, self._loaded(generation, pin))
 
     def release(self, keep: Callable[[int], bool]) -> None:
@@ -101,32 +101,35 @@ class Cached(Population):
     # --- taking
 
     def _take(self, epoch: int, problem: Callable[[int], str]) -> _Taken:
-        found: list[tuple[int, Claim]] = []
-
-        def chosen() -> str:
+        def chosen() -> tuple[int, Claim] | str:
             with self._folder.lock():
-                why = self._choose(epoch, problem, found)
-            return f"epoch {epoch} waits: {why}" if why else ""
+                return self._choose(epoch, problem)
 
         self._crew.check()
-        self._wait(chosen)
-        return self._loaded(*found[0])
+        return self._loaded(*self._wait(f"epoch {epoch} waits", chosen))
 
-    def _choose(self, epoch: int, problem: Callable[[int], str], found: list[tuple[int, Claim]]) -> str:
-        """Choose and pin the generation of an epoch, or say why there is none yet. Needs the lock."""
+    def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
+        """The generation of an epoch, pinned, or why there is none yet. Needs the lock."""
         manifest = self._folder.manifest
         chosen = self._run.chosen(epoch) if self._run is not None else None
-        if chosen is None:
-            samples = sum(s.samples for s in manifest.alive().values())
-            why = self._lacks(samples) or problem(samples)
-            if why:
-                return why
-            epochs.add(self._folder, manifest.generation, samples)
-            if self._run is not None:
-                self._run.choose(epoch, manifest.generation)
         generation = manifest.generation if chosen is None else chosen
-        found.append((generation, self._pin(epoch, generation)))
-        return ""
+        samples = sum(s.samples for s in manifest.alive(generation).values())
+        why = "" if chosen is not None else self._lacks(samples) or problem(samples)
+        if why:
+            return why
+        try:
+            pin = self._pin(epoch, generation)
+            if chosen is None:
+                self._told(epoch, generation, samples)
+        except OSError as e:
+            return f"{self._folder.dir} cannot be written: {e.strerror or e}"
+        return generation, pin
+
+    def _told(self, epoch: int, generation: int, samples: int) -> None:
+        """Tell the other ranks, and the statistics, what was chosen. Needs the lock."""
+        if self._run is not None:
+            self._run.choose(epoch, generation)
+        epochs.add(self._folder, generation, samples)
 
     def _lacks(self, samples: int) -> str:
         if self._folder.options.epoch == "full" and samples < self._whole:
@@ -141,13 +144,13 @@ class Cached(Population):
         """Wait until all shards of a pinned generation are there, and note where its samples are."""
         alive = self._folder.manifest.alive(generation)
 
-        def complete() -> str:
+        def complete() -> str | None:
             missing = alive.keys() - self._folder.there()
             self._refuse_lost(missing)
-            return f"{counted(len(missing), 'shard')} of generation {generation} are fetched again" if missing else ""
+            return f"{counted(len(missing), 'shard')} of it must be fetched again" if missing else None
 
         try:
-            self._wait(complete)
+            self._wait(f"generation {generation} is not whole", complete)
             return _Taken(generation, pin, frozenset(alive), self._noted(alive))
         except BaseException:
             pin.release()
@@ -193,22 +196,24 @@ class Cached(Population):
 
     # --- waiting
 
-    def _wait(self, what: Callable[[], str]) -> None:
-        """Until `what` has nothing to say. Raises DataError where there is no hope, or nothing happens for data.cache.wait seconds."""
+    def _wait(self, what: str, attempt: Callable[[], T | str]) -> T:
+        """What `attempt` gives when it gives something else than why not. Raises DataError where there is no hope, or nothing happens for data.cache.wait
+        seconds. what: waits."""
         began = last = time.monotonic()
         seen, said = None, False
-        while why := what():
+        while isinstance(found := attempt(), str):
             now, samplers = time.monotonic(), self._folder.claims("samplers")
             self._crew.check()
             self._refuse_hopeless(samplers)
             state = (self._folder.manifest.generation, sum(s.get("bytes", 0) for s in samplers.values()))
             last, seen = (now, state) if state != seen else (last, seen)
             if now - last > self._folder.options.wait:
-                raise DataError(f"{why}, and nothing came for {now - last:.0f} s (data.cache.wait): {self._reasons(samplers)}")
+                raise DataError(f"{what}: {found}, and nothing came for {now - last:.0f} s (data.cache.wait): {self._reasons(samplers)}")
             if not said and now - began > _SAY_AFTER:
                 said = True
-                print(f"gpupipe cache: {why} ({self._reasons(samplers)})", file=sys.stderr, flush=True)
+                print(f"gpupipe cache: {what}: {found} ({self._reasons(samplers)})", file=sys.stderr, flush=True)
             time.sleep(_POLL_SECONDS)
+        return found
 
     def _reasons(self, samplers: dict[str, dict[str, Any]]) -> str:
         """What the samplers say of themselves."""

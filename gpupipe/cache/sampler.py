@@ -20,7 +20,7 @@ import pydantic
 from gpupipe.cache import listing, rows
 from gpupipe.cache.fill import Filler, Outcome
 from gpupipe.cache.folder import Folder
-from gpupipe.cache.locks import Claim
+from gpupipe.cache.locks import Claim, exclusive
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 from gpupipe.errors import GpupipeError
@@ -116,10 +116,10 @@ class _Sampler:
 
 def list_rows(folder: Folder, task: Task) -> None:
     """List the data set, unless that was done before. Raises DataError."""
-    if not listing.is_there(folder):
-        found = rows.listed(task.dataset, Store(task.dataset, task.cache.retries, task.cache.timeout))
-        with folder.lock():
-            if not listing.is_there(folder):
+    with exclusive(folder.dir / "listing.lock"):  # or each rank would ask the store
+        if not listing.is_there(folder):
+            found = rows.listed(task.dataset, Store(task.dataset, task.cache.retries, task.cache.timeout))
+            with folder.lock():
                 listing.save(found, folder)
 
 

@@ -113,4 +113,4 @@ class DataSet(_Frozen):
     @property
     def identity(self) -> dict[str, Any]:
         """What two caches must have in common to be of the same data: no secrets, and nothing that only says how it is reached."""
-        return self.model_dump(mode="json", exclude={"storage_options", "seed", "weight"})
+        return self.model_dump(mode="json", exclude={"storage_options", "seed"})
