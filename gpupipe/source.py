@@ -86,6 +86,10 @@ class Source(pydantic.BaseModel):
         """Which of the index's samples each epoch has, for one rank's loader; None: always all of them."""
         return None
 
+    def available(self, index: Index) -> Rows | None:
+        """The rows of the index that can be read now, for who wants some and not an epoch; None: all. Raises DataError where there is none."""
+        return None
+
     def absent(self) -> str:
         """Why the data is not there yet ("... will be fetched"), or "" where it is."""
         return ""

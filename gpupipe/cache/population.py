@@ -42,6 +42,26 @@ def spans(folder: Folder, rows: int) -> Spans:
     return Spans(str(folder.dir / "shards"), ShardNames(*nothing), np.zeros(rows, np.int32), np.zeros(rows, np.int64), np.zeros(rows, np.int64))
 
 
+def here(folder: Folder, spans: Spans) -> Rows:
+    """The rows that the newest generation has, noted in `spans`; nothing is pinned."""
+    with folder.lock():
+        there = folder.there()
+        found = [_note(folder, spans, shard) for name, shard in folder.manifest.alive().items() if name in there]
+    rows: Rows = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+    return rows
+
+
+def _note(folder: Folder, spans: Spans, shard: Shard) -> Rows:
+    """Note where the samples of a shard are. Returns their rows. Raises DataError where its table is damaged."""
+    table = folder.table(shard.name)
+    rows: Rows
+    rows, offset, length = shards.open_table(table, shard.table_hash)
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(spans.file):
+        raise DataError(f"{table}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'")
+    spans.file[rows], spans.offset[rows], spans.length[rows] = int(shard.name), offset, length
+    return rows
+
+
 @dataclass(frozen=True)
 class _Taken:
     """An epoch's generation, and its ids in ascending order."""
@@ -162,7 +182,7 @@ class Cached(Population):
         self.let_go({int(name) for name, inode in inodes.items() if self._inodes.get(name, inode) != inode})
         for name, shard in alive.items():
             if self._overlap or self._inodes.get(name) != inodes[name]:
-                self._note(name, shard)
+                self._rows[name] = _note(self._folder, self._spans, shard)
             mask[self._rows[name]] = True
         ids = np.flatnonzero(mask)
         overlap = len(ids) < sum(s.samples for s in alive.values())
@@ -171,13 +191,6 @@ class Cached(Population):
             self._overlap = True
             return self._noted(alive)
         return ids
-
-    def _note(self, name: str, shard: Shard) -> None:
-        rows, offset, length = shards.open_table(self._folder.table(name), shard.table_hash)
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._spans.file):
-            raise DataError(f"{self._folder.table(name)}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'")
-        self._spans.file[rows], self._spans.offset[rows], self._spans.length[rows] = int(name), offset, length
-        self._rows[name] = rows
 
     def _replace(self, epoch: int, taken: _Taken | None) -> None:
         """Let go of an epoch's generation, or of what stood there before another; files first, so that they are gone when they count as gone."""

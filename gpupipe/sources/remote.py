@@ -8,12 +8,12 @@ import numpy as np
 
 from gpupipe.cache import crew, listing
 from gpupipe.cache.folder import Folder, prepared
-from gpupipe.cache.population import Cached, does_not_fit, spans
+from gpupipe.cache.population import Cached, does_not_fit, here, spans
 from gpupipe.cache.runs import Run
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shards import least_bytes
 from gpupipe.errors import DataError
-from gpupipe.index import Column, Index, Spans
+from gpupipe.index import Column, Index, Rows, Spans
 from gpupipe.source import Population, Progress, Source, quiet
 
 
@@ -35,11 +35,20 @@ class Remote(DataSet, Source):
 
     def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
         folder = Folder(self.cache)
-        column = index.columns["image"]
-        assert isinstance(column, Spans)
-        whole = int(np.count_nonzero(listing.opened(folder).weights)) if self.weight is not None else len(index)
+        found = listing.opened(folder)
+        if index.fingerprint != found.fingerprint:
+            return None  # a part of it, chosen by its rows
+        whole = int(np.count_nonzero(found.weights)) if self.weight is not None else len(index)
         run = Run(folder, rank, [index.fingerprint, seed, world_size]) if world_size > 1 else None
-        return Cached(folder, column, whole, crew.Crew(self.dataset, self.cache, self.cache.samplers if rank == 0 else 0), run)
+        samplers = self.cache.samplers if rank == 0 else 0
+        return Cached(folder, _spans(index), whole, crew.Crew(self.dataset, self.cache, samplers), run)
+
+    def available(self, index: Index) -> Rows | None:
+        folder = Folder(self.cache)
+        rows = here(folder, _spans(index))
+        if not len(rows):
+            raise DataError(f"{folder.dir}: nothing is in the cache yet: run 'gpupipe cache fill CONFIG'")
+        return rows
 
     def absent(self) -> str:
         return "" if listing.is_there(Folder(self.cache)) else f"{self.url} will be listed"
@@ -48,6 +57,12 @@ class Remote(DataSet, Source):
     def dataset(self) -> DataSet:
         """This without the cache."""
         return DataSet(**{name: getattr(self, name) for name in DataSet.model_fields if name in self.model_fields_set})
+
+
+def _spans(index: Index) -> Spans:
+    column = index.columns["image"]
+    assert isinstance(column, Spans)
+    return column
 
 
 def _index(folder: Folder, source: Remote) -> Index:

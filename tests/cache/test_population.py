@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -369,6 +370,33 @@ def test_states_of_another_cache_or_of_long_ago_are_refused(config: Config) -> N
     folder.table("00000002").unlink()
     with load(settings) as loader, pytest.raises(gpupipe.StateError, match="1 shard of it were evicted too long ago to be made again, the first 00000002"):
         loader.load_state_dict(state)
+
+
+def test_a_part_of_the_data_set_is_of_what_is_there(config: Config, faces: Path) -> None:
+    from gpupipe import config as configs
+    from gpupipe.bench import parity
+
+    checked = configs.read(config(max_bytes="600kB", samplers=0), device="cpu")
+    index = checked.source.index()
+    with pytest.raises(gpupipe.DataError, match="nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"):
+        list(parity.measure(checked, index, ["cpu"], 8))
+    complete(config(max_bytes="600kB"))
+    found = checked.source.available(index)
+    assert found is not None
+    assert 0 < len(found) < 60
+    for i in found.tolist():
+        assert bytes(index.span(i).read()) == (faces / index.names[i]).read_bytes()
+    assert [a.holds for a in parity.measure(checked, index, ["cpu"], 8)] == [True, True]
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_named(config: Config) -> None:
+    settings = config(samplers=0)
+    folder = complete(settings)
+    with load(settings, engine="dataloader", workers=0) as loader:
+        ids(loader)
+        shutil.rmtree(folder.dir)
+        with pytest.raises(gpupipe.DataError, match="the cache's folder is gone"):
+            ids(loader)
 
 
 def test_values_of_a_manifest_come_with_the_batch(faces: Path, config: Config, tmp_path: Path) -> None:
