@@ -45,7 +45,17 @@ def _about(config: Config, index: Index) -> str:
 
 
 def _batch(config: Config) -> str:
-    made = config.pipeline.made
+    pipeline = config.pipeline
+    unequal = [name for name in pipeline.fields if not pipeline.made_of(name).size]
+    of = "" if unequal == [pipeline.main] else f" of {' and '.join(unequal)}"
+    equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
+    return f"{', '.join(_field(config, name) for name in pipeline.fields)}, label int64 (B,){equal}"
+
+
+def _field(config: Config, name: str) -> str:
+    made = config.pipeline.made_of(name)
+    dtype, memory = made.dtype, ""
+    if name == config.pipeline.main:
+        dtype, memory = config.loader.dtype or dtype, f" {config.loader.memory_format}"
     height, width = ("H" if made.height is None else made.height), ("W" if made.width is None else made.width)
-    equal = "" if made.size else "; no step fixes the size, so all images must have the same"
-    return f"image {config.loader.dtype or made.dtype} (B, {made.channels}, {height}, {width}) {config.loader.memory_format}, label int64 (B,){equal}"
+    return f"{name} {dtype} (B, {made.channels}, {height}, {width}){memory}"

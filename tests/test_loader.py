@@ -160,3 +160,14 @@ def test_between_iter_and_the_first_batch_the_state_is_the_beginning_of_that_epo
         assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 16)
         list(iterator)
         assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)
+
+
+@pytest.mark.parametrize("options", [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}], ids=["dali", "dataloader"])
+def test_a_state_behind_a_first_batch_that_failed_is_the_beginning_of_that_epoch(tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "0.jpg").write_bytes(b"no JPEG")
+    with load(tmp_path, **options) as loader:
+        loader.sampler.set_epoch(3)
+        with pytest.raises(gpupipe.SampleError):
+            next(iter(loader))
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (3, 0)

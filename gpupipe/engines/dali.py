@@ -51,10 +51,10 @@ _EPOCHS_BETWEEN_TRIMS = 8
 
 @dataclass(frozen=True)
 class _Flying:
-    """A plan on its way. `kept` is what DALI was given without a copy; `error` is why it never got as far as the graph."""
+    """A plan on its way. `kept` is what DALI was given without a copy, and what that is made of; `error` is why it never got as far as the graph."""
 
     plan: Plan
-    kept: list[Any] | None = None
+    kept: Any = None
     error: RuntimeError | None = None
 
 
@@ -78,7 +78,7 @@ class _Source:
                 self.flight.append(_Flying(read.plan, error=e))
                 self.reader.end()
                 continue
-            self.flight.append(_Flying(read.plan, kept))
+            self.flight.append(_Flying(read.plan, (read, kept)))
             return kept
 
 

@@ -28,12 +28,16 @@ Inputs = Callable[[NDArray[np.int64]], Any]
 
 @dataclass(frozen=True)
 class Read:
-    """A plan that was read. data: by field, TensorListCPU of the files' bytes; size: by field, float64 (B, 2), [height, width]; or the error instead."""
+    """A plan that was read. data: by field, TensorListCPU of the files' bytes; size: by field, float64 (B, 2), [height, width]; or the error instead.
+
+    kept: what `data` is made of without a copy, to be kept as long as it.
+    """
 
     plan: Plan
     data: dict[str, Any] = field(default_factory=dict)
     size: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     error: RuntimeError | None = None
+    kept: list[Any] = field(default_factory=list)
 
 
 class Reader(Protocol):
@@ -148,5 +152,5 @@ class FileReader:
             error = e
         self._pipe.schedule_run()
         size = [shape.as_array()[:, :2].astype(np.float64) for shape in data[1::2]]
-        plan, _ = self._source.flight.popleft()
-        return Read(plan, dict(zip(self._names, data[::2], strict=False)), dict(zip(self._names, size, strict=False)), error)
+        plan, kept = self._source.flight.popleft()
+        return Read(plan, dict(zip(self._names, data[::2], strict=False)), dict(zip(self._names, size, strict=False)), error, kept)

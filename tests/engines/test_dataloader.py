@@ -9,6 +9,7 @@ import sys
 import time
 from multiprocessing import active_children
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -101,14 +102,18 @@ def test_a_state_goes_on_in_the_other_engine(faces: Path, epochs: list[list[dict
 
 
 def test_a_worker_that_is_killed_is_one_clear_error(faces: Path) -> None:
-    with load(faces, batch_size=2) as loader:
+    """Killed while its batch is waited for: torch tells of it by a signal, and so wherever the main thread is."""
+    with load(faces, batch_size=2, workers=2) as loader:
         iterator = iter(loader)
         next(iterator)
-        (worker,) = active_children()
-        os.kill(worker.pid or 0, signal.SIGKILL)
+        first, _ = active_children()
+        os.kill(first.pid or 0, signal.SIGSTOP)
+        killing = Timer(1.0, os.kill, (first.pid, signal.SIGKILL))
+        killing.start()
         with pytest.raises(gpupipe.EngineError, match=r"worker \(pid.*fewer loader\.workers"):
             list(iterator)
-    assert not active_children()
+        killing.join()
+        assert not active_children()
 
 
 def test_more_workers_than_cores_is_said(faces: Path) -> None:

@@ -13,6 +13,10 @@ from PIL import Image
 from plugin import install
 
 import gpupipe
+from gpupipe import config as configs
+from gpupipe.engines.base import Job
+from gpupipe.engines.dali_graph import Lowering
+from gpupipe.examine import facts
 
 SOURCE = '''
 import numpy as np
@@ -204,3 +208,32 @@ def test_a_state_goes_on_with_all_fields(data: dict[str, Any]) -> None:
         loader.load_state_dict(state)
         found = list(loader)
     assert [{n: t.tolist() for n, t in b.items()} for b in found] == [{n: t.tolist() for n, t in b.items()} for b in expected]
+
+
+def test_check_tells_all_fields(data: dict[str, Any]) -> None:
+    steps = [*STEPS, {"to_dtype": {"dtype": "float32", "scale": True}}, {"resize": {"size": 16}}]
+    *_, batch = facts(configs.read({"data": data, "pipeline": steps}))
+    fields = "image float32 (B, 3, H, W) contiguous, mask uint8 (B, 1, H, W), depth float32 (B, 2, 4, 5), label int64 (B,)"
+    assert batch == f"batch: {fields}; no step fixes the size of image and mask, so all images must have the same"
+
+
+def test_the_graph_for_a_gpu_has_all_fields(data: dict[str, Any]) -> None:
+    with loaded(data, [*STEPS, {"to_dtype": {"dtype": "float16", "on": "depth"}}]) as loader:
+        job = Job(loader.index, loader.config.pipeline, loader.config.loader, 1)
+    emitted = [(e.op, e.device, e.steps) for e in Lowering(job, "gpu", False).emitted()]
+    decoders = [device for op, device, _ in emitted if op == "decoders.image"]
+    assert decoders == ["mixed", "mixed"]
+    assert {device for op, device, _ in emitted if op != "decoders.image"} == {"gpu"}
+    assert [steps for _, _, steps in emitted if "to_dtype" in steps] == [("to_dtype",)]
+
+
+@pytest.mark.gpu
+def test_all_fields_on_a_gpu(data: dict[str, Any]) -> None:
+    one, other = samples(loaded(data, device="gpu")), samples(loaded(data, device="cpu"))
+    assert sorted(one) == sorted(other) == list(range(COUNT))
+    for id, sample in one.items():
+        assert {t.device.type for t in sample.values()} == {"cuda"}
+        for name in ("depth", "weight", "box", "label"):
+            assert torch.equal(sample[name].cpu(), other[id][name])
+        assert set(sample["mask"].unique().tolist()) <= {0, 100, 200}
+        assert (sample["mask"].cpu() != other[id]["mask"]).float().mean() < 0.02
