@@ -60,6 +60,9 @@ class Loader:
         self.sampler = sampler_of(config, index)
         self.threads = cores() if options.threads == "auto" else options.threads
         self.engine = _engine(Job(index, config.pipeline, options, self.threads))
+        self._population = self.sampler.population = config.source.population(index, self.sampler.rank, self.sampler.world_size, options.seed)
+        if self._population is not None:
+            self._population.let_go = self.engine.let_go
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
         self._closed = False
@@ -94,6 +97,8 @@ class Loader:
             if plan.epoch != epoch:  # the last plans of the epoch were skipped whole
                 self._held = plan, batch
                 break
+            if self._population is not None and self._last is None:
+                self._population.release(epoch.__le__)
             self._last, last = plan, plan.last
             if last:
                 self._ready_for = (epoch + 1, 0)
@@ -107,6 +112,8 @@ class Loader:
         epoch, self._before = self.sampler.epoch, self.sampler.state()
         if self._ready_for != (epoch, self.sampler.position):
             self._stop()
+            if self._population is not None:
+                self._population.release(epoch.__eq__)
             self._running = self.engine.batches(self.sampler.endless())
         self._ready_for = None
         self.sampler.begin()
@@ -153,6 +160,9 @@ class Loader:
         self._abandon()
         self._closed = True
         self.engine.close()
+        if self._population is not None:
+            self._population.let_go = lambda files: None
+            self._population.close()
 
     def _abandon(self) -> None:
         self._stop()

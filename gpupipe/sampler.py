@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe import draws
 from gpupipe.errors import ConfigError, Problem, StateError, counted, shown
+from gpupipe.source import Population
 
 
 @dataclass(frozen=True)
@@ -84,20 +85,25 @@ class Layout:
 
 
 class Sampler:
-    """The order of every epoch, and where in it the loader is."""
+    """The order of every epoch, and where in it the loader is.
+
+    population: which of the samples each epoch has, where that is not always all of them.
+    """
+
+    population: Population | None = None
 
     def __init__(self, count: int, batch_size: int, *, shuffle: bool, seed: int, last_batch: str, rank: int = 0, world_size: int = 1) -> None:
         """Raises ConfigError where `count` samples cannot be dealt out so that every rank has equal steps and no empty batch."""
         self.count, self.batch_size, self.shuffle, self.seed = count, batch_size, shuffle, seed
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
         self._epoch, self._position = 0, 0
-        problem = self._layout(0).problem()
+        problem = self._problem(count)
         if problem:
             raise ConfigError([Problem("loader", problem)])
 
     def __len__(self) -> int:
-        """Batches that a whole epoch has on this rank."""
-        return self._layout(0).steps
+        """Batches that the whole of the next epoch has on this rank."""
+        return self._layout(self._epoch, 0).steps
 
     @property
     def epoch(self) -> int:
@@ -112,7 +118,7 @@ class Sampler:
     @property
     def left(self) -> int:
         """Batches that the next iteration has on this rank: those of a whole epoch, or of the rest where a loaded state stands in its middle."""
-        return self._layout(self._position).steps
+        return self._layout(self._epoch, self._position).steps
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration deliver `epoch`: all of it, or the rest of it where a loaded state stands in the middle of it."""
@@ -142,7 +148,8 @@ class Sampler:
         return self._state(self._epoch, self._position)
 
     def _state(self, epoch: int, position: int) -> dict[str, Any]:
-        return {"seed": self.seed, "shuffle": self.shuffle, "epoch": epoch, "position": position}
+        state = {"seed": self.seed, "shuffle": self.shuffle, "epoch": epoch, "position": position}
+        return state if self.population is None else state | {"generation": self.population.generation(epoch)}
 
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         """Go on where the state was made, also with another batch size or world size: what is left of the epoch is dealt out anew.
@@ -156,29 +163,47 @@ class Sampler:
                     f"the state was made with {key} {shown(theirs)}, and this loader has {key} {shown(ours)}: set loader.{key}={shown(theirs)}, or strict=False"
                 )
         epoch, position = state["epoch"], state["position"]
+        count = self._count_at(state)
         if not strict and type(position) is int:
-            position = min(position, self.count)
-        if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > self.count:
-            raise StateError(f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and an epoch of this data set has {self.count}")
-        if self._layout(position).steps == 0:
+            position = min(position, count)
+        if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > count:
+            raise StateError(f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and an epoch of this data set has {count}")
+        if position and self._layout(epoch, position).steps == 0:
             epoch, position = epoch + 1, 0
-        problem = self._layout(position).problem()
+        problem = self._layout(epoch, position).problem() if position else ""
         if problem:
             raise StateError(f"what is left of the epoch cannot be dealt out: {problem}, or leave it out: sampler.set_epoch({epoch + 1})")
         self._epoch, self._position = epoch, position
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """All ids in the order of an epoch, int64 (count,)."""
-        return draws.permutation(self.seed, epoch, self.count) if self.shuffle else np.arange(self.count, dtype=np.int64)
+        """All ids in the order of an epoch, int64 (n,)."""
+        count = self._count(epoch)
+        places = draws.permutation(self.seed, epoch, count) if self.shuffle else np.arange(count, dtype=np.int64)
+        return places if self.population is None else self.population.ids(epoch, self._problem)[places]
 
-    def _layout(self, position: int) -> Layout:
-        return Layout(self.count - position, self.batch_size, self.world_size, self.last_batch)
+    def _count(self, epoch: int) -> int:
+        """The samples of an epoch."""
+        return self.count if self.population is None else len(self.population.ids(epoch, self._problem))
+
+    def _count_at(self, state: dict[str, Any]) -> int:
+        """The samples of a state's epoch, which is settled by it; of all where it has settled none."""
+        generation = state.get("generation")
+        if self.population is None or type(generation) is not int or type(state["epoch"]) is not int:
+            return self.count
+        self.population.resume(state["epoch"], generation)
+        return self._count(state["epoch"])
+
+    def _problem(self, count: int) -> str:
+        return Layout(count, self.batch_size, self.world_size, self.last_batch).problem()
+
+    def _layout(self, epoch: int, position: int) -> Layout:
+        return Layout(self._count(epoch) - position, self.batch_size, self.world_size, self.last_batch)
 
     def _plans(self, epoch: int, position: int) -> Iterator[Plan]:
-        order, layout = self.order(epoch), self._layout(position)
+        order, layout = self.order(epoch), self._layout(epoch, position)
         for step in range(layout.steps):
             sizes = layout.sizes(step)
             start = position + layout.start(step)
             mine = start + int(sizes[: self.rank].sum())
-            places = np.arange(mine, mine + sizes[self.rank]) % self.count
+            places = np.arange(mine, mine + sizes[self.rank]) % len(order)
             yield Plan(epoch, order[places], start + int(sizes.sum()), step == layout.steps - 1)

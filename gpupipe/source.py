@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import ClassVar
@@ -15,7 +16,7 @@ from typing import ClassVar
 import pydantic
 
 from gpupipe.errors import did_you_mean
-from gpupipe.index import Index
+from gpupipe.index import Index, Rows
 from gpupipe.step import Spec
 
 GROUP = "gpupipe.sources"
@@ -26,6 +27,37 @@ Progress = Callable[[str, int, int | None], None]
 
 def quiet(what: str, done: int, total: int | None) -> None:
     """The Progress that shows nothing."""
+
+
+class Population(ABC):
+    """Which samples each epoch has, where a source does not have all of its samples at all times. What it pins stays readable until it is released."""
+
+    def __init__(self) -> None:
+        self.let_go: Callable[[set[int]], None] = lambda files: None
+        """Called with numbers of files (Index.columns, Spans.files) that nobody may hold open any more; the loader sets it."""
+
+    @abstractmethod
+    def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
+        """The rows of the index that an epoch has, ascending, int64 (n,); settled, and pinned, when they are asked for first.
+
+        problem: why so many samples would not do, or "": until then it waits. Raises DataError where there is no hope.
+        """
+
+    @abstractmethod
+    def generation(self, epoch: int) -> int | None:
+        """What `resume` takes to have the same rows again; None where they are not settled yet."""
+
+    @abstractmethod
+    def resume(self, epoch: int, generation: int) -> None:
+        """Settle the rows of an epoch. Raises StateError where they cannot be had again."""
+
+    @abstractmethod
+    def release(self, keep: Callable[[int], bool]) -> None:
+        """Let go of the epochs that are not to be kept."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of all. May be called twice."""
 
 
 class Source(pydantic.BaseModel):
@@ -50,6 +82,14 @@ class Source(pydantic.BaseModel):
     def specs(self) -> dict[str, Spec]:
         """What each field of a sample is when the first step gets it; the first field is what steps work on by default. Raises DataError."""
         return {"image": Spec()}
+
+    def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
+        """Which of the index's samples each epoch has, for one rank's loader; None: always all of them."""
+        return None
+
+    def available(self, index: Index) -> Rows | None:
+        """The rows of the index that can be read now, for who wants some and not an epoch; None: all. Raises DataError where there is none."""
+        return None
 
     def absent(self) -> str:
         """Why the data is not there yet ("... will be fetched"), or "" where it is."""

@@ -194,7 +194,8 @@ def _mean_file_bytes(loader: Loader) -> float:
     for i in range(0, len(loader.index), step):
         try:
             span = loader.index.span(i)
-            sizes.append(os.stat(span.path).st_size if span.length is None else span.length)
+            size = os.stat(span.path).st_size if span.length is None else span.length
+            sizes += [size] * (size > 0)  # of a source that has not all of its samples yet, those that are there
         except OSError:
             continue
     return statistics.fmean(sizes) if sizes else 0.0

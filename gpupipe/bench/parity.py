@@ -62,7 +62,7 @@ def measure(config: Config, index: Index, devices: list[str], samples: int, max_
     samples: how many, spread over the index. max_diff: another limit, in levels, for the mean behind steps that interpolate.
     last: of those, only the longest beginning.
     """
-    few = _few(index, samples)
+    few = _few(config, index, samples)
     entries = config.pipeline.entries
     known = next((n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries))
     for end in range(known if last else min(1, known), known + 1):
@@ -98,7 +98,7 @@ def side_by_side(config: Config, index: Index, devices: Sequence[str], samples: 
     entries = comparable(config)
     if not entries:
         return
-    few = _few(index, samples)
+    few = _few(config, index, samples)
     expected = dict(_images(_shortened(config, entries, engine="dataloader", device="cpu", workers=0), few))
     made = [dict(_images(_shortened(config, entries, engine="dali", device=d), few)) for d in devices]
     for i, image in expected.items():
@@ -106,10 +106,12 @@ def side_by_side(config: Config, index: Index, devices: Sequence[str], samples: 
             yield Sample(os.path.relpath(few.path(i), few.root), image.permute(1, 2, 0).numpy(), [m[i].permute(1, 2, 0).numpy() for m in made])
 
 
-def _few(index: Index, samples: int) -> Index:
+def _few(config: Config, index: Index, samples: int) -> Index:
     """Up to `samples` rows of an index, spread over it."""
-    rows = np.unique(np.linspace(0, len(index) - 1, min(samples, len(index))).astype(np.int64))
-    return index.subset(rows)
+    available = config.source.available(index)
+    count = len(index) if available is None else len(available)
+    places = np.unique(np.linspace(0, count - 1, min(samples, count)).astype(np.int64))
+    return index.subset(places if available is None else available[places])
 
 
 def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:

@@ -77,6 +77,10 @@ class Engine(ABC):
         """Where they are listed."""
         return ""
 
+    def let_go(self, files: set[int]) -> None:
+        """Hold none of these files open any more (numbers of Spans.files): they are removed next, or others take their place."""
+        return
+
     @abstractmethod
     def close(self) -> None:
         """Give back threads and memory. May be called twice."""

@@ -39,6 +39,7 @@ from gpupipe.engines.heap import give_back, pool
 from gpupipe.engines.maps import Maps
 from gpupipe.engines.quarantine import Quarantine, blame, suspects
 from gpupipe.errors import EngineError, counted
+from gpupipe.index import Spans
 from gpupipe.sampler import Plan
 
 Tensors = dict[str, torch.Tensor]
@@ -95,9 +96,10 @@ class DaliEngine(Engine):
         pool()
         device: Device = "cpu" if device_id is None else "gpu"
         lowering = Lowering(job, device, may_cut)
-        self._source = _Source(_inputs(job, lowering))
+        self._maps = {name: Maps(job.index, name) for name, column in job.index.columns.items() if isinstance(column, Spans)}
+        self._source = _Source(_inputs(job, lowering, self._maps))
         self._graph = lowering.graph(device_id, self._source)
-        self._source.reader = reader(job, self._graph.exif)
+        self._source.reader = reader(job, self._graph.exif, self._maps)
         self._ready: deque[tuple[Plan, Outcome]] = deque()
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], list(job.pipeline.fields), auto_reset=False, prepare_first_batch=False)
         self._fresh = True
@@ -147,6 +149,10 @@ class DaliEngine(Engine):
         self._epochs += plan.last
         if plan.last and self._epochs % _EPOCHS_BETWEEN_TRIMS == 0:
             give_back()
+
+    def let_go(self, files: set[int]) -> None:
+        for maps in self._maps.values():
+            maps.let_go(files)
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)
@@ -299,9 +305,9 @@ class DaliEngine(Engine):
         return failed or [(p, o) for p, o in rest if not isinstance(o, RuntimeError)]
 
 
-def _inputs(job: Job, lowering: Lowering) -> Callable[[Read], list[Any]]:
+def _inputs(job: Job, lowering: Lowering, mapped: dict[str, Maps]) -> Callable[[Read], list[Any]]:
     """What the graph of a job is fed for a plan that was read. It raises Missing, Unfit, and holds nothing that holds it."""
-    maps = {name: Maps(job.index, name) for name, spec in job.pipeline.fields.items() if not spec.encoded}
+    maps = {name: mapped[name] for name, spec in job.pipeline.fields.items() if not spec.encoded}
 
     def inputs(read: Read) -> list[Any]:
         size = read.size | {name: sizes(job, name, read.plan.ids) for name in maps}

@@ -20,7 +20,7 @@ from nvidia.dali import Pipeline, fn, types
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.base import Job
 from gpupipe.engines.maps import Maps
-from gpupipe.index import Files, Index, Spans
+from gpupipe.index import Files, Index
 from gpupipe.sampler import Plan
 
 Inputs = Callable[[NDArray[np.int64]], Any]
@@ -59,9 +59,10 @@ class Reader(Protocol):
         """One that was read; the next is then being read."""
 
 
-def reader(job: Job, exif: dict[str, bool]) -> Reader:
-    """The reader of the fields of a job that are image files. exif: by field, whether sizes are those of images that were turned as their EXIF tag says."""
-    return FileReader(job, exif) if exif else NoReader()
+def reader(job: Job, exif: dict[str, bool], maps: dict[str, Maps]) -> Reader:
+    """The reader of the fields of a job that are image files. exif: by field, whether sizes are those of images that were turned as their EXIF tag says.
+    maps: of the fields that are parts of files."""
+    return FileReader(job, exif, maps) if exif else NoReader()
 
 
 class NoReader:
@@ -102,20 +103,18 @@ class _Source:
         return kept
 
 
-def _inputs(index: Index, name: str) -> Inputs:
+def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
     """What DALI is given for a field: paths, which it reads, or the bytes, memory-mapped."""
     column = index.columns[name]
-    if isinstance(column, Spans):
-        return Maps(index, name).encoded
-    return column.encoded_paths
+    return column.encoded_paths if isinstance(column, Files) else maps[name].encoded
 
 
 class FileReader:
     """The Reader of image files."""
 
-    def __init__(self, job: Job, exif: dict[str, bool]) -> None:
+    def __init__(self, job: Job, exif: dict[str, bool], maps: dict[str, Maps]) -> None:
         self._names = list(exif)
-        self._source = _Source([_inputs(job.index, name) for name in exif])
+        self._source = _Source([_inputs(job.index, name, maps) for name in exif])
         self._fresh = True
         self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
         with self._pipe:

@@ -38,6 +38,11 @@ class Maps:
         assert array is not None
         return [self._array(int(i), array, *both) for i, both in zip(ids, self._slices(ids), strict=True)]
 
+    def let_go(self, files: set[int]) -> None:
+        """Forget the maps of these files; each goes when the last batch that was made of it does."""
+        for file in files & self._maps.keys():
+            del self._maps[file]
+
     @property
     def _column(self) -> Spans:
         column = self._index.columns[self._name]

@@ -1,0 +1,75 @@
+"""remote: a data set in a remote store, through a local cache that grows from epoch to epoch."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from gpupipe.cache import crew, listing
+from gpupipe.cache.folder import Folder, prepared
+from gpupipe.cache.population import Cached, does_not_fit, here, spans
+from gpupipe.cache.runs import Run
+from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.shards import least_bytes
+from gpupipe.errors import DataError
+from gpupipe.index import Column, Index, Rows, Spans
+from gpupipe.source import Population, Progress, Source, quiet
+
+
+class Remote(DataSet, Source):
+    __doc__ = f"""{DataSet.__doc__}
+    cache: the local cache: {{dir, max_bytes, ...}}.
+    """
+
+    name: ClassVar[str] = "remote"
+
+    cache: CacheOptions
+
+    def index(self, progress: Progress = quiet) -> Index:
+        folder = prepared(self.cache, self.dataset)
+        if not listing.is_there(folder):
+            progress("listing", 0, None)
+            crew.listed(self.dataset, self.cache)
+        return _index(folder, self)
+
+    def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
+        folder = Folder(self.cache)
+        found = listing.opened(folder)
+        if index.fingerprint != found.fingerprint:
+            return None  # a part of it, chosen by its rows
+        whole = int(np.count_nonzero(found.weights)) if self.weight is not None else len(index)
+        run = Run(folder, rank, [index.fingerprint, seed, world_size]) if world_size > 1 else None
+        samplers = self.cache.samplers if rank == 0 else 0
+        return Cached(folder, _spans(index), whole, crew.Crew(self.dataset, self.cache, samplers), run)
+
+    def available(self, index: Index) -> Rows | None:
+        folder = Folder(self.cache)
+        rows = here(folder, _spans(index))
+        if not len(rows):
+            raise DataError(f"{folder.dir}: nothing is in the cache yet: run 'gpupipe cache fill CONFIG'")
+        return rows
+
+    def absent(self) -> str:
+        return "" if listing.is_there(Folder(self.cache)) else f"{self.url} will be listed"
+
+    @property
+    def dataset(self) -> DataSet:
+        """This without the cache."""
+        return DataSet(**{name: getattr(self, name) for name in DataSet.model_fields if name in self.model_fields_set})
+
+
+def _spans(index: Index) -> Spans:
+    column = index.columns["image"]
+    assert isinstance(column, Spans)
+    return column
+
+
+def _index(folder: Folder, source: Remote) -> Index:
+    found = listing.opened(folder)
+    if source.cache.epoch == "full":
+        needed = least_bytes(found.sizes)
+        if needed > source.cache.max_bytes:
+            raise DataError(does_not_fit(folder, f"the whole data set takes at least {needed:,} bytes"))
+    columns: dict[str, Column] = {"image": spans(folder, len(found))}
+    return Index(source.url, found.names, found.labels, found.classes, columns, found.fingerprint, dict(found.values), extra={"cache": str(folder.dir)})

@@ -1,0 +1,165 @@
+"""What the tests of the cache share: small files in folders, an S3 server, an HTTP server that misbehaves on demand, and fillers over them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe.cache import listing, rows
+from gpupipe.cache.fill import Filler
+from gpupipe.cache.folder import Folder, prepared
+from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.store import Store
+
+os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(scope="session")
+def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 files of about 20 kB in 4 folders; each begins with its own name."""
+    root = tmp_path_factory.mktemp("blobs") / "blobs"
+    for n in range(40):
+        file = root / f"class{n % 4}" / f"{n:03}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(f"{file.parent.name}/{file.name}:".encode() + bytes([n]) * (19_000 + 53 * n))
+    return root
+
+
+@dataclass
+class Made:
+    """A cache, and what fills it in this process."""
+
+    folder: Folder
+    dataset: DataSet
+    listing: listing.Listing
+    filler: Filler
+
+    def another(self) -> Filler:
+        """A second filler of the same cache."""
+        return Filler(Folder(self.folder.options), self.listing, _store(self.dataset, self.folder.options), self.dataset.seed, self.dataset.weight is not None)
+
+    def fill(self) -> str:
+        """Fill until there is no more to do. Returns why."""
+        while (outcome := self.filler.step()) == "published":
+            pass
+        return outcome
+
+
+def _store(dataset: DataSet, options: CacheOptions) -> Store:
+    return Store(dataset, options.retries, options.timeout, pause=lambda seconds: None)
+
+
+Make = Callable[..., Made]
+
+
+@pytest.fixture
+def make(blobs: Path, tmp_path: Path) -> Make:
+    """Makes a cache of the blobs, or of another data set, in a folder of its own; pauses between attempts take no time."""
+
+    def made(dataset: dict[str, Any] | None = None, **options: Any) -> Made:
+        cache = CacheOptions(**{"dir": tmp_path / "cache", "max_bytes": "4MB", "shard_size": "100kB", "connections": 4, "retries": 2} | options)
+        data = DataSet(**{"url": f"file://{blobs}"} | (dataset or {}))
+        folder = prepared(cache, data)
+        if not listing.is_there(folder):
+            found = rows.listed(data, _store(data, cache))
+            with folder.lock():
+                listing.save(found, folder)
+        kept = listing.opened(folder)
+        return Made(folder, data, kept, Filler(folder, kept, _store(data, cache), data.seed, data.weight is not None))
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, Any]]:
+    """An S3 server on loopback: the storage_options that reach it."""
+    server = pytest.importorskip("moto.server", reason="needs moto[server]").ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {"key": "key", "secret": "secret", "client_kwargs": {"endpoint_url": f"http://{host}:{port}"}}
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def bucket(s3: dict[str, Any], blobs: Path) -> str:
+    """The blobs in S3: their url."""
+    import s3fs
+
+    files = s3fs.S3FileSystem(**s3)
+    files.mkdir("blobs")
+    files.put(f"{blobs}/", "blobs/data/", recursive=True)
+    return "s3://blobs/data"
+
+
+@dataclass
+class Faults:
+    """What an HTTP server does wrong, by the path's end: how often it answers 500, cuts a body off, stalls, or tells another ETag."""
+
+    errors: dict[str, int] = field(default_factory=dict)
+    cuts: dict[str, int] = field(default_factory=dict)
+    stalls: dict[str, int] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def due(self, faults: dict[str, int], path: str) -> bool:
+        for end, left in faults.items():
+            if path.endswith(end) and left:
+                faults[end] = left - 1
+                return True
+        return False
+
+
+def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
+    class Handler(SimpleHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(root))
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def end_headers(self) -> None:
+            if self.path.endswith(".jpg"):
+                self.send_header("ETag", f'"{len(faults.asked) if faults.due(faults.changes, self.path) else "same"}"')
+            super().end_headers()
+
+        def do_GET(self) -> None:
+            faults.asked.append(self.path)
+            if faults.due(faults.errors, self.path):
+                self.send_error(500)
+            elif faults.due(faults.stalls, self.path):
+                faults.over.wait(20)
+                self.close_connection = True
+            elif faults.due(faults.cuts, self.path):
+                self.send_response(200)
+                self.send_header("Content-Length", "20000")
+                self.end_headers()
+                self.wfile.write(b"x" * 1000)
+                self.close_connection = True
+            else:
+                super().do_GET()
+
+    return Handler
+
+
+@pytest.fixture
+def web(blobs: Path) -> Iterator[tuple[str, Faults]]:
+    """An HTTP server of the blobs: its URL, and what it is to do wrong."""
+    faults = Faults()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(blobs, faults))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", faults
+    faults.over.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()

@@ -1,0 +1,303 @@
+"""Filling a cache in this process: which samples are drawn, what is written, what never happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupipe.cache import epochs, evict, shards, status
+from gpupipe.cache.folder import Folder
+from gpupipe.cache.rate import Rate
+
+
+def on_disk(folder: Path) -> int:
+    """What a folder takes, as du counts."""
+    total = 0
+    for path in (folder, *folder.rglob("*")):
+        try:
+            total += path.lstat().st_blocks * 512
+        except FileNotFoundError:  # it went meanwhile
+            continue
+    return total
+
+
+def rows_of(folder: Folder) -> list[int]:
+    folder.manifest.refresh()
+    return [int(row) for name, shard in folder.manifest.alive().items() for row in shards.open_table(folder.table(name), shard.table_hash)[0]]
+
+
+def began(folder: Folder) -> None:
+    """An epoch that has all that there is, and is over."""
+    with folder.lock():
+        epochs.add(folder, folder.manifest.generation, sum(s.samples for s in folder.manifest.alive().values()))
+
+
+def test_every_sample_is_fetched_once_and_is_what_the_store_has(make: Any, blobs: Path) -> None:
+    made = make()
+    assert made.fill() == "complete"
+    assert sorted(rows_of(made.folder)) == list(range(40))
+    for name, shard in made.folder.manifest.alive().items():
+        data = made.folder.shard(name).read_bytes()
+        assert len(data) == shard.bytes <= 100_000
+        assert shards.hash_of(made.folder.shard(name)) == shard.hash
+        for row, offset, length in shards.open_table(made.folder.table(name), shard.table_hash).T:
+            assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
+    assert made.another().step() == "complete"
+    assert not list((made.folder.dir / "tmp").iterdir()) + list((made.folder.dir / "claims").iterdir())
+
+
+def test_the_order_follows_from_the_seed(make: Any, tmp_path: Path) -> None:
+    orders = []
+    for n, seed in enumerate((1, 1, 2)):
+        made = make({"seed": seed}, dir=tmp_path / str(n))
+        made.fill()
+        orders.append(rows_of(made.folder))
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0] != sorted(orders[0])
+
+
+def test_two_fillers_never_fetch_the_same(make: Any) -> None:
+    made = make()
+    others = [made.another() for _ in range(3)]
+    threads = [threading.Thread(target=lambda f=f: [None for _ in iter(f.step, "complete")]) for f in others]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(rows_of(made.folder)) == list(range(40))
+    assert sum(f.tally.samples for f in others) == 40
+
+
+def test_weights_say_what_comes_first_and_zero_what_never_comes(make: Any, blobs: Path, tmp_path: Path) -> None:
+    lines = [f"class{n % 4}/{n:03}.jpg,{n % 4},{(0, 1, 1, 8)[n % 4]}" for n in range(40)]
+    (tmp_path / "m.csv").write_text("\n".join(["path,label,w", *lines]))
+    first: Counter[int] = Counter()
+    for seed in range(30):
+        made = make({"manifest": str(tmp_path / "m.csv"), "weight": "w", "seed": seed}, dir=tmp_path / f"c{seed}")
+        made.filler.step()
+        first.update(row % 4 for row in rows_of(made.folder))
+    assert made.fill() == "complete"
+    assert {row % 4 for row in rows_of(made.folder)} == {1, 2, 3}
+    assert first[0] == 0
+    assert first[3] > 2.5 * (first[1] + first[2]) / 2 > 0
+
+
+def test_sizes_need_not_be_known(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("\n".join(["path,label", *(f"class{n % 4}/{n:03}.jpg,{n % 4}" for n in range(40))]))
+    made = make({"manifest": str(tmp_path / "m.csv")})
+    assert made.fill() == "complete"
+    assert sorted(rows_of(made.folder)) == list(range(40))
+    assert all(s.bytes <= 100_000 for s in made.folder.manifest.alive().values())
+    assert len(made.folder.manifest.alive()) == 10
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_sample_larger_than_a_shard_gets_one_of_its_own(make: Any, tmp_path: Path, known: bool) -> None:
+    root = tmp_path / "large" / "a"
+    root.mkdir(parents=True)
+    for n, size in enumerate((10, 300_000, 10)):
+        (root / f"{n}.jpg").write_bytes(b"x" * size)
+    (tmp_path / "m.csv").write_text("path\na/0.jpg\na/1.jpg\na/2.jpg\n")
+    dataset: dict[str, Any] = {"url": f"file://{root.parent}"} | ({} if known else {"manifest": str(tmp_path / "m.csv"), "label": None})
+    made = make(dataset)
+    assert made.fill() == "complete"
+    assert sorted(rows_of(made.folder)) == [0, 1, 2]
+
+
+def test_a_full_cache_waits_until_an_epoch_had_its_samples(make: Any) -> None:
+    made = make(max_bytes="600kB", low_water=0.7)
+    assert made.fill() == "no room"
+    first = set(rows_of(made.folder))
+    assert 10 < len(first) < 30
+    assert made.filler.step() == "no room"
+    began(made.folder)
+    assert made.filler.step() == "published"
+    made.folder.manifest.refresh()
+    assert made.folder.manifest.alive().keys() != made.folder.manifest.known.keys()
+    assert not made.folder.shard("00000001").exists()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "lru", "random"])
+def test_the_disk_never_holds_more_than_max_bytes(make: Any, policy: str) -> None:
+    made = make(max_bytes="500kB", low_water=0.6, policy=policy)
+    most, seen = 0, set()
+    for _ in range(60):
+        outcome = made.filler.step()
+        most = max(most, on_disk(made.folder.dir))
+        seen.update(rows_of(made.folder))
+        if outcome == "no room":
+            began(made.folder)
+        with made.folder.lock():
+            assert made.folder.usage() <= 500_000
+            assert on_disk(made.folder.dir) <= made.folder.usage() + 4096
+    assert 300_000 < most <= 500_000
+    assert len(seen) == 40
+    assert status.of(made.folder).evicted > 10
+
+
+def test_which_shards_go_first(make: Any, tmp_path: Path) -> None:
+    for policy, expected in (("fifo", "00000001"), ("lru", "00000003")):
+        made = make(max_bytes="600kB", policy=policy, low_water=0.8, dir=tmp_path / policy)
+        made.fill()
+        began(made.folder)
+        with made.folder.lock():
+            epochs.add(made.folder, 2, 8)  # a later epoch goes on with an old generation
+            made.folder.tidy()
+            evict.make_room(made.folder, 100_000)
+            gone = made.folder.manifest.known.keys() - made.folder.manifest.alive().keys()
+        assert min(gone) == expected
+
+
+def test_what_an_epoch_pinned_stays_and_what_was_evicted_meanwhile_goes_with_the_pin(make: Any) -> None:
+    made = make(max_bytes="600kB", low_water=0.5)
+    made.fill()
+    began(made.folder)
+    folder = made.folder
+    with folder.lock():
+        generation = folder.manifest.generation
+        pin = folder.claim("pins", "me", {"generation": generation})
+    assert made.filler.step() == "no room"
+    folder.manifest.refresh()
+    evicted = folder.manifest.known.keys() - folder.manifest.alive().keys()
+    assert evicted
+    assert folder.there() == folder.manifest.known.keys()
+    pin.release()
+    assert made.filler.step() == "published"
+    assert not evicted & folder.there()
+    assert all(folder.table(name).exists() for name in evicted)
+
+
+def test_a_pinned_generation_gets_its_shards_again_byte_for_byte(make: Any) -> None:
+    made = make(max_bytes="600kB")
+    made.fill()
+    folder = made.folder
+    generation, before = folder.manifest.generation, {n: folder.shard(n).read_bytes() for n in folder.there()}
+    with folder.lock():
+        assert len(evict.down_to(folder, 0)) == len(before)
+    assert not folder.there()
+    with folder.lock():
+        pin = folder.claim("pins", "me", {"generation": generation})
+    for _ in before:
+        assert made.filler.step() == "published"
+    assert {n: folder.shard(n).read_bytes() for n in folder.there()} == before
+    assert folder.manifest.generation == generation + 1
+    pin.release()
+
+
+def test_a_shard_whose_samples_changed_cannot_be_had_again(make: Any, tmp_path: Path) -> None:
+    root = tmp_path / "data" / "a"
+    root.mkdir(parents=True)
+    (root / "1.jpg").write_bytes(b"old")
+    (tmp_path / "m.csv").write_text("path\na/1.jpg\n")
+    made = make({"url": f"file://{root.parent}", "manifest": str(tmp_path / "m.csv"), "label": None})
+    made.fill()
+    with made.folder.lock():
+        evict.down_to(made.folder, 0)
+        pin = made.folder.claim("pins", "me", {"generation": 1})
+    (root / "1.jpg").write_bytes(b"new")
+    assert made.filler.step() == "failed"
+    assert made.filler.tally.lost == {"00000001": "its samples are others in the store than when it was made"}
+    pin.release()
+
+
+def test_what_cannot_be_fetched_is_left_out_named_and_tried_again(make: Any, web: tuple[str, Any]) -> None:
+    url, faults = web
+    faults.errors["/007.jpg"] = 1000
+    made = make({"url": url})
+    assert made.fill() == "failed"
+    assert len(rows_of(made.folder)) == 39
+    assert next(iter(made.filler.tally.failed.values())).startswith("class3/007.jpg: ")
+    faults.errors.clear()
+    assert made.another().step() == "published"
+    assert sorted(rows_of(made.folder)) == list(range(40))
+
+
+@pytest.mark.parametrize("fault", ["errors", "cuts", "changes"])
+def test_a_store_that_fails_now_and_then_never_poisons_the_cache(make: Any, web: tuple[str, Any], blobs: Path, fault: str) -> None:
+    url, faults = web
+    getattr(faults, fault).update({f"/{n:03}.jpg": 1 + n % 2 for n in range(0, 40, 3)})
+    made = make({"url": url})
+    assert made.fill() == "complete"
+    for name, shard in made.folder.manifest.alive().items():
+        data = made.folder.shard(name).read_bytes()
+        for row, offset, length in shards.open_table(made.folder.table(name), shard.table_hash).T:
+            assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
+
+
+def test_a_rate_limit_is_of_all_samplers_together(tmp_path: Path) -> None:
+    waits: list[float] = []
+    first, second = (Rate(tmp_path / "rate", 1000, waits.append) for _ in range(2))
+    started = time.time()
+    for rate in (first, second, first, second):
+        rate.take(1000)
+    behind = time.time() - started
+    assert all(n + 0.5 - behind <= wait <= n + 0.5 + 0.01 for n, wait in enumerate(waits))
+    Rate(tmp_path / "other", None, waits.append).take(10**12)
+    assert len(waits) == 4
+
+
+def test_hit_rate_and_what_status_counts(make: Any) -> None:
+    made = make()
+    assert status.of(made.folder).hit_rate is None
+    made.filler.step()
+    began(made.folder)
+    assert status.of(made.folder).hit_rate == 0.0
+    made.filler.step()
+    for _ in range(2):
+        began(made.folder)
+    found = status.of(made.folder)
+    assert (found.generation, found.shards, found.samples, found.rows, found.epochs, found.asked) == (2, 2, 8, 40, 3, 20)
+    assert found.hit_rate == pytest.approx(12 / 20)
+    with (made.folder.dir / "epochs.jsonl").open("a") as f:
+        f.write('{"generation": 2, "samp')
+    assert status.of(made.folder).epochs == 3
+
+
+def test_old_tables_go_when_they_take_more_than_their_share(make: Any) -> None:
+    made = make(max_bytes="500kB", low_water=0.0)
+    for _ in range(40):
+        if made.filler.step() == "no room":
+            began(made.folder)
+    tables = {p.stem for p in (made.folder.dir / "tables").iterdir()}
+    spare = tables - made.folder.manifest.alive().keys()
+    assert len(spare) <= 500_000 / 16 / 4096
+    assert len(made.folder.manifest.known) > 10
+
+
+def test_a_damaged_table_stops_a_sampler_by_name(make: Any) -> None:
+    made = make()
+    made.filler.step()
+    made.folder.table("00000001").write_bytes(b"x")
+    with pytest.raises(Exception, match=r"00000001.npy: damaged"):
+        made.another().step()
+
+
+def test_a_damaged_record_of_an_epoch_is_left_out(make: Any) -> None:
+    made = make()
+    (made.folder.dir / "epochs.jsonl").write_text('[]\n{"generation": "x"}\n' + json.dumps({"generation": 1, "samples": 2, "time": 3.0}) + "\n")
+    assert epochs.read(made.folder) == [epochs.Epoch(1, 2, 3.0)]
+
+
+def test_the_shards_are_readable_by_others_while_the_mask_of_the_maker_is_kept(make: Any) -> None:
+    old = os.umask(0o027)
+    try:
+        made = make()
+        made.filler.step()
+        assert made.folder.shard("00000001").stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(old)
+
+
+def test_draws_are_without_replacement(make: Any) -> None:
+    made = make()
+    with made.folder.lock():
+        drawn = made.filler._drawn()
+    assert np.array_equal(np.sort(drawn), np.arange(40))

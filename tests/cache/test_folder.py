@@ -1,0 +1,94 @@
+"""The folder as its own ledger: what counts, what is removed, whose it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe.cache import evict
+from gpupipe.cache.folder import Folder, prepared
+from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.errors import DataError
+
+
+def options(folder: Path, **changes: Any) -> CacheOptions:
+    return CacheOptions(**{"dir": folder, "max_bytes": "4MB", "shard_size": "100kB"} | changes)
+
+
+def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(DataError, match=r"holds other files, and is no cache: set data.cache.dir to a new folder"):
+        prepared(options(tmp_path), DataSet(url="s3://b"))
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_cache_is_of_one_data_set_whatever_reaches_it(tmp_path: Path) -> None:
+    cache = options(tmp_path / "c")
+    prepared(cache, DataSet(url="s3://b/x", storage_options={"key": "hush"}))
+    prepared(cache, DataSet(url="s3://b/x", storage_options={"key": "other"}, seed=5))
+    assert "hush" not in "".join(p.read_text() for p in (tmp_path / "c").rglob("*") if p.is_file())
+    with pytest.raises(DataError, match=r"the cache of another data set: data.url 's3://b/x' there, 's3://b/y' here: set data.cache.dir to another folder"):
+        prepared(cache, DataSet(url="s3://b/y"))
+    with pytest.raises(DataError, match=r"data.label 'label' there, empty here"):
+        prepared(cache, DataSet(url="s3://b/x", label=None))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file/c: the cache's folder cannot be used: Not a directory: set data.cache.dir"):
+        prepared(options(tmp_path / "file" / "c"), DataSet(url="s3://b"))
+
+
+def test_what_a_dead_sampler_left_is_counted_until_it_is_removed(make: Any) -> None:
+    made = make()
+    folder: Folder = made.folder
+    made.filler.step()
+    with folder.lock():
+        before = folder.usage()
+    (folder.dir / "claims" / "00000009").write_text(json.dumps({"reserved": 200_000, "rows": [1, 2]}))
+    (folder.dir / "claims" / "00000010").write_bytes(b"")
+    for name in ("00000009", "00000010"):
+        (folder.dir / "tmp" / f"{name}.tar").write_bytes(b"half")
+        (folder.dir / "tmp" / f"{name}.npy").write_bytes(b"half")
+        folder.shard(name).write_bytes(b"whole, but never published")
+        folder.table(name).write_bytes(b"whole, but never published")
+    for kind in ("pins", "samplers"):
+        (folder.dir / kind / "dead").write_text("{}")
+    with folder.lock():
+        assert folder.usage() >= before + 200_000
+        folder.tidy()
+        assert folder.usage() == before
+    assert folder.there() == {"00000001"}
+    assert not list((folder.dir / "tmp").iterdir())
+
+
+def test_what_the_living_hold_stays(make: Any) -> None:
+    folder: Folder = make().folder
+    with folder.lock():
+        claims = [folder.claim(kind, name, {"reserved": 5000}) for kind, name in (("claims", "00000003"), ("pins", "p"), ("samplers", "s"), ("runs", "r-0-1"))]
+        (folder.dir / "tmp" / "00000003.tar").write_bytes(b"half")
+        folder.tidy()
+        assert all(claim.path.exists() for claim in claims)
+        assert (folder.dir / "tmp" / "00000003.tar").exists()
+    for claim in claims:
+        claim.release()
+
+
+def test_a_reservation_that_does_not_fit_is_refused_beforehand(make: Any) -> None:
+    folder: Folder = make(max_bytes="1MB").folder
+    with folder.lock():
+        room = 1_000_000 - folder.usage() - evict.headroom(folder)
+        assert evict.make_room(folder, room)
+        assert not evict.make_room(folder, room + 1)
+        claim = folder.claim("claims", "00000001", {"reserved": room - 4096})
+        assert evict.fits(folder, 0)
+        assert not evict.fits(folder, 1)
+    claim.release()
+
+
+def test_a_list_that_does_not_fit_is_refused(make: Any) -> None:
+    with pytest.raises(DataError, match=r"the list of 40 samples takes [0-9,]+ bytes, and data.cache.max_bytes is 40,000: make it larger"):
+        make(max_bytes="40kB", shard_size="10kB")

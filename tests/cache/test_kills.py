@@ -1,0 +1,140 @@
+"""Samplers that are killed at any moment, disks that are full, and what is left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe.cache import evict, shards
+from gpupipe.cache.crew import Crew
+from gpupipe.cache.folder import Folder
+
+KILLS = int(os.environ.get("GPUPIPE_KILLS", "50"))
+SAMPLERS = """
+import os, sys
+from gpupipe.cache.sampler import Task, _Sampler
+from gpupipe.cache.folder import Folder
+import gpupipe.cache.store, fsspec.implementations.local, numpy.random
+task = Task.model_validate_json(sys.stdin.readline())
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        _Sampler(Folder(task.cache), task).run()
+        os._exit(0)
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    print("over", flush=True)
+"""
+"""Starts a sampler for each line that it is given, in a moment: all is imported already."""
+
+
+def check_what_a_reader_sees(folder: Folder) -> int:
+    """All that is published is whole, and nothing lies among it that is not. Returns how many shards there are."""
+    reader = Folder(folder.options)
+    reader.manifest.refresh()
+    alive = reader.manifest.alive()
+    for name, shard in alive.items():
+        assert shards.hash_of(reader.shard(name)) == shard.hash
+        assert shards.open_table(reader.table(name), shard.table_hash).shape == (3, shard.samples)
+        with tarfile.open(reader.shard(name)) as tar:
+            assert len(tar.getmembers()) == 3 * shard.samples
+    for file in (reader.dir / "shards").iterdir():
+        with tarfile.open(file) as tar:
+            tar.getmembers()
+        assert file.read_bytes().endswith(b"\0" * 1024)
+    return len(alive)
+
+
+def test_a_sampler_that_is_killed_at_any_moment_leaves_nothing_half_written(make: Any) -> None:
+    made = make(max_bytes="4MB", shard_size="60kB", samplers=1)
+    task = f'{{"do": "serve", "dataset": {made.dataset.model_dump_json(exclude_defaults=True)}, "cache": {made.folder.options.model_dump_json()}}}'
+    nursery = subprocess.Popen([sys.executable, "-c", SAMPLERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert nursery.stdin and nursery.stdout
+    nursery.stdin.write(task.replace("\n", "") + "\n")
+    dice, orphans, most = random.Random(7), 0, 0
+    for _ in range(KILLS):
+        nursery.stdin.write("go\n")
+        nursery.stdin.flush()
+        child = int(nursery.stdout.readline())
+        time.sleep(dice.uniform(0, 0.08))
+        os.kill(child, signal.SIGKILL)
+        assert nursery.stdout.readline() == "over\n"
+        orphans += len(list((made.folder.dir / "tmp").iterdir()))
+        most = max(most, check_what_a_reader_sees(made.folder))
+        if most > 15:
+            with made.folder.lock():
+                evict.down_to(made.folder, 0)
+            most = 0
+    print(f"{KILLS} kills, {orphans} of them in the middle of a shard")
+    nursery.stdin.close()
+    nursery.stdout.close()
+    nursery.wait()
+    assert orphans > 0, "no kill came while a shard was being written: it shows nothing"
+    assert made.fill() == "complete"
+    check_what_a_reader_sees(made.folder)
+    for kind in ("tmp", "claims", "samplers"):
+        assert not list((made.folder.dir / kind).iterdir())
+    with made.folder.lock():
+        assert made.folder.usage() < 2_000_000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 512 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)], capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_pauses_the_samplers_who_say_so(make: Any, small_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = make(dir=small_disk / "cache", max_bytes="4MB", shard_size="60kB")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 200_000)
+    crew = Crew(made.dataset, made.folder.options, 1)
+    end = time.monotonic() + 20
+    while "paused: the disk is full" not in [s.get("state") for s in made.folder.claims("samplers").values()]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    count = check_what_a_reader_sees(made.folder)
+    assert count >= 1
+    ballast.unlink()
+    while check_what_a_reader_sees(made.folder) == count:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    crew.stop()
+    assert f"disk full, and fetching is paused until there is space: {made.folder.dir}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("free", range(0, 120_000, 8192))
+def test_a_disk_that_fills_up_in_the_middle_of_a_shard_leaves_no_trace(make: Any, small_disk: Path, free: int) -> None:
+    made = make(dir=small_disk / "cache", max_bytes="4MB", shard_size="100kB")
+    order = made.filler._order(True)
+    blocks = os.statvfs(small_disk)
+    (small_disk / "ballast").write_bytes(b"x" * max(0, blocks.f_bavail * blocks.f_frsize - free))
+    try:
+        assert made.filler._carried_out(order) == "published"
+    except OSError as e:
+        assert e.errno == errno.ENOSPC
+        assert not made.folder.there()
+    assert free < 110_000 or made.folder.there()
+    check_what_a_reader_sees(made.folder)
+    for kind in ("tmp", "claims"):
+        assert not list((made.folder.dir / kind).iterdir())
+    (small_disk / "ballast").unlink()
+    assert made.filler.step() == "published"
+    check_what_a_reader_sees(made.folder)

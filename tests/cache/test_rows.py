@@ -1,0 +1,205 @@
+"""Listings and manifests of remote data sets, and what they must not hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pydantic
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpupipe.cache import listing, rows
+from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.store import Store
+from gpupipe.errors import DataError
+
+
+def listed(url: str, **options: Any) -> listing.Listing:
+    data = DataSet(url=url, **options)
+    return rows.listed(data, Store(data, 0, 10.0))
+
+
+def manifest(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_files_are_sorted_and_folders_are_classes(blobs: Path) -> None:
+    found = listed(f"file://{blobs}")
+    names = [found.names[i] for i in range(len(found))]
+    assert names == sorted(str(p.relative_to(blobs)) for p in blobs.glob("*/*.jpg"))
+    assert found.classes == ["class0", "class1", "class2", "class3"]
+    assert [found.classes[n] for n in found.labels] == [name.partition("/")[0] for name in names]
+    assert found.sizes.tolist() == [(blobs / name).stat().st_size for name in names]
+    assert (found.tags != 0).all()
+
+
+def test_s3_says_sizes_and_versions_and_http_does_not(bucket: str, s3: dict[str, Any], blobs: Path, web: tuple[str, Any]) -> None:
+    local, remote = listed(f"file://{blobs}"), listed(bucket, storage_options=s3)
+    assert remote.sizes.tolist() == local.sizes.tolist()
+    assert len(set(remote.tags.tolist())) == 40
+    assert remote.fingerprint == local.fingerprint
+    over_http = listed(web[0])
+    assert over_http.fingerprint == local.fingerprint
+    assert set(over_http.sizes) == {listing.UNKNOWN}
+
+
+def test_a_csv_with_labels_weights_values_and_further_columns(blobs: Path, tmp_path: Path) -> None:
+    text = f'file,who,w,age,note\nclass0/000.jpg,eve,1,33,a\nfile://{blobs}/class1/001.jpg,adam,0.5,-4,"b,c"\n\n'
+    options: dict[str, Any] = {"path": "file", "label": "who", "weight": "w", "values": ["age"]}
+    found = listed(f"file://{blobs}", manifest=manifest(tmp_path / "m.csv", text), **options)
+    assert [found.names[0], found.names[1]] == ["class0/000.jpg", "class1/001.jpg"]
+    assert (found.labels.tolist(), found.classes) == ([1, 0], ["adam", "eve"])
+    assert found.weights.tolist() == [1.0, 0.5]
+    assert found.values["age"].tolist() == [33, -4]
+    assert found.values["age"].dtype == np.int64
+    assert found.sample(1).about == {"class": "adam", "age": "-4", "note": "b,c"}
+
+
+def test_a_parquet_with_whole_numbers_as_labels(blobs: Path, tmp_path: Path) -> None:
+    table = pyarrow.table({"path": ["class0/000.jpg", "class1/001.jpg"], "label": [5, 0], "x": [0.5, 2.0]})
+    pyarrow.parquet.write_table(table, tmp_path / "m.parquet")
+    found = listed(f"file://{blobs}", manifest=str(tmp_path / "m.parquet"), values=["x"])
+    assert found.labels.tolist() == [5, 0]
+    assert len(found.classes) == 6
+    assert (found.values["x"].dtype, found.values["x"].tolist()) == (np.float32, [0.5, 2.0])
+
+
+def test_a_manifest_may_lie_in_the_store(s3: dict[str, Any], bucket: str) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem(**s3).pipe("blobs/list.csv", b"path\nclass0/000.jpg\n")
+    found = listed(bucket, storage_options=s3, manifest="s3://blobs/list.csv", label=None)
+    assert (len(found), found.classes) == (1, ["0"])
+
+
+ODD = [
+    "../x.jpg",
+    "a/../../x.jpg",
+    "/etc/passwd",
+    "a//b.jpg",
+    "",
+    ".",
+    "a/./b",
+    "a\0b",
+    "file:///etc/passwd",
+    "s3://other/x",
+    "a\\..\\b",
+    "c:/x",
+    "x" * 5000,
+    "a/..",
+]
+
+
+@pytest.mark.parametrize("name", ODD, ids=lambda n: n[:20].encode("unicode_escape").decode())
+def test_names_that_lead_elsewhere_are_refused(blobs: Path, tmp_path: Path, name: str) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["class0/000.jpg", name]}), tmp_path / "m.parquet")
+    with pytest.raises(DataError, match=r"m.parquet: row 2: .* is no name of a file below data.url"):
+        listed(f"file://{blobs}", manifest=str(tmp_path / "m.parquet"), label=None)
+
+
+@given(st.text())
+@example("..")
+@example("a/..")
+def test_a_name_that_is_accepted_stays_below_the_url(name: str) -> None:
+    try:
+        rows.safe(name, "here")
+    except DataError:
+        return
+    assert not Path(name).is_absolute()
+    assert ".." not in name.split("/")
+    assert name.strip("/") == name != ""
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "said"),
+    [
+        ("path,label\n", {}, "m.csv: no rows"),
+        ("", {}, r"m.csv: no column 'path'.*data.path, data.label"),
+        ("pth,label\na,b\n", {}, r"no column 'path'; did you mean 'pth'\?"),
+        ("path,path,label\na,b,c\n", {}, "several columns 'path'"),
+        ("path,label\na/b,\n", {}, r"m.csv:2: '' is no label"),
+        ("path,label\na/b,c,d\n", {}, r"m.csv:2: 3 values, and the header names 2 columns"),
+        ("path,label,w\na/b,c,-1\n", {"weight": "w"}, r"m.csv:2: '-1' is no weight"),
+        ("path,label,w\na/b,c,nan\n", {"weight": "w"}, "'nan' is no weight"),
+        ("path,label,w\na/b,c,0\n", {"weight": "w"}, "every weight is 0"),
+        ("path,label,w\na/b,c,x\n", {"values": ["w"]}, r"m.csv:2: 'x' in the column 'w' is no number"),
+        ("path,label\na/b,99999999\n", {}, "the label 99999999 of a/b is no class"),
+        ('path,label\n"a', {}, "cannot be read as .csv"),
+    ],
+)
+def test_mistakes_in_a_manifest_are_named(blobs: Path, tmp_path: Path, text: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        listed(f"file://{blobs}", manifest=manifest(tmp_path / "m.csv", text), **options)
+
+
+@pytest.mark.parametrize(
+    ("content", "ending", "said"), [(b"\xff\xfe", "csv", "cannot be read as .csv in UTF-8"), (b"no", "parquet", "cannot be read as .parquet")]
+)
+def test_files_that_are_no_manifest(blobs: Path, tmp_path: Path, content: bytes, ending: str, said: str) -> None:
+    (tmp_path / f"m.{ending}").write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        listed(f"file://{blobs}", manifest=str(tmp_path / f"m.{ending}"))
+    with pytest.raises(DataError, match=r"none.csv: cannot be read: .*No such file.*set data.manifest"):
+        listed(f"file://{blobs}", manifest=str(tmp_path / "none.csv"))
+
+
+def test_nothing_to_list_is_named(blobs: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no files that end in png: set data.url, or data.extensions"):
+        listed(f"file://{blobs}", extensions=["png"])
+    (tmp_path / "1.jpg").touch()
+    with pytest.raises(DataError, match=r"'1.jpg' lies in no folder that names its class"):
+        listed(f"file://{tmp_path}")
+    assert listed(f"file://{tmp_path}", label=None).classes == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": "bucket/x"}, "a URL such as s3"),
+        ({"url": "memory://x"}, "is seen by one process alone"),
+        ({"url": "s3://b", "path": "p"}, "path: of a manifest, and none is given"),
+        ({"url": "s3://b", "manifest": "x.txt"}, "should end in .csv or .parquet"),
+        ({"url": "s3://b", "manifest": "x.csv", "values": ["label"]}, "what a batch has anyway"),
+    ],
+)
+def test_settings_of_the_data_set_that_cannot_be(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=said):
+        DataSet(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_bytes": "1MB"}, r"max_bytes is 1.0MB, but should be at least 4 times shard_size \(128.0MB\)"),
+        ({"max_bytes": "a lot"}, "bytes: a number, or one such as 64MB"),
+        ({"max_bytes": True}, "bytes: a number"),
+        ({"max_bytes": "1TB", "samplers": -1}, "greater than or equal to 0"),
+        ({"max_bytes": "1TB", "low_water": 1.5}, "less than or equal to 1"),
+        ({"max_bytes": "1TB", "epoch": "some"}, "'grow' or 'full'"),
+    ],
+)
+def test_settings_of_the_cache_that_cannot_be(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=said):
+        CacheOptions(dir=tmp_path, **options)
+
+
+@pytest.mark.parametrize("file", ["labels.npy", "names.ends.npy", "listing.json"])
+@pytest.mark.parametrize("content", [b"x", b"[]", b"{}", b""])
+def test_a_kept_listing_that_is_damaged_is_named(make: Any, file: str, content: bytes) -> None:
+    made = make()
+    (made.folder.dir / "listing" / file).write_bytes(content)
+    with pytest.raises(DataError, match=r"listing: the list of the samples is damaged .*delete the cache's folder"):
+        listing.opened(made.folder)
+
+
+def test_a_missing_client_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"abfs://c/x: cannot be opened: .*(adlfs|[Ii]nstall)"):
+        Store(DataSet(url="abfs://c/x"), 0, 1.0)
+    with pytest.raises(DataError, match="nonsense://x: cannot be opened"):
+        Store(DataSet(url="nonsense://x"), 0, 1.0)
