@@ -25,6 +25,7 @@ import atheris
 import numpy as np
 
 with atheris.instrument_imports(include=["gpupipe.formats", "gpupipe.sources", "gpupipe.shard_index", "gpupipe.labels"]):
+    from gpupipe import labels
     from gpupipe.errors import DataError
     from gpupipe.formats import npy, tar
     from gpupipe.index import Index, Spans
@@ -249,6 +250,7 @@ def main() -> None:
     options.add_argument("--seconds", type=int, default=60)
     options.add_argument("--corpus", type=Path, help="folder for inputs that reach new code, kept from run to run (default: a temporary one)")
     arguments = options.parse_args()
+    labels.MOST_CLASSES = 100_000  # a label of ten millions is taken, and takes seconds for the names of as many classes
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         os.environ["GPUPIPE_CACHE"] = folder
