@@ -133,7 +133,7 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
         return gpupipe.loader.load({"data": data, "pipeline": _STEPS}, batch_size=_BATCH, device="cpu")
 
     found = harness.measured(build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS)
-    return found | indexing
+    return found | indexing | (_walking(shards) if name == "webdataset" else {})
 
 
 def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
@@ -147,6 +147,19 @@ def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
     count = len(joined(shards, each(shards, data.read, quiet), ""))
     seconds = time.perf_counter() - started
     return {"indexed_per_second": count / seconds, "indexed_mb_per_second": sum(p.stat().st_size for p in shards) / seconds / 1e6}
+
+
+def _walking(shards: list[Path]) -> dict[str, float]:
+    """Members a CPU second that gpupipe's parser finds in tars, and those that tarfile finds."""
+    from gpupipe.formats import tar
+    from gpupipe.shards import mapped
+
+    rates = {}
+    for what, walk in (("tar_members_per_cpu_second", lambda path: tar.members(mapped(path))), ("tarfile_members_per_cpu_second", tarfile.open)):
+        started = time.process_time()
+        count = sum(1 for path in shards for _ in walk(path))
+        rates[what] = count / (time.process_time() - started)
+    return rates
 
 
 def _dali(name: str, shards: list[Path], arguments: argparse.Namespace) -> dict[str, Any]:
@@ -210,6 +223,8 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "megabytes": sum(p.stat().st_size for p in files(name, arguments)) / 1e6,
         "indexed_per_second": harness.median(rounds["gpupipe"], "indexed_per_second"),
         "indexed_mb_per_second": harness.median(rounds["gpupipe"], "indexed_mb_per_second"),
+        "walking": {key: harness.median(rounds["gpupipe"], key) for key in rounds["gpupipe"][0] if key.endswith("members_per_cpu_second")},
+        "cpu_ratio": harness.ratio(rounds["gpupipe"], rounds["dali"], "cpu_seconds_per_1000"),
         "goals": [harness.goal("gpupipe to DALI's reader", ratio["median"], _GOAL)],
     }
 
@@ -219,6 +234,9 @@ def report(name: str, found: dict[str, Any]) -> None:
     harness.print_table(found["rounds"])
     harness.print_ratio("gpupipe to DALI's reader", found["ratio"])
     print(f"  indexed: {found['indexed_per_second']:,.0f} samples/s, {found['indexed_mb_per_second']:,.0f} MB/s")
+    harness.print_ratio("CPU time of gpupipe to that of DALI's reader", found["cpu_ratio"])
+    for what, rate in found["walking"].items():
+        print(f"  {what}: {rate:,.0f}")
     harness.print_goals(found["goals"])
 
 

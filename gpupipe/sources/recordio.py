@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -83,7 +84,11 @@ class Recordio(Sharded):
         """Records in several parts, whose bytes are nowhere behind one another: they are written into the cache folder."""
         payloads = [records.payload(data, int(row)) for row in rows]
         place = index_cache.place("parts", str(path), index_file.file_state(path), names).with_suffix(".parts")
-        index_file.write_whole(place, payloads)
+        try:
+            index_file.write_whole(place, payloads)
+        except OSError as e:
+            what = f"{path} holds records in several parts, which are put together there"
+            raise DataError(f"{place}: cannot be written ({e.strerror or e}): {what}: set GPUPIPE_CACHE to a folder that can") from e
         length = np.array(list(map(len, payloads)), np.int64)
         whole = np.frombuffer(b"".join(payloads), np.uint8)
         shard = self._shard(whole, records.number[rows], np.cumsum(length) - length, length, [f"{path}:{name}" for name in names])
@@ -128,6 +133,6 @@ def _listed(file: Path) -> dict[int, str] | None:
         raise DataError(f"{file}:{e}") from e
     found = dict(zip(places, keys, strict=True))
     if len(found) < len(places):
-        twice = next(place for place in places if places.count(place) > 1)
+        twice, _ = Counter(places).most_common(1)[0]
         raise DataError(f"{file}: byte {twice:,} stands in it more than once: make it anew")
     return found

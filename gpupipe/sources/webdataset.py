@@ -100,7 +100,8 @@ class Webdataset(Sharded):
             samples: dict[str, _Parts] = {}
             for member in tar.members(data):
                 stem, ending = _parted(member.name)
-                samples.setdefault(stem, {}).setdefault(ending, member)
+                if samples.setdefault(stem, {}).setdefault(ending, member) is not member:
+                    raise ValueError(f"{member.name}: the sample {stem} has two members that end in {ending}: its samples must have different names")
             chosen = {stem: found for stem, parts in samples.items() if (found := self._chosen(stem, parts))}
             texts = {stem: _Texts(data, stem, samples[stem]) for stem in chosen}
             labels = None if self.label is None else [_label(t, self.label) for t in texts.values()]

@@ -151,6 +151,12 @@ def test_shards_that_do_not_fit_each_other(tmp_path: Path) -> None:
             Webdataset(shards=(first, second), fields={"a": "npy"}, label=None, values={"v": "json:v"}).index()
 
 
+def test_two_samples_of_one_name(tmp_path: Path) -> None:
+    shards = shard(tmp_path / "a.tar", {"jpg": b"x", "JPG": b"y"})
+    with pytest.raises(gpupipe.DataError, match=r"a\.tar: 0\.jpg: the sample 0 has two members that end in jpg: its samples must have different names"):
+        Webdataset(shards=shards, label=None).index()
+
+
 def test_a_shard_without_samples_between_others(tmp_path: Path) -> None:
     shards = tuple(shard(tmp_path / f"{n}.tar", *([] if n == 1 else [{"jpg": b"x", "cls": str(n).encode()}])) for n in range(3))
     index = Webdataset(shards=shards).index()

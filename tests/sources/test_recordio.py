@@ -147,6 +147,14 @@ def test_records_made_whole_are_made_again_where_they_are_gone(tmp_path: Path, c
     assert index.span(1).read().tobytes() == b"plain"
 
 
+def test_records_that_cannot_be_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "a.rec", packed(1, MAGIC.to_bytes(4, "little")))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(gpupipe.DataError, match=rf"\.parts: cannot be written \(Not a directory\): {file} holds records in several parts.*: set GPUPIPE_CACHE"):
+        Recordio(shards=str(file)).index()
+
+
 def test_many_records(tmp_path: Path) -> None:
     """More than are walked at once; the idx file lists every third."""
     file = written(tmp_path / "a.rec", *(packed(n % 9, str(n).encode()) for n in range(9000)), listed=True)

@@ -162,8 +162,9 @@ def test_unknown_fields_order_and_parts_do_not_matter(tmp_path: Path) -> None:
     turned = record(other, images(b"one"))
     with_unknown = unknown + field(1, unknown + field(1, unknown + field(2, unknown + field(1, unknown + field(1, b"one"))) + field(1, b"image/encoded")))
     in_two_parts = record(other) + record(images(b"one"))
-    index = written(tmp_path / "a", plain, turned, with_unknown, in_two_parts).index()
-    assert [index.span(i).read().tobytes() for i in range(4)] == [b"one"] * 4
+    of_another_type = record(entry("image/encoded", varint(2 << 3) + varint(5) + field(1, field(1, b"one"))))
+    index = written(tmp_path / "a", plain, turned, with_unknown, in_two_parts, of_another_type).index()
+    assert [index.span(i).read().tobytes() for i in range(5)] == [b"one"] * 5
 
 
 def test_lists_packed_and_not(tmp_path: Path) -> None:
@@ -175,6 +176,13 @@ def test_lists_packed_and_not(tmp_path: Path) -> None:
     assert index.values["i"].tolist() == [[5, -1]] * 3
     assert index.values["f"].tolist() == [1.5] * 3
     assert [index.span(n).read().view("<f4").tolist() for n in range(3)] == [[1.5]] * 3
+
+
+def test_the_order_of_many_values_is_kept(tmp_path: Path) -> None:
+    unpacked = b"".join(varint(1 << 3) + varint(n * 999) for n in range(100))
+    written(tmp_path / "a", *[record(images(b"x"), entry("i", field(3, unpacked)))] * 50)
+    index = Tfrecord(shards=str(tmp_path / "a"), label=None, values={"i": "i"}).index()
+    assert index.values["i"].tolist() == [[n * 999 for n in range(100)]] * 50
 
 
 @settings(max_examples=150, deadline=None)
