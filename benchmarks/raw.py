@@ -5,7 +5,8 @@
     python benchmarks/raw.py --one gpupipe        # one contestant, one process, one line of JSON
 
 All deliver float32 (128, 4, 256, 256), in a new order in every epoch; gpupipe, DALI and DataLoader all shuffle globally. `main_thread` is the share of
-the time in which the consumer's thread used a core. With "a busy thread", a thread of pure Python in the same process wants the interpreter all the time; "a busy process" takes as much of the cores, and no more.
+the time in which the consumer's thread used a core. With "a busy thread", a thread of pure Python in the same process wants the interpreter all the
+time; "a busy process" takes as much of the cores, and no more.
 """
 
 from __future__ import annotations
