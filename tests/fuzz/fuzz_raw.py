@@ -29,7 +29,8 @@ def seeds() -> list[bytes]:
     """Options that fit their files, with labels and without."""
     found = []
     for number, dtype in enumerate(DTYPES[:-1]):
-        for axes, count, offset, before, label in itertools.product((1, 2, 3), (1, 4), (0, 4), (0, 1), (1, UNLABELLED)):
+        for axes, count, offset, label in itertools.product((1, 3), (1, 4), (0, 4), (1, UNLABELLED)):
+            before = offset // 4
             step = before + int(np.prod([3, 2, 2][:axes])) * np.dtype(dtype).itemsize
             told = (number, axes, 3, 2, offset, before, 2, label, 0, 0, offset + count * step, count)
             found.append(struct.pack(FORM, *told) + bytes(range(100)))
