@@ -197,7 +197,11 @@ def test_the_index_is_kept_and_notices_changes(tmp_path: Path, monkeypatch: pyte
         patch.setattr(array_files, "read_all", lambda *_: pytest.fail("read again"))
         again = Numpy.model_validate(source).index()
         assert (again.fingerprint, read(again, 2).tolist()) == (first.fingerprint, [2, 2, 2, 2])
-    for change in (lambda: np.save(files[1], np.full(4, 9)), lambda: np.save(tmp_path / "3.npy", np.full(4, 3)), files[0].unlink):
+    np.save(files[1], np.full(4, 9.5))  # as many bytes as before
+    with pytest.raises(DataError, match=r"1\.npy: float64, but int64 in .*0\.npy"):
+        Numpy.model_validate(source).index()
+    np.save(files[1], np.full(4, 9))
+    for change in (lambda: np.save(tmp_path / "3.npy", np.full(4, 3)), files[0].unlink):
         change()
         index = Numpy.model_validate(source).index()
         assert [read(index, i).tolist()[0] for i in range(len(index))] == [int(np.load(f)[0]) for f in sorted(tmp_path.glob("*.npy"))]
