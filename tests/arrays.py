@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 import gpupipe
+from gpupipe.index import Index
 
 ENGINES: dict[str, dict[str, Any]] = {"dali": {"engine": "dali"}, "dataloader": {"engine": "dataloader", "workers": 0}}
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
@@ -30,6 +31,13 @@ def numbers(dtype: str, shape: tuple[int, ...], seed: int = 0) -> NDArray[Any]:
     if kind.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     return rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, kind, endpoint=True)
+
+
+def read(index: Index, i: int) -> Any:
+    """Sample i as its span and its Array say."""
+    array = index.columns[index.main].array
+    assert array is not None
+    return index.span(i).read().view(array.dtype).reshape(array.shape_of(i))
 
 
 def delivered(data: dict[str, Any], steps: list[Any], engine: str, **options: Any) -> dict[int, torch.Tensor]:

@@ -259,3 +259,27 @@ def test_a_file_that_is_cut_off_after_it_was_indexed_is_skipped_and_named(tmp_pa
             assert found == [0, 1, 2, 4], engine
             assert "3.npy ends 100 bytes before the sample does" in Path(loader.engine.quarantine_file).read_text()
         np.save(tmp_path / "3.npy", numbers("float32", (2, 300), 3))
+
+
+def test_an_image_file_takes_other_dtypes_too(tmp_path: Path) -> None:
+    """As a mask does that becomes int64 for the loss."""
+    from PIL import Image
+
+    (tmp_path / "a").mkdir()
+    pixels = numbers("uint8", (9, 12, 3))
+    Image.fromarray(pixels).save(tmp_path / "a" / "0.png")
+    data = {"source": "folder", "root": str(tmp_path), "field": "image"}
+    steps: list[Any] = ["decode", {"to_dtype": {"dtype": "int64"}}, {"center_crop": {"size": [5, 6]}}]
+    for engine, options in ENGINES.items():
+        for layout in ("contiguous", "channels_last"):
+            config = {"data": {k: v for k, v in data.items() if k != "field"}, "pipeline": steps}
+            with gpupipe.load(config, device="cpu", memory_format=layout, **options) as loader:
+                (batch,) = loader
+            assert batch["image"].dtype == torch.int64, engine
+            assert np.array_equal(batch["image"][0].numpy(), pixels[2:7, 3:9].transpose(2, 0, 1))
+    scaled = {"data": {"source": "folder", "root": str(tmp_path)}, "pipeline": ["decode", {"to_dtype": {"dtype": "int16", "scale": True}}]}
+    with pytest.raises(gpupipe.EngineError, match="to_dtype scales image files to float16, float32 and uint8, and not from uint8 to int16"):
+        gpupipe.load(scaled, device="cpu", engine="dali")
+    normalized = {"data": scaled["data"], "pipeline": ["decode", {"to_dtype": {"dtype": "float64"}}, {"normalize": {"mean": 0, "std": 1}}]}
+    with pytest.raises(gpupipe.EngineError, match="normalize works on float16 and float32 of image files, and not on float64"):
+        gpupipe.load(normalized, device="cpu", engine="dali")
