@@ -28,6 +28,7 @@ from gpupipe.cache.store import Store, Unfetchable
 Outcome = Literal["published", "complete", "no room", "disk full", "failed"]
 _MOST_SAMPLES = 100_000
 _OF_UNKNOWN_SIZE = 4096
+_OTHERS = "its samples are others in the store than when it was made"
 _RETRY_FIRST, _RETRY_LAST = 30.0, 3600.0
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -63,6 +64,8 @@ class Filler:
         self._rate = Rate(folder.dir / "rate", self._options.rate_limit)
         self._pool = ThreadPoolExecutor(self._options.connections)
         self._rows: dict[str, NDArray[np.int64]] = {}
+        self._seen = -1
+        self._mask: NDArray[np.bool_] = np.empty(0, bool)
         self._retry: dict[int, tuple[float, float]] = {}
         self.tally = Tally()
 
@@ -129,18 +132,32 @@ class Filler:
         return free[first[np.argsort(times[first])]]
 
     def _free(self) -> NDArray[np.int64]:
-        free = np.ones(len(self._listing), bool) if self._weights is None else np.asarray(self._weights) > 0
-        alive = self._folder.manifest.alive()
-        self._rows = {name: rows for name, rows in self._rows.items() if name in alive}
-        for name, shard in alive.items():
-            if name not in self._rows:
-                self._rows[name] = shards.open_table(self._folder.table(name), shard.table_hash)[0]
-            free[self._rows[name]] = False
+        free = self._not_cached().copy()
         for claim in self._folder.claims().values():
             free[claim.get("rows", [])] = False
+        for row in [row for row in self._retry if not free[row]]:  # others fetched them meanwhile
+            del self._retry[row]
+            self.tally.failed.pop(row, None)
         now = time.time()
         free[[row for row, (when, _) in self._retry.items() if when > now]] = False
         return np.flatnonzero(free)
+
+    def _not_cached(self) -> NDArray[np.bool_]:
+        """Which rows may be drawn, as far as the newest generation says, bool (N,)."""
+        manifest = self._folder.manifest
+        if self._seen != manifest.generation:
+            free = np.ones(len(self._listing), bool) if self._weights is None else np.asarray(self._weights) > 0
+            alive = manifest.alive()
+            self._rows = {name: self._rows_of(shard) for name, shard in alive.items()}
+            for rows in self._rows.values():
+                free[rows] = False
+            self._seen, self._mask = manifest.generation, free
+        return self._mask
+
+    def _rows_of(self, shard: Shard) -> NDArray[np.int64]:
+        known = self._rows.get(shard.name)
+        found: NDArray[np.int64] = shards.open_table(self._folder.table(shard.name), shard.table_hash)[0] if known is None else known
+        return found
 
     def _fitting(self, rows: NDArray[np.int64]) -> tuple[list[Sample], int]:
         """The first of the rows that make a shard, and its bytes; of samples whose size is not known, those that may be in it."""
@@ -163,13 +180,14 @@ class Filler:
         writer = shards.Writer(tar)
         try:
             full = self._written(order, writer)
-            if not len(writer) or order.name in self.tally.lost:
+            if order.before is not None and len(writer) < len(order.samples):
+                return self._lost(order, self._why_not(order))
+            if not len(writer):
                 return "no room" if full else "failed"
             writer.finish()
             made = self._as_published(order, writer, shards.save_table(writer.table, table))
             if order.before is not None and (made.hash, made.table_hash) != (order.before.hash, order.before.table_hash):
-                self.tally.lost[order.name] = "its samples are others in the store than when it was made"
-                return "failed"
+                return self._lost(order, _OTHERS)
             self._publish(made, order, tar, table)
             return "published"
         finally:
@@ -178,6 +196,17 @@ class Filler:
             table.unlink(missing_ok=True)
             with self._folder.lock():
                 order.claim.release()
+
+    def _why_not(self, order: _Order) -> str:
+        return next((self.tally.failed[s.row] for s in order.samples if s.row in self.tally.failed), _OTHERS)
+
+    def _lost(self, order: _Order, why: str) -> Outcome:
+        """A shard that cannot be made again: the generations that follow are without it."""
+        self.tally.lost[order.name] = why
+        with self._folder.lock():
+            if order.name in self._folder.manifest.alive():
+                self._folder.manifest.evict([order.name], "not to be fetched again")
+        return "failed"
 
     def _as_published(self, order: _Order, writer: shards.Writer, table_hash: str) -> Shard:
         return Shard(order.name, len(writer), writer.bytes, writer.hash, shards.table_size(len(writer)), table_hash, time.time())
@@ -249,8 +278,6 @@ class Filler:
             _, pause = self._retry.get(sample.row, (0.0, _RETRY_FIRST / 2))
             self._retry[sample.row] = (time.time() + 2 * pause, min(2 * pause, _RETRY_LAST))
             self.tally.failed[sample.row] = f"{sample.name}: {e}"
-            if order.before is not None:
-                self.tally.lost[order.name] = f"{sample.name}: {e}"
             return None
         self.tally.bytes += len(data)
         self._retry.pop(sample.row, None)

@@ -27,6 +27,7 @@ from gpupipe.errors import GpupipeError
 
 _BEAT_SECONDS = 0.5
 _PAUSES = {"complete": 0.5, "no room": 0.2, "disk full": 2.0, "failed": 2.0}
+_LONGEST_PAUSE = 3.0
 _SHOWN_FAILURES = 5
 _LONGEST_REASON = 300
 _RATE_SECONDS = 10.0
@@ -53,7 +54,7 @@ class _Sampler:
         self._folder, self._task = folder, task
         store = Store(task.dataset, task.cache.retries, task.cache.timeout)
         self._filler = Filler(folder, listing.opened(folder), store, task.dataset.seed, task.dataset.weight is not None)
-        self._state = "fetching"
+        self._state, self._idle = "fetching", 0
         self._told: set[str] = set()
         self._history: list[tuple[float, int]] = []
         with folder.lock():
@@ -67,10 +68,15 @@ class _Sampler:
             self._tell(outcome)
             if self._task.do == "fill" and outcome in ("complete", "no room", "failed"):
                 break
-            time.sleep(_PAUSES.get(outcome, 0.0))
+            time.sleep(self._pause(outcome))
         with self._folder.lock():
             self._claim.release()
         return {"outcome": outcome} | self._report()
+
+    def _pause(self, outcome: Outcome) -> float:
+        """Seconds until the next step: the longer, the longer there was nothing to do."""
+        self._idle = 0 if outcome == "published" else self._idle + 1
+        return min(_PAUSES.get(outcome, 0.0) * 1.2**self._idle, _LONGEST_PAUSE)
 
     def _beat(self) -> None:
         parent = os.getppid()

@@ -29,15 +29,15 @@ def damaged(folder: Folder, rows: int, progress: Callable[[int, int], None]) -> 
 
 def mend(folder: Folder, filler: Filler) -> dict[str, str]:
     """Fetch the missing shards again. Those that cannot be are evicted, for their samples to be drawn anew: why, by name."""
-    while filler.step(fresh=False) == "published":
-        pass
+    while _missing(folder) - filler.tally.lost.keys():
+        if filler.step(fresh=False) not in ("published", "failed"):
+            break
+    return filler.tally.lost | dict.fromkeys(_missing(folder) - filler.tally.lost.keys(), "there is no room")
+
+
+def _missing(folder: Folder) -> set[str]:
     with folder.lock():
-        gone = {name: filler.tally.lost.get(name, "there was no room") for name in folder.missing()}
-        evictable = sorted(gone.keys() & folder.manifest.alive().keys())
-        if evictable:
-            folder.manifest.evict(evictable, "damaged, and not to be fetched again")
-        folder.tidy()
-    return gone
+        return set(folder.missing())
 
 
 def _wrong(folder: Folder, shard: Shard, rows: int) -> str:

@@ -208,6 +208,32 @@ def test_a_shard_whose_samples_changed_cannot_be_had_again(make: Any, tmp_path: 
     pin.release()
 
 
+def test_a_published_shard_that_is_gone_and_cannot_be_made_again_is_left_out_of_the_next_generation(make: Any, tmp_path: Path) -> None:
+    root = tmp_path / "data" / "a"
+    root.mkdir(parents=True)
+    for n in range(3):
+        (root / f"{n}.jpg").write_bytes(b"x" * 90_000)
+    made = make({"url": f"file://{root.parent}"})
+    assert made.fill() == "complete"
+    (root / made.listing.names[rows_of(made.folder)[1]].rpartition("/")[2]).unlink()
+    made.folder.shard("00000002").unlink()
+    assert made.filler.step() == "failed"
+    assert made.filler.tally.lost.keys() == {"00000002"}
+    made.folder.manifest.refresh()
+    assert list(made.folder.manifest.alive()) == ["00000001", "00000003"]
+
+
+def test_what_another_sampler_could_fetch_is_no_failure_any_more(make: Any, web: tuple[str, Any]) -> None:
+    url, faults = web
+    faults.errors["/007.jpg"] = 1000
+    made = make({"url": url})
+    assert made.fill() == "failed"
+    faults.errors.clear()
+    assert made.another().step() == "published"
+    assert made.filler.step() == "complete"
+    assert made.filler.tally.failed == {}
+
+
 def test_what_cannot_be_fetched_is_left_out_named_and_tried_again(make: Any, web: tuple[str, Any]) -> None:
     url, faults = web
     faults.errors["/007.jpg"] = 1000
