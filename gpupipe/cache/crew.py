@@ -116,6 +116,7 @@ def _stop(processes: list[subprocess.Popen[bytes]], owner: int) -> None:
         return
     for process in processes:
         _closed(process)
+        process.terminate()  # a child that was forked since may hold the other end of its pipe open
     for process in processes:
         try:
             process.wait(_PATIENCE)

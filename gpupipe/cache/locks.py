@@ -20,7 +20,10 @@ def exclusive(path: Path) -> Iterator[None]:
     """Only one process, and one thread of it, is in here at a time."""
     with path.open("ab") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(f, fcntl.LOCK_UN)  # closing alone would not, where another thread forked meanwhile and its child has a copy of the file
 
 
 class Claim:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from gpupipe.cache.locks import Claim, abandoned, content, exclusive
@@ -59,6 +60,19 @@ def test_a_forked_child_does_not_take_the_claim_with_it(tmp_path: Path) -> None:
     assert content(tmp_path / "a") == {"n": 1}
     assert not abandoned(tmp_path / "a")
     claim.release()
+
+
+def test_a_lock_ends_though_a_forked_child_has_the_file(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "lock"):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        assert abandoned(tmp_path / "lock")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_writing_in_place_never_shortens_the_file(tmp_path: Path) -> None:
