@@ -19,11 +19,10 @@ from gpupipe.complaints import complaints
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, short, shown
 from gpupipe.parameters import WHOLE, Probability, form
 from gpupipe.pipeline import Pipeline
-from gpupipe.source import Source
+from gpupipe.source import TAKEN, Source
 from gpupipe.step import Spec
 from gpupipe.yamlfile import UNRESOLVED, Document
 
-_TAKEN = ("label", "id")
 _TOP_LEVEL = ("data", "pipeline", "loader")
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
@@ -251,7 +250,7 @@ def _source(document: Document, data: dict[str, Any], problems: list[Problem]) -
 def _specs(document: Document, source: Source, problems: list[Problem]) -> Mapping[str, Spec]:
     """The fields of a sample, checked against the masks among them."""
     fields = source.specs()
-    taken = [n for n in fields if n in _TAKEN]
+    taken = [n for n in fields if n in TAKEN]
     problems += [Problem(document.where(("data",), of_key=True), f"a field must not be called '{n}': that name is taken in a batch") for n in taken]
     unknown = [n for n in source.masks if n not in fields]
     problems += [Problem(document.where(("data", "masks")), f"data.masks: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown]

@@ -156,7 +156,7 @@ class Index:
     def path(self, i: int) -> str:
         """What messages call row i: its file; where that holds several samples, behind a colon the sample's name."""
         path = self.span(i).path
-        return path if isinstance(self.columns[self.main], Files) or path.endswith(self.names[i]) else f"{path}:{self.names[i]}"
+        return path if isinstance(self.columns[self.main], Files) or f"/{path}".endswith(f"/{self.names[i]}") else f"{path}:{self.names[i]}"
 
     def subset(self, rows: Rows) -> Index:
         """The index of some rows."""

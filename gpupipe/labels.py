@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpupipe.errors import DataError, shown
 
 MOST_CLASSES = 10_000_000
-"""Every number up to the largest label is a class with a name: a sample's id in the label's place must not fill the memory."""
+"""Every number up to the largest label is a class with a name: a sample's id in the label's place must not fill the memory. So many take 0.7 GB."""
 
 Where = Callable[[int], str]
 """How a message names a sample, by its number."""
@@ -56,7 +56,7 @@ def _counted(labels: NDArray[np.int64]) -> list[str]:
 def _complaint(label: str, numbers: bool) -> str:
     """What is wrong with a label among numbers, or among names; "" where nothing is."""
     if not label or "\0" in label:
-        return "a NUL byte in the label: write it as UTF-8" if label else "the label is empty: label every sample"
+        return "a NUL byte in the label: save it as UTF-8" if label else "the label is empty: label every sample"
     if _FRACTION.fullmatch(label):
         return f"the label {label} is not a whole number"
     if bool(_WHOLE.fullmatch(label)) != numbers:

@@ -68,7 +68,10 @@ class Sharded(Source):
         files = paths(self.shards)
         every = [*files, *self.beside(files)]
         saved = index_cache.place(self.name, self.format, list(map(str, every)), self.model_dump())
-        return index_cache.cached(saved, every, lambda: joined(files, each(files, self.read, progress), self.nothing()), self.holds)
+        try:
+            return index_cache.cached(saved, every, lambda: joined(files, each(files, self.read, progress), self.nothing()), self.holds)
+        except OSError as e:
+            raise DataError(f"{e.filename or files[0]}: cannot be read: {e.strerror or e}") from e
 
     def beside(self, files: list[Path]) -> list[Path]:
         """What else the index is made from."""

@@ -19,7 +19,8 @@ from gpupipe.index import Index
 from gpupipe.step import Spec
 
 GROUP = "gpupipe.sources"
-_TAKEN = ("label", "id")
+TAKEN = ("label", "id")
+"""Names in a batch that no field and no value may have."""
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, how much of it is done, and how much there is (None: not known)."""
 
@@ -60,8 +61,8 @@ def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
     """Raises ValueError where a field or value cannot be called so in a batch."""
     every = [*fields, *values]
     for name in every:
-        if name in _TAKEN or not name or every.count(name) > 1:
-            raise ValueError(f"'{name}' cannot be the name of a field or value: names are not empty, none stands twice, and none is {' or '.join(_TAKEN)}")
+        if name in TAKEN or not name or every.count(name) > 1:
+            raise ValueError(f"'{name}' cannot be the name of a field or value: names are not empty, none stands twice, and none is {' or '.join(TAKEN)}")
 
 
 def names() -> list[str]:

@@ -9,6 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def missing(path: str, lacking: int) -> str:
+    """What a message says of a file that ends too early."""
+    return f"{path} ends {lacking:,} bytes before the sample does: it changed since it was indexed"
+
+
 class Span(NamedTuple):
     """`length` bytes from `offset` on in the file at `path`; all of it where length is None."""
 
@@ -25,7 +30,7 @@ class Span(NamedTuple):
             f.seek(self.offset)
             found = f.readinto(data.data) or 0
         if found < self.length:
-            raise ValueError(f"{self.path} ends {self.length - found:,} bytes before the sample does: it changed since it was indexed")
+            raise ValueError(missing(self.path, self.length - found))
         return data
 
     def ends(self, head: int, tail: int) -> tuple[bytes, bytes, int]:

@@ -18,6 +18,7 @@ from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip
 from gpupipe.steps.resize import Resize
 
 DATA = "data: {source: folder, root: /x}\n"
+SOURCES = "file_list, folder, recordio, tfrecord, webdataset"
 STEPS = "pipeline: [decode]\n"
 LOADER = DATA + STEPS + "loader:\n  "
 KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
@@ -67,7 +68,7 @@ def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> lis
     # what is missing
     (STEPS, "1:1: data: missing; write 'data: ...' (where the samples are: {source: folder, root: PATH})"),
     (DATA, "1:1: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a list of steps)"),
-    (STEPS + "data: {root: /x}\n", "2:1: data.source: missing; write 'source: ...' (the name of what reads the data: file_list, folder, webdataset)"),
+    (STEPS + "data: {root: /x}\n", "2:1: data.source: missing; write 'source: ...' (the name of what reads the data: " + SOURCES + ")"),
     (STEPS + "data: {source: folder}\n", "2:1: data.root: missing; write 'root: ...' (the folder; ~ stands for the home directory)"),
     # another kind of value
     (LOADER + "batch_size: many\n", "4:15: loader.batch_size is 'many', but should be a whole number"),
@@ -96,7 +97,7 @@ def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> lis
     (DATA + STEPS + "loader:\n", "3:8: loader is empty, but should be keys with values, such as {batch_size: ...}"),
     (DATA + STEPS + "loader: [1]\n", "3:9: loader is [1], but should be keys with values, such as {batch_size: ...}"),
     (STEPS + "data: /x\n", "2:7: data is '/x', but should be keys with values (where the samples are: {source: folder, root: PATH})"),
-    (STEPS + "data: {source: 3, root: /x}\n", "2:16: data.source is 3, but should be the name of what reads the data: file_list, folder, webdataset"),
+    (STEPS + "data: {source: 3, root: /x}\n", "2:16: data.source is 3, but should be the name of what reads the data: " + SOURCES),
     (STEPS + "data: {source: folder, root: 3}\n", "2:30: data.root is 3, but should be a path"),
     (STEPS + "data: {source: folder, root: }\n", "2:29: data.root is empty, but should be a path"),
     (STEPS + "data: {source: folder, root: /x, extensions: jpg}\n", "2:46: data.extensions is 'jpg', but should be a list"),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.index import Array, Index, Spans
+from gpupipe.span import missing
 
 _MOST_OPEN = 8192
 """Files that stay mapped: mapping one of 1 MB anew costs twice what copying it does. Linux lets a process have 65,530 maps by default.
@@ -64,11 +65,6 @@ class Maps:
         else:
             self._maps.move_to_end(file)
         return found
-
-
-def missing(path: str, lacking: int) -> str:
-    """What a message says of a file that ends too early."""
-    return f"{path} ends {lacking:,} bytes before the sample does: it changed since it was indexed"
 
 
 def _mapped(path: str) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from gpupipe.engines.base import Job
 from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
 from gpupipe.index import Column, Index
 from gpupipe.sampler import Plan
-from gpupipe.span import Span
+from gpupipe.span import Span, missing
 
 _JPEG, _PNG, _BMP, _RIFF, _JP2, _J2K = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF", b"\0\0\0\x0cjP", b"\xff\x4f\xff\x51"
 _NETPBM = (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6")
@@ -131,6 +131,8 @@ def suspicion(span: Span) -> str:
         head, tail, size = span.ends(16, _TAIL_BYTES)
     except OSError as e:
         return (e.strerror or str(e)).lower()
+    if span.length is not None and size < span.length:
+        return missing(span.path, span.length - size)
     if not head:
         return "the file is empty"
     magic = next((m for m in _KINDS if head.startswith(m)), None)

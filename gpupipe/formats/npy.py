@@ -45,6 +45,8 @@ def header(beginning: bytes) -> Header:
     end = (12 if wide else 10) + int.from_bytes(beginning[8 : 12 if wide else 10], "little")
     if end > min(len(beginning), MOST_HEADER):
         raise ValueError("a header that is cut off, or too long")
+    if tuple(beginning[6:8]) not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {beginning[6]}.{beginning[7]} of .npy, which is for named fields: save plain numbers")
     return _parsed(beginning[:end])
 
 
@@ -56,8 +58,6 @@ def _parsed(text: bytes) -> Header:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what stands in it, which is refused below or harmless
             version = np.lib.format.read_magic(stream)
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"version {version[0]}.{version[1]} of .npy, which is for named fields: save plain numbers")
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, fortran, dtype = read(stream)
     except (ValueError, TypeError, SyntaxError, tokenize.TokenError, KeyError, OverflowError, RecursionError, MemoryError) as e:

@@ -65,6 +65,7 @@ class FileList(Source):
     def index(self, progress: Progress = quiet) -> Index:
         """The rows of the manifest. Raises DataError, with FILE:LINE where a line is to blame."""
         try:
+            self.file.stat()
             root = folder(self.root or self.file.parent)
             sure = "label" in self.model_fields_set
             saved = index_cache.place(self.name, _FORMAT, str(self.file.resolve()), str(root), self.model_dump(), sure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from gpupipe import index_cache, index_file
-from gpupipe.errors import DataError, counted
+from gpupipe.errors import DataError
 from gpupipe.formats import recordio
 from gpupipe.formats.recordio import Images, Records
 from gpupipe.index import Index, Spans
-from gpupipe.parameters import WHOLE, listed, ordered
+from gpupipe.parameters import WHOLE, form, listed, ordered
 from gpupipe.shard_index import Pieces, Shard
 from gpupipe.shards import Sharded, blamed, mapped
 
@@ -23,9 +24,11 @@ _Place = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 
 
 def _range(value: Any) -> Any:
-    if isinstance(value, int):
-        return value, value + 1
-    return ordered(tuple(listed(value, (2,), "the place of a number, from 0, or [first, behind the last]")))
+    words = "the place of a number, from 0, or [first, behind the last]"
+    first, end = (value, value + 1) if isinstance(value, int) else ordered(tuple(listed(value, (2,), words)))
+    if first == end:
+        raise form(words)
+    return first, end
 
 
 class Recordio(Sharded):
@@ -81,7 +84,11 @@ class Recordio(Sharded):
         """Records in several parts, whose bytes are nowhere behind one another: they are written into the cache folder."""
         payloads = [records.payload(data, int(row)) for row in rows]
         place = index_cache.place("parts", str(path), index_file.file_state(path), names).with_suffix(".parts")
-        index_file.write_whole(place, payloads)
+        try:
+            index_file.write_whole(place, payloads)
+        except OSError as e:
+            what = f"{path} holds records in several parts, which are put together there"
+            raise DataError(f"{place}: cannot be written ({e.strerror or e}): {what}: set GPUPIPE_CACHE to a folder that can") from e
         length = np.array(list(map(len, payloads)), np.int64)
         whole = np.frombuffer(b"".join(payloads), np.uint8)
         shard = self._shard(whole, records.number[rows], np.cumsum(length) - length, length, [f"{path}:{name}" for name in names])
@@ -125,6 +132,7 @@ def _listed(file: Path) -> dict[int, str] | None:
     except ValueError as e:
         raise DataError(f"{file}:{e}") from e
     found = dict(zip(places, keys, strict=True))
-    if len(found) < len(keys):
-        raise DataError(f"{file}: {counted(len(keys) - len(found), 'record')} stand in it twice: make it anew")
+    if len(found) < len(places):
+        twice, _ = Counter(places).most_common(1)[0]
+        raise DataError(f"{file}: byte {twice:,} stands in it more than once: make it anew")
     return found

@@ -100,7 +100,8 @@ class Webdataset(Sharded):
             samples: dict[str, _Parts] = {}
             for member in tar.members(data):
                 stem, ending = _parted(member.name)
-                samples.setdefault(stem, {}).setdefault(ending, member)
+                if samples.setdefault(stem, {}).setdefault(ending, member) is not member:
+                    raise ValueError(f"{member.name}: the sample {stem} has two members that end in {ending}: its samples must have different names")
             chosen = {stem: found for stem, parts in samples.items() if (found := self._chosen(stem, parts))}
             texts = {stem: _Texts(data, stem, samples[stem]) for stem in chosen}
             labels = None if self.label is None else [_label(t, self.label) for t in texts.values()]
@@ -158,7 +159,7 @@ class _Texts:
         except KeyError as e:
             raise ValueError(f"{member.name}: no '{key}' in it") from e
         except (ValueError, TypeError, IndexError, RecursionError) as e:
-            raise ValueError(f"{member.name}: cannot be read as {'JSON with keys' if key else 'text'}: {str(e)[:100]}") from e
+            raise ValueError(f"{member.name}: cannot be read as {'JSON with keys' if key else 'UTF-8 text'}: {str(e)[:100]}") from e
 
     def numbers(self, where: str) -> list[int | float]:
         """The numbers that stand there. Raises ValueError."""
