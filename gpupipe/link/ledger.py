@@ -112,6 +112,8 @@ class Ledger:
         known.hello, known.heard, known.quiet, known.revoked = hello, now, False, []
         self._take_done(known, hello.done)
         self._keep_only(known, hello.holding)
+        if hello.done:
+            self._say(known, wire.Confirm(hello.done))
         return known
 
     def place(self, client: Client) -> tuple[int, int]:
@@ -163,7 +165,8 @@ class Ledger:
         client.number = begin.number
         self._give_back(client, [key for key in client.leases if key[0] != begin.run])
         run = client.lane.run
-        if begin.run >= 0 and run is not None and run.number == begin.run and not run.over:
+        new_here = not client.begun and run is not None and bool(self._inside(client.lane, run))
+        if run is not None and not run.over and (run.number == begin.run or new_here):
             self._enter(client, run)
         elif 0 <= begin.run < self.runs and (run is None or begin.run <= run.number):
             self._say(client, wire.Ended(begin.run))
