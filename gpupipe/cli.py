@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import gpupipe
-from gpupipe import cli_compare, cli_profile
+from gpupipe import cli_compare, cli_profile, cli_serve
 from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.screen import Screen, console, leave_interrupted
 
@@ -149,5 +149,5 @@ def _say_skipped(loader: Loader, result: Measurement) -> None:
         click.echo(f"{result.skipped:,} samples were skipped; each is listed with its reason in {loader.engine.quarantine_file}")
 
 
-for _command in (cli_compare.compare, cli_compare.parity, cli_profile.profile, cli_profile.tune):
+for _command in (cli_compare.compare, cli_compare.parity, cli_profile.profile, cli_profile.tune, cli_serve.serve, cli_serve.status, cli_serve.keys):
     main.add_command(_command)

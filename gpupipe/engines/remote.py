@@ -102,7 +102,7 @@ class RemoteEngine(Engine):
                 for number, connection in enumerate(self._connections):
                     connection.begin(epoch, end if number < ahead else position)
                 yield from self._epoch(position, ahead)
-                epoch, position, ahead = epoch + 1, 0, 0
+                epoch, position, ahead = max(connection.epoch for connection in self._connections), 0, 0
         finally:
             for connection in self._connections:
                 connection.stop()

@@ -121,6 +121,12 @@ class Connection:
         self._holding.drop()
         self._post(wire.Begin(self._number, epoch, position, -1))
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read, and behind the end of a run the one behind it."""
+        with self._changed:
+            return self._place[0] if self._place is not None else 0
+
     def next(self) -> Arrived | None:
         """The next batch; None when the run is over. Raises ServerError, and what the server's pipeline raised."""
         with self._changed:

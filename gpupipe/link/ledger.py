@@ -165,8 +165,7 @@ class Ledger:
         client.number = begin.number
         self._give_back(client, [key for key in client.leases if key[0] != begin.run])
         run = client.lane.run
-        new_here = not client.begun and run is not None and bool(self._inside(client.lane, run))
-        if run is not None and not run.over and (run.number == begin.run or new_here):
+        if run is not None and not run.over and (run.number == begin.run or self._joins(client, begin, run)):
             self._enter(client, run)
         elif 0 <= begin.run < self.runs and (run is None or begin.run <= run.number):
             self._say(client, wire.Ended(begin.run))
@@ -325,14 +324,19 @@ class Ledger:
                 lane.run.give_back(key[1])
                 self._note("back", *key)
 
+    def _joins(self, client: Client, begin: wire.Begin, run: Run) -> bool:
+        """Whether a client that asks for a whole epoch is given what others read now, which is further on: it was paused, or is new."""
+        behind = begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
+        return behind and bool(self._inside(client.lane, run)) and run.number not in client.begun
+
     def _refuse_what_others_bar(self, client: Client, begin: wire.Begin) -> None:
-        """Raises Refusal where others read the lane at a place that this one could only reach by taking it from them."""
+        """Raises Refusal where others read the lane at a place that this one could only leave by taking it from them."""
         run = client.lane.run
-        others = [c for c in self._members(client.lane) if c is not client and run is not None and c.run == run.number]
+        others = len(self._inside(client.lane, run)) if run is not None else 0
         if run is None or not others or begin.epoch > run.epoch or (run.is_at(begin.epoch, begin.position) and run.number not in client.begun):
             return
         raise Refusal(
-            f"epoch {begin.epoch} from sample {begin.position} on was asked for, but {counted(len(others), 'other client')} of this server "
+            f"epoch {begin.epoch} from sample {begin.position} on was asked for, but {counted(others, 'other client')} of this server "
             f"share epoch {run.epoch} now: go on with epoch {run.epoch + 1}, or serve with --mode broadcast or --clients N"
         )
 

@@ -52,6 +52,8 @@ class Options:
             raise ServerError("broadcast sends everything to every client: it takes no number of clients")
         if not 0 < self.silent < self.lost:
             raise ServerError(f"a client must count as silent before it counts as lost: silent is {self.silent:g} s, lost {self.lost:g} s")
+        if self.metrics is not None and self.wire == "fuel":
+            raise ServerError("Fuel's wire says nothing of its clients: metrics need --wire gpupipe")
         if self.compress != "none":
             codecs.check(self.compress)
 

@@ -186,7 +186,7 @@ class Server:
     def _handle(self, route: bytes, message: wire.ToServer) -> None:
         token = self.sessions.tokens.get(route)
         if isinstance(message, wire.Ask):
-            self._answer(route, wire.State(self.facts()))
+            self._answer(route, wire.State(self._facts()))
         elif isinstance(message, wire.Hello):
             self._on_hello(route, message)
         elif token is None or not self.ledger.heard(token, time.monotonic()):
@@ -253,8 +253,12 @@ class Server:
             self.sessions.flush()
             self._changed.notify_all()
 
-    def facts(self) -> dict[str, Any]:
-        """How it goes: what `gpupipe status` shows. Under the lock."""
+    def facts_now(self) -> dict[str, Any]:
+        """How it goes, for other threads."""
+        with self._changed:
+            return self._facts()
+
+    def _facts(self) -> dict[str, Any]:
         sent, now = self.sessions.sent, time.monotonic()
         lanes = [
             {"rank": lane.rank, "epoch": lane.run.epoch, "position": lane.run.position, "done": len(lane.run.done), "steps": lane.run.steps}

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -41,22 +41,18 @@ def start_server(served: Served, port: int = 5557, hwm: int = 10, host: str = "1
     return None
 
 
-def run(loader: Loader, options: Options, announce: Any = None) -> None:
-    """Serve until SIGINT or SIGTERM, or until what announce(server) returns, a file, ends."""
-    if options.wire == "fuel":
-        from gpupipe.server import fuel
-
-        fuel.serve(loader, options, announce or (lambda address: None))
-        return
+def run(loader: Loader, options: Options, announce: Callable[[Any], None] = lambda server: None, each: Callable[[Any], None] = lambda server: None) -> None:
+    """Serve until SIGINT, SIGTERM or server.stop(). announce: gets the server when it listens; each: again and again while it runs."""
+    from gpupipe.server.fuel import FuelServer
+    from gpupipe.server.metrics import exposed
     from gpupipe.server.service import Server
 
-    with Server(loader, options) as server:
+    with (FuelServer if options.wire == "fuel" else Server)(loader, options) as server, exposed(server, options.metrics):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: server.stop())
-        if announce is not None:
-            announce(server)
-        server.run()
+        announce(server)
+        server.run(each)
 
 
 class ServerProcess:
