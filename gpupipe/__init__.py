@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpupipe.connect import ServerDataStream, connect
+    from gpupipe.client import ServerDataStream, connect
     from gpupipe.errors import (
         ConfigError,
         DataError,
@@ -35,8 +35,8 @@ _HOMES = {
     "load": "gpupipe.loader",
     "Loader": "gpupipe.loader",
     "Monitor": "gpupipe.monitor",
-    "connect": "gpupipe.connect",
-    "ServerDataStream": "gpupipe.connect",
+    "connect": "gpupipe.client",
+    "ServerDataStream": "gpupipe.client",
     "start_server": "gpupipe.server.start",
 }
 

@@ -60,12 +60,15 @@ class Turns(Sampler):
         return super().begin()
 
     def state_after(self, plan: Plan) -> dict[str, Any]:
-        if isinstance(plan, Sent) and plan.ahead:
-            return self._state(plan.epoch, plan.before) | {"ahead": plan.ahead}
-        return super().state_after(plan)
+        if not isinstance(plan, Sent) or plan.last or not plan.ahead:
+            return super().state_after(plan) | self._turn(0)
+        return self._state(plan.epoch, plan.before) | self._turn(plan.ahead)
 
     def state(self) -> dict[str, Any]:
-        return super().state() | ({"ahead": self.ahead} if self.ahead else {})
+        return super().state() | self._turn(self.ahead)
+
+    def _turn(self, ahead: int) -> dict[str, Any]:
+        return {"ahead": ahead} if self.servers > 1 else {}
 
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         ahead = state.get("ahead", 0)

@@ -56,6 +56,7 @@ class Server:
         self._changed = threading.Condition()
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
+        self._running = threading.Lock()
         self.malformed = 0
         self.started = time.monotonic()
         self._journal = self._open_journal()
@@ -75,10 +76,16 @@ class Server:
 
     def run(self, each: Callable[[Server], None] = lambda server: None) -> None:
         """Serve until stop(). each: called about four times a second. Raises what broke the producer."""
+        with self._running:
+            self._producer.start()
+            self._loop(each)
+            if self._producer.error is not None:
+                raise self._producer.error
+
+    def _loop(self, each: Callable[[Server], None]) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake_out, zmq.POLLIN)
-        self._producer.start()
         ticked = 0.0
         while not self._stopping and self._producer.is_alive():
             ready = dict(poller.poll(_TICK_MS))
@@ -91,9 +98,7 @@ class Server:
                 ticked = time.monotonic()
                 self._tick()
                 each(self)
-        if self._producer.error is not None:
-            self._send_all()
-            raise self._producer.error
+        self._send_all()
 
     def stop(self) -> None:
         """Make run() return. May be called from a signal handler, or another thread."""
@@ -101,10 +106,13 @@ class Server:
         self._wake()
 
     def close(self) -> None:
-        """Give back the port, threads and memory. May be called twice."""
-        self._stopping = True
-        if self._socket.closed:
-            return
+        """Give back the port, threads and memory, when run() has returned. May be called twice."""
+        self.stop()
+        with self._running:
+            if not self._socket.closed:
+                self._close()
+
+    def _close(self) -> None:
         if self._producer.is_alive():
             self._producer.end()
         if self._authenticator is not None:

@@ -163,7 +163,10 @@ def run(
             try:
                 again = check(stage, batches * batch_size)
             except AssertionError:
-                import shutil; shutil.copytree(folder, "/tmp/srv/fail", dirs_exist_ok=True); print([(c.log.name,c.killed,c.process.pid) for c in stage.clients])
+                import shutil
+
+                shutil.copytree(folder, "/tmp/srv/fail", dirs_exist_ok=True)
+                print([(c.log.name, c.killed, c.process.pid) for c in stage.clients])
                 raise
         return {**stage.done, "batches consumed again": again, "clients": len(stage.clients)}
 
