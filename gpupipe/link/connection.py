@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -32,6 +33,7 @@ from gpupipe.link.tensors import views
 from gpupipe.link.wire import Key
 
 BEAT = 1.0
+_SOON = 0.05
 _LINGER_MS = 500
 _SOCKET_BUFFER = 4 << 20
 _IN_A_ROW = 64
@@ -192,10 +194,8 @@ class Connection:
         self._wake()
 
     def _wake(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             os.write(self._wake_in, b"1")
-        except BlockingIOError:
-            pass
 
     def _freed(self) -> list[int]:
         freed: list[int] = []
@@ -213,8 +213,7 @@ class Connection:
         try:
             while not (self._closing and not self._say):
                 if time.monotonic() >= beat:
-                    beat = time.monotonic() + BEAT
-                    self._beat()
+                    beat = time.monotonic() + (BEAT if self._beat() else _SOON)
                 ready = dict(poller.poll(max(0, int(1000 * (beat - time.monotonic())))))
                 if self._wake_out in ready:
                     os.read(self._wake_out, 4096)
@@ -228,29 +227,29 @@ class Connection:
             self._socket.close(_LINGER_MS)
             self._context.term()
 
-    def _beat(self) -> None:
+    def _beat(self) -> bool:
+        """A sign of life. False where nobody is connected to hear it."""
         if self.welcome is None:
-            self._say_hello()
-        else:
-            freed = self._freed()
-            self._send(wire.Done([], freed) if freed else wire.Ping())
+            return self._say_hello()
+        freed = self._freed()
+        return self._send(wire.Done([], freed) if freed else wire.Ping())
 
-    def _say_hello(self) -> None:
+    def _say_hello(self) -> bool:
         with self._changed:
             holding, done = self._holding.keys, list(self._holding.unconfirmed)
         self._said_hello = time.monotonic()
-        self._send(self._hello(self._shared, holding, done))
+        return self._send(self._hello(self._shared, holding, done))
 
     def _send_all(self) -> None:
         while self._say:
             self._send(self._say.popleft())
 
-    def _send(self, message: wire.ToServer) -> None:
+    def _send(self, message: wire.ToServer) -> bool:
         """What cannot be sent now is said in a Hello later on."""
-        try:
+        with suppress(zmq.Again):
             self._socket.send(wire.encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            pass
+            return True
+        return False
 
     def _receive_some(self) -> None:
         for _ in range(_IN_A_ROW):
