@@ -46,9 +46,7 @@ class Journal:
         events = list(self._events())
         for event in events:
             _replay(ledger, event, now)
-        for lane in ledger.lanes.values():
-            if lane.run is not None:
-                lane.run.resume()
+        after_restart(ledger)
         self._rewrite()
         return bool(events)
 
@@ -100,6 +98,15 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+
+def after_restart(ledger: Ledger) -> None:
+    """What is neither out nor done is to be made; who has something is expected to say that it goes on."""
+    for lane in ledger.lanes.values():
+        if lane.run is not None:
+            lane.run.resume()
+    for client in ledger.clients.values():
+        client.pending = bool(client.leases)
 
 
 def _parsed(line: str) -> Any:

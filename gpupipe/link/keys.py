@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,7 +11,6 @@ from urllib.parse import urlsplit
 from gpupipe.errors import ServerError
 
 PUBLIC, SECRET = ".key", ".key_secret"
-_LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
 def new(folder: Path, name: str) -> tuple[Path, Path]:
@@ -45,7 +45,13 @@ def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
 
 def is_loopback(address: str) -> bool:
     """Whether an address reaches this machine alone."""
-    return address.startswith(("ipc://", "inproc://")) or urlsplit(address).netloc.startswith(_LOOPBACK)
+    if address.startswith("ipc://"):
+        return True
+    host = urlsplit(address).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def secure_server(socket: Any, secret: Path) -> None:

@@ -53,6 +53,10 @@ class Client:
     wants: tuple[int, int] | None = None
     run: int | None = None
     begun: set[int] = field(default_factory=set)
+    entered: tuple[int, int] = (0, -1)
+    """The iteration that entered a run last, and that run."""
+    pending: bool = False
+    """Whether it was in a run when its connection, or the server, was lost, and has not said yet that it goes on."""
     consumed: int = 0
 
     @property
@@ -110,6 +114,8 @@ class Ledger:
             known = self.clients[hello.token] = Client(hello.token, hello, self._lane_for(hello), min(hello.hwm, self.rules.hwm), now)
             self._note("client", hello.token, known.lane.name, hello.name, hello.place, hello.pid, hello.started)
         known.hello, known.heard, known.quiet, known.revoked = hello, now, False, []
+        known.pending = known.pending or known.run is not None
+        known.leave_run()
         self._take_done(known, hello.done)
         self._keep_only(known, hello.holding)
         if hello.done:
@@ -162,13 +168,14 @@ class Ledger:
         """A client's iteration begins. Raises Refusal, StateError."""
         client = self.clients[token]
         client.leave_run()
-        client.number = begin.number
-        self._give_back(client, [key for key in client.leases if key[0] != begin.run])
+        client.number, client.pending = begin.number, False
         run = client.lane.run
-        if run is not None and not run.over and (run.number == begin.run or self._joins(client, begin, run)):
+        goes_on = run is not None and (run.number == begin.run or client.entered == (begin.number, run.number))
+        self._give_back(client, [key for key in client.leases if not (goes_on and run is not None and key[0] == run.number)])
+        if run is not None and not run.over and (goes_on or self._joins(client, begin, run)):
             self._enter(client, run)
-        elif 0 <= begin.run < self.runs and (run is None or begin.run <= run.number):
-            self._say(client, wire.Ended(begin.run))
+        elif goes_on or (0 <= begin.run < self.runs and (run is None or begin.run <= run.number)):
+            self._say(client, wire.Ended(begin.run if run is None or not goes_on else run.number))
         else:
             self._steps(client.lane.rank, begin.epoch, begin.position)
             self._refuse_what_others_bar(client, begin)
@@ -179,6 +186,7 @@ class Ledger:
         """A client's iteration ended; what it has not consumed goes back."""
         client = self.clients[token]
         client.leave_run()
+        client.pending = False
         self._give_back(client, list(client.leases))
         self._settle_all()
 
@@ -355,7 +363,7 @@ class Ledger:
             for client in waiting:
                 if client.wants is not None and lane.run.is_at(*client.wants) and lane.run.number not in client.begun:
                     self._enter(client, lane.run)
-            if self._inside(lane, lane.run):
+            if self._inside(lane, lane.run) or any(c.pending for c in self._members(lane)):
                 return
         waiting = [c for c in waiting if c.wants is not None]
         if waiting and not self._must_wait(lane, min(c.wants for c in waiting if c.wants)):
@@ -383,6 +391,7 @@ class Ledger:
     def _enter(self, client: Client, run: Run) -> None:
         client.wants, client.run = None, run.number
         client.begun.add(run.number)
+        client.entered = client.number, run.number
         self._say(client, wire.Begun(client.number, run.number, run.steps))
 
     def _say(self, client: Client, message: wire.ToClient) -> None:

@@ -203,7 +203,7 @@ def check(stage: Stage, samples: int) -> int:
 def _taken(log: Path) -> list[tuple[int, list[int], bool]]:
     """The batches that a client got: epoch, ids, and whether it was not done with it when it ended."""
     lines = log.read_text().splitlines() if log.exists() else []
-    after = [*lines[1:], ""]
+    after = [*lines[1:], ""][: len(lines)]
     return [(int(line.split()[0]), [int(n) for n in line.split()[1:]], then != "done") for line, then in zip(lines, after, strict=True) if line != "done"]
 
 

@@ -177,9 +177,7 @@ class Disasters(RuleBasedStateMachine):
         self.ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
         for line in lines:
             journal._replay(self.ledger, line, self.now)
-        for lane in self.ledger.lanes.values():
-            if lane.run is not None:
-                lane.run.resume()
+        journal.after_restart(self.ledger)
         self.lines = lines
         for consumer in self.consumers.values():
             consumer.connect()
@@ -222,7 +220,7 @@ class Disasters(RuleBasedStateMachine):
 
 
 TestDisasters = Disasters.TestCase
-TestDisasters.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDisasters.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 def _joined(ledger: Ledger, number: int, rank: int = 0, world: int = 1) -> str:
@@ -330,3 +328,21 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
     assert run is not None
     assert (run.done, sorted(run.out), run.back) == ({0}, [1, 2, 3, 4], list(range(5, STEPS)))
     again.close()
+
+
+def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:
+    holding: Holding[int] = Holding()
+    for step in range(6):
+        holding.arrive((0, step), step)
+    got = []
+    while (taken := holding.take()) is not None:
+        got.append(taken[1])
+        holding.consume(taken[0])
+    assert got == list(range(WINDOW)), "nothing was confirmed"
+    holding.revoke([(0, 4), (0, 5)])
+    holding.confirm([(0, 0)])
+    assert holding.take() == ((0, 3), 3)
+    assert holding.take() is None
+    holding.confirm([(0, 1), (0, 2)])
+    assert holding.take() is None, "what was revoked is not handed out"
+    assert not holding.consume((0, 4))
