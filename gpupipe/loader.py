@@ -65,7 +65,10 @@ class Loader:
     """There is none, and Lightning asks."""
 
     def __init__(self, config: Config, index: Index, sampler: Sampler | None = None, engine: Engine | None = None) -> None:
-        """sampler, engine: in place of those that the config asks for. Raises ConfigError, DeviceError, EngineError, GpupipeError in a worker of a DataLoader."""
+        """sampler, engine: in place of those that the config asks for.
+
+        Raises ConfigError, DeviceError, EngineError, GpupipeError in a worker of a DataLoader.
+        """
         _refuse_in_worker()
         config = with_ranks(config)
         self.config, self.index = config, index

@@ -261,7 +261,7 @@ class Finish:
 
     def __init__(self, number: int | None) -> None:
         self._device = torch.device("cpu") if number is None else torch.device("cuda", number)
-        self._stream = None if number is None else torch.cuda.Stream(self._device)
+        self._stream = None if number is None else torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's
 
     def __call__(self, tensors: dict[str, torch.Tensor]) -> Batch:
         if self._stream is None:

@@ -344,7 +344,7 @@ class Connection:
             return
         if part.offset < coming.behind or part.offset + part.size > coming.head.size:
             raise wire.Malformed(f"a piece at byte {part.offset}, behind byte {coming.behind} of {coming.head.size}")
-        memoryview(coming.memory.numpy())[part.offset : part.offset + part.size] = codecs.unpack(part.codec, data, part.size)
+        coming.memory.numpy().data[part.offset : part.offset + part.size] = codecs.unpack(part.codec, data, part.size)
         coming.behind, coming.missing = part.offset + part.size, coming.missing - part.size
         self._complete()
 

@@ -78,6 +78,7 @@ def import_zmq() -> Any:
 
 
 def import_auth() -> Any:
+    """What makes and reads files of keys. Raises ServerError as import_zmq does."""
     import_zmq()
     import zmq.auth
 

@@ -35,7 +35,7 @@ def place() -> str:
     """Names the kernel, process namespace and user of this process: where two have the same, they can share memory and see one another's end. "" elsewhere."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.geteuid()}"
     except OSError:
         return ""
 
@@ -132,7 +132,7 @@ class Mapped:
     def _map(self, slot: Slot) -> mmap.mmap:
         path = f"/proc/{self.pid}/fd/{slot.fd}"
         try:
-            if not os.readlink(path).startswith(f"/memfd:{NAME}"):
+            if not str(Path(path).readlink()).startswith(f"/memfd:{NAME}"):
                 raise Malformed(f"{path} is no slot")
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as e:

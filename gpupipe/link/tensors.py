@@ -51,6 +51,6 @@ def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
     for field, start in zip(fields, wire.offsets(fields)[0], strict=True):
         tensor = batch[field.name].cpu()
         flat = (tensor.permute(_LAST) if field.channels_last else tensor.contiguous()).view(-1).view(torch.uint8)
-        data = memoryview(flat.numpy())
+        data = memoryview(flat.numpy().data)
         found += [(start + n, data[n : n + wire.PIECE]) for n in range(0, len(data), wire.PIECE)]
     return found

@@ -76,7 +76,7 @@ class Field(NamedTuple):
 # --- from a client
 
 
-class Hello(_Message, tag="hello"):
+class Hello(_Message, tag="hello", frozen=True):
     """Who I am, also to a server that was started again. holding: batches that are here, in the order in which they came; done: that were consumed."""
 
     version: Count
@@ -95,7 +95,7 @@ class Hello(_Message, tag="hello"):
     done: Keys
 
 
-class Begin(_Message, tag="begin"):
+class Begin(_Message, tag="begin", frozen=True):
     """An iteration begins at a place, or goes on in a run where `run` is one (-1: none). number: the iteration's."""
 
     number: Count
@@ -104,33 +104,33 @@ class Begin(_Message, tag="begin"):
     run: Annotated[int, Meta(ge=-1, lt=2**62)]
 
 
-class Done(_Message, tag="done"):
+class Done(_Message, tag="done", frozen=True):
     """These batches were consumed, in this order; the memory of these slots may be used again."""
 
     keys: Keys
     slots: Annotated[list[Count], Meta(max_length=1000)]
 
 
-class Stop(_Message, tag="stop"):
+class Stop(_Message, tag="stop", frozen=True):
     """The iteration ended early: what was not consumed goes back."""
 
 
-class Ping(_Message, tag="ping"):
+class Ping(_Message, tag="ping", frozen=True):
     """I am alive."""
 
 
-class Bye(_Message, tag="bye"):
+class Bye(_Message, tag="bye", frozen=True):
     """I go, and what was not consumed goes back."""
 
 
-class Ask(_Message, tag="ask"):
+class Ask(_Message, tag="ask", frozen=True):
     """How are you? Answered with State, whoever asks."""
 
 
 # --- from the server
 
 
-class Welcome(_Message, tag="welcome"):
+class Welcome(_Message, tag="welcome", frozen=True):
     """You are known. history: names what the server knows of runs, also when it was started again; pid: of the server's process; yours: what you still
     hold, in order, all else being others' now; about: what is served."""
 
@@ -147,7 +147,7 @@ class Welcome(_Message, tag="welcome"):
     about: dict[str, Any]
 
 
-class Begun(_Message, tag="begun"):
+class Begun(_Message, tag="begun", frozen=True):
     """The iteration `number` is in this run of so many steps."""
 
     number: Count
@@ -163,7 +163,7 @@ class Slot(NamedTuple):
     size: Count
 
 
-class Batch(_Message, tag="batch"):
+class Batch(_Message, tag="batch", frozen=True):
     """A batch. Its bytes lie in `slot`, else they follow as Parts."""
 
     key: Key
@@ -175,7 +175,7 @@ class Batch(_Message, tag="batch"):
     slot: Slot | None
 
 
-class Part(_Message, tag="part"):
+class Part(_Message, tag="part", frozen=True):
     """A piece of the batch that is under way: the next frame, from byte `offset` on, `size` bytes when it is unpacked."""
 
     key: Key
@@ -184,32 +184,32 @@ class Part(_Message, tag="part"):
     codec: Annotated[str, Meta(max_length=8)]
 
 
-class Confirm(_Message, tag="confirm"):
+class Confirm(_Message, tag="confirm", frozen=True):
     """These are noted down as consumed."""
 
     keys: Keys
 
 
-class Revoke(_Message, tag="revoke"):
+class Revoke(_Message, tag="revoke", frozen=True):
     """You were silent: these were given to others, and must not be consumed."""
 
     keys: Keys
 
 
-class Ended(_Message, tag="ended"):
+class Ended(_Message, tag="ended", frozen=True):
     """All batches of a run are consumed."""
 
     run: Count
 
 
-class Refused(_Message, tag="refused"):
+class Refused(_Message, tag="refused", frozen=True):
     """No. again: whether it may be tried again later."""
 
     why: Long
     again: bool
 
 
-class Failed(_Message, tag="failed"):
+class Failed(_Message, tag="failed", frozen=True):
     """The iteration ended with an error of gpupipe, of this class; path and reason: of a SampleError."""
 
     kind: Text
@@ -218,15 +218,15 @@ class Failed(_Message, tag="failed"):
     reason: Long
 
 
-class Pong(_Message, tag="pong"):
+class Pong(_Message, tag="pong", frozen=True):
     """I am alive."""
 
 
-class Who(_Message, tag="who"):
+class Who(_Message, tag="who", frozen=True):
     """I do not know you: say Hello."""
 
 
-class State(_Message, tag="state"):
+class State(_Message, tag="state", frozen=True):
     """What `gpupipe status` shows."""
 
     facts: dict[str, Any]

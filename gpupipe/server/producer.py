@@ -113,7 +113,7 @@ class Producer(threading.Thread):
             if plan is not None:
                 yield plan
 
-    def _take(self) -> Identity | None | bool:
+    def _take(self) -> Identity | bool | None:
         """The next plan to make; True where it was, or is being, made for another; None where nothing is left."""
         lane = self._ledger.needy() or self._ledger.spare()
         if self._ended or lane is None or lane.run is None or (key := self._ledger.take(lane)) is None:

@@ -33,7 +33,8 @@ def start_server(served: Served, port: int = 5557, hwm: int = 10, host: str = "1
     options: those of gpupipe.server.options.Options. Raises ConfigError, ServerError, and what loading raises.
     """
     import_zmq()
-    chosen = Options(**{"address": f"tcp://{host}:{port}", "hwm": hwm} | options)
+    given: dict[str, Any] = {"address": f"tcp://{host}:{port}", "hwm": hwm}
+    chosen = Options(**given | options)
     chosen.check()
     if not isinstance(served, Loader):
         return ServerProcess(served, chosen)

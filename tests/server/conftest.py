@@ -39,7 +39,7 @@ def _left() -> tuple[list[str], list[str], set[str]]:
     open_files = []
     for fd in os.listdir("/proc/self/fd"):
         try:
-            name = os.readlink(f"/proc/self/fd/{fd}")
+            name = str(Path(f"/proc/self/fd/{fd}").readlink())
         except OSError:
             continue
         if "memfd:gpupipe" in name or name.startswith("socket:"):

@@ -63,7 +63,7 @@ def test_a_server_process(config: dict[str, Any], tmp_path: Path) -> None:
     with server, gpupipe.connect(server.address, device="cpu", ids=True) as loader:
         assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
     assert not Path(f"/proc/{server.pid}").exists()
-    with pytest.raises(gpupipe.ServerError, match="did not start: .*nowhere"):
+    with pytest.raises(gpupipe.ServerError, match=r"did not start: .*nowhere"):
         start_server(config | {"data": {"source": "folder", "root": str(tmp_path / "nowhere")}}, port=0)
     with pytest.raises(gpupipe.ConfigError):
         start_server(config | {"pipeline": ["decoed"]}, port=0)

@@ -35,8 +35,10 @@ def test_what_a_client_says_comes_through(message: wire.ToServer) -> None:
     ("frames", "why"),
     [
         ([], "0 frames"), ([b"\xc0"], "Expected"), ([wire.encode(wire.Ping()), b""], "2 frames"), ([b"x" * (wire.HEAD_LIMIT + 1)], "a head of"),
-        ([wire.encode(wire.Confirm([]))], "Invalid value"), ([msgspec.msgpack.encode({"type": "begin", "number": -1, "epoch": 0, "position": 0, "run": 0})], ">= 0"),
-        ([msgspec.msgpack.encode({"type": "ping", "more": 1})], "unknown field"), ([msgspec.msgpack.encode({"type": "done", "keys": [[0, 0]] * 1001, "slots": []})], "length"),
+        ([wire.encode(wire.Confirm([]))], "Invalid value"),
+        ([msgspec.msgpack.encode({"type": "begin", "number": -1, "epoch": 0, "position": 0, "run": 0})], ">= 0"),
+        ([msgspec.msgpack.encode({"type": "ping", "more": 1})], "unknown field"),
+        ([msgspec.msgpack.encode({"type": "done", "keys": [[0, 0]] * 1001, "slots": []})], "length"),
         ([wire.encode(msgspec.structs.replace(HELLO, token="no token"))], "regex"), ([b"\x91" * 60000], "Expected"),
     ],
     ids=lambda v: repr(v)[:30],
@@ -49,9 +51,12 @@ def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (_batch([wire.Field("image", "uint8", (2**40, 2**40), False)], 5), "whose fields take"), (_batch([wire.Field("image", "object", (1,), False)], 1), "dtype 'object'"),
-        (_batch([wire.Field("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"), (_batch([wire.Field("a", "uint8", (1,), False)] * 2, 65), "two fields"),
-        (_batch([wire.Field("a", "uint8", (9,), False)], 9, wire.Slot(0, 3, 8)), "a slot of 8"), (_batch([wire.Field("a", "uint8", (1,) * 9, False)], 1), "length"),
+        (_batch([wire.Field("image", "uint8", (2**40, 2**40), False)], 5), "whose fields take"),
+        (_batch([wire.Field("image", "object", (1,), False)], 1), "dtype 'object'"),
+        (_batch([wire.Field("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"),
+        (_batch([wire.Field("a", "uint8", (1,), False)] * 2, 65), "two fields"),
+        (_batch([wire.Field("a", "uint8", (9,), False)], 9, wire.Slot(0, 3, 8)), "a slot of 8"),
+        (_batch([wire.Field("a", "uint8", (1,) * 9, False)], 1), "length"),
         (_batch([wire.Field("a", "uint8", (1, 2), True)], 2), "shape"),
         (msgspec.msgpack.encode({"type": "part", "key": [0, 0], "offset": 0, "size": wire.PIECE + 1, "codec": ""}), "<="),
     ],
