@@ -390,7 +390,7 @@ def _socket(context: Any, options: Options) -> Any:
     for option, value in (
         (zmq.LINGER, _LINGER_MS), (zmq.RCVHWM, 0), (zmq.SNDHWM, 1000), (zmq.IMMEDIATE, 1), (zmq.MAXMSGSIZE, wire.MESSAGE_LIMIT),
         (zmq.RCVBUF, _SOCKET_BUFFER), (zmq.RECONNECT_IVL, 100), (zmq.RECONNECT_IVL_MAX, 2000),
-        (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, 1),
+        (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)),
     ):  # fmt: skip
         socket.setsockopt(option, value)
     if options.key is not None and options.server_key is not None:

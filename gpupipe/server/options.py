@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe.errors import ServerError
-from gpupipe.link import codecs, keys
-from gpupipe.link.ledger import Rules
+from gpupipe.link import keys
+
+if TYPE_CHECKING:
+    from gpupipe.link.ledger import Rules
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,15 @@ class Options:
         if self.metrics is not None and self.wire == "fuel":
             raise ServerError("Fuel's wire says nothing of its clients: metrics need --wire gpupipe")
         if self.compress != "none":
+            from gpupipe.link import codecs
+
             codecs.check(self.compress)
 
     @property
     def rules(self) -> Rules:
+        """What the ledger goes by."""
+        from gpupipe.link.ledger import Rules
+
         return Rules(self.mode, self.clients, self.hwm, self.silent, self.lost, self.most_clients)
 
     def what(self, fingerprints: dict[str, Any]) -> dict[str, Any]:

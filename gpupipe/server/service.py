@@ -303,7 +303,7 @@ def _listen(options: Options) -> tuple[Any, Any, Any]:
     socket = context.socket(zmq.ROUTER)
     for option, value in (
         (zmq.LINGER, 200), (zmq.SNDHWM, _MOST_ANSWERS), (zmq.RCVHWM, 1000), (zmq.MAXMSGSIZE, wire.HEAD_LIMIT), (zmq.ROUTER_MANDATORY, 1),
-        (zmq.SNDBUF, _SOCKET_BUFFER), (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, 1), (zmq.BACKLOG, 1024),
+        (zmq.SNDBUF, _SOCKET_BUFFER), (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)), (zmq.BACKLOG, 1024),
         (zmq.HANDSHAKE_IVL, 10000),
     ):  # fmt: skip
         socket.setsockopt(option, value)
