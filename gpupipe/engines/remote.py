@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import ref
 
 import torch
 
-from gpupipe.config import Config, LoaderConfig
+from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.devices import resolve
 from gpupipe.engines.about import Understood, understand
 from gpupipe.engines.base import Batch, Engine, Job
 from gpupipe.errors import EngineError, ServerError, StateError, counted
 from gpupipe.index import Index
-from gpupipe.link.connection import Arrived, Connection, Options
+from gpupipe.link.connection import Arrived, Connection
+from gpupipe.link.dialing import Options
 from gpupipe.link.wire import Key, Welcome
 from gpupipe.sampler import Plan, Sampler
 
@@ -210,10 +211,6 @@ def _reached(connections: list[Connection], finishes: list[Finish], loader: Load
 
 
 def _settled(config: Config, welcome: Welcome, own: Config | None) -> Config:
-    from dataclasses import replace
-
-    from gpupipe.config import Shard
-
     loader = config.loader.model_copy(update={"shard": Shard(rank=welcome.rank, world_size=welcome.world)})
     return replace(config, loader=loader, name=own.name if own else config.name)
 

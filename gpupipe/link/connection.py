@@ -16,43 +16,23 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from secrets import token_hex
-from socket import gethostname
 from typing import Any
 
 import zmq
 from torch import Tensor
 
-from gpupipe import errors
-from gpupipe.errors import GpupipeError, SampleError, ServerError
-from gpupipe.link import codecs, keys, wire
+from gpupipe.errors import GpupipeError, ServerError
+from gpupipe.link import codecs, wire
+from gpupipe.link.dialing import LINGER_MS, Options, dial, error_of, greeting
 from gpupipe.link.holding import Holding
-from gpupipe.link.memory import Buffers, Mapped, place, started
+from gpupipe.link.memory import Buffers, Mapped, started
 from gpupipe.link.tensors import views
 from gpupipe.link.wire import Key
 
 BEAT = 1.0
 _SOON = 0.05
-_LINGER_MS = 500
-_SOCKET_BUFFER = 4 << 20
 _IN_A_ROW = 64
 Finish = Callable[[dict[str, Tensor]], Any]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to connect. transport: auto, shm or tcp; key, server_key: files, for a server with keys; patience: seconds without a word from the server."""
-
-    address: str
-    rank: int = 0
-    world: int = 1
-    hwm: int = 10
-    transport: str = "auto"
-    key: Path | None = None
-    server_key: Path | None = None
-    patience: float = 60.0
-    pinned: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +62,7 @@ class Connection:
     def __init__(self, options: Options, finish: Finish) -> None:
         self.options, self._finish = options, finish
         self.welcome: wire.Welcome | None = None
-        self._hello = _hello(options)
+        self._hello = greeting(options)
         self._changed = threading.Condition()
         self._holding: Holding[Arrived] = Holding()
         self._say: deque[wire.ToServer] = deque()
@@ -97,7 +77,7 @@ class Connection:
         self._closing = False
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._context = zmq.Context(io_threads=2)
-        self._socket = _socket(self._context, options)
+        self._socket = dial(self._context, options)
         self._thread = threading.Thread(target=self._run_thread, name=f"gpupipe {options.address}", daemon=True)
         self._thread.start()
 
@@ -224,7 +204,7 @@ class Connection:
             self._fail(ServerError(f"the connection to {self.options.address} failed: {e!r}"))
             raise
         finally:
-            self._socket.close(_LINGER_MS)
+            self._socket.close(LINGER_MS)
             self._context.term()
 
     def _beat(self) -> bool:
@@ -288,7 +268,7 @@ class Connection:
         elif isinstance(message, wire.Ended):
             self._on_ended(message.run)
         elif isinstance(message, wire.Failed):
-            self._error = _error(message)
+            self._error = error_of(message)
         elif isinstance(message, wire.Refused) and (not message.again or time.monotonic() - self._began > self.options.patience):
             self._error = ServerError(f"{self.options.address}: {message.why}")
 
@@ -370,45 +350,3 @@ class Connection:
         with self._changed:
             self._error = error
             self._changed.notify_all()
-
-
-def _hello(options: Options) -> Callable[[bool, list[Key], list[Key]], wire.Hello]:
-    token, here, pid = token_hex(16), place(), os.getpid()
-    name = f"{gethostname()}:{pid}"[:200]
-
-    def hello(shared: bool, holding: list[Key], done: list[Key]) -> wire.Hello:
-        return wire.Hello(
-            wire.VERSION, token, name, options.rank, options.world, options.hwm, here, pid, started(pid), shared, list(codecs.installed()), holding, done
-        )
-
-    return hello
-
-
-def _socket(context: Any, options: Options) -> Any:
-    """Raises ServerError."""
-    socket = context.socket(zmq.DEALER)
-    for option, value in (
-        (zmq.LINGER, _LINGER_MS), (zmq.RCVHWM, 0), (zmq.SNDHWM, 1000), (zmq.IMMEDIATE, 1), (zmq.MAXMSGSIZE, wire.MESSAGE_LIMIT),
-        (zmq.RCVBUF, _SOCKET_BUFFER), (zmq.RECONNECT_IVL, 100), (zmq.RECONNECT_IVL_MAX, 2000),
-        (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)),
-    ):  # fmt: skip
-        socket.setsockopt(option, value)
-    if options.key is not None and options.server_key is not None:
-        keys.secure_client(socket, options.key, options.server_key)
-    try:
-        socket.connect(options.address)
-    except zmq.ZMQError as e:
-        socket.close(0)
-        context.term()
-        raise ServerError(f"'{options.address}' is no address of a server: {e}; write tcp://HOST:PORT, for instance tcp://127.0.0.1:5557") from None
-    return socket
-
-
-def _error(failed: wire.Failed) -> GpupipeError:
-    """The error of the server's pipeline, as it would have been raised here."""
-    if failed.kind == "SampleError":
-        return SampleError(failed.path, failed.reason)
-    kind = getattr(errors, failed.kind, None)
-    if isinstance(kind, type) and issubclass(kind, GpupipeError) and kind is not errors.ConfigError:
-        return kind(failed.text)
-    return ServerError(failed.text)

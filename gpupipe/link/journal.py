@@ -15,7 +15,8 @@ from typing import Any
 
 from gpupipe.errors import ServerError, StateError
 from gpupipe.link import wire
-from gpupipe.link.ledger import Client, Ledger
+from gpupipe.link.ledger import Ledger
+from gpupipe.link.readers import Client
 from gpupipe.link.runs import Lane, Run
 
 _LOCKED = "another server keeps its state in {}: give each its own --state, or end the other"

@@ -83,8 +83,8 @@ class Run:
             heapq.heappush(self.back, step)
 
     def finish(self, step: int) -> bool:
-        """A step is consumed. False where it was so already."""
-        if step in self.done or not 0 <= step < self.steps:
+        """A step is consumed. False where it was so already, or was never made."""
+        if step in self.done or not 0 <= step < self.fresh:
             return False
         if step in self.back:
             self._unback(step)

@@ -10,7 +10,7 @@ from gpupipe.errors import ServerError
 from gpupipe.link import keys
 
 if TYPE_CHECKING:
-    from gpupipe.link.ledger import Rules
+    from gpupipe.link.readers import Rules
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Options:
     @property
     def rules(self) -> Rules:
         """What the ledger goes by."""
-        from gpupipe.link.ledger import Rules
+        from gpupipe.link.readers import Rules
 
         return Rules(self.mode, self.clients, self.hwm, self.silent, self.lost, self.most_clients)
 

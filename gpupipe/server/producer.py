@@ -17,7 +17,8 @@ from typing import Any
 
 from gpupipe.engines.base import Batch, Engine
 from gpupipe.errors import GpupipeError
-from gpupipe.link.ledger import Client, Ledger
+from gpupipe.link.ledger import Ledger
+from gpupipe.link.readers import Client
 from gpupipe.link.wire import Key
 from gpupipe.sampler import Plan
 from gpupipe.server.plans import Identity, Plans

@@ -25,7 +25,8 @@ from gpupipe.engines.base import Batch
 from gpupipe.errors import GpupipeError, SampleError, ServerError, StateError
 from gpupipe.link import keys, wire
 from gpupipe.link.journal import Journal
-from gpupipe.link.ledger import Client, Ledger, Refusal
+from gpupipe.link.ledger import Ledger
+from gpupipe.link.readers import Client, Refusal
 from gpupipe.link.wire import Key
 from gpupipe.loader import Loader, load
 from gpupipe.sampler import Plan

@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpupipe.link import wire
 from gpupipe.link.holding import Holding
 from gpupipe.link.journal import Journal
-from gpupipe.link.ledger import WINDOW, Ledger, Refusal, Rules
+from gpupipe.link.ledger import WINDOW, Ledger
+from gpupipe.link.readers import Refusal, Rules
 
 STEPS = 12
 RULES = Rules(hwm=5, silent=10, lost=1000)
