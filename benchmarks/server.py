@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def over_server(way: str, dtype: str, seconds: float) -> dict[str, Any]:
                 assert server.stdout is not None
                 address = json.loads(server.stdout.readline())
                 with gpupipe.connect(address, device="cpu", hwm=4, transport="shm" if way == "shm" else "tcp", **keys) as loader:
-                    return consume((batch["image"] for _ in iter(int, 1) for batch in loader), seconds)
+                    return consume((batch["image"] for _ in repeat(None) for batch in loader), seconds)
             finally:
                 server.terminate()
 
@@ -138,7 +139,7 @@ def over_queue(dtype: str, seconds: float) -> dict[str, Any]:
     process = context.Process(target=queue_sender, args=(dtype, queue, 1_000_000, done), daemon=True)
     process.start()
     try:
-        return consume(iter(queue.get, None), seconds)
+        return consume((queue.get() for _ in repeat(None)), seconds)
     finally:
         process.kill()
         process.join()
@@ -150,7 +151,7 @@ def over_pipe(dtype: str, seconds: float) -> dict[str, Any]:
     process = context.Process(target=pipe_sender, args=(dtype, theirs, 1_000_000), daemon=True)
     process.start()
     try:
-        return consume(iter(ours.recv, None), seconds)
+        return consume((ours.recv() for _ in repeat(None)), seconds)
     finally:
         process.kill()
         process.join()

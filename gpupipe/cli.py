@@ -96,6 +96,9 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     out = console()
     checked = configs.read(config, overrides)
     out.print(tables.steps(checked.pipeline))
+    if checked.loader.engine == "remote":
+        out.print(f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe status' asks it how it goes", highlight=False, soft_wrap=True)
+        return
     engine = import_engine(checked.loader.engine)
     from gpupipe import examine
 

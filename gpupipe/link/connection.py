@@ -75,9 +75,9 @@ class Connection:
         self._began = self._heard = time.monotonic()
         self._said_hello = 0.0
         self._closing = False
-        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._context = zmq.Context(io_threads=2)
         self._socket = dial(self._context, options)
+        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run_thread, name=f"gpupipe {options.address}", daemon=True)
         self._thread.start()
 

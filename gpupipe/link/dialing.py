@@ -59,14 +59,16 @@ def dial(context: Any, options: Options) -> Any:
         (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)),
     ):  # fmt: skip
         socket.setsockopt(option, value)
-    if options.key is not None and options.server_key is not None:
-        keys.secure_client(socket, options.key, options.server_key)
     try:
+        if options.key is not None and options.server_key is not None:
+            keys.secure_client(socket, options.key, options.server_key)
         socket.connect(options.address)
-    except zmq.ZMQError as e:
+    except BaseException as e:
         socket.close(0)
         context.term()
-        raise ServerError(f"'{options.address}' is no address of a server: {e}; write tcp://HOST:PORT, for instance tcp://127.0.0.1:5557") from None
+        if isinstance(e, zmq.ZMQError):
+            raise ServerError(f"'{options.address}' is no address of a server: {e}; write tcp://HOST:PORT, for instance tcp://127.0.0.1:5557") from None
+        raise
     return socket
 
 

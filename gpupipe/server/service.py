@@ -55,7 +55,6 @@ class Server:
         _check_fits(self.about)
         self._plans = Plans(loader.config, loader.index, self.options.clients or 1)
         self._changed = threading.Condition()
-        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
         self._running = threading.Lock()
         self.malformed = 0
@@ -71,6 +70,7 @@ class Server:
             if self._journal is not None:
                 self._journal.close()
             raise
+        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     # --- running
