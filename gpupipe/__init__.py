@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpupipe.client import ServerDataStream, connect
     from gpupipe.errors import (
         ConfigError,
         DataError,
@@ -19,16 +20,25 @@ if TYPE_CHECKING:
         FetchError,
         GpupipeError,
         SampleError,
+        ServerError,
         ShapeError,
         StateError,
         TooManyBadError,
     )
     from gpupipe.loader import Loader, load
     from gpupipe.monitor import Monitor
+    from gpupipe.server.start import start_server
 
 __version__ = "0.1.0"
 
-_HOMES = {"load": "gpupipe.loader", "Loader": "gpupipe.loader", "Monitor": "gpupipe.monitor"}
+_HOMES = {
+    "load": "gpupipe.loader",
+    "Loader": "gpupipe.loader",
+    "Monitor": "gpupipe.monitor",
+    "connect": "gpupipe.client",
+    "ServerDataStream": "gpupipe.client",
+    "start_server": "gpupipe.server.start",
+}
 
 __all__ = [
     "ConfigError",
@@ -40,10 +50,14 @@ __all__ = [
     "Loader",
     "Monitor",
     "SampleError",
+    "ServerDataStream",
+    "ServerError",
     "ShapeError",
     "StateError",
     "TooManyBadError",
+    "connect",
     "load",
+    "start_server",
 ]
 
 

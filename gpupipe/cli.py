@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import gpupipe
-from gpupipe import cli_cache, cli_compare, cli_profile
+from gpupipe import cli_cache, cli_compare, cli_profile, cli_serve
 from gpupipe.errors import ConfigError, GpupipeError
 from gpupipe.screen import Screen, console, leave_interrupted
 
@@ -96,6 +96,9 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     out = console()
     checked = configs.read(config, overrides)
     out.print(tables.steps(checked.pipeline))
+    if checked.loader.engine == "remote":
+        out.print(f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe status' asks it how it goes", highlight=False, soft_wrap=True)
+        return
     engine = import_engine(checked.loader.engine)
     from gpupipe import examine
 
@@ -149,5 +152,6 @@ def _say_skipped(loader: Loader, result: Measurement) -> None:
         click.echo(f"{result.skipped:,} samples were skipped; each is listed with its reason in {loader.engine.quarantine_file}")
 
 
-for _command in (cli_cache.cache, cli_compare.compare, cli_compare.parity, cli_profile.profile, cli_profile.tune):
+_PROFILING = (cli_compare.compare, cli_compare.parity, cli_profile.profile, cli_profile.tune)
+for _command in (*_PROFILING, cli_cache.cache, cli_serve.serve, cli_serve.status, cli_serve.keys):
     main.add_command(_command)

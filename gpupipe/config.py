@@ -40,6 +40,23 @@ def _name_or_steps(value: Any) -> Any:
     return value
 
 
+_ADDRESS = re.compile(r"tcp://\S+:\d+|ipc://\S+")
+
+
+def _addresses(value: Any) -> Any:
+    """One address is a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+def _address(value: Any) -> str:
+    if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
+        raise form("tcp://HOST:PORT or ipc://FILE")
+    return value
+
+
+Address = Annotated[str, BeforeValidator(_address)]
+
+
 class _Frozen(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
@@ -72,7 +89,7 @@ class LoaderConfig(_Frozen):
     shuffle: a new permutation of the whole set every epoch; false: the order of the index.
     seed: of the order and of every random step.
     last_batch: partial (a smaller last batch), drop, or pad (filled with samples from the epoch's start).
-    engine: dali, dataloader (torch's DataLoader with torchvision), or auto: dali, or dataloader where DALI is not installed.
+    engine: dali, dataloader (torch's DataLoader with torchvision), remote (a data processing server), or auto: dali, or dataloader where DALI is not installed.
     device: auto (the GPU where there is one), cpu, gpu or gpu:N.
     threads: CPU threads of the engine; auto: all the cores that this process may use.
     prefetch: batches prepared ahead (dataloader: by each worker).
@@ -87,13 +104,16 @@ class LoaderConfig(_Frozen):
     format: dict ({"image": ..., "label": ...}), or a tuple of the first field and the label.
     ids: also deliver "id", int64 (B,), the samples' rows in the index (format dict).
     hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1.
+    server: of the remote engine: tcp://HOST:PORT or ipc://FILE, or a list of servers that have a shard each.
+    hwm: batches that a server sends ahead. transport: shm (memory shared with a server on this machine), tcp (a socket), or auto: shm where it can be.
+    key, server_key: this side's secret key and the server's public one, files of `gpupipe keys new`.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 256
     shuffle: bool = True
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     last_batch: Literal["partial", "drop", "pad"] = "partial"
-    engine: Literal["auto", "dali", "dataloader"] = "auto"
+    engine: Literal["auto", "dali", "dataloader", "remote"] = "auto"
     device: Annotated[str, BeforeValidator(_device)] = "auto"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
     prefetch: Annotated[int, Field(ge=1, le=64), WHOLE] = 2
@@ -111,6 +131,19 @@ class LoaderConfig(_Frozen):
     format: Literal["dict", "tuple"] = "dict"
     ids: bool = False
     hw_decoder_load: Probability = 0.9
+    server: Annotated[tuple[Address, ...], BeforeValidator(_addresses)] | None = None
+    hwm: Annotated[int, Field(ge=1, le=1000), WHOLE] = 10
+    transport: Literal["auto", "shm", "tcp"] = "auto"
+    key: Path | None = None
+    server_key: Path | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _has_a_server(self) -> LoaderConfig:
+        if self.engine == "remote" and not self.server:
+            raise ValueError("engine is remote, and no server is named: write 'server: tcp://HOST:PORT' beside it")
+        if (self.key is None) != (self.server_key is None):
+            raise ValueError("key and server_key go together: this side's secret key, and the server's public one")
+        return self
 
 
 class _Shape(_Frozen):

@@ -6,6 +6,7 @@ GpupipeError
 ├── FetchError           a data set could not be downloaded or unpacked
 ├── StateError           a state_dict belongs to other data, another pipeline or another seed
 ├── EngineError          an engine failed, and no single sample is to blame
+├── ServerError          a data processing server cannot be started or reached, or refuses what it was asked for
 └── DataError            the samples themselves
     ├── SampleError      one sample cannot be read or decoded; has `.path` and `.reason`
     ├── ShapeError       samples of one batch differ in shape
@@ -62,6 +63,10 @@ class StateError(GpupipeError):
 
 class EngineError(GpupipeError):
     """An engine failed, and no single sample is to blame."""
+
+
+class ServerError(GpupipeError):
+    """A data processing server cannot be started or reached, or refuses what it was asked for."""
 
 
 class DataError(GpupipeError):

@@ -11,14 +11,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpupipe import config as configs
-from gpupipe.config import AutoShard, Config, Shard
+from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.devices import cores
 from gpupipe.engines.base import Engine, Job
 from gpupipe.errors import DeviceError, GpupipeError, StateError
 from gpupipe.index import Index
+from gpupipe.link.keys import import_zmq
 from gpupipe.ranks import rank_and_world
 from gpupipe.sampler import Plan, Sampler
-from gpupipe.source import Progress, quiet
+from gpupipe.source import Population, Progress, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,23 @@ def load(config: str | Path | Mapping[str, Any] | Config, *overrides: str, progr
                 batch["image"], batch["label"]      # float32 (64, 3, 250, 250) and int64 (64,), on the loader's device
     """
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
+    if checked.loader.engine == "remote":
+        return remote(checked.loader, checked)
     return Loader(checked, checked.source.index(progress))
+
+
+def remote(options: LoaderConfig, own: Config | None = None, patience: float = 60.0) -> Loader:
+    """A Loader over the data processing servers in `options`. own: a config that must mean the same work as theirs; patience: seconds of silence from a
+    server before it counts as gone. Raises ServerError, DeviceError."""
+    _refuse_in_worker()
+    import_zmq()
+    from gpupipe.engines.remote import reach
+
+    if isinstance(options.shard, AutoShard):
+        rank, world_size = rank_and_world()
+        options = options.model_copy(update={"shard": Shard(rank=rank, world_size=world_size)})
+    reached = reach(options, patience, own)
+    return Loader(reached.config, reached.index, reached.sampler, reached.engine)
 
 
 class Loader:
@@ -47,8 +64,11 @@ class Loader:
     batch_sampler = None
     """There is none, and Lightning asks."""
 
-    def __init__(self, config: Config, index: Index) -> None:
-        """Raises ConfigError, DeviceError, EngineError, GpupipeError in a worker of a DataLoader."""
+    def __init__(self, config: Config, index: Index, sampler: Sampler | None = None, engine: Engine | None = None) -> None:
+        """sampler, engine: in place of those that the config asks for.
+
+        Raises ConfigError, DeviceError, EngineError, GpupipeError in a worker of a DataLoader.
+        """
         _refuse_in_worker()
         config = with_ranks(config)
         self.config, self.index = config, index
@@ -57,12 +77,10 @@ class Loader:
         self._process = os.getpid()
         self._identity = {"version": _STATE_VERSION, "data": index.fingerprint, "pipeline": config.pipeline.fingerprint}
         options = config.loader
-        self.sampler = sampler_of(config, index)
+        self.sampler = sampler_of(config, index) if sampler is None else sampler
         self.threads = cores() if options.threads == "auto" else options.threads
-        self.engine = _engine(Job(index, config.pipeline, options, self.threads))
-        self._population = self.sampler.population = config.source.population(index, self.sampler.rank, self.sampler.world_size, options.seed)
-        if self._population is not None:
-            self._population.let_go = self.engine.let_go
+        self.engine = engine if engine is not None else _engine(Job(index, config.pipeline, options, self.threads))
+        self._population = self._populated() if engine is None else None
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
         self._closed = False
@@ -72,6 +90,14 @@ class Loader:
         self._held: tuple[Plan, dict[str, Tensor]] | None = None
         self._last: Plan | None = None
         self._before: dict[str, Any] | None = None
+
+    def _populated(self) -> Population | None:
+        """What the epochs of a source that grows have."""
+        found = self.config.source.population(self.index, self.sampler.rank, self.sampler.world_size, self.config.loader.seed)
+        self.sampler.population = found
+        if found is not None:
+            found.let_go = self.engine.let_go
+        return found
 
     def __len__(self) -> int:
         """Batches in a whole epoch, on this rank."""
@@ -83,7 +109,7 @@ class Loader:
             raise GpupipeError("this loader is closed: load() another")
         if os.getpid() != self._process:
             raise GpupipeError(f"this loader belongs to process {self._process}, and cannot be used in one that was forked from it: load() it there")
-        self._last = self._before = None
+        self._let_go()
         self._iteration += 1
         return self._epoch(self._iteration)
 
@@ -102,7 +128,10 @@ class Loader:
             self._last, last = plan, plan.last
             if last:
                 self._ready_for = (epoch + 1, 0)
-            yield self._shaped(batch)
+            try:
+                yield self._shaped(batch)
+            finally:
+                self.engine.consumed(plan)
         if iteration == self._iteration:
             self._ready_for = (epoch + 1, 0)
             self._last = self._before = None
@@ -165,9 +194,15 @@ class Loader:
             self._population.close()
 
     def _abandon(self) -> None:
+        self._let_go()
         self._stop()
-        self._last = self._before = None
         self._iteration += 1
+
+    def _let_go(self) -> None:
+        """Of the batch that was delivered last."""
+        if self._last is not None:
+            self.engine.consumed(self._last)
+        self._last = self._before = None
 
     def _stop(self) -> None:
         """Give up what is in flight."""

@@ -48,9 +48,10 @@ class Screen:
         from gpupipe.bench.measure import Meter
         from gpupipe.loader import import_engine, load
 
-        import_engine(checked.loader.engine)
-        if checked.source.absent():
-            checked.source.index(self.progress)
+        if checked.loader.engine != "remote":  # whose data is the server's to get
+            import_engine(checked.loader.engine)
+            if checked.source.absent():
+                checked.source.index(self.progress)
         started = perf_counter()
         loader = load(checked, progress=self.progress)
         if not self.quiet:

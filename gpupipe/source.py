@@ -70,6 +70,8 @@ class Source(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
+    grows: ClassVar[bool] = False
+    """Whether epochs have other samples than those before them: see `population`."""
 
     masks: tuple[str, ...] = ()
 

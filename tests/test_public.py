@@ -22,10 +22,14 @@ def test_names() -> None:
         "Loader",
         "Monitor",
         "SampleError",
+        "ServerDataStream",
+        "ServerError",
         "ShapeError",
         "StateError",
         "TooManyBadError",
+        "connect",
         "load",
+        "start_server",
     ]
     assert all(getattr(gpupipe, name).__name__ == name for name in gpupipe.__all__)
     assert set(gpupipe.__all__) <= set(dir(gpupipe))
@@ -35,7 +39,7 @@ def test_names() -> None:
 
 def test_every_error_is_a_gpupipe_error() -> None:
     errors = [getattr(gpupipe, n) for n in gpupipe.__all__ if n.endswith("Error")]
-    assert len(errors) == 10
+    assert len(errors) == 11
     assert all(issubclass(e, gpupipe.GpupipeError) for e in errors)
     assert issubclass(gpupipe.ConfigError, ValueError)
 

@@ -120,6 +120,8 @@ def sides(config: Config, workers: Sequence[int], gpus: int, dali: bool) -> tupl
     """Who is compared, and notes about who is not. Raises EngineError where nobody is left."""
     found: list[Side] = []
     notes: list[str] = []
+    if config.loader.engine == "remote":
+        found.append(Side("server", {"engine": "remote"}))
     if dali and gpus:
         found.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
     if dali:

@@ -67,6 +67,9 @@ class Engine(ABC):
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         """What runs: (operator, device, steps whose work it does), in order."""
 
+    def consumed(self, plan: Plan) -> None:  # noqa: B027  # most engines have nobody to tell
+        """Whoever got the batch of a plan is done with it. May be said twice."""
+
     @property
     def skipped(self) -> int:
         """Samples left out so far."""

@@ -23,6 +23,7 @@ class Remote(DataSet, Source):
     """
 
     name: ClassVar[str] = "remote"
+    grows: ClassVar[bool] = True
 
     cache: CacheOptions
 

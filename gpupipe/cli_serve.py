@@ -1,0 +1,129 @@
+"""gpupipe serve, status and keys."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gpupipe.config import Config
+
+_SHOW_SECONDS, _LOG_SECONDS = 1.0, 10.0
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but this machine's own needs --keys.")
+@click.option("--port", type=click.IntRange(0, 65535), default=5557, show_default=True, help="0: any that is free.")
+@click.option("--ipc", type=_FILE, help="Listen on this socket file in place of a port.")
+@click.option("--hwm", type=click.IntRange(1, 1000), default=10, show_default=True, help="Batches sent ahead to a client.")
+@click.option("--mode", type=click.Choice(["share", "broadcast"]), default="share", show_default=True, help="Each batch to one client, or to all.")
+@click.option("--clients", type=click.IntRange(1), help="Ranks to deal out to in equal steps, as DDP needs it.")
+@click.option("--max-clients", type=click.IntRange(1), default=64, show_default=True, help="Clients at once.")
+@click.option("--state", type=_FILE, help="Where to keep what a restart goes on from.  [default: in the cache folder]")
+@click.option("--fresh", is_flag=True, help="Begin anew, whatever the state says.")
+@click.option("--compress", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True, help="Of what goes over a socket.")
+@click.option("--ship", type=click.Choice(["batch", "uint8"]), default="batch", show_default=True, help="uint8: clients do to_dtype and normalize.")
+@click.option("--wire", type=click.Choice(["gpupipe", "fuel"]), default="gpupipe", show_default=True, help="fuel: for Fuel's original ServerDataStream.")
+@click.option("--keys", type=_FILE, help="This server's secret key (gpupipe keys new).")
+@click.option("--allow", type=_FOLDER, help="Folder of the public keys of the clients that may connect.")
+@click.option("--silent", type=float, default=10.0, show_default=True, help="Seconds of silence after which a client's prefetched batches go to others.")
+@click.option("--lost", type=float, default=60.0, show_default=True, help="Seconds of silence after which a client counts as gone.")
+@click.option("--metrics", type=click.IntRange(1, 65535), help="Port for Prometheus, on this machine.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only the address.")
+def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) -> None:
+    """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or engine=remote."""
+    from gpupipe import config as configs
+    from gpupipe.link.keys import import_zmq
+    from gpupipe.loader import load
+    from gpupipe.screen import Screen
+    from gpupipe.server import start
+
+    import_zmq()
+    checked = configs.read(config, overrides)
+    options = _options(checked, given)
+    options.check()
+    with Screen(quiet) as screen:
+        loader = load(checked, progress=screen.progress)
+    start.run(loader, options, lambda server: _announce(server, quiet), _ticker(quiet or options.wire == "fuel"))
+
+
+def _options(checked: Config, given: dict[str, Any]) -> Any:
+    from gpupipe.server.options import Options
+
+    host, port, ipc = given.pop("host"), given.pop("port"), given.pop("ipc")
+    given |= {"allowed": given.pop("allow"), "most_clients": given.pop("max_clients")}
+    given["address"] = f"ipc://{ipc}" if ipc else f"tcp://{host}:{port}"
+    if given["state"] is None and given["wire"] == "gpupipe" and port != 0:
+        given["state"] = _state_file(checked, given)
+    return Options(**given)
+
+
+def _state_file(checked: Config, given: dict[str, Any]) -> Path:
+    """One for each kind of work and address: a server of something else, or elsewhere, has another."""
+    from gpupipe.cachedir import cache_dir
+
+    what = [checked.source.model_dump_json(), checked.pipeline.fingerprint, checked.loader.model_dump_json(), given["mode"], given["clients"], given["address"]]
+    return cache_dir() / "server" / f"{hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()}.state"
+
+
+def _announce(server: Any, quiet: bool) -> None:
+    click.echo(server.address)
+    if getattr(server, "resumed", False) and not quiet:
+        for lane in server.facts_now()["lanes"]:
+            click.echo(
+                f"going on with epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of {lane['steps']:,} batches done (--fresh begins anew)",
+                err=True,
+            )
+    sys.stdout.flush()
+
+
+def _ticker(quiet: bool) -> Any:
+    from gpupipe.server.metrics import Ticker
+
+    if quiet:
+        return lambda server: None
+    if sys.stderr.isatty():
+        return Ticker(lambda text: click.echo(f"\r\x1b[K{text}", err=True, nl=False), _SHOW_SECONDS)
+    return Ticker(lambda text: click.echo(text, err=True), _LOG_SECONDS)
+
+
+@click.command()
+@click.argument("address")
+@click.option("--key", type=_FILE, help="Your secret key, for a server that has keys.")
+@click.option("--server-key", type=_FILE, help="The server's public key.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+def status(address: str, key: Path | None, server_key: Path | None, as_json: bool) -> None:
+    """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes."""
+    import json
+
+    from gpupipe.link.keys import import_zmq
+
+    import_zmq()
+    from gpupipe.server import metrics
+
+    facts = metrics.ask(address, key, server_key)
+    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(metrics.table(facts)))
+
+
+@click.group()
+def keys() -> None:
+    """Keys for servers and clients on different machines."""
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--folder", type=_FOLDER, default=Path("keys"), show_default=True, help="Where to put them.")
+def new(name: str, folder: Path) -> None:
+    """Make NAME.key, which others may know, and NAME.key_secret, which stays where it is."""
+    from gpupipe.link import keys as key_files
+
+    public, secret = key_files.new(folder, name)
+    click.echo(f"{public}\n{secret}")

@@ -1,0 +1,279 @@
+"""The remote engine: batches that a data processing server makes, or several, each of which has its shard.
+
+1. The order is the servers'. An iteration begins where the loader's sampler stands; what comes back says which plan it is.
+2. With several servers batches come from each in turn, which is the order in which the ranks of one global step follow one another.
+3. A batch counts as consumed when the loader says so: not when it is prepared here.
+4. What is left to the client (`ship: uint8`), and the way to the GPU, are done in the connection's thread, on a stream of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import ref
+
+import torch
+
+from gpupipe.config import Config, LoaderConfig, Shard
+from gpupipe.devices import resolve
+from gpupipe.engines.about import Understood, understand
+from gpupipe.engines.base import Batch, Engine, Job
+from gpupipe.errors import EngineError, ServerError, StateError, counted
+from gpupipe.index import Index
+from gpupipe.link.connection import Arrived, Connection
+from gpupipe.link.dialing import Options
+from gpupipe.link.wire import Key, Welcome
+from gpupipe.sampler import Plan, Sampler
+
+
+@dataclass(frozen=True)
+class Sent(Plan):
+    """A plan of server number `server`. ahead: how many servers have given their batch of this step, 0 when all have; before: the `end` of the step before."""
+
+    server: int
+    key: Key
+    before: int
+    ahead: int
+
+
+class Turns(Sampler):
+    """The sampler of a loader over `servers` servers, whose batches follow one another: it stands between two steps, or `ahead` servers behind that."""
+
+    servers = 1
+    ahead = 0
+
+    def __len__(self) -> int:
+        return super().__len__() * self.servers
+
+    @property
+    def left(self) -> int:
+        return super().left * self.servers - self.ahead
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.ahead = 0
+        super().set_epoch(epoch)
+
+    def begin(self) -> Iterator[Plan]:
+        self.ahead = 0
+        return super().begin()
+
+    def state_after(self, plan: Plan) -> dict[str, Any]:
+        if not isinstance(plan, Sent) or plan.last or not plan.ahead:
+            return super().state_after(plan) | self._turn(0)
+        return self._state(plan.epoch, plan.before) | self._turn(plan.ahead)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | self._turn(self.ahead)
+
+    def _turn(self, ahead: int) -> dict[str, Any]:
+        return {"ahead": ahead} if self.servers > 1 else {}
+
+    def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
+        ahead = state.get("ahead", 0)
+        if not 0 <= ahead < self.servers:
+            raise StateError(f"the state stands between the servers of one step ({ahead} have had their turn), and this loader has {self.servers}")
+        super().load_state(state, strict)
+        self.ahead = ahead
+
+
+class RemoteEngine(Engine):
+    """Batches of connected servers. tails: what is left to be done with the batches of each."""
+
+    name = "remote"
+
+    def __init__(self, connections: Sequence[Connection], sampler: Turns, device: str, head: Sequence[str], tail: Sequence[str]) -> None:
+        self._connections, self._sampler, self.device = connections, sampler, device
+        self._steps = tuple(head), tuple(tail)
+        self.crew = counted(len(connections), "server")
+        self._at_exit = _closing(ref(self))
+        atexit.register(self._at_exit)
+
+    @classmethod
+    def on(cls, job: Job, device: str) -> RemoteEngine:
+        raise EngineError("a remote engine has a server: gpupipe.connect(), or loader.server beside engine: remote")
+
+    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        """The plans say nothing that the servers do not know: what counts is where the sampler stands now."""
+        ahead = self._sampler.ahead
+        return self._endless(self._sampler.epoch, self._sampler.position, ahead, next(plans).end if ahead else 0)
+
+    def _endless(self, epoch: int, position: int, ahead: int, end: int) -> Generator[tuple[Plan, Batch], None, None]:
+        try:
+            while True:
+                for number, connection in enumerate(self._connections):
+                    connection.begin(epoch, end if number < ahead else position)
+                yield from self._epoch(position, ahead)
+                epoch, position, ahead = max(connection.epoch for connection in self._connections), 0, 0
+        finally:
+            for connection in self._connections:
+                connection.stop()
+
+    def _epoch(self, before: int, turn: int) -> Iterator[tuple[Plan, Batch]]:
+        """What is left of an epoch, from the server whose turn it is."""
+        servers = len(self._connections)
+        going, all_sent = set(range(servers)), set[int]()
+        while going:
+            arrived = self._connections[turn].next() if turn in going else None
+            if arrived is None:
+                going.discard(turn)
+            else:
+                all_sent |= {turn} if arrived.last else set()
+                yield self._sent(arrived, turn, before, len(all_sent) == servers), arrived.batch
+                before = arrived.end if turn == servers - 1 else before
+            turn = (turn + 1) % servers
+
+    def _sent(self, arrived: Arrived, server: int, before: int, last: bool) -> Sent:
+        ids = arrived.batch["id"].cpu().numpy()
+        return Sent(arrived.epoch, ids, arrived.end, last, server, arrived.key, before, (server + 1) % len(self._connections))
+
+    def consumed(self, plan: Plan) -> None:
+        if isinstance(plan, Sent):
+            self._connections[plan.server].consumed(plan.key)
+
+    def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        for plan, _ in self.batches(plans):
+            self.consumed(plan)
+            yield len(plan.ids)
+
+    def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """The same: the steps are the server's."""
+        yield from self.reading(plans)
+
+    def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        head, tail = self._steps
+        return [("server", "remote", head), *((f"{key}.torch", self.device, (key,)) for key in tail)]
+
+    def close(self) -> None:
+        atexit.unregister(self._at_exit)
+        for connection in self._connections:
+            connection.close()
+
+
+def _closing(engine: ref[RemoteEngine]) -> Callable[[], None]:
+    def close() -> None:
+        alive = engine()
+        if alive is not None:
+            alive.close()
+
+    return close
+
+
+@dataclass(frozen=True)
+class Reached:
+    """All that a Loader over servers is made of."""
+
+    config: Config
+    index: Index
+    sampler: Turns
+    engine: RemoteEngine
+
+
+def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> Reached:
+    """Connect to the servers of `loader`. own: the config of this side, which must mean the same work. Raises DeviceError, ServerError, StateError."""
+    number = resolve(loader.device)
+    addresses = loader.server or ()
+    finishes = [Finish(number) for _ in addresses]
+    connections: list[Connection] = []
+    try:
+        for address, finish in zip(addresses, finishes, strict=True):
+            connections.append(Connection(_options(loader, address, patience, number is not None), finish))
+        return _reached(connections, finishes, loader, number, own)
+    except BaseException:
+        for connection in connections:
+            connection.close()
+        raise
+
+
+def _options(loader: LoaderConfig, address: str, patience: float, pinned: bool) -> Options:
+    alone = len(loader.server or ()) > 1  # several servers have a shard each, and this client reads all of them
+    rank, world = (0, 1) if alone else (loader.shard.rank, loader.shard.world_size)
+    return Options(address, rank, world, loader.hwm, loader.transport, loader.key, loader.server_key, patience, pinned)
+
+
+def _reached(connections: list[Connection], finishes: list[Finish], loader: LoaderConfig, number: int | None, own: Config | None) -> Reached:
+    welcomes = [connection.open() for connection in connections]
+    found = [understand(w.about, loader, c.options.address) for w, c in zip(welcomes, connections, strict=True)]
+    order = sorted(range(len(found)), key=lambda n: welcomes[n].rank)
+    _check_agree([found[n] for n in order], [welcomes[n] for n in order], [connections[n].options.address for n in order])
+    first, welcome = found[order[0]], welcomes[order[0]]
+    if own is not None:
+        _check_own(own, first.config, connections[0].options.address)
+    for finish, understood in zip(finishes, found, strict=True):
+        finish.left = understood
+    config = _settled(first.config, welcome, own)
+    sampler = _sampler(config, first.index, welcome, len(found))
+    head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in first.tail))
+    engine = RemoteEngine([connections[n] for n in order], sampler, "cpu" if number is None else f"gpu:{number}", head, [e.key for e in first.tail])
+    return Reached(config, first.index, sampler, engine)
+
+
+def _settled(config: Config, welcome: Welcome, own: Config | None) -> Config:
+    loader = config.loader.model_copy(update={"shard": Shard(rank=welcome.rank, world_size=welcome.world)})
+    return replace(config, loader=loader, name=own.name if own else config.name)
+
+
+def _sampler(config: Config, index: Index, welcome: Welcome, servers: int) -> Turns:
+    options = config.loader
+    sampler = Turns(
+        len(index), options.batch_size, shuffle=options.shuffle, seed=options.seed, last_batch=options.last_batch, rank=welcome.rank, world_size=welcome.world
+    )
+    sampler.servers = servers
+    sampler.load_state(sampler.state() | {"epoch": welcome.epoch, "position": welcome.position})
+    return sampler
+
+
+def _check_agree(found: list[Understood], welcomes: list[Welcome], addresses: list[str]) -> None:
+    """Raises ServerError where several servers do not each have one shard of the same work."""
+    if len(found) == 1:
+        return
+    same = {
+        (f.index.fingerprint, f.config.pipeline.fingerprint, f.config.loader.model_dump_json(include={"batch_size", "shuffle", "seed", "last_batch"}))
+        for f in found
+    }
+    if len(same) > 1:
+        raise ServerError(f"{' and '.join(addresses)} serve different data, pipelines, batches or seeds: give all the same config")
+    if [(w.rank, w.world) for w in welcomes] != [(n, len(found)) for n in range(len(found))]:
+        each = ", ".join(f"{a}: rank {w.rank} of {w.world}" for a, w in zip(addresses, welcomes, strict=True))
+        raise ServerError(
+            f"{len(found)} servers must each have another shard of the samples ({each}): serve with shard='{{rank: 0, world_size: {len(found)}}}' and so on"
+        )
+
+
+def _check_own(own: Config, served: Config, address: str) -> None:
+    """Raises ServerError where a config asks for other work than the server does."""
+    if own.pipeline.fingerprint != served.pipeline.fingerprint:
+        raise ServerError(
+            f"pipeline '{own.pipeline.name}' of this config is not the one that {address} serves ('{served.pipeline.name}'): "
+            "start the server with the same config, or take what it serves with gpupipe.connect()"
+        )
+
+
+class Finish:
+    """What is done to the tensors of a batch when they are here. number: the GPU, or None; left: what the server said, once it is known."""
+
+    left: Understood | None = None
+
+    def __init__(self, number: int | None) -> None:
+        self._device = torch.device("cpu") if number is None else torch.device("cuda", number)
+        self._stream = None if number is None else torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's
+
+    def __call__(self, tensors: dict[str, torch.Tensor]) -> Batch:
+        if self._stream is None:
+            return self._done(tensors)
+        with torch.cuda.stream(self._stream):
+            there = {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
+            done = self._done(there)
+        self._stream.synchronize()  # until then the memory that was received into must not be used again; the thread of training does not wait
+        return done
+
+    def _done(self, tensors: dict[str, torch.Tensor]) -> Batch:
+        assert self.left is not None
+        for entry in self.left.tail:
+            tensors[entry.field] = entry.step.torch(tensors[entry.field], {})
+        if self.left.dtype is not None:
+            main = self.left.config.pipeline.main
+            tensors[main] = tensors[main].to(getattr(torch, self.left.dtype))
+        return tensors

@@ -1,0 +1,181 @@
+"""What a server must still know when it is killed and started again: one JSON line an event, written before what it tells of happens.
+
+A line goes to the kernel in one write, so that it outlives the process, though not a power failure. The file is written anew when a run begins and when it
+is opened: then it holds only what counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpupipe.errors import ServerError, StateError
+from gpupipe.link import wire
+from gpupipe.link.ledger import Ledger
+from gpupipe.link.readers import Client
+from gpupipe.link.runs import Lane, Run
+
+_LOCKED = "another server keeps its state in {}: give each its own --state, or end the other"
+
+
+class Journal:
+    """The file at `path`, for a server that serves `what` (plain JSON: data, pipeline, order, mode).
+
+    Raises ServerError where another server has it, StateError where it is the state of something else.
+    """
+
+    def __init__(self, path: Path, what: dict[str, Any]) -> None:
+        self.path, self._what = path, what
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise ServerError(_LOCKED.format(path)) from None
+        self._file = -1
+        self._ledger: Ledger | None = None
+        self.history = ""
+
+    def resume(self, ledger: Ledger, history: str, now: float) -> bool:
+        """Bring a new ledger to where the file says, if there is one, and note down from here on. history: the name of a new one. Raises StateError."""
+        self._ledger, self.history = ledger, history
+        events = list(self._events())
+        for event in events:
+            _replay(ledger, event, now)
+        after_restart(ledger)
+        self._rewrite()
+        return bool(events)
+
+    def note(self, *event: Any) -> None:
+        """Note down an event."""
+        if event[0] == "run":
+            self._rewrite()
+        else:
+            os.write(self._file, json.dumps(event).encode() + b"\n")
+
+    def forget(self) -> None:
+        """Remove what is there, so that a server begins anew."""
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        for descriptor in (self._file, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._lock = -1
+
+    def _events(self) -> Iterator[list[Any]]:
+        """What the file holds; a last line that was cut off does not count. Raises StateError."""
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return
+        if not lines:
+            return
+        head = _parsed(lines[0])
+        if not isinstance(head, dict) or head.get("serves") != self._what:
+            raise StateError(
+                f"{self.path} is the state of a server of something else ({_difference(head, self._what)}): name another --state, or begin anew with --fresh"
+            )
+        self.history = head["history"]
+        for line in lines[1:]:
+            event = _parsed(line)
+            if isinstance(event, list):
+                yield event
+
+    def _rewrite(self) -> None:
+        """Replace the file by what counts now, and open it to go on."""
+        assert self._ledger is not None
+        head = {"history": self.history, "runs": self._ledger.runs, "serves": self._what}
+        text = "".join(json.dumps(line) + "\n" for line in [head, *_state(self._ledger)])
+        new = self.path.with_name(self.path.name + ".new")
+        new.write_text(text, encoding="utf-8")
+        new.chmod(0o600)
+        new.replace(self.path)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+
+def after_restart(ledger: Ledger) -> None:
+    """What is neither out nor done is to be made; who has something is expected to say that it goes on."""
+    for lane in ledger.lanes.values():
+        if lane.run is not None:
+            lane.run.resume()
+    for client in ledger.clients.values():
+        client.pending = bool(client.leases)
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _difference(head: Any, what: dict[str, Any]) -> str:
+    found = head.get("serves") if isinstance(head, dict) else None
+    if not isinstance(found, dict):
+        return "it cannot be read"
+    return ", ".join(f"{key}: {found.get(key)} there, {value} here" for key, value in what.items() if found.get(key) != value)
+
+
+def _state(ledger: Ledger) -> Iterator[list[Any]]:
+    """The events that lead to where a ledger is."""
+    yield ["runs", ledger.runs]
+    for client in ledger.clients.values():
+        hello = client.hello
+        yield ["client", client.token, client.lane.name, hello.name, hello.place, hello.pid, hello.started]
+    for lane in ledger.lanes.values():
+        run = lane.run
+        if run is not None:
+            yield ["run", lane.name, run.number, run.epoch, run.position, run.steps]
+            yield ["all done", run.number, sorted(run.done)]
+            yield from (["lease", run.number, step, token] for step, token in run.out.items())
+
+
+def _replay(ledger: Ledger, event: list[Any], now: float) -> None:
+    kind, *rest = event
+    if kind == "runs":
+        ledger.runs = rest[0]
+    elif kind == "client":
+        _replay_client(ledger, rest, now)
+    elif kind == "gone":
+        gone = ledger.clients.pop(rest[0], None)
+        if gone is not None and ledger.rules.mode == "broadcast":
+            ledger.lanes.pop(gone.lane.name, None)
+    elif kind == "run":
+        name, number, epoch, position, steps = rest
+        ledger.lanes[name].run = Run(number, epoch, position, steps)
+        ledger.runs = max(ledger.runs, number + 1)
+    else:
+        _replay_step(ledger, kind, rest)
+
+
+def _replay_client(ledger: Ledger, rest: list[Any], now: float) -> None:
+    token, name, called, place, pid, started = rest
+    hello = wire.Hello(wire.VERSION, token, called, 0, 1, ledger.rules.hwm, place, pid, started, False, [], [], [])
+    lane = ledger.lanes.setdefault(name, Lane(name, 0))
+    ledger.clients[token] = Client(token, hello, lane, ledger.rules.hwm, now)
+
+
+def _replay_step(ledger: Ledger, kind: str, rest: list[Any]) -> None:
+    run = next((lane.run for lane in ledger.lanes.values() if lane.run is not None and lane.run.number == rest[0]), None)
+    if run is None:
+        return
+    for client in ledger.clients.values():
+        client.leases = [key for key in client.leases if key != (rest[0], rest[1])]
+    if kind == "all done":
+        run.done.update(rest[1])
+    elif kind == "done":
+        run.out.pop(rest[1], None)
+        run.done.add(rest[1])
+    elif kind == "back":
+        run.out.pop(rest[1], None)
+    elif rest[2] in ledger.clients:
+        run.out[rest[1]] = rest[2]
+        ledger.clients[rest[2]].leases.append((rest[0], rest[1]))

@@ -1,0 +1,353 @@
+"""Who has which batch: the server's half of the protocol, without sockets, threads or clocks of its own.
+
+The rules, which make every batch of an epoch be consumed once:
+
+1. A batch is a step of a run; a run is one pass over an epoch, or over what is left of it, on a lane. All plans of a run are known when it begins,
+   so a batch that is lost is made again from its plan, with the same samples and draws.
+2. A batch that is handed to a client is leased to it: noted down (journal.py) before it is sent, and given to nobody else while the lease lasts.
+3. A client says Done when its consumer asks for the next batch. That is noted down, and then confirmed.
+4. A client hands a batch to its consumer only while fewer than WINDOW batches before it are unconfirmed (holding.py). So whatever its consumer may have
+   seen is among the first WINDOW of its leases.
+5. A client that was not heard for `silent` seconds loses its leases behind the first WINDOW, and learns so (Revoke) before anything else when it is
+   heard again. By 4 its consumer cannot have seen them.
+6. The first WINDOW leases go to others only when the client is gone for certain: it said Bye, its process on this machine has ended, or it was not
+   heard for `lost` seconds. Where it comes back even then, what it consumed counts as long as nobody else has got it: only beyond `lost` can a batch be
+   consumed twice by clients that both live.
+7. A run is over when all its steps are done, or when nobody wants it any more and somebody wants another. Until then its readers wait at its end, since
+   a batch may still come back from one that dies.
+8. A client says Hello again when its connection or the server was new: it names what it holds and what it has done. What was leased to it and never
+   arrived goes back; what it holds and is no longer its own, it drops.
+
+Lanes: `share` has one that all clients read, so that a batch goes to exactly one of them; with `clients: N` it has one for each of N ranks, with equal
+steps, as a DataLoader's shards have; `broadcast` has one for every client, so that all get everything, and those in one epoch keep together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpupipe.errors import counted
+from gpupipe.link import wire
+from gpupipe.link.readers import Client, Refusal, Rules
+from gpupipe.link.runs import Lane, Run
+from gpupipe.link.wire import Key
+
+WINDOW = 3
+Note = Callable[..., None]
+
+
+class Ledger:
+    """All lanes, clients and leases. Messages to send gather in `outbox` as (token, message), in order.
+
+    steps: how many steps a run has, of (rank, epoch, position); it raises StateError. first: where lanes begin. note: gets every event that must outlive
+    the process. now, where it is asked for, is of a clock that only goes forward.
+    """
+
+    def __init__(self, rules: Rules, steps: Callable[[int, int, int], int], first: tuple[int, int], note: Note = lambda *event: None) -> None:
+        self.rules, self._steps, self._first, self._note = rules, steps, first, note
+        self.clients: dict[str, Client] = {}
+        self.lanes: dict[str, Lane] = {}
+        self.outbox: list[tuple[str, wire.ToClient]] = []
+        self.runs = 0
+        if rules.mode == "share":
+            for rank in range(rules.count or 1):
+                self.lanes[str(rank)] = Lane(str(rank), rank)
+
+    # --- clients come and go
+
+    def hello(self, hello: wire.Hello, now: float) -> Client:
+        """Know a client, again or for the first time. Its Welcome is for the caller to send. Raises Refusal."""
+        known = self.clients.get(hello.token)
+        if known is None:
+            known = self.clients[hello.token] = Client(hello.token, hello, self._lane_for(hello), min(hello.hwm, self.rules.hwm), now)
+            self._note("client", hello.token, known.lane.name, hello.name, hello.place, hello.pid, hello.started)
+        known.hello, known.heard, known.quiet, known.revoked = hello, now, False, []
+        known.pending = known.pending or known.run is not None
+        known.leave_run()
+        self._take_done(known, hello.done)
+        self._keep_only(known, hello.holding)
+        if hello.done:
+            self._say(known, wire.Confirm(hello.done))
+        return known
+
+    def place(self, client: Client) -> tuple[int, int]:
+        """(epoch, position) where a client that has no wish of its own begins."""
+        lanes = [lane for lane in self.lanes.values() if lane.run is not None and lane is not client.lane and self._members(lane)]
+        if self.rules.mode == "broadcast" and client.lane.run is None and lanes:
+            return max(lane.run.epoch for lane in lanes if lane.run) + 1, 0
+        return client.lane.next_place(self._first)
+
+    def heard(self, token: str, now: float) -> bool:
+        """A sign of life. False where the client is not known."""
+        client = self.clients.get(token)
+        if client is None:
+            return False
+        client.heard, client.quiet = now, False
+        if client.revoked:
+            self._say(client, wire.Revoke(client.revoked))
+            client.revoked = []
+        return True
+
+    def tick(self, now: float, ended: Callable[[wire.Hello], bool]) -> None:
+        """Look at who was not heard for long. ended: whether the process of a client is known to be no more."""
+        for client in list(self.clients.values()):
+            silence = now - client.heard
+            if silence > self.rules.lost or ended(client.hello):
+                self.bye(client.token)
+            elif silence > self.rules.silent and not client.quiet:
+                client.quiet = True
+                client.revoked = client.leases[WINDOW:]
+                self._give_back(client, client.revoked)
+
+    def bye(self, token: str) -> None:
+        """A client is gone; all that it had goes back."""
+        client = self.clients.pop(token, None)
+        if client is None:
+            return
+        self._give_back(client, list(client.leases))
+        self._note("gone", token)
+        if self.rules.mode == "broadcast":
+            self.lanes.pop(client.lane.name, None)
+        self._settle_all()
+
+    # --- iterations
+
+    def begin(self, token: str, begin: wire.Begin) -> None:
+        """A client's iteration begins. Raises Refusal, StateError."""
+        client = self.clients[token]
+        client.leave_run()
+        client.number, client.pending = begin.number, False
+        run = client.lane.run
+        goes_on = run is not None and (run.number == begin.run or client.entered == (begin.number, run.number))
+        self._give_back(client, [key for key in client.leases if not (goes_on and run is not None and key[0] == run.number)])
+        if run is not None and not run.over and (goes_on or self._joins(client, begin, run)):
+            self._enter(client, run)
+        elif goes_on or (0 <= begin.run < self.runs and (run is None or begin.run <= run.number)):
+            self._say(client, wire.Ended(begin.run if run is None or not goes_on else run.number))
+        else:
+            self._steps(client.lane.rank, begin.epoch, begin.position)
+            self._refuse_what_others_bar(client, begin)
+            client.wants = begin.epoch, begin.position
+            self._settle_all()
+
+    def stop(self, token: str) -> None:
+        """A client's iteration ended; what it has not consumed goes back."""
+        client = self.clients[token]
+        client.leave_run()
+        client.pending = False
+        self._give_back(client, list(client.leases))
+        self._settle_all()
+
+    def done(self, token: str, keys: list[Key]) -> None:
+        """A client's consumer is done with these."""
+        client = self.clients[token]
+        self._take_done(client, keys)
+        self._say(client, wire.Confirm(keys))
+
+    def fail(self, run: int) -> list[Client]:
+        """The readers of a run, for whom an error is; their iterations end."""
+        readers = [c for c in self.clients.values() if c.run == run]
+        for client in readers:
+            self.stop(client.token)
+        return readers
+
+    # --- batches
+
+    def lease(self, key: Key) -> tuple[Client, bool] | None:
+        """Give a batch that is made to the reader with most room: None where nobody has any now. Raises KeyError where it is not wanted any more.
+
+        With the client comes whether it now has all that is left of the run, so that this batch is the last that it gets.
+        """
+        lane = self._lane_of(key)
+        if lane is None or lane.run is None or key[1] not in lane.run.making:
+            raise KeyError(key)
+        client = max((c for c in self._members(lane) if c.run == key[0]), key=lambda c: c.credits, default=None)
+        if client is None or client.credits <= 0:
+            return None
+        lane.run.lease(key[1], client.token)
+        client.leases.append(key)
+        self._note("lease", *key, client.token)
+        return client, lane.run.is_all_with(client.token)
+
+    def left_out(self, key: Key) -> None:
+        """A batch has no sample that could be read: it counts as consumed."""
+        self._finish(key)
+        self._settle_all()
+
+    def not_made(self, key: Key) -> None:
+        """A plan that was taken came to nothing: it is to be made again."""
+        lane = self._lane_of(key)
+        if lane is not None and lane.run is not None:
+            lane.run.put_back(key[1])
+
+    def room(self, run: int) -> int:
+        """How many batches the readers of a run have room for."""
+        return sum(max(0, c.credits) for c in self.clients.values() if c.run == run)
+
+    def needy(self) -> Lane | None:
+        """The lane for which a batch should be made first."""
+        lanes = [(self._need(lane), lane) for lane in self.lanes.values()]
+        need, lane = max(lanes, key=lambda pair: pair[0], default=(0, None))
+        return lane if need > 0 else None
+
+    def take(self, lane: Lane) -> Key | None:
+        """The next step of a lane that is to be made, which is then under way."""
+        return None if lane.run is None or (step := lane.run.take()) is None else (lane.run.number, step)
+
+    def spare(self) -> Lane | None:
+        """A lane of which something is left to be made, needed or not: for an engine that works ahead."""
+        lanes = [lane for lane in self.lanes.values() if lane.run is not None and lane.run.left and self._members(lane)]
+        return max(lanes, key=self._need, default=None)
+
+    # --- inside
+
+    def _need(self, lane: Lane) -> int:
+        """Batches that readers have room for and that are not under way."""
+        if lane.run is None or not lane.run.left:
+            return 0
+        room = sum(max(0, c.credits) for c in self._members(lane) if c.run == lane.run.number) - len(lane.run.making)
+        return min(room, self._lead_left(lane, lane.run))
+
+    def _lead_left(self, lane: Lane, run: Run) -> int:
+        """How far a lane of a broadcast may still go ahead of the slowest in the same epoch."""
+        if self.rules.mode != "broadcast":
+            return run.steps
+        others = [
+            o.run.given for o in self.lanes.values() if o.run and o.run.same_as(run) and any(c.run == o.run.number and not c.quiet for c in self._members(o))
+        ]
+        return self.rules.hwm + min(others, default=run.given) - run.given
+
+    def _lane_for(self, hello: wire.Hello) -> Lane:
+        """Raises Refusal."""
+        rules = self.rules
+        if len(self.clients) >= rules.most_clients:
+            raise Refusal(f"the server has {counted(len(self.clients), 'client')}, and takes no more: serve with a larger --max-clients", again=True)
+        if rules.mode == "broadcast":
+            return self.lanes.setdefault(hello.token, Lane(hello.token, 0))
+        if rules.count is None:
+            if hello.world > 1:
+                raise Refusal(f"{hello.world} ranks need equal steps, and this server shares its batches freely: serve with --clients {hello.world}")
+            return self.lanes["0"]
+        if hello.world not in (1, rules.count):
+            raise Refusal(f"this is rank {hello.rank} of {hello.world}, and the server deals out to {rules.count}: serve with --clients {hello.world}")
+        free = [lane for lane in self.lanes.values() if not self._members(lane)]
+        mine = [lane for lane in free if hello.world == 1 or lane.rank == hello.rank]
+        if not mine:
+            taken = f"rank {hello.rank} is" if hello.world > 1 else f"all {rules.count} places are"
+            raise Refusal(f"{taken} taken on the server: by {', '.join(c.hello.name for c in self.clients.values())}", again=True)
+        return mine[0]
+
+    def _members(self, lane: Lane) -> list[Client]:
+        return [c for c in self.clients.values() if c.lane is lane]
+
+    def _lane_of(self, key: Key) -> Lane | None:
+        return next((lane for lane in self.lanes.values() if lane.run is not None and lane.run.number == key[0]), None)
+
+    def _take_done(self, client: Client, keys: list[Key]) -> None:
+        for key in keys:
+            if key in client.leases:
+                client.leases.remove(key)
+            lane = self._lane_of(key)
+            holder = lane.run.out.get(key[1]) if lane and lane.run else None
+            if lane is client.lane and holder in (None, client.token):
+                client.consumed += self._finish(key)
+        self._settle_all()
+
+    def _finish(self, key: Key) -> bool:
+        lane = self._lane_of(key)
+        finished = lane is not None and lane.run is not None and lane.run.finish(key[1])
+        if finished:
+            self._note("done", *key)
+        return finished
+
+    def _keep_only(self, client: Client, holding: list[Key]) -> None:
+        """Settle what a client holds: what it lacks goes back, and what went back and nobody has got yet is its own again."""
+        self._give_back(client, [key for key in client.leases if key not in holding])
+        kept, client.leases = set(client.leases), []
+        run = client.lane.run
+        for key in holding:
+            again = key not in kept and run is not None and key[0] == run.number and run.take_again(key[1], client.token)
+            if again:
+                self._note("lease", *key, client.token)
+            if again or key in kept:
+                client.leases.append(key)
+
+    def _give_back(self, client: Client, keys: list[Key]) -> None:
+        for key in keys:
+            client.leases.remove(key)
+            lane = self._lane_of(key)
+            if lane is not None and lane.run is not None:
+                lane.run.give_back(key[1])
+                self._note("back", *key)
+
+    def _joins(self, client: Client, begin: wire.Begin, run: Run) -> bool:
+        """Whether a client that asks for a whole epoch is given what others read now, which is further on: it was paused, or is new."""
+        behind = begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
+        return behind and bool(self._inside(client.lane, run)) and run.number not in client.begun
+
+    def _refuse_what_others_bar(self, client: Client, begin: wire.Begin) -> None:
+        """Raises Refusal where others read the lane at a place that this one could only leave by taking it from them."""
+        run = client.lane.run
+        others = len(self._inside(client.lane, run)) if run is not None else 0
+        if run is None or not others or begin.epoch > run.epoch or (run.is_at(begin.epoch, begin.position) and run.number not in client.begun):
+            return
+        raise Refusal(
+            f"epoch {begin.epoch} from sample {begin.position} on was asked for, but {counted(others, 'other client')} of this server "
+            f"share epoch {run.epoch} now: go on with epoch {run.epoch + 1}, or serve with --mode broadcast or --clients N"
+        )
+
+    def _settle_all(self) -> None:
+        for lane in self.lanes.values():
+            self._settle(lane)
+
+    def _settle(self, lane: Lane) -> None:
+        """End a run that is over, and begin the one that is wanted."""
+        if lane.run is not None and lane.run.over:
+            for client in self._inside(lane, lane.run):
+                client.leave_run()
+                self._say(client, wire.Ended(lane.run.number))
+        waiting = [c for c in self._members(lane) if c.wants is not None]
+        if lane.run is not None and not lane.run.over:
+            for client in waiting:
+                if client.wants is not None and lane.run.is_at(*client.wants) and lane.run.number not in client.begun:
+                    self._enter(client, lane.run)
+            if self._inside(lane, lane.run) or any(c.pending for c in self._members(lane)):
+                return
+        waiting = [c for c in waiting if c.wants is not None]
+        if waiting and not self._must_wait(lane, min(c.wants for c in waiting if c.wants)):
+            self._begin_run(lane, waiting)
+
+    def _begin_run(self, lane: Lane, waiting: list[Client]) -> None:
+        epoch, position = min(c.wants for c in waiting if c.wants)
+        lane.run = Run(self.runs, epoch, position, self._steps(lane.rank, epoch, position))
+        self.runs += 1
+        self._note("run", lane.name, lane.run.number, epoch, position, lane.run.steps)
+        for client in waiting:
+            if client.wants == (epoch, position):
+                self._enter(client, lane.run)
+
+    def _must_wait(self, lane: Lane, wanted: tuple[int, int]) -> bool:
+        """Whether others of a broadcast are in the epoch before: those in one epoch keep together."""
+        if self.rules.mode != "broadcast":
+            return False
+        others = [o.run for o in self.lanes.values() if o is not lane and o.run is not None and self._inside(o, o.run)]
+        return any(run.epoch == wanted[0] - 1 for run in others)
+
+    def _inside(self, lane: Lane, run: Run) -> list[Client]:
+        return [c for c in self._members(lane) if c.run == run.number]
+
+    def _enter(self, client: Client, run: Run) -> None:
+        client.wants, client.run = None, run.number
+        client.begun.add(run.number)
+        client.entered = client.number, run.number
+        self._say(client, wire.Begun(client.number, run.number, run.steps))
+
+    def _say(self, client: Client, message: wire.ToClient) -> None:
+        self.outbox.append((client.token, message))
+
+    def facts(self, now: float) -> Iterator[dict[str, Any]]:
+        """What there is to say of each client."""
+        for c in self.clients.values():
+            lag = {"holds": len(c.leases), "hwm": c.hwm, "consumed": c.consumed, "silent_seconds": round(now - c.heard, 3)}
+            yield {"name": c.hello.name, "lane": c.lane.rank, "run": c.run, **lag}

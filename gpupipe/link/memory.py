@@ -1,0 +1,169 @@
+"""Memory for batches: slots that a server shares with a client on the same machine, and buffers that a client receives into.
+
+Both are used again and again, since fresh memory costs more than the copy into it. A batch that is handed out holds its memory as long as one of its
+tensors lives, however long that is; only then it is used again. Nothing has a name in a file system, so nothing is left behind, whoever is killed:
+a slot is an anonymous file (memfd), sealed so that it cannot shrink under the other side, and gone with the last process that maps it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import mmap
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpupipe.link.wire import Malformed, Slot
+
+NAME = "gpupipe"
+_SEALS = 0x0001 | 0x0002  # F_SEAL_SEAL, F_SEAL_SHRINK: Python 3.10 has no names for them
+_ADD_SEALS = 1033
+_PAGE = mmap.PAGESIZE
+
+
+def place() -> str:
+    """Names the kernel, process namespace and user of this process: where two have the same, they can share memory and see one another's end. "" elsewhere."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.geteuid()}"
+    except OSError:
+        return ""
+
+
+def started(pid: int) -> str:
+    """When a process of this machine was started, in the kernel's own count; "" where it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+@dataclass
+class _Shared:
+    """A slot on the server's side."""
+
+    slot: Slot
+    tensor: Tensor
+
+    def close(self) -> None:
+        os.close(self.slot.fd)
+
+
+class Slots:
+    """The slots of one client. limit: how many it may hold at once."""
+
+    _numbers = itertools.count(time.time_ns())
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._free: list[_Shared] = []
+        self._busy: dict[int, _Shared] = {}
+
+    def take(self, size: int) -> tuple[Slot, Tensor] | None:
+        """A slot for a batch of `size` bytes, and its memory, uint8; None where the client holds as many as it may, or the system gives none."""
+        fits = next((s for s in self._free if s.slot.size >= size), None)
+        if fits is None and len(self._busy) + len(self._free) >= self._limit and not self._drop_one():
+            return None
+        try:
+            shared = fits or self._new(size)
+        except OSError:
+            return None
+        if fits is not None:
+            self._free.remove(fits)
+        self._busy[shared.slot.number] = shared
+        return shared.slot, shared.tensor
+
+    def give_back(self, number: int) -> None:
+        """The client is done with a slot; a number that is not known is of another time."""
+        shared = self._busy.pop(number, None)
+        if shared is not None:
+            self._free.append(shared)
+
+    def close(self) -> None:
+        for shared in [*self._free, *self._busy.values()]:
+            shared.close()
+        self._free, self._busy, self._limit = [], {}, 0
+
+    def _drop_one(self) -> bool:
+        """Make room for a larger slot."""
+        if not self._free:
+            return False
+        self._free.pop().close()
+        return True
+
+    def _new(self, size: int) -> _Shared:
+        size = max(_PAGE, -(-size // _PAGE) * _PAGE)
+        fd = os.memfd_create(NAME, 0x0001 | 0x0002)  # MFD_CLOEXEC | MFD_ALLOW_SEALING
+        try:
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
+            tensor = torch.from_numpy(np.frombuffer(mmap.mmap(fd, size), np.uint8))
+        except BaseException:
+            os.close(fd)
+            raise
+        return _Shared(Slot(next(self._numbers), fd, size), tensor)
+
+
+class Mapped:
+    """A client's sight of the slots of a server's process. `freed` are those whose tensors are gone."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._maps: dict[int, mmap.mmap] = {}
+        self.freed: deque[int] = deque()
+
+    def tensor(self, slot: Slot, size: int) -> Tensor:
+        """The first `size` bytes of a slot, uint8. Raises Malformed where there is no such slot."""
+        if slot.number not in self._maps:
+            self._maps[slot.number] = self._map(slot)
+        return _handed_out(np.frombuffer(self._maps[slot.number], np.uint8, count=size), self.freed.append, slot.number)
+
+    def _map(self, slot: Slot) -> mmap.mmap:
+        path = f"/proc/{self.pid}/fd/{slot.fd}"
+        try:
+            if not str(Path(path).readlink()).startswith(f"/memfd:{NAME}"):
+                raise Malformed(f"{path} is no slot")
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as e:
+            raise Malformed(f"the server's slot {path} cannot be opened: {e.strerror}") from None
+        try:
+            if os.fstat(fd).st_size != slot.size:
+                raise Malformed(f"{path} has {os.fstat(fd).st_size} bytes, and {slot.size} were announced")
+            return mmap.mmap(fd, slot.size)
+        finally:
+            os.close(fd)
+
+
+class Buffers:
+    """A client's own memory for what comes over a socket. keep: how many that are free are kept; pinned: for copies to a GPU."""
+
+    def __init__(self, keep: int, pinned: bool) -> None:
+        self._pinned = pinned
+        self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=keep)
+
+    def take(self, size: int) -> Tensor:
+        """Memory of `size` bytes, uint8."""
+        for _ in range(len(self._free)):
+            base = self._free.popleft()
+            if len(base) == size:
+                return _handed_out(base[:], self._free.append, base)
+            self._free.append(base)
+        base = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned).numpy()
+        return _handed_out(base[:], self._free.append, base)
+
+
+def _handed_out(view: np.ndarray[Any, Any], back: Callable[[Any], None], what: Any) -> Tensor:
+    """A tensor over `view`; back(what) is called when the last tensor that shares its memory is gone."""
+    weakref.finalize(view, back, what).atexit = False
+    return torch.from_numpy(view)

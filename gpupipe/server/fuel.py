@@ -1,0 +1,83 @@
+"""Fuel's own wire format, for its original ServerDataStream: a PUSH socket, a JSON list of .npy headers before each batch, one raw frame an array.
+
+There are no acknowledgements in it: several clients share the batches as ZeroMQ deals them out, and one that dies takes with it what it had.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import zmq
+
+from gpupipe.errors import ServerError
+from gpupipe.loader import Loader
+from gpupipe.server.options import Options
+
+_LOOK_MS = 200
+
+
+class FuelServer:
+    """Serves the epochs of a loader, one after another, to whoever pulls."""
+
+    def __init__(self, loader: Loader, options: Options) -> None:
+        """Raises ServerError."""
+        options.check()
+        self._loader, self._stopping = loader, False
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PUSH)
+        self._socket.set_hwm(options.hwm)
+        self._socket.linger = 0
+        try:
+            self._socket.bind(options.address)
+        except zmq.ZMQError as e:
+            self.close()
+            raise ServerError(f"{options.address} cannot be listened on: {e}; another server may be there: take another --port") from None
+        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def run(self, each: Callable[[FuelServer], None] = lambda server: None) -> None:
+        """Serve until stop(). each: called behind every batch."""
+        while not self._stopping:
+            for frames in _epoch(self._loader):
+                if not self._send(frames):
+                    return
+                each(self)
+
+    def stop(self) -> None:
+        """Make run() return."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Give back the port. May be called twice."""
+        self._socket.close(0)
+        self._context.term()
+
+    def _send(self, frames: list[Any]) -> bool:
+        """Wait until there is room. False where it was stopped meanwhile."""
+        while not self._stopping:
+            if self._socket.poll(_LOOK_MS, zmq.POLLOUT):
+                self._socket.send_multipart(frames, copy=False)
+                return True
+        return False
+
+    def __enter__(self) -> FuelServer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _epoch(loader: Loader) -> Iterator[list[Any]]:
+    """The messages of an epoch: batches, then the end."""
+    for batch in loader:
+        tensors = batch if isinstance(batch, tuple) else [t for name, t in batch.items() if name != "id" or loader.config.loader.ids]
+        arrays = [np.ascontiguousarray(tensor.cpu().numpy()) for tensor in tensors]
+        headers = [{"descr": a.dtype.str, "fortran_order": False, "shape": a.shape} for a in arrays]
+        yield [_json(headers), *arrays]
+    yield [_json({"stop": True})]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()

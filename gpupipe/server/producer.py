@@ -1,0 +1,170 @@
+"""The thread that makes batches, as many as clients have room for.
+
+1. An engine works ahead of what it delivers, so it takes plans before they are asked for; a batch that nobody has room for yet is parked.
+2. It is asked for the next batch only while somebody has room and nothing is parked for him: that is the backpressure, and what bounds the memory.
+3. A batch that several want (broadcast) is made once: it is attached to the plan that is under way, or found among the last ones.
+4. Plans that do not come out of the engine, in order, had no sample that could be read.
+5. An engine that fails is started again for the next plan; the readers of the lane whose plan failed get the error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import Any
+
+from gpupipe.engines.base import Batch, Engine
+from gpupipe.errors import GpupipeError
+from gpupipe.link.ledger import Ledger
+from gpupipe.link.readers import Client
+from gpupipe.link.wire import Key
+from gpupipe.sampler import Plan
+from gpupipe.server.plans import Identity, Plans
+
+Made = tuple[Plan, Batch]
+
+
+class Producer(threading.Thread):
+    """deliver: sends a batch to a client; it is called without the lock. failed: gets an error and the clients whose iterations it ended, under the lock.
+
+    changed: the condition under which the ledger is used; notified whenever there may be something to do.
+    """
+
+    def __init__(
+        self, engine: Engine, plans: Plans, ledger: Ledger, changed: threading.Condition,
+        deliver: Callable[[Client, Key, Plan, Batch], None], failed: Callable[[Exception, list[Client]], None],
+    ) -> None:  # fmt: skip
+        super().__init__(name="gpupipe producer", daemon=True)
+        self._engine, self._plans, self._ledger, self._changed = engine, plans, ledger, changed
+        self._deliver, self._failed = deliver, failed
+        self._fed: OrderedDict[Identity, list[Key]] = OrderedDict()
+        self._parked: OrderedDict[Key, Made] = OrderedDict()
+        self._recent: OrderedDict[Identity, Made] = OrderedDict()
+        self._ended = False
+        self.error: Exception | None = None
+
+    @property
+    def parked(self) -> int:
+        """Batches that are made and that nobody has room for."""
+        return len(self._parked)
+
+    def end(self) -> None:
+        """Stop, after what is being made."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self.join()
+
+    def run(self) -> None:
+        running: Generator[Made, None, None] | None = None
+        try:
+            while (job := self._next_job()) is not None:
+                if isinstance(job, tuple):
+                    self._deliver(*job)
+                else:
+                    running = self._pull(running or self._engine.batches(self._source()))
+        except Exception as e:  # a fault of gpupipe: the server ends, and says so
+            self.error = e
+            with self._changed:
+                self._failed(e, list(self._ledger.clients.values()))
+        finally:
+            if running is not None:
+                running.close()
+
+    def _next_job(self) -> tuple[Client, Key, Plan, Batch] | bool | None:
+        """A batch for a client; True where one should be made; None at the end."""
+        with self._changed:
+            while not self._ended:
+                given = self._give()
+                if given is not None:
+                    return given
+                if self._should_pull():
+                    return True
+                self._changed.wait()
+        return None
+
+    def _give(self) -> tuple[Client, Key, Plan, Batch] | None:
+        """A parked batch that somebody has room for now."""
+        for key in list(self._parked):
+            try:
+                leased = self._ledger.lease(key)
+            except KeyError:
+                del self._parked[key]
+                continue
+            if leased is not None:
+                client, last = leased
+                plan, batch = self._parked.pop(key)
+                return client, key, replace(plan, last=last), batch
+        return None
+
+    def _should_pull(self) -> bool:
+        waiting = {key[0] for keys in self._fed.values() for key in keys}
+        return self._ledger.needy() is not None or any(self._ledger.room(run) > sum(key[0] == run for key in self._parked) for run in waiting)
+
+    def _source(self) -> Iterator[Plan]:
+        """What the engine takes plans from."""
+        while True:
+            with self._changed:
+                identity = self._take()
+                plan = self._plans.asked(identity) if isinstance(identity, tuple) else None
+            if identity is None:
+                return
+            if plan is not None:
+                yield plan
+
+    def _take(self) -> Identity | bool | None:
+        """The next plan to make; True where it was, or is being, made for another; None where nothing is left."""
+        lane = self._ledger.needy() or self._ledger.spare()
+        if self._ended or lane is None or lane.run is None or (key := self._ledger.take(lane)) is None:
+            return None
+        identity = lane.rank, lane.run.epoch, lane.run.position, key[1]
+        if identity in self._recent:
+            self._parked[key] = self._recent[identity]
+            return True
+        if identity in self._fed:
+            self._fed[identity].append(key)
+            return True
+        self._fed[identity] = [key]
+        return identity
+
+    def _pull(self, running: Generator[Made, None, None]) -> Generator[Made, None, None] | None:
+        """One batch out of the engine. Returns what goes on running."""
+        try:
+            made = next(running, None)
+        except GpupipeError as e:
+            self._on_error(e)
+            return None
+        with self._changed:
+            self._park(made)
+        return running if made is not None else None
+
+    def _park(self, made: Made | None) -> None:
+        """Put a batch where clients get it from; plans before it, or all where there is none, were left out."""
+        identity = None if made is None else made[0].identity  # type: ignore[attr-defined]  # engines hand back the plans that they were given
+        while self._fed:
+            first, keys = self._fed.popitem(last=False)
+            if first == identity and made is not None:
+                self._parked.update((key, made) for key in keys)
+                self._remember(first, made)
+                return
+            for key in keys:
+                self._ledger.left_out(key)
+
+    def _remember(self, identity: Identity, made: Made) -> None:
+        if self._ledger.rules.mode == "broadcast":
+            self._recent[identity] = made
+            while len(self._recent) > self._ledger.rules.hwm:
+                self._recent.popitem(last=False)
+
+    def _on_error(self, error: GpupipeError) -> None:
+        with self._changed:
+            runs = [key[0] for key in next(iter(self._fed.values()), [])]
+            for key in (key for keys in self._fed.values() for key in keys):
+                self._ledger.not_made(key)
+            self._fed.clear()
+            self._failed(error, [client for run in runs for client in self._ledger.fail(run)])
+
+    def facts(self) -> dict[str, Any]:
+        return {"parked": len(self._parked), "under_way": len(self._fed)}

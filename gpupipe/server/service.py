@@ -1,0 +1,339 @@
+"""The data processing server.
+
+1. One thread has the socket (run), one makes batches (producer.py); what both use is under one lock, whose condition wakes the producer.
+2. Every message is answered from the ledger (link/ledger.py, where the rules are); what it decides is in the journal before it is sent.
+3. A message that is none is counted and dropped; so is one from a connection that said no Hello, which is asked who it is.
+4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants, and a peer whose queue of answers is full is dropped.
+5. close() ends the producer, tells nobody (clients find out, and try to reconnect), and leaves the journal as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from secrets import token_hex
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from gpupipe.engines.about import describe, split
+from gpupipe.engines.base import Batch
+from gpupipe.errors import GpupipeError, SampleError, ServerError, StateError
+from gpupipe.link import keys, wire
+from gpupipe.link.journal import Journal
+from gpupipe.link.ledger import Ledger
+from gpupipe.link.readers import Client, Refusal
+from gpupipe.link.wire import Key
+from gpupipe.loader import Loader, load
+from gpupipe.sampler import Plan
+from gpupipe.server.options import Options
+from gpupipe.server.plans import Plans
+from gpupipe.server.producer import Producer
+from gpupipe.server.sessions import Sessions
+
+_TICK_MS = 250
+_IN_A_ROW = 200
+_MOST_ANSWERS = 100_000
+_SOCKET_BUFFER = 4 << 20
+
+
+class Server:
+    """Serves what a loader makes; the loader is not to be used beside it. Use it as a context manager, or call close().
+
+    Raises ServerError, and what its config raises.
+    """
+
+    def __init__(self, loader: Loader, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.options.check()
+        self.loader, head = _served(loader, self.options)
+        self.about = describe(loader.config, loader.index, head)
+        _check_fits(self.about)
+        self._plans = Plans(loader.config, loader.index, self.options.clients or 1)
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._running = threading.Lock()
+        self.malformed = 0
+        self.started = time.monotonic()
+        self._journal = self._open_journal()
+        self.history = token_hex(16)
+        self.ledger = self._new_ledger()
+        self.sessions = Sessions(self.ledger, self.options.compress, self._wake, self._changed)
+        self._producer = Producer(self.loader.engine, self._plans, self.ledger, self._changed, self._deliver, self._on_failure)
+        try:
+            self._context, self._authenticator, self._socket = _listen(self.options)
+        except BaseException:
+            if self._journal is not None:
+                self._journal.close()
+            raise
+        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    # --- running
+
+    def run(self, each: Callable[[Server], None] = lambda server: None) -> None:
+        """Serve until stop(). each: called about four times a second. Raises what broke the producer."""
+        with self._running:
+            self._producer.start()
+            self._loop(each)
+            if self._producer.error is not None:
+                raise self._producer.error
+
+    def _loop(self, each: Callable[[Server], None]) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake_out, zmq.POLLIN)
+        ticked = 0.0
+        while not self._stopping and self._producer.is_alive():
+            ready = dict(poller.poll(_TICK_MS))
+            if self._wake_out in ready:
+                os.read(self._wake_out, 65536)
+            if self._socket in ready:
+                self._receive_some()
+            self._send_all()
+            if time.monotonic() - ticked > _TICK_MS / 1000:
+                ticked = time.monotonic()
+                self._tick()
+                each(self)
+        self._send_all()
+
+    def stop(self) -> None:
+        """Make run() return. May be called from a signal handler, or another thread."""
+        self._stopping = True
+        self._wake()
+
+    def close(self) -> None:
+        """Give back the port, threads and memory, when run() has returned. May be called twice."""
+        self.stop()
+        with self._running:
+            if not self._socket.closed:
+                self._close()
+
+    def _close(self) -> None:
+        if self._producer.is_alive():
+            self._producer.end()
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._socket.close(200)
+        self._context.term()
+        with self._changed:
+            for token in list(self.sessions.of):
+                self.sessions.close(token)
+        if self._journal is not None:
+            self._journal.close()
+        self.loader.close()
+        os.close(self._wake_in)
+        os.close(self._wake_out)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # --- state
+
+    def _open_journal(self) -> Journal | None:
+        if self.options.state is None:
+            return None
+        config, index = self.loader.config, self.loader.index
+        loader = config.loader.model_dump(mode="json", include={"batch_size", "shuffle", "seed", "last_batch", "shard"})
+        journal = Journal(self.options.state, self.options.what({"data": index.fingerprint, "pipeline": self.about["pipeline"]["fingerprint"], **loader}))
+        if self.options.fresh:
+            journal.forget()
+        return journal
+
+    def _new_ledger(self) -> Ledger:
+        first = self.loader.sampler.epoch, self.loader.sampler.position
+        if self._journal is None:
+            return Ledger(self.options.rules, self._plans.steps, first)
+        ledger = Ledger(self.options.rules, self._plans.steps, first, self._journal.note)
+        try:
+            self.resumed = self._journal.resume(ledger, self.history, time.monotonic())
+        except BaseException:
+            self._journal.close()
+            raise
+        self.history = self._journal.history
+        return ledger
+
+    # --- the producer's calls
+
+    def _deliver(self, client: Client, key: Key, plan: Plan, batch: Batch) -> None:
+        self.sessions.send_batch(client.token, key, plan, batch)
+
+    def _on_failure(self, error: Exception, clients: list[Client]) -> None:
+        path, reason = (error.path, error.reason) if isinstance(error, SampleError) else ("", "")
+        text = str(error) if isinstance(error, GpupipeError) else f"the server failed: {error!r}"
+        for client in clients:
+            self.sessions.tell(client.token, wire.Failed(type(error).__name__, text[:4000], path[:4000], reason[:4000]))
+        self.sessions.flush()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._wake_in, b"1")
+
+    # --- the socket
+
+    def _receive_some(self) -> None:
+        with self._changed:
+            for _ in range(_IN_A_ROW):
+                try:
+                    route, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                try:
+                    self._handle(route, wire.from_client(frames))
+                except wire.Malformed:
+                    self.malformed += 1
+            self.sessions.flush()
+            self._changed.notify_all()
+
+    def _handle(self, route: bytes, message: wire.ToServer) -> None:
+        token = self.sessions.tokens.get(route)
+        if isinstance(message, wire.Ask):
+            self._answer(route, wire.State(self._facts()))
+        elif isinstance(message, wire.Hello):
+            self._on_hello(route, message)
+        elif token is None or not self.ledger.heard(token, time.monotonic()):
+            self._answer(route, wire.Who())
+        else:
+            self._on_message(token, message)
+
+    def _on_hello(self, route: bytes, hello: wire.Hello) -> None:
+        if hello.version != wire.VERSION:
+            why = f"the server speaks version {wire.VERSION} of the protocol, and this client version {hello.version}: use the same gpupipe on both sides"
+            self._answer(route, wire.Refused(why, False))
+            return
+        try:
+            client = self.ledger.hello(hello, time.monotonic())
+        except Refusal as e:
+            self._answer(route, wire.Refused(str(e), e.again))
+            return
+        self.sessions.open(route, hello, client.hwm)
+        shared = self.options.mode == "share" and self.options.clients is None
+        epoch, position = self.ledger.place(client)
+        rank, world = self._plans.global_rank(client.lane.rank), self._plans.world
+        welcome = wire.Welcome(wire.VERSION, self.history, os.getpid(), client.leases, epoch, position, rank, world, shared, self.about)
+        self._answer(route, welcome)
+
+    def _on_message(self, token: str, message: wire.ToServer) -> None:
+        if isinstance(message, wire.Done):
+            session = self.sessions.of[token]
+            for slot in message.slots if session.slots is not None else ():
+                session.slots.give_back(slot)  # type: ignore[union-attr]  # there are slots
+            if message.keys:
+                self.ledger.done(token, message.keys)
+        elif isinstance(message, wire.Ping):
+            self.sessions.tell(token, wire.Pong())
+        elif isinstance(message, wire.Stop):
+            self.ledger.stop(token)
+        elif isinstance(message, wire.Bye):
+            self.ledger.bye(token)
+        elif isinstance(message, wire.Begin):
+            try:
+                self.ledger.begin(token, message)
+            except (Refusal, StateError) as e:
+                self.sessions.tell(token, wire.Refused(str(e)[:4000], False))
+
+    def _answer(self, route: bytes, message: wire.ToClient) -> None:
+        self.sessions.out.append((route, [wire.encode(message)]))
+
+    def _send_all(self) -> None:
+        out = self.sessions.out
+        while out:
+            route, frames = out.popleft()
+            try:
+                self._socket.send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
+            except zmq.Again:  # it does not read: without what it missed it cannot go on, so it is no client any more
+                with self._changed:
+                    self.ledger.bye(self.sessions.tokens.get(route, ""))
+                    self.sessions.flush()
+            except zmq.ZMQError as e:
+                if e.errno != zmq.EHOSTUNREACH:
+                    raise
+
+    def _tick(self) -> None:
+        with self._changed:
+            self.ledger.tick(time.monotonic(), self.sessions.ended)
+            self.sessions.flush()
+            self._changed.notify_all()
+
+    def facts_now(self) -> dict[str, Any]:
+        """How it goes, for other threads."""
+        with self._changed:
+            return self._facts()
+
+    def _facts(self) -> dict[str, Any]:
+        sent, now = self.sessions.sent, time.monotonic()
+        lanes = [
+            {"rank": lane.rank, "epoch": lane.run.epoch, "position": lane.run.position, "done": len(lane.run.done), "steps": lane.run.steps}
+            for lane in self.ledger.lanes.values()
+            if lane.run is not None
+        ]
+        return {
+            "name": self.about["name"], "mode": self.options.mode, "pid": os.getpid(), "seconds": round(now - self.started, 3), "batches": sent.batches,
+            "bytes": sent.bytes, "shared": sent.shared, "malformed": self.malformed, "hwm": self.options.hwm, **self._producer.facts(),
+            "queued": len(self.sessions.out), "lanes": lanes, "clients": list(self.ledger.facts(now)),
+        }  # fmt: skip
+
+
+def _served(loader: Loader, options: Options) -> tuple[Loader, int | None]:
+    """The loader whose engine makes what is sent, and how many steps that are; None: all. Raises ServerError."""
+    if loader.config.source.grows:
+        raise ServerError(
+            f"data.source: {loader.config.source_name} has other samples in every epoch, which a server cannot deal out: load it where it is trained on; "
+            "its samplers, 'gpupipe cache fill', may run on another machine"
+        )
+    if options.ship == "batch":
+        return loader, None
+    shorter, head = split(loader.config)
+    loader.close()
+    return load(shorter), head
+
+
+def _check_fits(about: dict[str, Any]) -> None:
+    """Raises ServerError where what is served cannot be told in one message."""
+    size = len(wire.encode(wire.State(about)))
+    if size > wire.MESSAGE_LIMIT // 2:
+        raise ServerError(f"what is served takes {size:,} bytes to say (its class names, most likely), and {wire.MESSAGE_LIMIT // 2:,} is the limit")
+
+
+def _listen(options: Options) -> tuple[Any, Any, Any]:
+    """(context, authenticator or None, bound socket). Raises ServerError."""
+    context = zmq.Context(io_threads=2)
+    authenticator = None
+    socket = context.socket(zmq.ROUTER)
+    for option, value in (
+        (zmq.LINGER, 200), (zmq.SNDHWM, _MOST_ANSWERS), (zmq.RCVHWM, 1000), (zmq.MAXMSGSIZE, wire.HEAD_LIMIT), (zmq.ROUTER_MANDATORY, 1),
+        (zmq.SNDBUF, _SOCKET_BUFFER), (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)), (zmq.BACKLOG, 1024),
+        (zmq.HANDSHAKE_IVL, 10000),
+    ):  # fmt: skip
+        socket.setsockopt(option, value)
+    try:
+        if options.keys is not None and options.allowed is not None:
+            authenticator = _authenticator(context, options)
+            keys.secure_server(socket, options.keys)
+        socket.bind(options.address)
+    except BaseException as e:
+        socket.close(0)
+        if authenticator is not None:
+            authenticator.stop()
+        context.term()
+        if isinstance(e, zmq.ZMQError):
+            raise ServerError(f"{options.address} cannot be listened on: {e}; another server may be there: take another --port") from None
+        raise
+    return context, authenticator, socket
+
+
+def _authenticator(context: Any, options: Options) -> Any:
+    """What asks, for every new connection, whether its key is among the allowed ones."""
+    from zmq.auth.thread import ThreadAuthenticator
+
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve(domain="gpupipe", location=str(options.allowed))
+    return authenticator

@@ -1,0 +1,108 @@
+"""Fuzzing of everything that takes what a peer sent: frames, pieces of batches, compressed pieces.
+
+    python tests/fuzz/fuzz_wire.py --seconds 600
+
+Inputs are real messages with bits flipped, cut, joined and repeated, and plain noise. Whatever comes in, the answer is a message or Malformed, within the
+memory that the limits of the wire format allow. It ends with status 1 at the first input that is taken otherwise, and prints it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+
+from gpupipe.link import codecs, wire
+from gpupipe.link.tensors import views
+
+_MOST_MEMORY_MIB = 512
+_KEYS = [(0, 1), (2**40, 7)]
+
+
+def seeds() -> list[bytes]:
+    """Real messages of every kind."""
+    fields = [wire.Field("image", "uint8", (4, 3, 8, 8), False), wire.Field("label", "int64", (4,), False)]
+    hello = wire.Hello(wire.VERSION, "0123456789abcdef" * 2, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4", "zstd"], _KEYS, _KEYS)
+    about = {"name": "x", "data": {"count": 5}, "pipeline": {"steps": [{"decode": {}}]}}
+    to_server = [hello, wire.Begin(1, 2, 3, -1), wire.Done(_KEYS, [1, 2]), wire.Stop(), wire.Ping(), wire.Bye(), wire.Ask()]
+    to_client = [
+        wire.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, True, about), wire.Begun(1, 2, 3), wire.Confirm(_KEYS), wire.Revoke(_KEYS), wire.Ended(1), wire.Who(),
+        wire.Batch((0, 1), 0, 4, False, fields, wire.offsets(fields)[1], None), wire.Batch((0, 1), 0, 4, True, fields, 800, wire.Slot(1, 2, 4096)),
+        wire.Part((0, 1), 0, 100, "lz4"), wire.Refused("why", True), wire.Failed("SampleError", "text", "path", "reason"), wire.Pong(), wire.State(about),
+    ]  # fmt: skip
+    packed = [codecs.pack(name, bytes(4096)) or b"" for name in codecs.installed()]
+    return [wire.encode(m) for m in [*to_server, *to_client]] + packed
+
+
+def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
+    """An input near a real message."""
+    data = bytearray(rng.choice(corpus))
+    for _ in range(rng.randint(0, 6)):
+        kind, place = rng.randrange(6), rng.randrange(len(data) + 1)
+        if kind == 0 and data:
+            data[place % len(data)] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            del data[place : place + rng.randint(1, 8)]
+        elif kind == 2:
+            data[place:place] = rng.randbytes(rng.randint(1, 8))
+        elif kind == 3:
+            data[place:place] = rng.choice(
+                [b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xcf" + b"\xff" * 8, b"\xdf\x7f\xff\xff\xff", b"\xdb\x7f\xff\xff\xff", b"\x91" * 40]
+            )
+        elif kind == 4:
+            data += rng.choice(corpus)
+        else:
+            data = bytearray(rng.randbytes(rng.randint(0, 64)))
+    return bytes(data)
+
+
+def _server_side(data: bytes, rng: random.Random) -> None:
+    wire.from_client([data] * rng.choice([1, 1, 1, 0, 2]))
+
+
+def _client_side(data: bytes, rng: random.Random) -> None:
+    message = wire.from_server([data, *[b"abc"] * rng.choice([0, 0, 1, 2])])
+    if isinstance(message, wire.Batch) and message.size < 1 << 20:
+        views(torch.zeros(message.size, dtype=torch.uint8), message.fields)
+
+
+def _codec(data: bytes, rng: random.Random) -> None:
+    found = codecs.unpack(rng.choice(["", "gzip", *codecs.NAMES]), data, size := rng.choice([1, 64, 4096, wire.PIECE]))
+    assert len(found) == size
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    rng, corpus = random.Random(arguments.seed), seeds()
+    targets: list[Callable[[bytes, random.Random], None]] = [_server_side, _client_side, _codec]
+    results: Counter[str] = Counter()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    end = time.monotonic() + arguments.seconds
+    while time.monotonic() < end:
+        data, target = mutated(rng, corpus), rng.choice(targets)
+        try:
+            target(data, rng)
+            results["taken"] += 1
+        except wire.Malformed:
+            results["refused"] += 1
+        except Exception:
+            traceback.print_exc()
+            print(f"{target.__name__}: {data!r}")
+            return 1
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"{results.total():,} inputs in {arguments.seconds:g} s: {dict(results)}; {grown:.0f} MiB more memory at most")
+    return int(grown > _MOST_MEMORY_MIB)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

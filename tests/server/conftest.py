@@ -1,0 +1,62 @@
+"""Little images to serve, and the check that no test leaves anything behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+COUNT = 23
+
+
+@pytest.fixture(scope="session")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """23 images of noise, 12x10, in three classes."""
+    root = tmp_path_factory.mktemp("noise") / "noise"
+    rng = np.random.default_rng(7)
+    for n in range(COUNT):
+        (root / f"{n % 3}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (10, 12, 3), np.uint8)).save(root / f"{n % 3}" / f"{n}.png")
+    return root
+
+
+@pytest.fixture
+def config(noise: Path) -> dict[str, Any]:
+    loader = {"engine": "dataloader", "workers": 0, "device": "cpu", "batch_size": 3, "seed": 5, "ids": True, "threads": 1}
+    return {"data": {"source": "folder", "root": str(noise)}, "pipeline": ["decode", "random_horizontal_flip"], "loader": loader}
+
+
+def _left() -> tuple[list[str], list[str], set[str]]:
+    """Shared memory and sockets of this process, its threads of ours, and files in /dev/shm."""
+    open_files = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            name = str(Path(f"/proc/self/fd/{fd}").readlink())
+        except OSError:
+            continue
+        if "memfd:gpupipe" in name or name.startswith("socket:"):
+            open_files.append(name)
+    threads = [t.name for t in threading.enumerate() if t.name.startswith("gpupipe")]
+    return sorted(open_files), threads, set(os.listdir("/dev/shm"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """No test leaves sockets, threads, shared memory or child processes."""
+    before = _left()
+    yield
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while (after := _left()) != before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert after[0] == before[0]
+    assert after[1] == before[1]
+    assert not [name for name in after[2] - before[2] if "gpupipe" in name]

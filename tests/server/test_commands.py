@@ -1,0 +1,136 @@
+"""gpupipe serve, status and keys, as one types them; metrics as Prometheus reads them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socket import socket
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import gpupipe
+from gpupipe.cli import main
+
+
+def _free_port() -> int:
+    with socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture
+def file(config: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "little.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@contextmanager
+def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server as one starts it, and its address."""
+    with subprocess.Popen([sys.executable, "-m", "gpupipe", "serve", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
+    port, metrics = _free_port(), _free_port()
+    with served(str(file), "--port", str(port), "--metrics", str(metrics), "--hwm", "3") as (process, address):
+        assert address == f"tcp://127.0.0.1:{port}"
+        with gpupipe.connect(address, device="cpu", ids=True) as loader:
+            first = [next(iter(loader))["id"].tolist()]
+            first = [b["id"].tolist() for b in loader]
+            assert len(first) == len(loader)
+            said = CliRunner().invoke(main, ["status", address])
+            assert said.exit_code == 0, said.output
+            assert "little, share, up" in said.output
+            assert "1 client; epoch 1" in said.output or "1 client; epoch 2" in said.output
+            facts = json.loads(CliRunner().invoke(main, ["status", address, "--json"]).output)
+            assert facts["clients"][0]["consumed"] >= len(loader)
+            text = urlopen(f"http://127.0.0.1:{metrics}/metrics").read().decode()
+            assert "gpupipe_server_batches_total" in text
+            assert "gpupipe_server_clients 1.0" in text
+            assert f'gpupipe_server_client_hwm{{client="{facts["clients"][0]["name"]}"}}' not in text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    with served(str(file), "--port", str(port)) as (process, address):
+        assert process.stderr is not None
+        assert "going on with epoch" in process.stderr.readline()
+    missing = CliRunner().invoke(main, ["status", address])
+    assert missing.exit_code == 1
+    assert "no server answers" in missing.output
+
+
+def test_run_over_a_server(file: Path) -> None:
+    with served(str(file), "--port", "0") as (_, address):
+        done = CliRunner().invoke(main, ["run", str(file), "engine=remote", f"server={address}", "--batches", "8", "--repeats", "1"])
+        assert done.exit_code == 0, done.output
+        assert "remote" in done.output
+
+
+def test_a_server_that_would_be_open_does_not_start(file: Path) -> None:
+    done = CliRunner().invoke(main, ["serve", str(file), "--host", "0.0.0.0"])
+    assert done.exit_code == 1
+    assert "give it keys" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_keys_new(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["keys", "new", "alice", "--folder", str(tmp_path / "keys")])
+    assert done.exit_code == 0
+    assert done.output.split() == [str(tmp_path / "keys" / "alice.key"), str(tmp_path / "keys" / "alice.key_secret")]
+    assert (tmp_path / "keys" / "alice.key_secret").stat().st_mode & 0o077 == 0
+
+
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("zmq", "msgspec"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from gpupipe.cli import main
+sys.argv = ["gpupipe", *sys.argv[1:]]
+main()
+"""
+
+
+def test_start_server_without_zeromq_says_so_too() -> None:
+    code = WITHOUT.replace("from gpupipe.cli import main", "import gpupipe").replace("main()", "gpupipe.start_server({})")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("gpupipe.errors.ServerError: the data processing server needs msgspec: pip install 'gpupipe[server]'")
+
+
+@pytest.mark.parametrize("words", [["serve"], ["run", "engine=remote", "server=tcp://127.0.0.1:9"], ["status"]], ids=lambda w: w[0])
+def test_without_zeromq_the_message_says_what_to_install(file: Path, words: list[str]) -> None:
+    arguments = [words[0], "tcp://127.0.0.1:9" if words[0] == "status" else str(file), *words[1:]]
+    done = subprocess.run([sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'gpupipe[server]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_line_shows_rates_over_the_last_seconds() -> None:
+    from gpupipe.server.metrics import Rates, line
+
+    rates = Rates()
+    facts = {"clients": [{"holds": 3, "hwm": 10}], "lanes": [{"epoch": 2, "done": 5, "steps": 9}]}
+    rates.add({"seconds": 0.0, "batches": 0, "bytes": 0})
+    rates.add({"seconds": 100.0, "batches": 1000, "bytes": 10**9})
+    found = rates.add({"seconds": 102.0, "batches": 1020, "bytes": 10**9 + 2 * 10**8})
+    assert found == (10.0, 100.0)
+    assert line(facts, found) == "10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client; epoch 2: 5 of 9"

@@ -1,0 +1,69 @@
+"""Processes that are killed and paused: nothing is lost, nothing comes twice, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpupipe
+from gpupipe.server.start import ServerProcess, start_server
+
+
+def test_random_schedules() -> None:
+    """All fifty, with epochs of 1,000 batches: python tests/server/schedules.py --count 50."""
+    script = Path(__file__).with_name("schedules.py")
+    done = subprocess.run([sys.executable, script, "--count", "2", "--batches", "150"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 schedules" in done.stdout
+
+
+PARENT = """
+import sys, json, time
+from gpupipe.server.start import start_server
+server = start_server(json.loads(sys.argv[1]), port=0)
+print(server.pid, server.address, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_process_ends_with_its_parent(config: dict[str, Any]) -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT, json.dumps(config)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, address = parent.stdout.readline().split()
+        shared = _shared_memory()
+        with gpupipe.connect(address, device="cpu", ids=True, patience=2) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            parent.send_signal(signal.SIGKILL)
+            parent.wait()
+            deadline = time.monotonic() + 20
+            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert not Path(f"/proc/{pid}").exists()
+            with pytest.raises(gpupipe.ServerError, match="was silent for"):
+                list(iterator)
+    assert _shared_memory() == shared
+
+
+def _shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def test_a_server_process(config: dict[str, Any], tmp_path: Path) -> None:
+    server = start_server(config, port=0, hwm=2)
+    assert isinstance(server, ServerProcess)
+    with server, gpupipe.connect(server.address, device="cpu", ids=True) as loader:
+        assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
+    assert not Path(f"/proc/{server.pid}").exists()
+    with pytest.raises(gpupipe.ServerError, match=r"did not start: .*nowhere"):
+        start_server(config | {"data": {"source": "folder", "root": str(tmp_path / "nowhere")}}, port=0)
+    with pytest.raises(gpupipe.ConfigError):
+        start_server(config | {"pipeline": ["decoed"]}, port=0)

@@ -1,0 +1,121 @@
+"""Who gets in, and what peers can do who mean no good."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from served import serving
+
+import gpupipe
+from gpupipe.link import keys, wire
+from gpupipe.server.metrics import ask
+from gpupipe.server.options import Options
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
+    """Keys of a server, of a client that it knows, and of a stranger."""
+    found = {name: keys.new(tmp_path / name, name) for name in ("server", "known", "stranger")}
+    (tmp_path / "allowed").mkdir()
+    (tmp_path / "allowed" / "known.key").write_text(found["known"][0].read_text())
+    return found
+
+
+@pytest.fixture
+def secured(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> dict[str, Any]:
+    return {"keys": pairs["server"][1], "allowed": tmp_path / "allowed"}
+
+
+def test_only_listed_keys_get_in(config: dict[str, Any], pairs: dict[str, tuple[Path, Path]], secured: dict[str, Any]) -> None:
+    public = pairs["server"][0]
+    with serving(config, address="tcp://0.0.0.0:0", **secured) as server:
+        address = server.address.replace("0.0.0.0", "127.0.0.1")
+        for transport in ("tcp", "auto"):
+            with gpupipe.connect(address, device="cpu", ids=True, key=pairs["known"][1], server_key=public, transport=transport) as loader:
+                assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
+        assert ask(address, pairs["known"][1], public)["malformed"] == 0
+        for wrong in ({}, {"key": pairs["stranger"][1], "server_key": public}, {"key": pairs["known"][1], "server_key": pairs["stranger"][0]}):
+            with pytest.raises(gpupipe.ServerError, match="are the keys right"):
+                gpupipe.connect(address, device="cpu", patience=0.5, **wrong)
+        with pytest.raises(gpupipe.ServerError, match="where it has keys"):
+            ask(address, patience=0.5)
+        with gpupipe.connect(address, device="cpu", key=pairs["known"][1], server_key=public) as loader:
+            assert len(list(loader)) == len(loader), "and it goes on"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"address": "tcp://0.0.0.0:0"}, "give it keys"), ({"address": "tcp://*:0"}, "give it keys"), ({"address": "tcp://10.0.0.1:1"}, "give it keys"),
+        ({"address": "tcp://127.0.0.1.example.org:1"}, "give it keys"), ({"address": "tcp://localhost.example.org:1"}, "give it keys"),
+        ({"address": "tcp://0.0.0.0:0", "wire": "fuel"}, "knows no keys"),
+        ({"keys": Path("secret")}, "needs both"), ({"silent": 9, "lost": 3}, "silent before"),
+        ({"mode": "broadcast", "clients": 2}, "no number of clients"), ({"wire": "fuel", "metrics": 9}, "metrics need"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_would_be_open_or_makes_no_sense_does_not_start(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(gpupipe.ServerError, match=why):
+        Options(**options).check()
+
+
+def test_keys_are_files_that_others_cannot_read(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    public, secret = pairs["server"]
+    assert secret.stat().st_mode & 0o077 == 0
+    with pytest.raises(gpupipe.ServerError, match="there already"):
+        keys.new(public.parent, "server")
+    with pytest.raises(gpupipe.ServerError, match="holds no secret key"):
+        keys.load(public, True)
+    secret.chmod(0o644)
+    with pytest.raises(gpupipe.ServerError, match="chmod 600"):
+        keys.load(secret, True)
+    with pytest.raises(gpupipe.ServerError, match="is no key"):
+        keys.load(tmp_path / "nowhere", False)
+    with pytest.raises(gpupipe.ServerError, match="nobody could connect"):
+        Options(address="tcp://0.0.0.0:0", keys=secret, allowed=public.parent.parent).check()
+
+
+def _hostile(context: Any, address: str, kind: Any = zmq.DEALER) -> Any:
+    socket = context.socket(kind)
+    socket.linger = 0
+    socket.connect(address)
+    return socket
+
+
+def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
+    """Noise, half messages, huge announcements, connects and disconnects, one that never reads: the others get their epochs."""
+    rng = random.Random(3)
+    hello = wire.encode(wire.Hello(wire.VERSION, "f" * 32, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []))
+    with serving(config, hwm=4, silent=0.5, lost=2.0) as server, zmq.Context() as context, ExitStack() as stack:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        greedy = stack.enter_context(_hostile(context, server.address))
+        greedy.send(hello)
+        greedy.send(wire.encode(wire.Begin(1, 0, 0, -1)))
+        while not (clients := server.facts_now()["clients"]) or clients[0]["holds"] < 4:
+            time.sleep(0.01)
+        loader = stack.enter_context(gpupipe.connect(server.address, device="cpu", ids=True))
+        assert server.facts_now()["clients"][0]["holds"] <= 4, "it gets what it has room for, and no more"
+        noisy = stack.enter_context(_hostile(context, server.address))
+        for _ in range(1000):
+            noisy.send_multipart([rng.randbytes(rng.randint(0, 300)) for _ in range(rng.randint(1, 3))])
+            noisy.send(hello[: rng.randint(0, len(hello) - 1)])
+        big = stack.enter_context(_hostile(context, server.address))
+        big.send(bytes(1 << 20))
+        raw = stack.enter_context(_hostile(context, server.address, zmq.STREAM))
+        route = raw.recv()
+        raw.recv()
+        raw.send_multipart([route, b"\xff\x00\x00\x00\x00\x7f\xff\xff\xff\x7f" + bytes(200)])
+        for n in range(1000):
+            _hostile(context, server.address, zmq.DEALER if n % 2 else zmq.REQ).close()
+        assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23)), "also what the greedy one had, once it is lost"
+        facts = server.facts_now()
+        assert facts["malformed"] >= 2000
+        assert len(facts["clients"]) == 1
+        assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < 200
