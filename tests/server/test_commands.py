@@ -80,6 +80,16 @@ def test_run_over_a_server(file: Path) -> None:
         assert "remote" in done.output
 
 
+def test_check_and_compare_know_a_server(file: Path) -> None:
+    from gpupipe import config as configs
+    from gpupipe.bench.compare import sides
+
+    said = CliRunner().invoke(main, ["check", str(file), "engine=remote", "server=tcp://127.0.0.1:9"])
+    assert "made by the server at tcp://127.0.0.1:9" in said.output
+    found, _ = sides(configs.read(file, engine="remote", server="tcp://127.0.0.1:9"), [0], 0, False)
+    assert [(s.name, s.changes["engine"]) for s in found] == [("server", "remote"), ("DataLoader, 0 workers", "dataloader")]
+
+
 def test_a_server_that_would_be_open_does_not_start(file: Path) -> None:
     done = CliRunner().invoke(main, ["serve", str(file), "--host", "0.0.0.0"])
     assert done.exit_code == 1
