@@ -111,7 +111,9 @@ def main() -> None:
     if arguments.plot:
         plot(seconds, arguments.plot)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"seconds": seconds, "batches": arguments.batches, "epochs": EPOCHS}, indent=1) + "\n")
+        from gpupipe.bench.machine import machine
+
+        arguments.json.write_text(json.dumps({"machine": machine(), "seconds": seconds, "batches": arguments.batches, "epochs": EPOCHS}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -128,26 +128,25 @@ def test_a_config_with_engine_remote_names_its_server(config: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("servers", [2, 3])
-@pytest.mark.parametrize("stop", [0, 1, 2, 5])
-def test_several_servers_with_a_shard_each_are_one_loader(config: dict[str, Any], servers: int, stop: int) -> None:
+def test_several_servers_with_a_shard_each_are_one_loader(config: dict[str, Any], servers: int) -> None:
     """Also from a state in the middle of a step, when some of them have had their turn and others have not."""
     with ExitStack() as stack:
         running = [stack.enter_context(serving(config, {"shard": {"rank": n, "world_size": servers}})) for n in range(servers)]
-        addresses = [s.address for s in reversed(running)]
-        with gpupipe.connect(addresses, device="cpu", ids=True) as loader:
-            whole = [b["id"].tolist() for b in loader]
-            assert len(whole) == len(loader)
-            assert sorted(i for ids in whole for i in ids) == list(range(23))
+        loader = stack.enter_context(gpupipe.connect([s.address for s in reversed(running)], device="cpu", ids=True))
+        whole = [b["id"].tolist() for b in loader]
+        assert len(whole) == len(loader)
+        assert sorted(i for ids in whole for i in ids) == list(range(23))
+        for stop in (1, 2, 5, len(whole)):
             loader.sampler.set_epoch(0)
-            first = []
-            for batch in loader:
-                if len(first) == stop:
-                    break
-                first.append(batch["id"].tolist())
-                state = loader.state_dict()
-            if stop:
-                loader.load_state_dict(state)
+            iterator = iter(loader)
+            first = [next(iterator)["id"].tolist() for _ in range(stop)]
+            state = loader.state_dict()
+            loader.load_state_dict(state)
+            assert loader.sampler.left == (len(whole) - stop or len(whole))
+            if stop < len(whole):
                 assert first + [b["id"].tolist() for b in loader] == whole
+        with pytest.raises(gpupipe.StateError, match="between the servers of one step"):
+            loader.load_state_dict(state | {"ahead": servers})
 
 
 def test_several_servers_must_belong_together(config: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ def test_a_rank_that_is_taken_and_ranks_that_do_not_fit(config: dict[str, Any]) 
 
 
 def test_one_client_cannot_take_others_back(config: dict[str, Any]) -> None:
-    with serving(config) as server, gpupipe.connect(server.address, device="cpu") as one, gpupipe.connect(server.address, device="cpu") as two:
+    with serving(config, hwm=2) as server, gpupipe.connect(server.address, device="cpu") as one, gpupipe.connect(server.address, device="cpu") as two:
         first, second = iter(one), iter(two)
         next(first)
         next(second)
