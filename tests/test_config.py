@@ -18,7 +18,7 @@ from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip
 from gpupipe.steps.resize import Resize
 
 DATA = "data: {source: folder, root: /x}\n"
-SOURCES = "file_list, folder, recordio, tfrecord, webdataset"
+SOURCES = "file_list, folder, numpy, raw, recordio, remote, tfrecord, webdataset"
 STEPS = "pipeline: [decode]\n"
 LOADER = DATA + STEPS + "loader:\n  "
 KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))

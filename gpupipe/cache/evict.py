@@ -13,9 +13,9 @@ _HEADROOM = 1 << 18
 """Bytes that are kept free for what is not reserved: pins, and the lines that epochs add."""
 
 
-def fits(folder: Folder, need: int) -> bool:
-    """Whether `need` more bytes stay under max_bytes. Needs the lock, behind `tidy`."""
-    return folder.usage() + need + headroom(folder) <= folder.options.max_bytes
+def fits(folder: Folder, need: int, free: int | None = None) -> bool:
+    """Whether `need` more bytes stay under max_bytes, and leave `free` bytes, by default the headroom. Needs the lock, behind `tidy`."""
+    return folder.usage() + need + (headroom(folder) if free is None else free) <= folder.options.max_bytes
 
 
 def headroom(folder: Folder) -> int:
@@ -42,13 +42,18 @@ def make_room(folder: Folder, need: int) -> bool:
 
 
 def make_room_for_pinned(folder: Folder, need: int) -> bool:
-    """The same for a shard that an epoch waits for: all that no epoch has pinned may go. Needs the lock, behind `tidy`."""
+    """The same for a shard that an epoch waits for: all that no epoch has pinned may go, and half of the headroom. Needs the lock, behind `tidy`.
+
+    For since that generation was whole, there are more lines in the manifest, and more tables of what was evicted.
+    """
     if not fits(folder, need):
         pinned = folder.pinned()
         candidates = [name for name in _in_order(folder, folder.manifest.alive(), epochs.last_used(folder)) if name not in pinned]
         excess = folder.usage() + need + headroom(folder) - folder.options.max_bytes
         evict(folder, _enough(folder, candidates, excess), "to make room for a pinned generation")
-    return fits(folder, need)
+    if not fits(folder, need):
+        folder.prune(0)
+    return fits(folder, need, headroom(folder) // 2)
 
 
 def down_to(folder: Folder, size: int) -> list[str]:

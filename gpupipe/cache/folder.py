@@ -109,17 +109,16 @@ class Folder:
         claimed = self.claims().keys()
         self._sweep(self.dir / "shards", self.pinned() | self.manifest.alive().keys() | claimed)
         self._sweep(self.dir / "tables", self.manifest.known.keys() | claimed)
-        self._prune(claimed)
+        self.prune(self.options.max_bytes * _TABLE_SHARE)
 
     def _sweep(self, folder: Path, keep: set[str]) -> None:
         for name in _stems(folder) - keep:
             for path in folder.glob(f"{name}.*"):
                 path.unlink(missing_ok=True)
 
-    def _prune(self, claimed: Any) -> None:
-        """Old tables of shards that were evicted: a resume from before then says that it cannot be."""
-        spare = _stems(self.dir / "tables") - self.pinned() - self.manifest.alive().keys() - claimed
-        room = self.options.max_bytes * _TABLE_SHARE
+    def prune(self, room: float) -> None:
+        """Remove the oldest tables of shards that were evicted, but for `room` bytes: a resume from before then says that it cannot be. Needs the lock."""
+        spare = _stems(self.dir / "tables") - self.pinned() - self.manifest.alive().keys() - self.claims().keys()
         for name in sorted(spare, reverse=True):
             room -= on_disk(self.manifest.known[name].table_bytes)
             if room < 0:
