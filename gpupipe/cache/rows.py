@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe import labels as classes_of
 from gpupipe.cache.listing import UNKNOWN, Listing, fingerprint, tag
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, opened, version
@@ -22,7 +23,6 @@ from gpupipe.index import Texts
 _ODD = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
 """A name that is not plainly NAME/NAME/...: with NUL or backslash, with a part that is '', '.' or '..', or a URL."""
 _WHOLE = re.compile(r"[0-9]{1,18}")
-_MOST_CLASSES = 10_000_000
 _LONGEST = 4096
 
 
@@ -44,7 +44,7 @@ def listed(dataset: DataSet, store: Store) -> Listing:
     rows = _files(dataset, store) if dataset.manifest is None else _manifest(dataset)
     if not rows.names:
         raise DataError(_nothing(dataset))
-    labels, classes = _numbered(rows, numbers=dataset.manifest is not None)
+    labels, classes = _numbered(rows, dataset.manifest)
     names, unknown = Texts.of(rows.names), [UNKNOWN] * len(rows.names)
     sizes, tags = np.array(rows.sizes or unknown, np.int64), np.array(rows.tags or [0] * len(unknown), np.uint64)
     weights = np.array(rows.weights, np.float64)
@@ -177,22 +177,16 @@ def _number(value: Any, column: str, where: str) -> float:
 
 
 def _numbers(column: list[float]) -> NDArray[Any]:
-    """int64 where all are whole, else float32."""
-    return np.array(column, np.int64 if all(isinstance(n, int) for n in column) else np.float32)
+    """int64 where all are whole, else float64, as file_list has them."""
+    return np.array(column, np.int64 if all(isinstance(n, int) for n in column) else np.float64)
 
 
-def _numbered(rows: Rows, numbers: bool) -> tuple[NDArray[np.int64], list[str]]:
-    """Labels int64 (N,) and the names of the classes: names numbered in sorted order; with `numbers`, whole numbers as they are."""
+def _numbered(rows: Rows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:
+    """Labels int64 (N,) and the names of the classes: those of a manifest as every source has them; folders are names, numbered in sorted order."""
     if not rows.labels:
-        return np.zeros(len(rows.names), np.int64), ["0"]
+        return classes_of.none(len(rows.names))
+    if manifest is not None:
+        return classes_of.of_texts(rows.labels, lambda i: f"{manifest}: {rows.names[i]}")
     distinct = sorted(set(rows.labels))
-    if not (numbers and all(map(_WHOLE.fullmatch, distinct))):
-        place = {label: n for n, label in enumerate(distinct)}
-        return np.array([place[label] for label in rows.labels], np.int64), distinct
-    labels = np.array(rows.labels).astype(np.int64)
-    most = int(labels.max())
-    if most >= _MOST_CLASSES:
-        raise DataError(
-            f"the label {most} of {rows.names[int(labels.argmax())]} is no class: they count from 0, to less than {_MOST_CLASSES:,}; see data.label"
-        )
-    return labels, [str(n) for n in range(most + 1)]
+    place = {label: n for n, label in enumerate(distinct)}
+    return np.array([place[label] for label in rows.labels], np.int64), distinct

@@ -192,6 +192,29 @@ def test_a_pinned_generation_gets_its_shards_again_byte_for_byte(make: Any) -> N
     pin.release()
 
 
+@pytest.mark.parametrize("size", ["520kB", "550kB", "580kB", "610kB", "640kB"])
+def test_a_generation_that_filled_the_cache_finds_room_again(make: Any, size: str) -> None:
+    """Though the manifest is longer since, and tables of what was evicted take room."""
+    made = make(max_bytes=size, low_water=0.5)
+    made.fill()
+    folder = made.folder
+    for _ in range(6):
+        began(folder)
+        with folder.lock():
+            generation = folder.manifest.generation
+        made.fill()
+    with folder.lock():
+        pins = [folder.claim("pins", "me", {"generation": generation})]
+        pins += [folder.claim("pins", str(n), {"generation": generation}) for n in range(3)]
+        wanted = folder.manifest.alive(generation).keys()
+    made.fill()
+    with folder.lock():
+        assert wanted <= folder.there()
+        assert folder.usage() <= folder.options.max_bytes
+    for pin in pins:
+        pin.release()
+
+
 def test_a_shard_whose_samples_changed_cannot_be_had_again(make: Any, tmp_path: Path) -> None:
     root = tmp_path / "data" / "a"
     root.mkdir(parents=True)
