@@ -4,12 +4,12 @@
 2. What both use is under `_changed`, a condition that is notified whenever the consumer may have to look.
 3. A batch is finished (steps of the client, copy to its device) in the thread, so that the consumer only takes it.
 4. Where nothing was heard for `patience` seconds, the consumer's call ends with an error; the thread goes on trying to reach the server.
-5. close() says Bye and ends the thread; so does the end of the process.
+5. Between a Hello and its Welcome no batch counts: what the Hello did not name, the server takes back.
+6. close() says Bye until the server has heard it, also one that comes back just then, and ends the thread; so does the end of the process.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -22,15 +22,17 @@ import zmq
 from torch import Tensor
 
 from gpupipe.errors import GpupipeError, ServerError
-from gpupipe.link import codecs, wire
+from gpupipe.link import wire
+from gpupipe.link.assembly import Assembly
 from gpupipe.link.dialing import LINGER_MS, Options, dial, error_of, greeting
 from gpupipe.link.holding import Holding
-from gpupipe.link.memory import Buffers, Mapped, started
 from gpupipe.link.tensors import views
+from gpupipe.link.waking import Waker
 from gpupipe.link.wire import Key
 
 BEAT = 1.0
 _SOON = 0.05
+_PARTING = 2.0
 _IN_A_ROW = 64
 Finish = Callable[[dict[str, Tensor]], Any]
 
@@ -46,38 +48,26 @@ class Arrived:
     batch: Any
 
 
-@dataclass
-class _Coming:
-    """A batch of which parts are missing."""
-
-    head: wire.Batch
-    memory: Tensor
-    missing: int
-    behind: int = 0
-
-
 class Connection:
     """See the head of this module. finish: what is done to the tensors of a batch before the consumer gets it."""
 
     def __init__(self, options: Options, finish: Finish) -> None:
         self.options, self._finish = options, finish
         self.welcome: wire.Welcome | None = None
-        self._hello = greeting(options)
+        self._hello, self._greeted, self._gone = greeting(options), False, False
         self._changed = threading.Condition()
         self._holding: Holding[Arrived] = Holding()
         self._say: deque[wire.ToServer] = deque()
         self._error: GpupipeError | None = None
         self._number, self._run, self._ended, self._shared = 0, -1, False, options.transport != "tcp"
         self._place: tuple[int, int] | None = None
-        self._coming: _Coming | None = None
-        self._mapped = Mapped(0)
-        self._buffers = Buffers(options.hwm + 2, options.pinned)
+        self._assembly = Assembly(options.hwm + 2, options.pinned)
         self._began = self._heard = time.monotonic()
         self._said_hello = 0.0
         self._closing = False
         self._context = zmq.Context(io_threads=2)
         self._socket = dial(self._context, options)
-        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._run_thread, name=f"gpupipe {options.address}", daemon=True)
         self._thread.start()
 
@@ -130,7 +120,7 @@ class Connection:
         """The consumer is done with a batch."""
         with self._changed:
             if self._holding.consume(key):
-                self._post(wire.Done([key], self._freed()))
+                self._post(wire.Done([key], self._assembly.freed()))
 
     def stop(self) -> None:
         """End the iteration; what was not consumed goes back."""
@@ -145,13 +135,12 @@ class Connection:
         with self._changed:
             if self._closing:
                 return
-            self._holding.drop()
-            self._post(wire.Bye())
             self._closing = True
-        self._wake()
+            self._holding.drop()
+            self._changed.notify_all()
+        self._waker.wake()
         self._thread.join()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        self._waker.close()
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         """Until `ready`, under the lock. Raises the error that came, and ServerError where the server is silent or this is closed."""
@@ -171,35 +160,14 @@ class Connection:
 
     def _post(self, message: wire.ToServer) -> None:
         self._say.append(message)
-        self._wake()
-
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):
-            os.write(self._wake_in, b"1")
-
-    def _freed(self) -> list[int]:
-        freed: list[int] = []
-        while self._mapped.freed and len(freed) < 100:
-            freed.append(self._mapped.freed.popleft())
-        return freed
+        self._waker.wake()
 
     # --- the thread
 
     def _run_thread(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake_out, zmq.POLLIN)
-        beat = 0.0
         try:
-            while not (self._closing and not self._say):
-                if time.monotonic() >= beat:
-                    beat = time.monotonic() + (BEAT if self._beat() else _SOON)
-                ready = dict(poller.poll(max(0, int(1000 * (beat - time.monotonic())))))
-                if self._wake_out in ready:
-                    os.read(self._wake_out, 4096)
-                self._send_all()
-                if self._socket in ready:
-                    self._receive_some()
+            self._serve()
+            self._part()
         except BaseException as e:
             self._fail(ServerError(f"the connection to {self.options.address} failed: {e!r}"))
             raise
@@ -207,17 +175,43 @@ class Connection:
             self._socket.close(LINGER_MS)
             self._context.term()
 
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._waker.descriptor, zmq.POLLIN)
+        beat = 0.0
+        while not self._closing:
+            if time.monotonic() >= beat:
+                beat = time.monotonic() + (BEAT if self._beat() else _SOON)
+            ready = dict(poller.poll(max(0, int(1000 * (beat - time.monotonic())))))
+            if self._waker.descriptor in ready:
+                self._waker.clear()
+            self._send_all()
+            if self._socket in ready:
+                self._receive_some()
+
+    def _part(self) -> None:
+        """Say Bye, on whatever connection there is, until it is answered, or nobody answers."""
+        until, again = time.monotonic() + _PARTING, 0.0
+        bye = wire.Bye(self._hello(False, [], []).token, list(self._holding.unconfirmed))
+        while self.welcome is not None and not self._gone and time.monotonic() < until:
+            if time.monotonic() >= again:
+                again = time.monotonic() + (BEAT / 4 if self._send(bye) else _SOON)
+            if self._socket.poll(int(1000 * _SOON)):
+                self._receive_some()
+
     def _beat(self) -> bool:
         """A sign of life. False where nobody is connected to hear it."""
         if self.welcome is None:
             return self._say_hello()
-        freed = self._freed()
+        freed = self._assembly.freed()
         return self._send(wire.Done([], freed) if freed else wire.Ping())
 
     def _say_hello(self) -> bool:
         with self._changed:
             holding, done = self._holding.keys, list(self._holding.unconfirmed)
-        self._said_hello = time.monotonic()
+        self._said_hello, self._greeted = time.monotonic(), False
+        self._assembly.drop()
         return self._send(self._hello(self._shared, holding, done))
 
     def _send_all(self) -> None:
@@ -244,10 +238,9 @@ class Connection:
                 self._fail(ServerError(f"{self.options.address} does not speak as a server of gpupipe does: {e}"))
 
     def _handle(self, message: wire.ToClient, frames: list[Any]) -> None:
-        if isinstance(message, wire.Part):
-            self._on_part(message, frames[1].buffer)
-        elif isinstance(message, wire.Batch):
-            self._on_batch(message)
+        if isinstance(message, wire.Part | wire.Batch):
+            if self._greeted and not self._closing:
+                self._on_bytes(message, frames)
         elif isinstance(message, wire.Who):
             self._on_who()
         elif isinstance(message, wire.Welcome):
@@ -257,8 +250,23 @@ class Connection:
                 self._on_news(message)
                 self._changed.notify_all()
 
+    def _on_bytes(self, message: wire.Part | wire.Batch, frames: list[Any]) -> None:
+        if isinstance(message, wire.Part):
+            whole = self._assembly.part(message, frames[1].buffer)
+        else:
+            try:
+                whole = self._assembly.head(message)
+            except wire.Malformed:  # where a living server's slot cannot be opened, batches come over the socket from now on
+                self._shared = not self._assembly.server_lives
+                self._say_hello()
+                return
+        if whole is not None:
+            self._arrived(*whole)
+
     def _on_news(self, message: wire.ToClient) -> None:
-        if isinstance(message, wire.Confirm):
+        if isinstance(message, wire.Gone):
+            self._gone = True
+        elif isinstance(message, wire.Confirm):
             self._holding.confirm(message.keys)
         elif isinstance(message, wire.Revoke):
             self._holding.revoke(message.keys)
@@ -289,9 +297,8 @@ class Connection:
             return
         with self._changed:
             same = self.welcome is not None and self.welcome.history == message.history
-            self.welcome = message
-            self._coming = None
-            self._mapped = Mapped(message.pid)
+            self.welcome, self._greeted = message, True
+            self._assembly.begin(message.pid)
             if same:
                 self._holding.keep_only(message.yours)
             else:
@@ -299,39 +306,6 @@ class Connection:
             if self._place is not None:
                 self._post(wire.Begin(self._number, *self._place, self._run if same else -1))
             self._changed.notify_all()
-
-    def _on_batch(self, head: wire.Batch) -> None:
-        if head.slot is not None:
-            self._on_slot(head, head.slot)
-            return
-        missing = sum(field.nbytes for field in head.fields)
-        self._coming = _Coming(head, self._buffers.take(head.size), missing)
-        self._complete()
-
-    def _on_slot(self, head: wire.Batch, slot: wire.Slot) -> None:
-        """Where a living server's slot cannot be opened, batches come over the socket from now on."""
-        try:
-            memory = self._mapped.tensor(slot, head.size)
-        except wire.Malformed:
-            self._shared = not started(self._mapped.pid)
-            self._say_hello()
-            return
-        self._arrived(head, memory)
-
-    def _on_part(self, part: wire.Part, data: Any) -> None:
-        coming = self._coming
-        if coming is None or part.key != coming.head.key:  # of a batch whose beginning went to a connection that is no more
-            return
-        if part.offset < coming.behind or part.offset + part.size > coming.head.size:
-            raise wire.Malformed(f"a piece at byte {part.offset}, behind byte {coming.behind} of {coming.head.size}")
-        coming.memory.numpy().data[part.offset : part.offset + part.size] = codecs.unpack(part.codec, data, part.size)
-        coming.behind, coming.missing = part.offset + part.size, coming.missing - part.size
-        self._complete()
-
-    def _complete(self) -> None:
-        if self._coming is not None and self._coming.missing <= 0:
-            coming, self._coming = self._coming, None
-            self._arrived(coming.head, coming.memory)
 
     def _arrived(self, head: wire.Batch, memory: Tensor) -> None:
         if head.key[0] != self._run:  # of an iteration that was ended meanwhile

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from secrets import token_hex
 from socket import gethostname
@@ -39,13 +40,14 @@ class Options:
 
 def greeting(options: Options) -> Callable[[bool, list[Key], list[Key]], wire.Hello]:
     """What says Hello for this process, of (whether memory is shared, what is held, what is done)."""
-    token, here, pid = token_hex(16), place(), os.getpid()
+    token, here, pid, numbers = token_hex(16), place(), os.getpid(), count(1)
     name = f"{gethostname()}:{pid}"[:200]
 
     def hello(shared: bool, holding: list[Key], done: list[Key]) -> wire.Hello:
         return wire.Hello(
-            wire.VERSION, token, name, options.rank, options.world, options.hwm, here, pid, started(pid), shared, list(codecs.installed()), holding, done
-        )
+            wire.VERSION, token, next(numbers), name, options.rank, options.world, options.hwm, here, pid, started(pid), shared, list(codecs.installed()),
+            holding, done,
+        )  # fmt: skip
 
     return hello
 

@@ -158,7 +158,7 @@ def _replay(ledger: Ledger, event: list[Any], now: float) -> None:
 
 def _replay_client(ledger: Ledger, rest: list[Any], now: float) -> None:
     token, name, called, place, pid, started = rest
-    hello = wire.Hello(wire.VERSION, token, called, 0, 1, ledger.rules.hwm, place, pid, started, False, [], [], [])
+    hello = wire.Hello(wire.VERSION, token, 0, called, 0, 1, ledger.rules.hwm, place, pid, started, False, [], [], [])
     lane = ledger.lanes.setdefault(name, Lane(name, 0))
     ledger.clients[token] = Client(token, hello, lane, ledger.rules.hwm, now)
 

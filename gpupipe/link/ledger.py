@@ -24,12 +24,12 @@ steps, as a DataLoader's shards have; `broadcast` has one for every client, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 from gpupipe.errors import counted
 from gpupipe.link import wire
 from gpupipe.link.readers import Client, Refusal, Rules
+from gpupipe.link.roster import Roster
 from gpupipe.link.runs import Lane, Run
 from gpupipe.link.wire import Key
 
@@ -37,7 +37,7 @@ WINDOW = 3
 Note = Callable[..., None]
 
 
-class Ledger:
+class Ledger(Roster):
     """All lanes, clients and leases. Messages to send gather in `outbox` as (token, message), in order.
 
     steps: how many steps a run has, of (rank, epoch, position); it raises StateError. first: where lanes begin. note: gets every event that must outlive
@@ -45,22 +45,23 @@ class Ledger:
     """
 
     def __init__(self, rules: Rules, steps: Callable[[int, int, int], int], first: tuple[int, int], note: Note = lambda *event: None) -> None:
-        self.rules, self._steps, self._first, self._note = rules, steps, first, note
-        self.clients: dict[str, Client] = {}
-        self.lanes: dict[str, Lane] = {}
+        super().__init__(rules, first)
+        self._steps, self._note = steps, note
         self.outbox: list[tuple[str, wire.ToClient]] = []
         self.runs = 0
-        if rules.mode == "share":
-            for rank in range(rules.count or 1):
-                self.lanes[str(rank)] = Lane(str(rank), rank)
 
     # --- clients come and go
+
+    def is_old(self, hello: wire.Hello) -> bool:
+        """Whether a later Hello of this client was heard already, on another connection."""
+        known = self.clients.get(hello.token)
+        return known is not None and hello.number <= known.hello.number
 
     def hello(self, hello: wire.Hello, now: float) -> Client:
         """Know a client, again or for the first time. Its Welcome is for the caller to send. Raises Refusal."""
         known = self.clients.get(hello.token)
         if known is None:
-            known = self.clients[hello.token] = Client(hello.token, hello, self._lane_for(hello), min(hello.hwm, self.rules.hwm), now)
+            known = self.clients[hello.token] = Client(hello.token, hello, self.lane_for(hello), min(hello.hwm, self.rules.hwm), now)
             self._note("client", hello.token, known.lane.name, hello.name, hello.place, hello.pid, hello.started)
         known.hello, known.heard, known.quiet, known.revoked = hello, now, False, []
         known.pending = known.pending or known.run is not None
@@ -70,13 +71,6 @@ class Ledger:
         if hello.done:
             self._say(known, wire.Confirm(hello.done))
         return known
-
-    def place(self, client: Client) -> tuple[int, int]:
-        """(epoch, position) where a client that has no wish of its own begins."""
-        lanes = [lane for lane in self.lanes.values() if lane.run is not None and lane is not client.lane and self._members(lane)]
-        if self.rules.mode == "broadcast" and client.lane.run is None and lanes:
-            return max(lane.run.epoch for lane in lanes if lane.run) + 1, 0
-        return client.lane.next_place(self._first)
 
     def heard(self, token: str, now: float) -> bool:
         """A sign of life. False where the client is not known."""
@@ -99,6 +93,13 @@ class Ledger:
                 client.quiet = True
                 client.revoked = client.leases[WINDOW:]
                 self._give_back(client, client.revoked)
+
+    def part(self, token: str, done: list[Key]) -> None:
+        """A client says good-bye, and what it has consumed that was not confirmed."""
+        client = self.clients.get(token)
+        if client is not None:
+            self._take_done(client, done)
+            self.bye(token)
 
     def bye(self, token: str) -> None:
         """A client is gone; all that it had goes back."""
@@ -159,10 +160,10 @@ class Ledger:
 
         With the client comes whether it now has all that is left of the run, so that this batch is the last that it gets.
         """
-        lane = self._lane_of(key)
+        lane = self.lane_of(key)
         if lane is None or lane.run is None or key[1] not in lane.run.making:
             raise KeyError(key)
-        client = max((c for c in self._members(lane) if c.run == key[0]), key=lambda c: c.credits, default=None)
+        client = max((c for c in self.members(lane) if c.run == key[0]), key=lambda c: c.credits, default=None)
         if client is None or client.credits <= 0:
             return None
         lane.run.lease(key[1], client.token)
@@ -177,85 +178,28 @@ class Ledger:
 
     def not_made(self, key: Key) -> None:
         """A plan that was taken came to nothing: it is to be made again."""
-        lane = self._lane_of(key)
+        lane = self.lane_of(key)
         if lane is not None and lane.run is not None:
             lane.run.put_back(key[1])
-
-    def room(self, run: int) -> int:
-        """How many batches the readers of a run have room for."""
-        return sum(max(0, c.credits) for c in self.clients.values() if c.run == run)
-
-    def needy(self) -> Lane | None:
-        """The lane for which a batch should be made first."""
-        lanes = [(self._need(lane), lane) for lane in self.lanes.values()]
-        need, lane = max(lanes, key=lambda pair: pair[0], default=(0, None))
-        return lane if need > 0 else None
 
     def take(self, lane: Lane) -> Key | None:
         """The next step of a lane that is to be made, which is then under way."""
         return None if lane.run is None or (step := lane.run.take()) is None else (lane.run.number, step)
 
-    def spare(self) -> Lane | None:
-        """A lane of which something is left to be made, needed or not: for an engine that works ahead."""
-        lanes = [lane for lane in self.lanes.values() if lane.run is not None and lane.run.left and self._members(lane)]
-        return max(lanes, key=self._need, default=None)
-
     # --- inside
-
-    def _need(self, lane: Lane) -> int:
-        """Batches that readers have room for and that are not under way."""
-        if lane.run is None or not lane.run.left:
-            return 0
-        room = sum(max(0, c.credits) for c in self._members(lane) if c.run == lane.run.number) - len(lane.run.making)
-        return min(room, self._lead_left(lane, lane.run))
-
-    def _lead_left(self, lane: Lane, run: Run) -> int:
-        """How far a lane of a broadcast may still go ahead of the slowest in the same epoch."""
-        if self.rules.mode != "broadcast":
-            return run.steps
-        others = [
-            o.run.given for o in self.lanes.values() if o.run and o.run.same_as(run) and any(c.run == o.run.number and not c.quiet for c in self._members(o))
-        ]
-        return self.rules.hwm + min(others, default=run.given) - run.given
-
-    def _lane_for(self, hello: wire.Hello) -> Lane:
-        """Raises Refusal."""
-        rules = self.rules
-        if len(self.clients) >= rules.most_clients:
-            raise Refusal(f"the server has {counted(len(self.clients), 'client')}, and takes no more: serve with a larger --max-clients", again=True)
-        if rules.mode == "broadcast":
-            return self.lanes.setdefault(hello.token, Lane(hello.token, 0))
-        if rules.count is None:
-            if hello.world > 1:
-                raise Refusal(f"{hello.world} ranks need equal steps, and this server shares its batches freely: serve with --clients {hello.world}")
-            return self.lanes["0"]
-        if hello.world not in (1, rules.count):
-            raise Refusal(f"this is rank {hello.rank} of {hello.world}, and the server deals out to {rules.count}: serve with --clients {hello.world}")
-        free = [lane for lane in self.lanes.values() if not self._members(lane)]
-        mine = [lane for lane in free if hello.world == 1 or lane.rank == hello.rank]
-        if not mine:
-            taken = f"rank {hello.rank} is" if hello.world > 1 else f"all {rules.count} places are"
-            raise Refusal(f"{taken} taken on the server: by {', '.join(c.hello.name for c in self.clients.values())}", again=True)
-        return mine[0]
-
-    def _members(self, lane: Lane) -> list[Client]:
-        return [c for c in self.clients.values() if c.lane is lane]
-
-    def _lane_of(self, key: Key) -> Lane | None:
-        return next((lane for lane in self.lanes.values() if lane.run is not None and lane.run.number == key[0]), None)
 
     def _take_done(self, client: Client, keys: list[Key]) -> None:
         for key in keys:
             if key in client.leases:
                 client.leases.remove(key)
-            lane = self._lane_of(key)
+            lane = self.lane_of(key)
             holder = lane.run.out.get(key[1]) if lane and lane.run else None
             if lane is client.lane and holder in (None, client.token):
                 client.consumed += self._finish(key)
         self._settle_all()
 
     def _finish(self, key: Key) -> bool:
-        lane = self._lane_of(key)
+        lane = self.lane_of(key)
         finished = lane is not None and lane.run is not None and lane.run.finish(key[1])
         if finished:
             self._note("done", *key)
@@ -276,7 +220,7 @@ class Ledger:
     def _give_back(self, client: Client, keys: list[Key]) -> None:
         for key in keys:
             client.leases.remove(key)
-            lane = self._lane_of(key)
+            lane = self.lane_of(key)
             if lane is not None and lane.run is not None:
                 lane.run.give_back(key[1])
                 self._note("back", *key)
@@ -284,12 +228,12 @@ class Ledger:
     def _joins(self, client: Client, begin: wire.Begin, run: Run) -> bool:
         """Whether a client that asks for a whole epoch is given what others read now, which is further on: it was paused, or is new."""
         behind = begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
-        return behind and bool(self._inside(client.lane, run)) and run.number not in client.begun
+        return behind and bool(self.inside(client.lane, run)) and run.number not in client.begun
 
     def _refuse_what_others_bar(self, client: Client, begin: wire.Begin) -> None:
         """Raises Refusal where others read the lane at a place that this one could only leave by taking it from them."""
         run = client.lane.run
-        others = len(self._inside(client.lane, run)) if run is not None else 0
+        others = len(self.inside(client.lane, run)) if run is not None else 0
         if run is None or not others or begin.epoch > run.epoch or (run.is_at(begin.epoch, begin.position) and run.number not in client.begun):
             return
         raise Refusal(
@@ -304,18 +248,19 @@ class Ledger:
     def _settle(self, lane: Lane) -> None:
         """End a run that is over, and begin the one that is wanted."""
         if lane.run is not None and lane.run.over:
-            for client in self._inside(lane, lane.run):
+            for client in self.inside(lane, lane.run):
                 client.leave_run()
+                client.between = True
                 self._say(client, wire.Ended(lane.run.number))
-        waiting = [c for c in self._members(lane) if c.wants is not None]
+        waiting = [c for c in self.members(lane) if c.wants is not None]
         if lane.run is not None and not lane.run.over:
             for client in waiting:
                 if client.wants is not None and lane.run.is_at(*client.wants) and lane.run.number not in client.begun:
                     self._enter(client, lane.run)
-            if self._inside(lane, lane.run) or any(c.pending for c in self._members(lane)):
+            if self.inside(lane, lane.run) or any(c.pending for c in self.members(lane)):
                 return
         waiting = [c for c in waiting if c.wants is not None]
-        if waiting and not self._must_wait(lane, min(c.wants for c in waiting if c.wants)):
+        if waiting and not self.must_wait(lane, min(c.wants for c in waiting if c.wants)[0]):
             self._begin_run(lane, waiting)
 
     def _begin_run(self, lane: Lane, waiting: list[Client]) -> None:
@@ -327,16 +272,6 @@ class Ledger:
             if client.wants == (epoch, position):
                 self._enter(client, lane.run)
 
-    def _must_wait(self, lane: Lane, wanted: tuple[int, int]) -> bool:
-        """Whether others of a broadcast are in the epoch before: those in one epoch keep together."""
-        if self.rules.mode != "broadcast":
-            return False
-        others = [o.run for o in self.lanes.values() if o is not lane and o.run is not None and self._inside(o, o.run)]
-        return any(run.epoch == wanted[0] - 1 for run in others)
-
-    def _inside(self, lane: Lane, run: Run) -> list[Client]:
-        return [c for c in self._members(lane) if c.run == run.number]
-
     def _enter(self, client: Client, run: Run) -> None:
         client.wants, client.run = None, run.number
         client.begun.add(run.number)
@@ -345,9 +280,3 @@ class Ledger:
 
     def _say(self, client: Client, message: wire.ToClient) -> None:
         self.outbox.append((client.token, message))
-
-    def facts(self, now: float) -> Iterator[dict[str, Any]]:
-        """What there is to say of each client."""
-        for c in self.clients.values():
-            lag = {"holds": len(c.leases), "hwm": c.hwm, "consumed": c.consumed, "silent_seconds": round(now - c.heard, 3)}
-            yield {"name": c.hello.name, "lane": c.lane.rank, "run": c.run, **lag}

@@ -104,7 +104,8 @@ class Slots:
 
     def _new(self, size: int) -> _Shared:
         size = max(_PAGE, -(-size // _PAGE) * _PAGE)
-        fd = os.memfd_create(NAME, 0x0001 | 0x0002)  # MFD_CLOEXEC | MFD_ALLOW_SEALING
+        number = next(self._numbers)
+        fd = os.memfd_create(_name(number), 0x0001 | 0x0002)  # MFD_CLOEXEC | MFD_ALLOW_SEALING
         try:
             os.ftruncate(fd, size)
             fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
@@ -112,7 +113,7 @@ class Slots:
         except BaseException:
             os.close(fd)
             raise
-        return _Shared(Slot(next(self._numbers), fd, size), tensor)
+        return _Shared(Slot(number, fd, size), tensor)
 
 
 class Mapped:
@@ -132,17 +133,23 @@ class Mapped:
     def _map(self, slot: Slot) -> mmap.mmap:
         path = f"/proc/{self.pid}/fd/{slot.fd}"
         try:
-            if not str(Path(path).readlink()).startswith(f"/memfd:{NAME}"):
-                raise Malformed(f"{path} is no slot")
+            self._check_name(Path(path), slot)
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as e:
             raise Malformed(f"the server's slot {path} cannot be opened: {e.strerror}") from None
         try:
+            self._check_name(Path(f"/proc/self/fd/{fd}"), slot)
             if os.fstat(fd).st_size != slot.size:
                 raise Malformed(f"{path} has {os.fstat(fd).st_size} bytes, and {slot.size} were announced")
             return mmap.mmap(fd, slot.size)
         finally:
             os.close(fd)
+
+    @staticmethod
+    def _check_name(path: Path, slot: Slot) -> None:
+        """Raises Malformed where an open file is not this slot: the server closed it, and the number is another file's now."""
+        if str(path.readlink()) != f"/memfd:{_name(slot.number)} (deleted)":
+            raise Malformed(f"{path} is not slot {slot.number}")
 
 
 class Buffers:
@@ -161,6 +168,11 @@ class Buffers:
             self._free.append(base)
         base = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned).numpy()
         return _handed_out(base[:], self._free.append, base)
+
+
+def _name(number: int) -> str:
+    """What the kernel calls a slot."""
+    return f"{NAME} {number}"
 
 
 def _handed_out(view: np.ndarray[Any, Any], back: Callable[[Any], None], what: Any) -> Tensor:

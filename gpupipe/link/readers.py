@@ -30,6 +30,8 @@ class Client:
     """The iteration that entered a run last, and that run."""
     pending: bool = False
     """Whether it was in a run when its connection, or the server, was lost, and has not said yet that it goes on."""
+    between: bool = False
+    """Whether its run has just ended, and it has not said yet what it does next."""
     consumed: int = 0
 
     @property
@@ -39,6 +41,7 @@ class Client:
 
     def leave_run(self) -> None:
         self.run = self.wants = None
+        self.between = False
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,12 @@ class Field(NamedTuple):
 
 
 class Hello(_Message, tag="hello", frozen=True):
-    """Who I am, also to a server that was started again. holding: batches that are here, in the order in which they came; done: that were consumed."""
+    """Who I am, also to a server that was started again. number: of this client's Hellos, so that none is heeded that was overtaken by a later one on another
+    connection; holding: batches that are here, in the order in which they came; done: that were consumed."""
 
     version: Count
     token: Token
+    number: Count
     name: Text
     rank: Count
     world: Count
@@ -120,7 +122,10 @@ class Ping(_Message, tag="ping", frozen=True):
 
 
 class Bye(_Message, tag="bye", frozen=True):
-    """I go, and what was not consumed goes back."""
+    """I go; these were consumed, and all else goes back. From any connection, also a new one, and until it is answered with Gone."""
+
+    token: Token
+    done: Keys
 
 
 class Ask(_Message, tag="ask", frozen=True):
@@ -222,6 +227,10 @@ class Pong(_Message, tag="pong", frozen=True):
     """I am alive."""
 
 
+class Gone(_Message, tag="gone", frozen=True):
+    """You said Bye."""
+
+
 class Who(_Message, tag="who", frozen=True):
     """I do not know you: say Hello."""
 
@@ -233,7 +242,7 @@ class State(_Message, tag="state", frozen=True):
 
 
 ToServer = Hello | Begin | Done | Stop | Ping | Bye | Ask
-ToClient = Welcome | Begun | Batch | Part | Confirm | Revoke | Ended | Refused | Failed | Pong | Who | State
+ToClient = Welcome | Begun | Batch | Part | Confirm | Revoke | Ended | Refused | Failed | Pong | Gone | Who | State
 
 _encoder = msgpack.Encoder()
 _to_server: msgpack.Decoder[ToServer] = msgpack.Decoder(ToServer)

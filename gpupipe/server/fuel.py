@@ -6,6 +6,7 @@ There are no acknowledgements in it: several clients share the batches as ZeroMQ
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ class FuelServer:
     def __init__(self, loader: Loader, options: Options) -> None:
         """Raises ServerError."""
         options.check()
-        self._loader, self._stopping = loader, False
+        self._loader, self._stopping, self._running = loader, False, threading.Lock()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.set_hwm(options.hwm)
@@ -39,20 +40,23 @@ class FuelServer:
 
     def run(self, each: Callable[[FuelServer], None] = lambda server: None) -> None:
         """Serve until stop(). each: called behind every batch."""
-        while not self._stopping:
-            for frames in _epoch(self._loader):
-                if not self._send(frames):
-                    return
-                each(self)
+        with self._running:
+            while not self._stopping:
+                for frames in _epoch(self._loader):
+                    if not self._send(frames):
+                        return
+                    each(self)
 
     def stop(self) -> None:
         """Make run() return."""
         self._stopping = True
 
     def close(self) -> None:
-        """Give back the port. May be called twice."""
-        self._socket.close(0)
-        self._context.term()
+        """Give back the port, when run() has returned. May be called twice."""
+        self.stop()
+        with self._running:
+            self._socket.close(0)
+            self._context.term()
 
     def _send(self, frames: list[Any]) -> bool:
         """Wait until there is room. False where it was stopped meanwhile."""

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -20,16 +19,17 @@ from typing import Any
 
 import zmq
 
-from gpupipe.engines.about import describe, split
 from gpupipe.engines.base import Batch
-from gpupipe.errors import GpupipeError, SampleError, ServerError, StateError
-from gpupipe.link import keys, wire
+from gpupipe.errors import GpupipeError, SampleError, StateError
+from gpupipe.link import wire
 from gpupipe.link.journal import Journal
 from gpupipe.link.ledger import Ledger
 from gpupipe.link.readers import Client, Refusal
+from gpupipe.link.waking import Waker
 from gpupipe.link.wire import Key
-from gpupipe.loader import Loader, load
+from gpupipe.loader import Loader
 from gpupipe.sampler import Plan
+from gpupipe.server.opening import listen, served
 from gpupipe.server.options import Options
 from gpupipe.server.plans import Plans
 from gpupipe.server.producer import Producer
@@ -37,8 +37,6 @@ from gpupipe.server.sessions import Sessions
 
 _TICK_MS = 250
 _IN_A_ROW = 200
-_MOST_ANSWERS = 100_000
-_SOCKET_BUFFER = 4 << 20
 
 
 class Server:
@@ -50,9 +48,7 @@ class Server:
     def __init__(self, loader: Loader, options: Options | None = None) -> None:
         self.options = options or Options()
         self.options.check()
-        self.loader, head = _served(loader, self.options)
-        self.about = describe(loader.config, loader.index, head)
-        _check_fits(self.about)
+        self.loader, self.about = served(loader, self.options)
         self._plans = Plans(loader.config, loader.index, self.options.clients or 1)
         self._changed = threading.Condition()
         self._stopping = False
@@ -62,15 +58,16 @@ class Server:
         self._journal = self._open_journal()
         self.history = token_hex(16)
         self.ledger = self._new_ledger()
-        self.sessions = Sessions(self.ledger, self.options.compress, self._wake, self._changed)
+        self._waker = Waker()
+        self.sessions = Sessions(self.ledger, self.options.compress, self._waker.wake, self._changed)
         self._producer = Producer(self.loader.engine, self._plans, self.ledger, self._changed, self._deliver, self._on_failure)
         try:
-            self._context, self._authenticator, self._socket = _listen(self.options)
+            self._context, self._authenticator, self._socket = listen(self.options)
         except BaseException:
             if self._journal is not None:
                 self._journal.close()
+            self._waker.close()
             raise
-        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     # --- running
@@ -86,12 +83,12 @@ class Server:
     def _loop(self, each: Callable[[Server], None]) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake_out, zmq.POLLIN)
+        poller.register(self._waker.descriptor, zmq.POLLIN)
         ticked = 0.0
         while not self._stopping and self._producer.is_alive():
             ready = dict(poller.poll(_TICK_MS))
-            if self._wake_out in ready:
-                os.read(self._wake_out, 65536)
+            if self._waker.descriptor in ready:
+                self._waker.clear()
             if self._socket in ready:
                 self._receive_some()
             self._send_all()
@@ -104,7 +101,7 @@ class Server:
     def stop(self) -> None:
         """Make run() return. May be called from a signal handler, or another thread."""
         self._stopping = True
-        self._wake()
+        self._waker.wake()
 
     def close(self) -> None:
         """Give back the port, threads and memory, when run() has returned. May be called twice."""
@@ -126,8 +123,7 @@ class Server:
         if self._journal is not None:
             self._journal.close()
         self.loader.close()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        self._waker.close()
 
     def __enter__(self) -> Server:
         return self
@@ -172,10 +168,6 @@ class Server:
             self.sessions.tell(client.token, wire.Failed(type(error).__name__, text[:4000], path[:4000], reason[:4000]))
         self.sessions.flush()
 
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.write(self._wake_in, b"1")
-
     # --- the socket
 
     def _receive_some(self) -> None:
@@ -198,6 +190,9 @@ class Server:
             self._answer(route, wire.State(self._facts()))
         elif isinstance(message, wire.Hello):
             self._on_hello(route, message)
+        elif isinstance(message, wire.Bye):
+            self.ledger.part(message.token, message.done)
+            self._answer(route, wire.Gone())
         elif token is None or not self.ledger.heard(token, time.monotonic()):
             self._answer(route, wire.Who())
         else:
@@ -207,6 +202,8 @@ class Server:
         if hello.version != wire.VERSION:
             why = f"the server speaks version {wire.VERSION} of the protocol, and this client version {hello.version}: use the same gpupipe on both sides"
             self._answer(route, wire.Refused(why, False))
+            return
+        if self.ledger.is_old(hello):
             return
         try:
             client = self.ledger.hello(hello, time.monotonic())
@@ -231,8 +228,6 @@ class Server:
             self.sessions.tell(token, wire.Pong())
         elif isinstance(message, wire.Stop):
             self.ledger.stop(token)
-        elif isinstance(message, wire.Bye):
-            self.ledger.bye(token)
         elif isinstance(message, wire.Begin):
             try:
                 self.ledger.begin(token, message)
@@ -279,61 +274,3 @@ class Server:
             "bytes": sent.bytes, "shared": sent.shared, "malformed": self.malformed, "hwm": self.options.hwm, **self._producer.facts(),
             "queued": len(self.sessions.out), "lanes": lanes, "clients": list(self.ledger.facts(now)),
         }  # fmt: skip
-
-
-def _served(loader: Loader, options: Options) -> tuple[Loader, int | None]:
-    """The loader whose engine makes what is sent, and how many steps that are; None: all. Raises ServerError."""
-    if loader.config.source.grows:
-        raise ServerError(
-            f"data.source: {loader.config.source_name} has other samples in every epoch, which a server cannot deal out: load it where it is trained on; "
-            "its samplers, 'gpupipe cache fill', may run on another machine"
-        )
-    if options.ship == "batch":
-        return loader, None
-    shorter, head = split(loader.config)
-    loader.close()
-    return load(shorter), head
-
-
-def _check_fits(about: dict[str, Any]) -> None:
-    """Raises ServerError where what is served cannot be told in one message."""
-    size = len(wire.encode(wire.State(about)))
-    if size > wire.MESSAGE_LIMIT // 2:
-        raise ServerError(f"what is served takes {size:,} bytes to say (its class names, most likely), and {wire.MESSAGE_LIMIT // 2:,} is the limit")
-
-
-def _listen(options: Options) -> tuple[Any, Any, Any]:
-    """(context, authenticator or None, bound socket). Raises ServerError."""
-    context = zmq.Context(io_threads=2)
-    authenticator = None
-    socket = context.socket(zmq.ROUTER)
-    for option, value in (
-        (zmq.LINGER, 200), (zmq.SNDHWM, _MOST_ANSWERS), (zmq.RCVHWM, 1000), (zmq.MAXMSGSIZE, wire.HEAD_LIMIT), (zmq.ROUTER_MANDATORY, 1),
-        (zmq.SNDBUF, _SOCKET_BUFFER), (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)), (zmq.BACKLOG, 1024),
-        (zmq.HANDSHAKE_IVL, 10000),
-    ):  # fmt: skip
-        socket.setsockopt(option, value)
-    try:
-        if options.keys is not None and options.allowed is not None:
-            authenticator = _authenticator(context, options)
-            keys.secure_server(socket, options.keys)
-        socket.bind(options.address)
-    except BaseException as e:
-        socket.close(0)
-        if authenticator is not None:
-            authenticator.stop()
-        context.term()
-        if isinstance(e, zmq.ZMQError):
-            raise ServerError(f"{options.address} cannot be listened on: {e}; another server may be there: take another --port") from None
-        raise
-    return context, authenticator, socket
-
-
-def _authenticator(context: Any, options: Options) -> Any:
-    """What asks, for every new connection, whether its key is among the allowed ones."""
-    from zmq.auth.thread import ThreadAuthenticator
-
-    authenticator = ThreadAuthenticator(context)
-    authenticator.start()
-    authenticator.configure_curve(domain="gpupipe", location=str(options.allowed))
-    return authenticator

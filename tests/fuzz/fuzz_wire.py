@@ -29,9 +29,9 @@ _KEYS = [(0, 1), (2**40, 7)]
 def seeds() -> list[bytes]:
     """Real messages of every kind."""
     fields = [wire.Field("image", "uint8", (4, 3, 8, 8), False), wire.Field("label", "int64", (4,), False)]
-    hello = wire.Hello(wire.VERSION, "0123456789abcdef" * 2, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4", "zstd"], _KEYS, _KEYS)
+    hello = wire.Hello(wire.VERSION, "0123456789abcdef" * 2, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4", "zstd"], _KEYS, _KEYS)
     about = {"name": "x", "data": {"count": 5}, "pipeline": {"steps": [{"decode": {}}]}}
-    to_server = [hello, wire.Begin(1, 2, 3, -1), wire.Done(_KEYS, [1, 2]), wire.Stop(), wire.Ping(), wire.Bye(), wire.Ask()]
+    to_server = [hello, wire.Begin(1, 2, 3, -1), wire.Done(_KEYS, [1, 2]), wire.Stop(), wire.Ping(), wire.Bye("0123456789abcdef" * 2, _KEYS), wire.Ask()]
     to_client = [
         wire.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, True, about), wire.Begun(1, 2, 3), wire.Confirm(_KEYS), wire.Revoke(_KEYS), wire.Ended(1), wire.Who(),
         wire.Batch((0, 1), 0, 4, False, fields, wire.offsets(fields)[1], None), wire.Batch((0, 1), 0, 4, True, fields, 800, wire.Slot(1, 2, 4096)),

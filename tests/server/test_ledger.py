@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ STEPS = 12
 RULES = Rules(hwm=5, silent=10, lost=1000)
 
 
+_numbers = count(1)
+
+
 def _hello(token: str, holding: list[wire.Key], done: list[wire.Key], rank: int = 0, world: int = 1) -> wire.Hello:
-    return wire.Hello(wire.VERSION, token, f"client {token[:2]}", rank, world, 5, "", 1, "", False, [], holding, done)
+    return wire.Hello(wire.VERSION, token, next(_numbers), f"client {token[:2]}", rank, world, 5, "", 1, "", False, [], holding, done)
 
 
 class Consumer:
@@ -36,16 +40,29 @@ class Consumer:
         self.up: deque[wire.ToServer] = deque()
         self.down: deque[Any] = deque()
         self.consumed: list[wire.Key] = []
-        self.paused = False
+        self.paused = self.leaving = self.gone = False
 
     def connect(self) -> None:
         """A new connection: what was on its way is lost."""
         self.up.clear()
         self.down.clear()
-        self.up.append(_hello(self.token, self.holding.keys, list(self.holding.unconfirmed)))
+        self.up.append(self.bye() if self.leaving else _hello(self.token, self.holding.keys, list(self.holding.unconfirmed)))
+
+    def leave(self) -> None:
+        """Its consumer has had enough: it is done with what it has, and goes."""
+        for key in list(self.holding.taken):
+            self.holding.consume(key)
+        self.leaving = True
+        self.holding.drop()
+        self.up.append(self.bye())
+
+    def bye(self) -> wire.Bye:
+        return wire.Bye(self.token, list(self.holding.unconfirmed))
 
     def hear(self, message: Any) -> None:
-        if isinstance(message, wire.Welcome):
+        if self.leaving:
+            self.gone = self.gone or isinstance(message, wire.Gone)
+        elif isinstance(message, wire.Welcome):
             self.holding.keep_only(message.yours)
             self.up.append(wire.Begin(self.number, 0, 0, self.run))
         elif isinstance(message, wire.Begun):
@@ -72,6 +89,7 @@ class Disasters(RuleBasedStateMachine):
         self.ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
         self.consumers: dict[str, Consumer] = {}
         self.dead: list[Consumer] = []
+        self.left: list[Consumer] = []
         self.ended: set[str] = set()
 
     @initialize()
@@ -82,7 +100,7 @@ class Disasters(RuleBasedStateMachine):
     @precondition(lambda self: len(self.consumers) < 3)
     @rule()
     def join(self) -> None:
-        consumer = Consumer(len(self.consumers) + len(self.dead))
+        consumer = Consumer(len(self.consumers) + len(self.dead) + len(self.left))
         self.consumers[consumer.token] = consumer
         consumer.connect()
 
@@ -97,7 +115,10 @@ class Disasters(RuleBasedStateMachine):
 
     def _handle(self, consumer: Consumer, message: wire.ToServer) -> None:
         token = consumer.token
-        if isinstance(message, wire.Hello):
+        if isinstance(message, wire.Bye):
+            self.ledger.part(token, message.done)
+            consumer.down.append(wire.Gone())
+        elif isinstance(message, wire.Hello):
             client = self.ledger.hello(message, self.now)
             consumer.down.append(wire.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, True, {}))
         elif not self.ledger.heard(token, self.now):
@@ -133,11 +154,13 @@ class Disasters(RuleBasedStateMachine):
         consumer = self._one(n)
         for _ in range(0 if consumer.paused else min(count, len(consumer.down))):
             consumer.hear(consumer.down.popleft())
+        if consumer.gone:
+            self.left.append(self.consumers.pop(consumer.token))
 
     @rule(n=st.integers(0, 2), count=st.integers(1, 4))
     def client_consumes(self, n: int, count: int) -> None:
         consumer = self._one(n)
-        for _ in range(0 if consumer.paused else count):
+        for _ in range(0 if consumer.paused or consumer.leaving else count):
             for key in list(consumer.holding.taken):
                 consumer.holding.consume(key)
                 consumer.up.append(wire.Done([key], []))
@@ -163,11 +186,20 @@ class Disasters(RuleBasedStateMachine):
     def connection_breaks(self, n: int) -> None:
         self._one(n).connect()
 
-    @precondition(lambda self: len(self.consumers) > 1)
+    def _staying(self) -> list[Consumer]:
+        return [c for c in self.consumers.values() if not c.leaving]
+
+    @precondition(lambda self: len(self._staying()) > 1)
+    @rule(n=st.integers(0, 2))
+    def client_leaves(self, n: int) -> None:
+        if not self._one(n).leaving:
+            self._one(n).leave()
+
     @rule(n=st.integers(0, 2))
     def client_dies(self, n: int) -> None:
         consumer = self._one(n)
-        self.dead.append(self.consumers.pop(consumer.token))
+        if consumer.leaving or len(self._staying()) > 1:
+            self.dead.append(self.consumers.pop(consumer.token))
 
     @rule()
     def server_dies(self) -> None:
@@ -185,12 +217,12 @@ class Disasters(RuleBasedStateMachine):
 
     @invariant()
     def nobody_that_lives_consumes_what_another_did(self) -> None:
-        counts = Counter(key for c in self.consumers.values() for key in c.consumed)
+        counts = Counter(key for c in [*self.consumers.values(), *self.left] for key in c.consumed)
         assert not [key for key, count in counts.items() if count > 1]
 
     @invariant()
     def only_the_last_of_the_dead_come_again(self) -> None:
-        firm = [key for c in self.consumers.values() for key in c.consumed] + [key for c in self.dead for key in c.consumed[:-WINDOW]]
+        firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [key for c in self.dead for key in c.consumed[:-WINDOW]]
         assert len(firm) == len(set(firm))
 
     @invariant()
@@ -208,15 +240,16 @@ class Disasters(RuleBasedStateMachine):
             for n in range(len(self.consumers)):
                 self.server_hears(n, 100)
             self.server_makes(6)
-            for n in range(len(self.consumers)):
+            for n in reversed(range(len(self.consumers))):
                 self.client_hears(n, 100)
+            for n in range(len(self.consumers)):
                 self.client_consumes(n, 1)
             self.nobody_that_lives_consumes_what_another_did()
             self.only_the_last_of_the_dead_come_again()
-            if all(c.ended for c in self.consumers.values()):
+            if all(c.ended for c in self._staying()):
                 break
-        assert all(c.ended for c in self.consumers.values()), "the run ends"
-        everything = {key for c in [*self.consumers.values(), *self.dead] for key in c.consumed}
+        assert all(c.ended for c in self._staying()), "the run ends"
+        everything = {key for c in [*self.consumers.values(), *self.dead, *self.left] for key in c.consumed}
         assert everything == {(0, step) for step in range(STEPS)}, "nothing is lost"
 
 
@@ -290,6 +323,49 @@ def test_no_more_clients_than_are_let_in() -> None:
     _joined(ledger, 1)
     with pytest.raises(Refusal, match="takes no more"):
         _joined(ledger, 2)
+
+
+def _consume_all(ledger: Ledger) -> dict[str, list[int]]:
+    """What is leased and consumed until nobody gets anything any more."""
+    found: dict[str, list[int]] = {}
+    while leased := _lease_all(ledger):
+        for token, steps in leased.items():
+            found.setdefault(token, []).extend(steps)
+            ledger.done(token, [(ledger.clients[token].run or 0, step) for step in steps])
+    return found
+
+
+def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
+    """A batch is kept until `hwm` further ones are made, so nobody goes further ahead: not of one who is slow, nor of one who begins the epoch last."""
+    ledger = Ledger(Rules(mode="broadcast", hwm=3), lambda *place: STEPS, (0, 0))
+    one, two = _joined(ledger, 1), _joined(ledger, 2)
+    assert _lease_all(ledger) == {one: [0, 1, 2], two: [0, 1, 2]}
+    ledger.done(one, [(0, 0), (0, 1), (0, 2)])
+    assert _lease_all(ledger) == {one: [3, 4, 5]}
+    ledger.done(one, [(0, 3), (0, 4), (0, 5)])
+    assert ledger.needy() is None, "the other has not consumed any"
+    assert ledger.spare() is not ledger.clients[one].lane, "also not where an engine works ahead"
+    ledger.done(two, [(1, 0), (1, 1), (1, 2)])
+    _consume_all(ledger)
+    assert [c.run for c in ledger.clients.values()] == [None, None], "the epoch is over"
+    ledger.begin(one, wire.Begin(2, 1, 0, -1))
+    assert _consume_all(ledger) == {one: [0, 1, 2]}, "the other is expected"
+    ledger.begin(two, wire.Begin(2, 1, 0, -1))
+    assert _consume_all(ledger) == {one: list(range(3, STEPS)), two: list(range(STEPS))}
+    ledger.begin(one, wire.Begin(3, 2, 0, -1))
+    assert _consume_all(ledger) == {one: [0, 1, 2]}
+    ledger.stop(two)
+    assert _consume_all(ledger) == {one: list(range(3, STEPS))}, "it said that it does not come"
+
+
+def test_a_hello_that_was_overtaken_does_not_count() -> None:
+    ledger = Ledger(RULES, lambda *place: STEPS, (0, 0))
+    token = "1" * 32
+    old, new = _hello(token, [], []), _hello(token, [], [])
+    assert not ledger.is_old(new)
+    ledger.hello(new, 0.0)
+    assert ledger.is_old(old)
+    assert not ledger.is_old(_hello(token, [], []))
 
 
 def test_a_place_that_others_bar_is_refused() -> None:

@@ -92,7 +92,7 @@ def _hostile(context: Any, address: str, kind: Any = zmq.DEALER) -> Any:
 def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
     """Noise, half messages, huge announcements, connects and disconnects, one that never reads: the others get their epochs."""
     rng = random.Random(3)
-    hello = wire.encode(wire.Hello(wire.VERSION, "f" * 32, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []))
+    hello = wire.encode(wire.Hello(wire.VERSION, "f" * 32, 1, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []))
     with serving(config, hwm=4, silent=0.5, lost=2.0) as server, zmq.Context() as context, ExitStack() as stack:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         greedy = stack.enter_context(_hostile(context, server.address))

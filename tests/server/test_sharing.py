@@ -13,20 +13,24 @@ import gpupipe
 Epochs = list[list[list[int]]]
 
 
-def _together(address: str, count: int, epochs: int, **connecting: Any) -> list[Epochs]:
-    """The ids of all batches that clients get who run beside one another, by client and epoch."""
+def _together(address: str, count: int, epochs: int, ranks: bool = False, after: int = 0) -> list[Epochs]:
+    """The ids of all batches that clients get who run beside one another, by client and epoch. after: batches after which they wait for one another."""
     found: list[Epochs] = [[] for _ in range(count)]
     ready = threading.Barrier(count)
 
     def consume(n: int) -> None:
-        shard = {"rank": n, "world_size": count} if connecting.get("ranks") else {"rank": 0, "world_size": 1}
+        shard = {"rank": n, "world_size": count} if ranks else {"rank": 0, "world_size": 1}
         with gpupipe.connect(address, device="cpu", ids=True, hwm=3, shard=shard) as loader:
-            ready.wait()
+            ready.wait(60)
+            iterator = iter(loader)
+            epoch = [next(iterator)["id"].tolist() for _ in range(after)]
+            ready.wait(60)
             while loader.sampler.epoch < epochs:
-                epoch = [b["id"].tolist() for b in loader]
+                epoch += [b["id"].tolist() for b in iterator]
                 while len(found[n]) < loader.sampler.epoch - 1:
                     found[n].append([])
                 found[n].append(epoch)
+                iterator, epoch = iter(loader), []
 
     threads = [threading.Thread(target=consume, args=(n,)) for n in range(count)]
     for thread in threads:
@@ -68,7 +72,7 @@ def test_broadcast_gives_everything_to_everyone_and_makes_it_once(config: dict[s
                 yield plan, batch
 
         server.loader.engine.batches = counting  # type: ignore[method-assign]  # to see what is made
-        found = _together(server.address, 3, 2)
+        found = _together(server.address, 3, 2, after=1)
     assert found == [whole] * 3
     assert made[: 2 * len(whole[0])] == whole[0] + whole[1], "each batch was made once, for all"
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpupipe.link import codecs, wire
 from gpupipe.link.tensors import fields_of, fill, pieces, views
 
-HELLO = wire.Hello(wire.VERSION, "0" * 32, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4"], [(0, 1)], [])
+HELLO = wire.Hello(wire.VERSION, "0" * 32, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4"], [(0, 1)], [])
 DTYPES = [getattr(torch, name) for name in wire.ITEM]
 
 
@@ -25,7 +25,9 @@ def _batch(fields: list[wire.Field], size: int, slot: wire.Slot | None = None) -
 
 
 @pytest.mark.parametrize(
-    "message", [HELLO, wire.Begin(1, 2, 3, -1), wire.Done([(1, 2)], [7]), wire.Stop(), wire.Ping(), wire.Bye(), wire.Ask()], ids=lambda m: type(m).__name__
+    "message",
+    [HELLO, wire.Begin(1, 2, 3, -1), wire.Done([(1, 2)], [7]), wire.Stop(), wire.Ping(), wire.Bye("0" * 32, [(1, 2)]), wire.Ask()],
+    ids=lambda m: type(m).__name__,
 )
 def test_what_a_client_says_comes_through(message: wire.ToServer) -> None:
     assert wire.from_client([wire.encode(message)]) == message

@@ -1,0 +1,80 @@
+"""What a server does before it serves: what it takes on, and the socket that it listens on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+from gpupipe.engines.about import describe, split
+from gpupipe.errors import ServerError
+from gpupipe.link import keys, wire
+from gpupipe.loader import Loader, load
+from gpupipe.server.options import Options
+
+_MOST_ANSWERS = 100_000
+_SOCKET_BUFFER = 4 << 20
+
+
+def served(loader: Loader, options: Options) -> tuple[Loader, dict[str, Any]]:
+    """The loader whose engine makes what is sent, and what clients are told of it. Raises ServerError."""
+    if loader.config.source.grows:
+        raise ServerError(
+            f"data.source: {loader.config.source_name} has other samples in every epoch, which a server cannot deal out: load it where it is trained on; "
+            "its samplers, 'gpupipe cache fill', may run on another machine"
+        )
+    made, head = (loader, None) if options.ship == "batch" else _shortened(loader)
+    about = describe(loader.config, loader.index, head)
+    _check_fits(about)
+    return made, about
+
+
+def _shortened(loader: Loader) -> tuple[Loader, int]:
+    """In place of a loader, one that stops behind the last uint8 image, and how many steps it does. Raises ServerError."""
+    shorter, head = split(loader.config)
+    loader.close()
+    return load(shorter), head
+
+
+def _check_fits(about: dict[str, Any]) -> None:
+    """Raises ServerError where what is served cannot be told in one message."""
+    size = len(wire.encode(wire.State(about)))
+    if size > wire.MESSAGE_LIMIT // 2:
+        raise ServerError(f"what is served takes {size:,} bytes to say (its class names, most likely), and {wire.MESSAGE_LIMIT // 2:,} is the limit")
+
+
+def listen(options: Options) -> tuple[Any, Any, Any]:
+    """(context, authenticator or None, bound socket). Raises ServerError."""
+    context = zmq.Context(io_threads=2)
+    authenticator = None
+    socket = context.socket(zmq.ROUTER)
+    for option, value in (
+        (zmq.LINGER, 200), (zmq.SNDHWM, _MOST_ANSWERS), (zmq.RCVHWM, 1000), (zmq.MAXMSGSIZE, wire.HEAD_LIMIT), (zmq.ROUTER_MANDATORY, 1),
+        (zmq.SNDBUF, _SOCKET_BUFFER), (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)), (zmq.BACKLOG, 1024),
+        (zmq.HANDSHAKE_IVL, 10000),
+    ):  # fmt: skip
+        socket.setsockopt(option, value)
+    try:
+        if options.keys is not None and options.allowed is not None:
+            authenticator = _authenticator(context, options)
+            keys.secure_server(socket, options.keys)
+        socket.bind(options.address)
+    except BaseException as e:
+        socket.close(0)
+        if authenticator is not None:
+            authenticator.stop()
+        context.term()
+        if isinstance(e, zmq.ZMQError):
+            raise ServerError(f"{options.address} cannot be listened on: {e}; another server may be there: take another --port") from None
+        raise
+    return context, authenticator, socket
+
+
+def _authenticator(context: Any, options: Options) -> Any:
+    """What asks, for every new connection, whether its key is among the allowed ones."""
+    from zmq.auth.thread import ThreadAuthenticator
+
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve(domain="gpupipe", location=str(options.allowed))
+    return authenticator

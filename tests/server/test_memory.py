@@ -1,0 +1,97 @@
+"""Memory that a server and a client share, and what wakes their threads: neither ever touches what is another's."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+import torch
+
+from gpupipe.link.memory import Buffers, Mapped, Slots
+from gpupipe.link.waking import Waker
+from gpupipe.link.wire import Malformed
+
+SIZE = 10_000
+
+
+def test_a_slot_is_seen_from_the_other_side_and_given_back() -> None:
+    slots, mapped = Slots(1), Mapped(os.getpid())
+    taken = slots.take(SIZE)
+    assert taken is not None
+    slot, memory = taken
+    memory[:SIZE] = torch.arange(SIZE) % 251
+    seen = mapped.tensor(slot, SIZE)
+    kept = seen[7:9]
+    assert torch.equal(seen, torch.arange(SIZE).remainder(251).to(torch.uint8))
+    assert slots.take(SIZE) is None, "the client holds as many as it may"
+    del seen
+    gc.collect()
+    assert not mapped.freed, "a part of it is still held"
+    del kept
+    gc.collect()
+    assert list(mapped.freed) == [slot.number]
+    slots.give_back(mapped.freed.popleft())
+    again = slots.take(SIZE)
+    assert again is not None
+    assert again[0] == slot, "memory is used again"
+    slots.close()
+
+
+def test_a_slot_that_was_closed_is_not_taken_for_the_one_that_has_its_number_now() -> None:
+    """Descriptors of closed files are given to new ones."""
+    first, second, mapped = Slots(1), Slots(1), Mapped(os.getpid())
+    old = first.take(SIZE)
+    assert old is not None
+    first.close()
+    new = second.take(SIZE)
+    assert new is not None
+    assert (new[0].fd, new[0].size) == (old[0].fd, old[0].size), "so that only the name tells them apart"
+    with pytest.raises(Malformed, match="is not slot"):
+        mapped.tensor(old[0], SIZE)
+    mapped.tensor(new[0], SIZE)
+    second.close()
+    with pytest.raises(Malformed):
+        Mapped(os.getpid()).tensor(new[0], SIZE)
+
+
+def test_a_file_that_is_no_slot_is_not_mapped() -> None:
+    slots = Slots(1)
+    taken = slots.take(SIZE)
+    assert taken is not None
+    with open(os.devnull) as other, pytest.raises(Malformed, match="is not slot"):
+        Mapped(os.getpid()).tensor(taken[0]._replace(fd=other.fileno()), SIZE)
+    with pytest.raises(Malformed, match="were announced"):
+        Mapped(os.getpid()).tensor(taken[0]._replace(size=taken[0].size * 2), SIZE)
+    slots.close()
+
+
+def test_a_buffer_is_used_again_only_when_its_tensors_are_gone() -> None:
+    buffers = Buffers(2, pinned=False)
+    first = buffers.take(SIZE)
+    address, part = first.data_ptr(), first[5:]
+    del first
+    gc.collect()
+    second = buffers.take(SIZE)
+    assert second.data_ptr() != address
+    del part
+    gc.collect()
+    assert buffers.take(SIZE).data_ptr() == address
+
+
+def test_a_waker_that_is_closed_writes_into_nobodys_file() -> None:
+    waker = Waker()
+    waker.wake()
+    waker.wake()
+    assert os.read(waker.descriptor, 10) == b"11"
+    waker.clear()
+    numbers = {waker.descriptor, waker._in}
+    waker.close()
+    ends = os.pipe2(os.O_NONBLOCK)
+    assert set(ends) == numbers, "another pipe has its descriptors now"
+    waker.wake()
+    waker.close()
+    with pytest.raises(BlockingIOError):
+        os.read(ends[0], 1)
+    for end in ends:
+        os.close(end)
