@@ -61,7 +61,7 @@ def compare(**options: Any) -> None:
     name, overrides = given.config or _default(), given.overrides
     if "=" in name:
         name, overrides = _default(), (name, *overrides)
-    checked, index = read(name, overrides)
+    checked, index = read(name, overrides, here=True)
     cores = core_numbers(given.core_count)
     workers = _worker_counts(given.cpu_workers, len(cores))
     agreements = _agreements(checked, index, _SAMPLES, given.max_diff) if _has_dali() else []
@@ -82,7 +82,7 @@ def compare(**options: Any) -> None:
 )
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
     """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws, step by step."""
-    checked, index = read(config, overrides)
+    checked, index = read(config, overrides, here=True)
     if not all(a.holds for a in _agreements(checked, index, samples, max_diff)):
         sys.exit(1)
 

@@ -83,11 +83,13 @@ def tune(config: str, overrides: tuple[str, ...], seconds: float, keep: tuple[st
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest
     from gpupipe.devices import cores, resolve
-    from gpupipe.errors import did_you_mean
+    from gpupipe.errors import EngineError, did_you_mean
     from gpupipe.loader import import_engine
     from gpupipe.screen import core_numbers
 
     checked, _ = read(config, overrides)
+    if checked.loader.engine == "remote":
+        raise EngineError("what there is to tune is the server's: 'gpupipe tune' the same config where it runs, without engine: remote")
     engine, gpu = import_engine(checked.loader.engine).name, resolve(checked.loader.device) is not None
     known = tuning.candidates(checked.loader, engine, gpu, cores(), ())
     for name in keep:

@@ -58,6 +58,11 @@ def remote(options: LoaderConfig, own: Config | None = None, patience: float = 6
     return Loader(reached.config, reached.index, reached.sampler, reached.engine)
 
 
+def over(config: Config, index: Index) -> Loader:
+    """A loader whose samples are known already, so that they are not looked for again. Raises what load() raises."""
+    return remote(config.loader, config) if config.loader.engine == "remote" else Loader(config, index)
+
+
 class Loader:
     """Epochs of batches. Every iteration is a new epoch, or the rest of one after load_state_dict(); which one is settled by its first batch."""
 
@@ -244,7 +249,12 @@ def _refuse_in_worker() -> None:
 
 
 def import_engine(engine: str) -> type[Engine]:
-    """The class of an engine, imported: what load() does first. Raises DeviceError where DALI is asked for and not installed."""
+    """The class of an engine, imported: what load() does first. Raises DeviceError where DALI is asked for and not installed, ServerError likewise."""
+    if engine == "remote":
+        import_zmq()
+        from gpupipe.engines.remote import RemoteEngine
+
+        return RemoteEngine
     if engine != "dataloader":
         try:
             from gpupipe.engines.dali import DaliEngine

@@ -48,10 +48,9 @@ class Screen:
         from gpupipe.bench.measure import Meter
         from gpupipe.loader import import_engine, load
 
-        if checked.loader.engine != "remote":  # whose data is the server's to get
-            import_engine(checked.loader.engine)
-            if checked.source.absent():
-                checked.source.index(self.progress)
+        import_engine(checked.loader.engine)
+        if checked.loader.engine != "remote" and checked.source.absent():
+            checked.source.index(self.progress)
         started = perf_counter()
         loader = load(checked, progress=self.progress)
         if not self.quiet:
@@ -97,11 +96,15 @@ class Screen:
         self._progress.start()
 
 
-def read(name: str, overrides: tuple[str, ...]) -> tuple[Config, Index]:
-    """The config, and its samples. Raises what load() raises."""
+def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Config, Index]:
+    """The config, and its samples, which are a server's where there is one. here: those of this machine all the same. Raises what load() raises."""
     from gpupipe import config as configs
+    from gpupipe.loader import load
 
     checked = configs.read(name, overrides)
+    if checked.loader.engine == "remote" and not here:
+        with load(checked) as loader:
+            return checked, loader.index
     with Screen(False) as screen:
         return checked, checked.source.index(screen.progress)
 

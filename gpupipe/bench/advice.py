@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpupipe.bench.profile import DELIVER, READ, Profile, Stage
+from gpupipe.bench.profile import DELIVER, READ, RECEIVE, Profile, Stage
 from gpupipe.bench.training import Training
 from gpupipe.errors import counted
 
@@ -28,7 +28,7 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class Limit:
-    """What limits: "training", "GPU", "CPU", "storage" or "waiting". said: how that is known, and what to do."""
+    """What limits: "training", "server", "GPU", "CPU", "storage" or "waiting". said: how that is known, and what to do."""
 
     resource: str
     said: tuple[str, ...]
@@ -38,6 +38,13 @@ def limit(profile: Profile, threads: int, training: Training | None = None) -> L
     """The resource that limits. threads: of the loader, or its workers."""
     if training and training.waiting.value < _HARDLY:
         return Limit("training", ("Training limits, not the loader: a faster loader would change nothing.",))
+    if profile.whole.name == RECEIVE:
+        return _server(profile)
+    return _here(profile, threads)
+
+
+def _here(profile: Profile, threads: int) -> Limit:
+    """Of a loader that makes its batches itself."""
     if profile.gpu_utilisation is not None and profile.gpu_utilisation >= _BUSY:
         return Limit("GPU", (f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with decoding and steps.", *_costliest(profile)))
     if profile.busy >= _BUSY:
@@ -50,6 +57,13 @@ def limit(profile: Profile, threads: int, training: Training | None = None) -> L
         kind = "workers" if profile.what["engine"] == "dataloader" else "threads"
         return Limit("waiting", (said, f"To change that: loader.{kind}={profile.cores}, one for each core."))
     return Limit("waiting", (said, "To change that: more loader.prefetch, or a larger batch; 'gpupipe tune' tries them."))
+
+
+def _server(profile: Profile) -> Limit:
+    """Of one that gets them from a server, of which nothing is seen here but what comes."""
+    here = f"{_cores(profile)} here busy {min(1.0, profile.busy):.0%} of the time"
+    said = f"The server limits, or the way to it: {profile.whole.rate:,.0f} images/s come, and receiving them keeps {here}."
+    return Limit("server", (said, "'gpupipe profile' where the server runs tells what limits there, and 'gpupipe status' whom else it feeds."))
 
 
 def _cores(profile: Profile) -> str:

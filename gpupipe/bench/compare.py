@@ -122,6 +122,7 @@ def sides(config: Config, workers: Sequence[int], gpus: int, dali: bool) -> tupl
     notes: list[str] = []
     if config.loader.engine == "remote":
         found.append(Side("server", {"engine": "remote"}))
+        notes.append("the server has cores of its own, which are not held to those of the other sides, and whose CPU time is not counted")
     if dali and gpus:
         found.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
     if dali:

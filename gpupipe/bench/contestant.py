@@ -73,7 +73,7 @@ def run(contest: Contest) -> Outcome:
         stream = endless(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started
-        _take(stream, contest.warm_up, loader)
+        _take(stream, contest.warm_up + (checked.loader.hwm if loader.engine.name == "remote" else 0), loader)
         with Utilisation(loader.engine.device) as utilisation, Company() as company:
             started = time.perf_counter()
             images = _take(stream, contest.batches, loader)

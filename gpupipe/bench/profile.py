@@ -2,6 +2,7 @@
 
 Reading alone, then reading and decoding, then with one step more each, and at last all of it with tensors handed over. What a step costs is
 the difference between two neighbours in the same round. It can be less than nothing: a crop lets the decoder make only its window.
+Of a server's work only the end is seen: batches that are received.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from gpupipe.bench.measure import endless, image_of, synchronise, what_runs
 from gpupipe.config import Config
 from gpupipe.errors import EngineError
 from gpupipe.index import Index
-from gpupipe.loader import Loader
+from gpupipe.loader import Loader, over
 
 SCHEMA = "gpupipe-profile-1"
-READ, DELIVER = "read", "to torch"
+READ, DELIVER, RECEIVE = "read", "to torch", "from the server"
 _WARM_UP_BATCHES = 2
 _LEAST_BATCHES = 4
 """For each thread or worker."""
@@ -88,15 +89,15 @@ class Profile:
 
 def measure(config: Config, index: Index, cores: int, rounds: int, seconds: float, tick: Tick) -> Profile:
     """Time every stage for `seconds`, `rounds` times. Raises what load() raises, EngineError where no sample of a stage can be made."""
-    parts = [READ, *(e.key for e in config.pipeline.entries), DELIVER]
-    with Loader(config, index) as loader:
+    parts = [RECEIVE] if config.loader.engine == "remote" else [READ, *(e.key for e in config.pipeline.entries), DELIVER]
+    with over(config, index) as loader:
         found = Profile(what_runs(loader), cores, [Stage(name) for name in parts])
     busy: list[float] = []
     for number in range(rounds * len(parts)):
         done = number % len(parts)
         tick(f"round {number // len(parts) + 1} of {rounds}: up to {parts[done]}", number, rounds * len(parts))
         utilisation = _time(found.stages[done], done, config, index, seconds)
-        if parts[done] == DELIVER and utilisation is not None:
+        if done == len(parts) - 1 and utilisation is not None:
             busy.append(utilisation)
     tick("", rounds * len(parts), rounds * len(parts))
     found.gpu_utilisation = statistics.fmean(busy) if busy else None
@@ -105,10 +106,11 @@ def measure(config: Config, index: Index, cores: int, rounds: int, seconds: floa
 
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
     """Add a round to a stage; returns how busy the GPU was."""
-    whole = stage.name == DELIVER
-    with Loader(config if whole else _beginning(config, done), index) as loader:
+    whole = stage.name in (DELIVER, RECEIVE)
+    ahead = config.loader.hwm if stage.name == RECEIVE else config.loader.prefetch
+    with over(config if whole else _beginning(config, done), index) as loader:
         counts = (len(image_of(batch)) for batch in endless(loader)) if whole else _worked(loader, done)
-        for _ in range(_WARM_UP_BATCHES + config.loader.prefetch):
+        for _ in range(_WARM_UP_BATCHES + ahead):
             next(counts)
         with Utilisation(loader.engine.device) as utilisation, Company() as company:
             samples, elapsed = _samples(counts, seconds, _LEAST_BATCHES * int(loader.engine.crew.split()[0]), loader)

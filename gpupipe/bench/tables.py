@@ -51,7 +51,8 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
         count = len(result.passes)
         spread = f" ± {result.deviation:,.0f} (standard deviation of {count} passes)" if result.deviation is not None else " (one pass)"
         yield "images/s", f"{result.mean_rate:,.0f}{spread}"
-        yield "input", f"{result.input_megabytes_a_second:,.1f} MB/s ({result.mean_file_bytes / 1e3:,.1f} kB a file)"
+        if result.mean_file_bytes:  # of a server's files nothing is known
+            yield "input", f"{result.input_megabytes_a_second:,.1f} MB/s ({result.mean_file_bytes / 1e3:,.1f} kB a file)"
         yield "CPU", f"{result.cpu_seconds_per_thousand:.2f} s per 1,000 images"
     yield "time to first batch", f"{result.first_batch_seconds:.2f} s (after the imports)"
     yield "peak memory", f"{result.peak_memory / 2**20:,.0f} MiB"

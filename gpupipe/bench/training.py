@@ -13,7 +13,7 @@ from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.errors import EngineError, did_you_mean
 from gpupipe.index import Index
-from gpupipe.loader import Loader
+from gpupipe.loader import Loader, over
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +45,7 @@ def measure(config: Config, index: Index, what: str, train: Callable[[Loader], T
     found = Training(what)
     for number in range(rounds):
         tick(f"training on the loader, round {number + 1} of {rounds}", 2 * number, 2 * rounds)
-        with Loader(config, index) as loader:
+        with over(config, index) as loader:
             step = train(loader)
             found.fed.append(_rate(endless(loader), step, seconds, loader))
             kept = list(itertools.islice(endless(loader), _KEPT))
@@ -58,7 +58,7 @@ def measure(config: Config, index: Index, what: str, train: Callable[[Loader], T
 
 def ceiling(config: Config, index: Index, seconds: float) -> float:
     """Images a second of a loop over kept batches that does nothing with them: what no loader can exceed."""
-    with Loader(config, index) as loader:
+    with over(config, index) as loader:
         return _rate(itertools.cycle(list(itertools.islice(endless(loader), _KEPT))), lambda batch: None, seconds, loader)
 
 

@@ -2,7 +2,7 @@
 
 1. An engine works ahead of what it delivers, so it takes plans before they are asked for; a batch that nobody has room for yet is parked.
 2. It is asked for the next batch only while somebody has room and nothing is parked for him: that is the backpressure, and what bounds the memory.
-3. A batch that several want (broadcast) is made once: it is attached to the plan that is under way, or found among the last ones.
+3. A batch that several want (broadcast) is made once: it is attached to the plan that is under way, or found among those parked or given last.
 4. Plans that do not come out of the engine, in order, had no sample that could be read.
 5. An engine that fails is started again for the next plan; the readers of the lane whose plan failed get the error.
 """
@@ -95,8 +95,9 @@ class Producer(threading.Thread):
                 continue
             if leased is not None:
                 client, last = leased
-                plan, batch = self._parked.pop(key)
-                return client, key, replace(plan, last=last), batch
+                made = self._parked.pop(key)
+                self._remember(made)
+                return client, key, replace(made[0], last=last), made[1]
         return None
 
     def _should_pull(self) -> bool:
@@ -120,8 +121,9 @@ class Producer(threading.Thread):
         if self._ended or lane is None or lane.run is None or (key := self._ledger.take(lane)) is None:
             return None
         identity = lane.rank, lane.run.epoch, lane.run.position, key[1]
-        if identity in self._recent:
-            self._parked[key] = self._recent[identity]
+        made = self._recent.get(identity) or next((m for m in self._parked.values() if _identity(m) == identity), None)
+        if made is not None:
+            self._parked[key] = made
             return True
         if identity in self._fed:
             self._fed[identity].append(key)
@@ -142,19 +144,18 @@ class Producer(threading.Thread):
 
     def _park(self, made: Made | None) -> None:
         """Put a batch where clients get it from; plans before it, or all where there is none, were left out."""
-        identity = None if made is None else made[0].identity  # type: ignore[attr-defined]  # engines hand back the plans that they were given
+        identity = None if made is None else _identity(made)
         while self._fed:
             first, keys = self._fed.popitem(last=False)
             if first == identity and made is not None:
                 self._parked.update((key, made) for key in keys)
-                self._remember(first, made)
                 return
             for key in keys:
                 self._ledger.left_out(key)
 
-    def _remember(self, identity: Identity, made: Made) -> None:
+    def _remember(self, made: Made) -> None:
         if self._ledger.rules.mode == "broadcast":
-            self._recent[identity] = made
+            self._recent[_identity(made)] = made
             while len(self._recent) > self._ledger.rules.hwm:
                 self._recent.popitem(last=False)
 
@@ -168,3 +169,7 @@ class Producer(threading.Thread):
 
     def facts(self) -> dict[str, Any]:
         return {"parked": len(self._parked), "under_way": len(self._fed)}
+
+
+def _identity(made: Made) -> Identity:
+    return made[0].identity  # type: ignore[attr-defined, no-any-return]  # engines hand back the plans that they were given
