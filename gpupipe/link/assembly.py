@@ -29,12 +29,13 @@ class Assembly:
     """keep: how many buffers are kept to be used again; pinned: for copies to a GPU."""
 
     def __init__(self, keep: int, pinned: bool) -> None:
+        self._pinned = pinned
         self._mapped, self._buffers = Mapped(0), Buffers(keep, pinned)
         self._coming: _Coming | None = None
 
     def begin(self, pid: int) -> None:
         """What comes from here on is of a new connection. pid: the server's process."""
-        self._mapped = Mapped(pid)
+        self._mapped = Mapped(pid, self._pinned)
         self._coming = None
 
     def drop(self) -> None:

@@ -88,7 +88,12 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         facts = self._server.facts_now()
-        for name, what in (("batches", "batches sent"), ("bytes", "bytes of batches sent"), ("malformed", "messages that were none")):
+        for name, what in (
+            ("batches", "batches sent"),
+            ("bytes", "bytes of batches sent"),
+            ("malformed", "messages that were none"),
+            ("cut", "connections cut for what they sent"),
+        ):
             yield CounterMetricFamily(f"gpupipe_server_{name}", what, value=facts[name])
         for name, what in (("parked", "batches made that nobody has room for"), ("hwm", "batches that a client may hold")):
             yield GaugeMetricFamily(f"gpupipe_server_{name}", what, value=facts[name])

@@ -3,7 +3,8 @@
 1. One thread has the socket (run), one makes batches (producer.py); what both use is under one lock, whose condition wakes the producer.
 2. Every message is answered from the ledger (link/ledger.py, where the rules are); what it decides is in the journal before it is sent.
 3. A message that is none is counted and dropped; so is one from a connection that said no Hello, which is asked who it is.
-4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants, and a peer whose queue of answers is full is dropped.
+4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants, long answers are rationed (limits.py), a peer whose
+   queue of answers is full is dropped, and a connection that sends more than any client has to say is cut (guard.py).
 5. close() ends the producer, tells nobody (clients find out, and try to reconnect), and leaves the journal as it is.
 """
 
@@ -29,6 +30,8 @@ from gpupipe.link.waking import Waker
 from gpupipe.link.wire import Key
 from gpupipe.loader import Loader
 from gpupipe.sampler import Plan
+from gpupipe.server.guard import Guard
+from gpupipe.server.limits import Limits
 from gpupipe.server.opening import listen, served
 from gpupipe.server.options import Options
 from gpupipe.server.plans import Plans
@@ -36,6 +39,7 @@ from gpupipe.server.producer import Producer
 from gpupipe.server.sessions import Sessions
 
 _TICK_MS = 250
+_LOOK_MS = 50
 _IN_A_ROW = 200
 
 
@@ -53,7 +57,7 @@ class Server:
         self._changed = threading.Condition()
         self._stopping = False
         self._running = threading.Lock()
-        self.malformed = 0
+        self.malformed, self._limits = 0, Limits()
         self.started = time.monotonic()
         self._journal = self._open_journal()
         self.history = token_hex(16)
@@ -68,6 +72,7 @@ class Server:
                 self._journal.close()
             self._waker.close()
             raise
+        self._guard = Guard(self._socket)
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     # --- running
@@ -84,14 +89,17 @@ class Server:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._waker.descriptor, zmq.POLLIN)
-        ticked = 0.0
+        ticked = looked = 0.0
         while not self._stopping and self._producer.is_alive():
-            ready = dict(poller.poll(_TICK_MS))
+            ready = dict(poller.poll(_LOOK_MS))
             if self._waker.descriptor in ready:
                 self._waker.clear()
             if self._socket in ready:
                 self._receive_some()
             self._send_all()
+            if time.monotonic() - looked > _LOOK_MS / 1000:
+                looked = time.monotonic()
+                self._guard.look(looked)
             if time.monotonic() - ticked > _TICK_MS / 1000:
                 ticked = time.monotonic()
                 self._tick()
@@ -115,6 +123,7 @@ class Server:
             self._producer.end()
         if self._authenticator is not None:
             self._authenticator.stop()
+        self._guard.close()
         self._socket.close(200)
         self._context.term()
         with self._changed:
@@ -186,6 +195,8 @@ class Server:
 
     def _handle(self, route: bytes, message: wire.ToServer) -> None:
         token = self.sessions.tokens.get(route)
+        if isinstance(message, wire.Ask | wire.Hello) and not self._limits.allow(route, time.monotonic()):
+            return
         if isinstance(message, wire.Ask):
             self._answer(route, wire.State(self._facts()))
         elif isinstance(message, wire.Hello):
@@ -271,6 +282,6 @@ class Server:
         ]
         return {
             "name": self.about["name"], "mode": self.options.mode, "pid": os.getpid(), "seconds": round(now - self.started, 3), "batches": sent.batches,
-            "bytes": sent.bytes, "shared": sent.shared, "malformed": self.malformed, "hwm": self.options.hwm, **self._producer.facts(),
+            "bytes": sent.bytes, "shared": sent.shared, "malformed": self.malformed, "cut": self._guard.cut, "hwm": self.options.hwm, **self._producer.facts(),
             "queued": len(self.sessions.out), "lanes": lanes, "clients": list(self.ledger.facts(now)),
         }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from typing import Any
 
 import pytest
@@ -9,6 +11,23 @@ import torch
 from served import serving
 
 import gpupipe
+from gpupipe.link.memory import Mapped, Slots
+
+
+@pytest.mark.gpu
+def test_a_slot_is_pinned_as_long_as_it_is_mapped() -> None:
+    slots, mapped = Slots(1), Mapped(os.getpid(), pinned=True)
+    taken = slots.take(1 << 20)
+    assert taken is not None
+    seen = mapped.tensor(taken[0], 1 << 20)
+    assert seen.is_pinned()
+    taken[1].fill_(7)
+    assert int(seen.to("cuda", non_blocking=True).sum()) == 7 << 20
+    del seen, mapped
+    gc.collect()
+    again = Mapped(os.getpid(), pinned=True).tensor(taken[0], 1 << 20)
+    assert again.is_pinned(), "the same memory can be pinned again, so it was given back"
+    slots.close()
 
 
 @pytest.mark.gpu

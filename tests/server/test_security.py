@@ -7,6 +7,7 @@ import resource
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from socket import MSG_PEEK, create_connection
 from typing import Any
 
 import pytest
@@ -87,6 +88,54 @@ def _hostile(context: Any, address: str, kind: Any = zmq.DEALER) -> Any:
     socket.linger = 0
     socket.connect(address)
     return socket
+
+
+def test_one_that_asks_and_never_reads_gets_few_answers(config: dict[str, Any]) -> None:
+    """Else its answers would lie in the server's memory."""
+    with serving(config) as server, zmq.Context() as context, _hostile(context, server.address) as greedy, _hostile(context, server.address) as other:
+        for number in range(3000):
+            greedy.send(wire.encode(wire.Ask()))
+            greedy.send(wire.encode(wire.Hello(wire.VERSION, "e" * 32, number, "greedy", 0, 1, 10, "", 1, "", True, [], [], [])))
+        greedy.send(wire.encode(wire.Ping()))
+        answers = []
+        while not answers or not isinstance(answers[-1], wire.Pong):
+            assert greedy.poll(20_000)
+            answers.append(wire.from_server(greedy.recv_multipart()))
+        assert len(answers) < 200
+        other.send(wire.encode(wire.Ask()))
+        assert other.poll(20_000), "others get theirs"
+
+
+@pytest.mark.parametrize("begin", [wire.Begin(1, 2**62 - 1, 0, -1), wire.Begin(1, 0, 2**62 - 1, -1), wire.Begin(2**62 - 1, 0, 0, 2**62 - 1)], ids=str)
+def test_a_place_that_is_none_does_no_harm(config: dict[str, Any], begin: wire.Begin) -> None:
+    with serving(config) as server, zmq.Context() as context, _hostile(context, server.address) as odd:
+        odd.send(wire.encode(wire.Hello(wire.VERSION, "e" * 32, 1, "odd", 0, 1, 10, "", 1, "", True, [], [], [])))
+        odd.send(wire.encode(begin))
+        odd.send(wire.encode(wire.Bye("e" * 32, [(2**62 - 1, 2**62 - 1)])))
+        with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
+            assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
+
+
+def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
+    """ZeroMQ itself would keep all of it, frame by frame, until the last one comes."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32)
+    ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+    frame = b"\x03" + (60_000).to_bytes(8, "big") + bytes(60_000)  # one that says that more come
+    with serving(config) as server, gpupipe.connect(server.address, device="cpu", ids=True) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        sent = 0
+        with create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=20) as raw:
+            raw.sendall(greeting)
+            while len(raw.recv(64, MSG_PEEK)) < 64:
+                time.sleep(0.01)
+            raw.sendall(b"\x04" + bytes([len(ready)]) + ready)
+            with pytest.raises(OSError, match="."):  # most often that the connection was reset
+                while sent < 10**10:
+                    raw.sendall(frame)
+                    sent += len(frame)
+        assert server.facts_now()["cut"] == 1
+        assert len(list(iterator)) == len(loader) - 1, "others are unharmed"
 
 
 def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:

@@ -1,0 +1,89 @@
+"""Cuts off connections that send more than a client has to say.
+
+ZeroMQ limits how long a frame is, but not how many frames a message has: a message without an end would fill the memory, and never be seen by who receives.
+So the kernel is asked how much each connection has sent. A client's messages are small: a few hundred bytes for every batch.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+_RECEIVED_AT = 128
+"""Where Linux has tcpi_bytes_received in struct tcp_info."""
+
+
+@dataclass
+class _Sender:
+    """A connection. peer: its address; counted: bytes that it had sent when it was looked at last; left: what it may still send."""
+
+    peer: Any
+    counted: int
+    left: float
+    then: float
+
+
+class Guard:
+    """For the connections of a listening ROUTER. A connection may send `burst` bytes at once and `rate` a second. Only TCP on Linux is looked at."""
+
+    def __init__(self, listening: Any, burst: float = 4e6, rate: float = 4e6) -> None:
+        self._listening, self._burst, self._rate = listening, burst, rate
+        self._events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+        self._senders: dict[int, _Sender] = {}
+        self.cut = 0
+
+    def look(self, now: float) -> None:
+        """Look at all connections, and cut those that sent too much. now: seconds, of a clock that only goes forward."""
+        while self._events.poll(0):
+            self._on_event(recv_monitor_message(self._events, zmq.NOBLOCK), now)
+        for descriptor, sender in list(self._senders.items()):
+            self._look_at(descriptor, sender, now)
+
+    def close(self) -> None:
+        """Before the socket is closed."""
+        self._listening.disable_monitor()
+        self._events.close(0)
+
+    def _on_event(self, event: Any, now: float) -> None:
+        descriptor = int(event["value"])
+        self._senders.pop(descriptor, None)
+        if event["event"] == zmq.EVENT_ACCEPTED and (seen := _seen(descriptor)) is not None:
+            self._senders[descriptor] = _Sender(*seen, self._burst, now)
+
+    def _look_at(self, descriptor: int, sender: _Sender, now: float) -> None:
+        seen = _seen(descriptor)
+        if seen is None or seen[0] != sender.peer:  # closed, and the number is another file's by now
+            del self._senders[descriptor]
+            return
+        sender.left = min(self._burst, sender.left + (now - sender.then) * self._rate) - (seen[1] - sender.counted)
+        sender.counted, sender.then = seen[1], now
+        if sender.left < 0:
+            del self._senders[descriptor]
+            _shut_down(descriptor)
+            self.cut += 1
+
+
+def _seen(descriptor: int) -> tuple[Any, int] | None:
+    """The address of the other side of a TCP connection, and the bytes that came from it; None where it is none, or the system does not tell."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)
+            return connection.getpeername(), struct.unpack_from("=Q", facts, _RECEIVED_AT)[0]
+    except (OSError, AttributeError, struct.error):
+        return None
+
+
+def _shut_down(descriptor: int) -> None:
+    """ZeroMQ sees that the connection is gone, and gives back what it had of a message."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so that the other side is told at once
+            connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
