@@ -130,7 +130,7 @@ def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
             while len(raw.recv(64, MSG_PEEK)) < 64:
                 time.sleep(0.01)
             raw.sendall(b"\x04" + bytes([len(ready)]) + ready)
-            with pytest.raises(OSError, match="."):  # most often that the connection was reset
+            with pytest.raises((ConnectionError, TimeoutError)):
                 while sent < 10**10:
                     raw.sendall(frame)
                     sent += len(frame)
