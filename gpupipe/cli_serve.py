@@ -100,7 +100,8 @@ def _ticker(quiet: bool) -> Any:
 @click.option("--key", type=_FILE, help="Your secret key, for a server that has keys.")
 @click.option("--server-key", type=_FILE, help="The server's public key.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
-def status(address: str, key: Path | None, server_key: Path | None, as_json: bool) -> None:
+@click.option("--patience", type=click.FloatRange(0.01), default=5.0, show_default=True, help="Seconds to wait for the answer.")
+def status(address: str, key: Path | None, server_key: Path | None, as_json: bool, patience: float) -> None:
     """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes."""
     import json
 
@@ -109,7 +110,7 @@ def status(address: str, key: Path | None, server_key: Path | None, as_json: boo
     import_zmq()
     from gpupipe.server import metrics
 
-    facts = metrics.ask(address, key, server_key)
+    facts = metrics.ask(address, key, server_key, patience)
     click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(metrics.table(facts)))
 
 

@@ -69,16 +69,53 @@ def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
     with served(str(file), "--port", str(port)) as (process, address):
         assert process.stderr is not None
         assert any("going on with epoch" in line for line in process.stderr), "behind what is said of the data"
-    missing = CliRunner().invoke(main, ["status", address])
+    missing = CliRunner().invoke(main, ["status", address, "--patience", "0.2"])
     assert missing.exit_code == 1
     assert "no server answers" in missing.output
 
 
-def test_run_over_a_server(file: Path) -> None:
+def test_what_measures_does_so_over_a_server(file: Path, tmp_path: Path) -> None:
     with served(str(file), "--port", "0") as (_, address):
-        done = CliRunner().invoke(main, ["run", str(file), "engine=remote", f"server={address}", "--batches", "8", "--repeats", "1"])
+        over = [str(file), "engine=remote", f"server={address}"]
+        done = CliRunner().invoke(main, ["run", *over, "--batches", "8", "--repeats", "1"])
         assert done.exit_code == 0, done.output
-        assert "remote" in done.output
+        assert "remote on cpu, 1 server" in done.output
+        assert "input" not in done.output, "of the server's files nothing is known"
+        done = CliRunner().invoke(main, ["profile", *over, "--rounds", "1", "--seconds", "0.1", "--json", str(tmp_path / "profile.json")])
+        assert done.exit_code == 0, done.output
+        assert "The server limits, or the way to it" in done.output
+        found = json.loads((tmp_path / "profile.json").read_text())
+        assert [s["name"] for s in found["stages"]] == ["from the server"]
+        assert found["limit"] == "server"
+        done = CliRunner().invoke(main, ["profile", *over, "--rounds", "1", "--seconds", "0.1", "--step-ms", "2"])
+        assert "Waiting for data:" in done.output
+        done = CliRunner().invoke(main, ["tune", *over])
+        assert done.exit_code == 1
+        assert "what there is to tune is the server's" in done.output
+
+
+def test_compare_over_a_server(file: Path, tmp_path: Path) -> None:
+    """The server beside what this machine makes of the same config by itself."""
+    with served(str(file), "--port", "0") as (_, address):
+        words = [
+            str(file),
+            "engine=remote",
+            f"server={address}",
+            "--repeats",
+            "1",
+            "--batches",
+            "3",
+            "--cpu-workers",
+            "0",
+            "--json",
+            str(tmp_path / "found.json"),
+        ]
+        done = CliRunner().invoke(main, ["compare", *words])
+        assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [s["name"] for s in found["sides"]] == ["server", "DALI on CPU", "DataLoader, 0 workers"]
+    assert [s["rounds"][0]["engine"] for s in found["sides"]] == ["remote", "dali", "dataloader"]
+    assert any("has cores of its own" in note for note in found["notes"])
 
 
 def test_check_and_compare_know_a_server(file: Path) -> None:
