@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +71,23 @@ class Guard:
             self.cut += 1
 
 
+@contextmanager
+def _connection(descriptor: int) -> Iterator[socket.socket]:
+    """The socket behind a descriptor that is ZeroMQ's, and stays so. Raises OSError where it is none, or none any more."""
+    own = os.dup(descriptor)
+    try:
+        connection = socket.socket(fileno=own)
+    except OSError:
+        os.close(own)
+        raise
+    with connection:
+        yield connection
+
+
 def _seen(descriptor: int) -> tuple[Any, int] | None:
     """The address of the other side of a TCP connection, and the bytes that came from it; None where it is none, or the system does not tell."""
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as connection:
+        with _connection(descriptor) as connection:
             facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)
             return connection.getpeername(), struct.unpack_from("=Q", facts, _RECEIVED_AT)[0]
     except (OSError, AttributeError, struct.error):
@@ -81,9 +96,6 @@ def _seen(descriptor: int) -> tuple[Any, int] | None:
 
 def _shut_down(descriptor: int) -> None:
     """ZeroMQ sees that the connection is gone, and gives back what it had of a message."""
-    try:
-        with socket.socket(fileno=os.dup(descriptor)) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so that the other side is told at once
-            connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
+    with suppress(OSError), _connection(descriptor) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so that the other side is told at once
+        connection.shutdown(socket.SHUT_RDWR)

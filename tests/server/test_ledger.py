@@ -340,6 +340,9 @@ def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
     ledger = Ledger(Rules(mode="broadcast", hwm=3), lambda *place: STEPS, (0, 0))
     one, two = _joined(ledger, 1), _joined(ledger, 2)
     assert _lease_all(ledger) == {one: [0, 1, 2], two: [0, 1, 2]}
+    newcomer = ledger.hello(_hello("3" * 32, [], []), 0.0)
+    assert ledger.place(newcomer) == (1, 0), "who joins begins with the next epoch"
+    ledger.bye(newcomer.token)
     ledger.done(one, [(0, 0), (0, 1), (0, 2)])
     assert _lease_all(ledger) == {one: [3, 4, 5]}
     ledger.done(one, [(0, 3), (0, 4), (0, 5)])
@@ -405,6 +408,29 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
     assert run is not None
     assert (run.done, sorted(run.out), run.back) == ({0}, [1, 2, 3, 4], list(range(5, STEPS)))
     again.close()
+
+
+def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path) -> None:
+    """From a client that is gone, and from one that was silent."""
+    first = Journal(tmp_path / "state", {})
+    ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), first.note)
+    first.resume(ledger, "a" * 32, 0.0)
+    gone = _joined(ledger, 1)
+    assert _lease_all(ledger) == {gone: [0, 1, 2, 3, 4]}
+    silent = _joined(ledger, 2)
+    ledger.bye(gone)
+    assert _lease_all(ledger) == {silent: [0, 1, 2, 3, 4]}
+    ledger.tick(11.0, lambda hello: False)
+    first.close()
+    again = Journal(tmp_path / "state", {})
+    resumed = Ledger(RULES, lambda *place: STEPS, (0, 0), again.note)
+    again.resume(resumed, "b" * 32, 12.0)
+    again.close()
+    run = resumed.lanes["0"].run
+    assert run is not None
+    assert run.out == {0: silent, 1: silent, 2: silent}
+    assert run.back == list(range(3, STEPS))
+    assert list(resumed.clients) == [silent]
 
 
 def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
+from socket import create_connection, create_server
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch
 from gpupipe.link.memory import Buffers, Mapped, Slots
 from gpupipe.link.waking import Waker
 from gpupipe.link.wire import Malformed
+from gpupipe.server import guard
 
 SIZE = 10_000
 
@@ -77,6 +80,25 @@ def test_a_buffer_is_used_again_only_when_its_tensors_are_gone() -> None:
     del part
     gc.collect()
     assert buffers.take(SIZE).data_ptr() == address
+
+
+def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path: Path) -> None:
+    """Also without leaving a copy of that file open."""
+    file = (tmp_path / "file").open("wb")
+    before = len(os.listdir("/proc/self/fd"))
+    assert guard._seen(file.fileno()) is None
+    guard._shut_down(file.fileno())
+    assert len(os.listdir("/proc/self/fd")) == before
+    file.close()
+    assert guard._seen(10_000) is None
+    with create_server(("127.0.0.1", 0)) as listening, create_connection(listening.getsockname()) as one:
+        other, _ = listening.accept()
+        other.sendall(b"x" * 1000)
+        assert one.recv(2000)
+        assert guard._seen(one.fileno()) == (listening.getsockname(), 1000)
+        guard._shut_down(one.fileno())
+        assert other.recv(1) == b"", "the other side is told"
+        other.close()
 
 
 def test_a_waker_that_is_closed_writes_into_nobodys_file() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import resource
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from socket import MSG_PEEK, create_connection
+from socket import MSG_PEEK, create_connection, socket
 from typing import Any
 
 import pytest
@@ -116,24 +117,42 @@ def test_a_place_that_is_none_does_no_harm(config: dict[str, Any], begin: wire.B
             assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
 
 
-def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
-    """ZeroMQ itself would keep all of it, frame by frame, until the last one comes."""
+@contextmanager
+def _raw(address: str) -> Iterator[socket]:
+    """A connection that has shaken hands as ZeroMQ does (ZMTP 3.0), and may now say what ZeroMQ never would."""
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32)
     ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+    with create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as raw:
+        raw.sendall(greeting)
+        while len(raw.recv(64, MSG_PEEK)) < 64:
+            time.sleep(0.01)
+        raw.sendall(b"\x04" + bytes([len(ready)]) + ready)
+        while len(raw.recv(100, MSG_PEEK)) < 100:  # the server's greeting, and that it is ready
+            time.sleep(0.01)
+        yield raw
+
+
+def test_a_message_that_announces_more_than_may_be_is_cut_off(config: dict[str, Any]) -> None:
+    with serving(config) as server:
+        for size in (wire.HEAD_LIMIT + 1, 2**40, 2**63 - 1):
+            with _raw(server.address) as raw:
+                raw.recv(1000)
+                raw.sendall(b"\x02" + size.to_bytes(8, "big"))
+                assert raw.recv(1) == b"", "before any of it came"
+        assert server.facts_now()["cut"] == 0, "ZeroMQ's own limit did it"
+
+
+def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
+    """ZeroMQ itself would keep all of it, frame by frame, until the last one comes."""
     frame = b"\x03" + (60_000).to_bytes(8, "big") + bytes(60_000)  # one that says that more come
     with serving(config) as server, gpupipe.connect(server.address, device="cpu", ids=True) as loader:
         iterator = iter(loader)
         next(iterator)
         sent = 0
-        with create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=20) as raw:
-            raw.sendall(greeting)
-            while len(raw.recv(64, MSG_PEEK)) < 64:
-                time.sleep(0.01)
-            raw.sendall(b"\x04" + bytes([len(ready)]) + ready)
-            with pytest.raises((ConnectionError, TimeoutError)):
-                while sent < 10**10:
-                    raw.sendall(frame)
-                    sent += len(frame)
+        with _raw(server.address) as raw, pytest.raises((ConnectionError, TimeoutError)):
+            while sent < 10**10:
+                raw.sendall(frame)
+                sent += len(frame)
         assert server.facts_now()["cut"] == 1
         assert len(list(iterator)) == len(loader) - 1, "others are unharmed"
 

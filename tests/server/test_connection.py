@@ -1,0 +1,222 @@
+"""A client against servers that do what a server of gpupipe does not: say nonsense, speak another version, send what the client must not take."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+import gpupipe
+from gpupipe.link import wire
+from gpupipe.link.connection import Arrived, Connection
+from gpupipe.link.dialing import Options
+
+FIELDS = [wire.Field("id", "int64", (2,), False)]
+HISTORY = "a" * 32
+
+
+class Other:
+    """The other side of one connection, message by message."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket, self._route = socket, b""
+
+    def hear(self, kind: type[wire.Hello | wire.Begin | wire.Done | wire.Bye]) -> Any:
+        """The next message of a kind; others, such as signs of life, are passed over."""
+        while True:
+            assert self._socket.poll(20_000), f"no {kind.__name__} came"
+            self._route, frame = self._socket.recv_multipart()
+            message = wire.from_client([frame])
+            if isinstance(message, kind):
+                return message
+
+    def say(self, *frames: wire.ToClient | bytes) -> None:
+        self._socket.send_multipart([self._route, *(f if isinstance(f, bytes) else wire.encode(f) for f in frames)])
+
+    def welcome(self, yours: list[wire.Key]) -> wire.Welcome:
+        return wire.Welcome(wire.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, True, {})
+
+    def batch(self, step: int) -> None:
+        """A batch whose two ids are its step."""
+        data = np.full(2, step, np.int64).tobytes()
+        self.say(wire.Batch((0, step), 0, 2 * step + 2, False, FIELDS, len(data), None))
+        self.say(wire.Part((0, step), 0, len(data), ""), data)
+
+
+@contextmanager
+def other_side(play: Callable[[Other], None]) -> Iterator[str]:
+    """A server that plays what it is told, in a thread; its address."""
+    failed: list[BaseException] = []
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger = 0
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+
+        def run() -> None:
+            try:
+                play(Other(socket))
+            except BaseException as e:
+                failed.append(e)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{port}"
+        finally:
+            thread.join(30)
+    assert not failed, failed
+
+
+def _connected(address: str, patience: float = 10.0) -> Connection:
+    return Connection(Options(address, transport="auto", patience=patience), lambda tensors: tensors)
+
+
+def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
+    """The server takes back what the Hello did not name, so others may have it."""
+
+    def play(other: Other) -> None:
+        other.hear(wire.Hello)
+        other.say(other.welcome([]))
+        begin = other.hear(wire.Begin)
+        other.say(wire.Begun(begin.number, 0, 5))
+        other.batch(0)
+        other.hear(wire.Done)
+        other.say(wire.Confirm([(0, 0)]))
+        nowhere = wire.Slot(7, 0, 4096)
+        other.say(wire.Batch((0, 1), 0, 4, False, FIELDS, 16, nowhere))
+        again = other.hear(wire.Hello)
+        assert (again.holding, again.done) == ([], [])
+        other.batch(2)
+        other.say(other.welcome([]))
+        begin = other.hear(wire.Begin)
+        assert begin.run == 0, "it goes on in its run"
+        other.say(wire.Begun(begin.number, 0, 5))
+        other.batch(3)
+        other.hear(wire.Bye)
+        other.say(wire.Gone())
+
+    with other_side(play) as address:
+        connection = _connected(address)
+        assert connection.open().history == HISTORY
+        connection.begin(0, 0)
+        found = []
+        for _ in range(2):
+            arrived = connection.next()
+            assert isinstance(arrived, Arrived)
+            found.append(arrived.batch["id"].tolist())
+            connection.consumed(arrived.key)
+        connection.close()
+    assert found == [[0, 0], [3, 3]]
+
+
+def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
+    """A Welcome says what is still the client's own, of what its Hello said that it holds."""
+
+    def play(other: Other) -> None:
+        other.hear(wire.Hello)
+        other.say(other.welcome([]))
+        begin = other.hear(wire.Begin)
+        other.say(wire.Begun(begin.number, 0, 5))
+        for step in range(3):
+            other.batch(step)
+        time.sleep(0.3)  # a client says Hello no oftener than this
+        other.say(wire.Who())
+        assert other.hear(wire.Hello).holding == [(0, 0), (0, 1), (0, 2)]
+        other.say(other.welcome([(0, 0), (0, 2)]))
+        begin = other.hear(wire.Begin)
+        other.say(wire.Begun(begin.number, 0, 5))
+        settled.set()
+        other.hear(wire.Done)
+        other.hear(wire.Done)
+        other.hear(wire.Bye)
+        other.say(wire.Gone())
+
+    settled = threading.Event()
+    with other_side(play) as address:
+        connection = _connected(address)
+        connection.open()
+        connection.begin(0, 0)
+        first = connection.next()
+        assert first is not None
+        assert settled.wait(20)
+        connection.consumed(first.key)
+        second = connection.next()
+        assert second is not None
+        assert (first.key, second.key) == ((0, 0), (0, 2))
+        connection.consumed(second.key)
+        connection.close()
+
+
+def test_good_bye_is_said_until_it_is_heard() -> None:
+    """On whatever connection there is, with what was consumed and not confirmed."""
+
+    def play(other: Other) -> None:
+        other.hear(wire.Hello)
+        other.say(other.welcome([]))
+        begin = other.hear(wire.Begin)
+        other.say(wire.Begun(begin.number, 0, 5))
+        other.batch(0)
+        assert other.hear(wire.Bye).done == [(0, 0)]
+        assert other.hear(wire.Bye).done == [(0, 0)], "the first was not answered"
+        other.say(wire.Gone())
+
+    with other_side(play) as address:
+        connection = _connected(address)
+        connection.open()
+        connection.begin(0, 0)
+        arrived = connection.next()
+        assert arrived is not None
+        connection.consumed(arrived.key)
+        connection.close()
+        connection.close()
+        with pytest.raises(gpupipe.ServerError, match="was closed"):
+            connection.next()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"\xc1 no message", "does not speak as a server of gpupipe does"),
+        (wire.Welcome(wire.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, True, {}), f"speaks version {wire.VERSION + 1} of the protocol"),
+        (wire.Welcome(wire.VERSION, HISTORY, 1, [], 0, 0, 0, 1, True, {"name": 3}), "in a way that is not understood"),
+        (wire.Refused("not today", False), "not today"),
+    ],
+    ids=["noise", "version", "about", "refused"],
+)
+def test_a_server_that_is_none_is_an_error(answer: Any, why: str) -> None:
+    def play(other: Other) -> None:
+        other.hear(wire.Hello)
+        other.say(answer)
+        if "understood" in why:
+            other.hear(wire.Bye)
+            other.say(wire.Gone())
+
+    with other_side(play) as address, pytest.raises(gpupipe.ServerError, match=why):
+        gpupipe.connect(address, device="cpu", patience=5)
+
+
+@pytest.mark.parametrize(("pieces", "why"), [([(12, 8)], "at byte 12, behind byte 0 of 16"), ([(0, 8), (0, 8)], "at byte 0, behind byte 8 of 16")], ids=str)
+def test_a_batch_whose_pieces_do_not_fit_is_an_error(pieces: list[tuple[int, int]], why: str) -> None:
+    def play(other: Other) -> None:
+        other.hear(wire.Hello)
+        other.say(other.welcome([]))
+        begin = other.hear(wire.Begin)
+        other.say(wire.Begun(begin.number, 0, 5))
+        other.say(wire.Batch((0, 0), 0, 2, False, FIELDS, 16, None))
+        for start, size in pieces:
+            other.say(wire.Part((0, 0), start, size, ""), bytes(size))
+        other.hear(wire.Bye)
+        other.say(wire.Gone())
+
+    with other_side(play) as address:
+        connection = _connected(address)
+        connection.open()
+        connection.begin(0, 0)
+        with pytest.raises(gpupipe.ServerError, match=why):
+            connection.next()
+        connection.close()
