@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpupipe.errors import ServerError
+from gpupipe.errors import ServerError, did_you_mean
 from gpupipe.link import keys
 
 if TYPE_CHECKING:
     from gpupipe.link.readers import Rules
+
+
+_CHOICES = {"mode": ("share", "broadcast"), "compress": ("none", "lz4", "zstd"), "ship": ("batch", "uint8"), "wire": ("gpupipe", "fuel")}
+_COUNTS = {"hwm": 1000, "clients": 1_000_000, "most_clients": 1_000_000, "metrics": 65535}
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,13 @@ class Options:
     metrics: int | None = None
 
     def check(self) -> None:
-        """Raises ServerError where they do not fit together."""
+        """Raises ServerError where one is none, or they do not fit together."""
+        for name, known in _CHOICES.items():
+            if (given := getattr(self, name)) not in known:
+                raise ServerError(f"{name} is {given!r}{did_you_mean(str(given), known)}")
+        for name, most in _COUNTS.items():
+            if (given := getattr(self, name)) is not None and not (type(given) is int and 1 <= given <= most):
+                raise ServerError(f"{name} is {given!r}, but should be a whole number from 1 to {most:,}")
         if not keys.is_loopback(self.address) and (self.keys is None or self.wire == "fuel"):
             no = "Fuel's wire knows no keys" if self.wire == "fuel" else "give it keys ('gpupipe keys new server', then --keys and --allow)"
             raise ServerError(f"{self.address} can be reached from other machines: {no}, or listen on 127.0.0.1")
@@ -71,3 +82,14 @@ class Options:
     def what(self, fingerprints: dict[str, Any]) -> dict[str, Any]:
         """What a state file must be of, so that it can be gone on from."""
         return fingerprints | {"mode": self.mode, "clients": self.clients}
+
+
+def options_of(given: Mapping[str, Any]) -> Options:
+    """Options by their names. Raises ServerError for a name that is none, and what Options.check() raises."""
+    known = [f.name for f in fields(Options)]
+    for name in given:
+        if name not in known:
+            raise ServerError(f"a server has no option '{name}'{did_you_mean(name, known)}")
+    options = Options(**given)
+    options.check()
+    return options

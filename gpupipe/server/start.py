@@ -19,7 +19,7 @@ from gpupipe.config import Config
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.link.keys import import_zmq
 from gpupipe.loader import Loader, load
-from gpupipe.server.options import Options
+from gpupipe.server.options import Options, options_of
 
 Served = Loader | Config | str | Path | Mapping[str, Any]
 _PATIENCE = 120.0
@@ -33,9 +33,7 @@ def start_server(served: Served, port: int = 5557, hwm: int = 10, host: str = "1
     options: those of gpupipe.server.options.Options. Raises ConfigError, ServerError, and what loading raises.
     """
     import_zmq()
-    given: dict[str, Any] = {"address": f"tcp://{host}:{port}", "hwm": hwm}
-    chosen = Options(**given | options)
-    chosen.check()
+    chosen = options_of({"address": f"tcp://{host}:{port}", "hwm": hwm} | options)
     if not isinstance(served, Loader):
         return ServerProcess(served, chosen)
     run(served, chosen)
