@@ -65,7 +65,7 @@ def test_a_server_process(config: dict[str, Any], tmp_path: Path) -> None:
     assert not Path(f"/proc/{server.pid}").exists()
     with pytest.raises(gpupipe.ServerError, match=r"did not start: .*nowhere"):
         start_server(config | {"data": {"source": "folder", "root": str(tmp_path / "nowhere")}}, port=0)
-    with pytest.raises(gpupipe.ServerError, match="no option 'hwn'; did you mean 'hwm'"):
-        start_server(config, port=0, hwn=3)
+    with pytest.raises(gpupipe.ServerError, match="no option 'compres'; did you mean 'compress'"):
+        start_server(config, port=0, compres="lz4")
     with pytest.raises(gpupipe.ConfigError):
         start_server(config | {"pipeline": ["decoed"]}, port=0)

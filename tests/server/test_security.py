@@ -60,7 +60,8 @@ def test_only_listed_keys_get_in(config: dict[str, Any], pairs: dict[str, tuple[
         ({"address": "tcp://0.0.0.0:0", "wire": "fuel"}, "knows no keys"),
         ({"keys": Path("secret")}, "needs both"), ({"silent": 9, "lost": 3}, "silent before"),
         ({"mode": "broadcast", "clients": 2}, "no number of clients"), ({"mode": "shared"}, "did you mean 'share'"),
-        ({"hwm": 0}, "whole number from 1 to 1,000"),        ({"hwm": 1.5}, "whole number"), ({"compress": "gzip"}, "known: lz4, none, zstd"), ({"wire": "fuel", "metrics": 9}, "metrics need"),
+        ({"hwm": 0}, "whole number from 1 to 1,000"),        ({"hwm": 1.5}, "whole number"), ({"compress": "gzip"}, "known: lz4, none, zstd"),
+        ({"wire": "fuel", "metrics": 9}, "metrics need"),
     ],
     ids=str,
 )  # fmt: skip
