@@ -23,6 +23,8 @@ def served(loader: Loader, options: Options) -> tuple[Loader, dict[str, Any]]:
             f"data.source: {loader.config.source_name} has other samples in every epoch, which a server cannot deal out: load it where it is trained on; "
             "its samplers, 'gpupipe cache fill', may run on another machine"
         )
+    if loader.engine.name == "remote":
+        raise ServerError("what a server serves cannot be served again: connect to the server itself, or serve the config where its data is")
     made, head = (loader, None) if options.ship == "batch" else _shortened(loader)
     about = describe(loader.config, loader.index, head)
     _check_fits(about)

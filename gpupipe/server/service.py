@@ -59,20 +59,17 @@ class Server:
         self._running = threading.Lock()
         self.malformed, self._limits = 0, Limits()
         self.started = time.monotonic()
-        self._journal = self._open_journal()
         self.history = token_hex(16)
-        self.ledger = self._new_ledger()
-        self._waker = Waker()
+        self._context, self._authenticator, self._socket = listen(self.options)
+        try:
+            self._journal = self._open_journal()
+            self.ledger = self._new_ledger()
+        except BaseException:
+            self._close_socket()
+            raise
+        self._waker, self._guard = Waker(), Guard(self._socket)
         self.sessions = Sessions(self.ledger, self.options.compress, self._waker.wake, self._changed)
         self._producer = Producer(self.loader.engine, self._plans, self.ledger, self._changed, self._deliver, self._on_failure)
-        try:
-            self._context, self._authenticator, self._socket = listen(self.options)
-        except BaseException:
-            if self._journal is not None:
-                self._journal.close()
-            self._waker.close()
-            raise
-        self._guard = Guard(self._socket)
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     # --- running
@@ -121,11 +118,8 @@ class Server:
     def _close(self) -> None:
         if self._producer.is_alive():
             self._producer.end()
-        if self._authenticator is not None:
-            self._authenticator.stop()
         self._guard.close()
-        self._socket.close(200)
-        self._context.term()
+        self._close_socket()
         with self._changed:
             for token in list(self.sessions.of):
                 self.sessions.close(token)
@@ -133,6 +127,12 @@ class Server:
             self._journal.close()
         self.loader.close()
         self._waker.close()
+
+    def _close_socket(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._socket.close(200)
+        self._context.term()
 
     def __enter__(self) -> Server:
         return self

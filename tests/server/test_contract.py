@@ -110,6 +110,11 @@ def test_a_data_set_that_grows_is_refused(tmp_path: Path) -> None:
         Server(loader)
 
 
+def test_what_is_served_already_is_not_served_again(config: dict[str, Any]) -> None:
+    with serving(config) as server, gpupipe.connect(server.address, device="cpu") as loader, pytest.raises(gpupipe.ServerError, match="cannot be served again"):
+        Server(loader)
+
+
 def test_a_config_with_engine_remote(config: dict[str, Any]) -> None:
     with serving(config) as server:
         with gpupipe.load(config, engine="remote", server=server.address) as loader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,13 @@ def test_fuels_client_reads_epochs(config: dict[str, Any]) -> None:
         thread.join()
 
 
-def test_a_taken_port_is_said(config: dict[str, Any]) -> None:
-    with serving(config) as server, gpupipe.load(config) as loader:
+def test_a_taken_port_is_said(config: dict[str, Any], tmp_path: Path) -> None:
+    """Before anything else is, such as that the other keeps its state in the same file."""
+    state = tmp_path / "state"
+    with serving(config, state=state) as server, gpupipe.load(config) as loader:
         with pytest.raises(gpupipe.ServerError, match="another server may be there"):
             FuelServer(loader, Options(address=server.address, wire="fuel"))
-        with pytest.raises(gpupipe.ServerError, match="another server may be there"), serving(config, address=server.address):
+        with pytest.raises(gpupipe.ServerError, match="another server may be there"), serving(config, address=server.address, state=state):
             pass
 
 
