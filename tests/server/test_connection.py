@@ -28,13 +28,15 @@ class Other:
         self._socket, self._route = socket, b""
 
     def hear(self, kind: type[wire.Hello | wire.Begin | wire.Done | wire.Bye]) -> Any:
-        """The next message of a kind; others, such as signs of life, are passed over."""
+        """The next message of a kind; others, such as signs of life, are passed over, but for a second Hello of one that waits long: it is answered."""
         while True:
             assert self._socket.poll(20_000), f"no {kind.__name__} came"
             self._route, frame = self._socket.recv_multipart()
             message = wire.from_client([frame])
             if isinstance(message, kind):
                 return message
+            if isinstance(message, wire.Hello):
+                self.say(self.welcome(message.holding))
 
     def say(self, *frames: wire.ToClient | bytes) -> None:
         self._socket.send_multipart([self._route, *(f if isinstance(f, bytes) else wire.encode(f) for f in frames)])
