@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SECONDS = 5.0
+_NAMED, _SILENT = 4, 2.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -36,11 +37,22 @@ class Rates:
 
 
 def line(facts: Mapping[str, Any], rates: tuple[float, float]) -> str:
-    """How it goes, in a line."""
+    """How it goes, in a line. Of each of the first clients, how many batches it holds, and whether it was silent."""
     held, room = sum(c["holds"] for c in facts["clients"]), sum(c["hwm"] for c in facts["clients"])
     places = ", ".join(f"epoch {lane['epoch']}: {lane['done']:,} of {lane['steps']:,}" for lane in facts["lanes"]) or "nothing asked for yet"
-    clients = counted(len(facts["clients"]), "client")
+    clients = counted(len(facts["clients"]), "client") + (f" ({', '.join(_lags(facts['clients']))})" if facts["clients"] else "")
     return f"{rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, {clients}; {places}"
+
+
+def _lags(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for c in clients[:_NAMED]:
+        yield f"{c['name']} holds {c['holds']}{_silence(c)}"
+    if len(clients) > _NAMED:
+        yield f"and {len(clients) - _NAMED} more"
+
+
+def _silence(client: Mapping[str, Any]) -> str:
+    return f", silent for {client['silent_seconds']:.0f} s" if client["silent_seconds"] > _SILENT else ""
 
 
 def table(facts: Mapping[str, Any]) -> list[str]:
@@ -48,8 +60,7 @@ def table(facts: Mapping[str, Any]) -> list[str]:
     rates = facts["batches"] / max(1e-9, facts["seconds"]), facts["bytes"] / max(1e-9, facts["seconds"]) / 1e6
     lines = [f"{facts['name']}, {facts['mode']}, up {facts['seconds']:,.0f} s: {line(facts, rates)}"]
     for c in facts["clients"]:
-        quiet = f", silent for {c['silent_seconds']:.0f} s" if c["silent_seconds"] > 2 else ""
-        lines.append(f"  {c['name']}, rank {c['lane']}: holds {c['holds']} of {c['hwm']}, has consumed {c['consumed']:,}{quiet}")
+        lines.append(f"  {c['name']}, rank {c['lane']}: holds {c['holds']} of {c['hwm']}, has consumed {c['consumed']:,}{_silence(c)}")
     return lines
 
 

@@ -36,7 +36,7 @@ def config(noise: Path) -> dict[str, Any]:
 
 
 def _left() -> tuple[list[str], list[str], set[str]]:
-    """Shared memory and sockets of this process, its threads of ours, and files in /dev/shm."""
+    """Shared memory and sockets of this process, its threads and child processes of ours, and files in /dev/shm."""
     open_files = []
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -46,7 +46,20 @@ def _left() -> tuple[list[str], list[str], set[str]]:
         if "memfd:gpupipe" in name or name.startswith("socket:"):
             open_files.append(name)
     threads = [t.name for t in threading.enumerate() if t.name.startswith("gpupipe")]
-    return sorted(open_files), threads, set(os.listdir("/dev/shm"))
+    return sorted(open_files), threads + _children(), set(os.listdir("/dev/shm"))
+
+
+def _children() -> list[str]:
+    """Processes of this one that are still running."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if parent == str(os.getpid()) and state != "Z":
+            found.append(f"process {file.parent.name}")
+    return found
 
 
 @pytest.fixture(autouse=True)

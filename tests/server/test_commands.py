@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
             said = CliRunner().invoke(main, ["status", address])
             assert said.exit_code == 0, said.output
             assert "little, share, up" in said.output
-            assert "1 client; epoch 1" in said.output or "1 client; epoch 2" in said.output
+            assert re.search(r"1 client \(\S+:\d+ holds \d\); epoch [12]", said.output), said.output
             facts = json.loads(CliRunner().invoke(main, ["status", address, "--json"]).output)
             assert facts["clients"][0]["consumed"] >= len(loader)
             with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
@@ -176,9 +177,13 @@ def test_the_line_shows_rates_over_the_last_seconds() -> None:
     from gpupipe.server.metrics import Rates, line
 
     rates = Rates()
-    facts = {"clients": [{"holds": 3, "hwm": 10}], "lanes": [{"epoch": 2, "done": 5, "steps": 9}]}
+    client = {"name": "here:7", "holds": 3, "hwm": 10, "silent_seconds": 0.4}
+    facts = {"clients": [client], "lanes": [{"epoch": 2, "done": 5, "steps": 9}]}
     rates.add({"seconds": 0.0, "batches": 0, "bytes": 0})
     rates.add({"seconds": 100.0, "batches": 1000, "bytes": 10**9})
     found = rates.add({"seconds": 102.0, "batches": 1020, "bytes": 10**9 + 2 * 10**8})
     assert found == (10.0, 100.0)
-    assert line(facts, found) == "10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client; epoch 2: 5 of 9"
+    assert line(facts, found) == "10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client (here:7 holds 3); epoch 2: 5 of 9"
+    facts["clients"] = [client, client | {"name": "there:8", "silent_seconds": 4.2}, client, client, client, client]
+    assert "6 clients (here:7 holds 3, there:8 holds 3, silent for 4 s, here:7 holds 3, here:7 holds 3, and 2 more)" in line(facts, found)
+    assert line({"clients": [], "lanes": []}, found).endswith("buffers 0 of 0, 0 clients; nothing asked for yet")

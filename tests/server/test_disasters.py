@@ -20,9 +20,9 @@ from gpupipe.server.start import ServerProcess, start_server
 def test_random_schedules() -> None:
     """All fifty, with epochs of 1,000 batches: python tests/server/schedules.py --count 50."""
     script = Path(__file__).with_name("schedules.py")
-    done = subprocess.run([sys.executable, script, "--count", "2", "--batches", "150"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, script, "--count", "1", "--batches", "200"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 schedules" in done.stdout
+    assert "1 schedules" in done.stdout
 
 
 PARENT = """
