@@ -1,0 +1,243 @@
+"""Who has which batch: the two halves of the protocol against one another, without sockets, under every order of disasters that hypothesis thinks of."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from ledgers import RULES, STEPS, hello
+
+from gpupipe.link import wire
+from gpupipe.link.holding import Holding
+from gpupipe.link.ledger import WINDOW, Ledger
+
+
+class Consumer:
+    """A client and both directions of its connection: messages that are on their way."""
+
+    def __init__(self, number: int) -> None:
+        self.token = f"{number:032x}"
+        self.holding: Holding[int] = Holding()
+        self.run, self.number, self.ended, self.begun = -1, 0, False, False
+        self.up: deque[wire.ToServer] = deque()
+        self.down: deque[Any] = deque()
+        self.consumed: list[wire.Key] = []
+        self.paused = self.leaving = self.gone = False
+
+    def connect(self) -> None:
+        """A new connection: what was on its way is lost."""
+        self.up.clear()
+        self.down.clear()
+        self.up.append(self.bye() if self.leaving else hello(self.token, self.holding.keys, list(self.holding.unconfirmed)))
+
+    def leave(self) -> None:
+        """Its consumer has had enough: it is done with what it has, and goes."""
+        for key in list(self.holding.taken):
+            self.holding.consume(key)
+        self.leaving = True
+        self.holding.drop()
+        self.up.append(self.bye())
+
+    def bye(self) -> wire.Bye:
+        return wire.Bye(self.token, list(self.holding.unconfirmed))
+
+    def hear(self, message: Any) -> None:
+        if self.leaving:
+            self.gone = self.gone or isinstance(message, wire.Gone)
+        elif isinstance(message, wire.Welcome):
+            self.holding.keep_only(message.yours)
+            self.up.append(wire.Begin(self.number, 0, 0, self.run))
+        elif isinstance(message, wire.Begun):
+            self.run = message.run
+        elif isinstance(message, wire.Confirm):
+            self.holding.confirm(message.keys)
+        elif isinstance(message, wire.Revoke):
+            self.holding.revoke(message.keys)
+        elif isinstance(message, wire.Ended):
+            self.ended = self.ended or message.run == self.run
+        elif isinstance(message, wire.Who):
+            self.up.append(hello(self.token, self.holding.keys, list(self.holding.unconfirmed)))
+        elif isinstance(message, wire.Batch) and message.key[0] == self.run:
+            self.holding.arrive(message.key, message.key[1])
+
+
+class Disasters(RuleBasedStateMachine):
+    """One epoch of 12 batches, three clients at most alive. What was consumed by whom is kept, and a batch must never be consumed by two that live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.lines: list[list[Any]] = []
+        self.ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
+        self.consumers: dict[str, Consumer] = {}
+        self.dead: list[Consumer] = []
+        self.left: list[Consumer] = []
+        self.ended: set[str] = set()
+
+    @initialize()
+    def begin(self) -> None:
+        for _ in range(2):
+            self.join()
+
+    @precondition(lambda self: len(self.consumers) < 3)
+    @rule()
+    def join(self) -> None:
+        consumer = Consumer(len(self.consumers) + len(self.dead) + len(self.left))
+        self.consumers[consumer.token] = consumer
+        consumer.connect()
+
+    def _one(self, n: int) -> Consumer:
+        return list(self.consumers.values())[n % len(self.consumers)]
+
+    @rule(n=st.integers(0, 2), count=st.integers(1, 8))
+    def server_hears(self, n: int, count: int) -> None:
+        consumer = self._one(n)
+        for _ in range(min(count, len(consumer.up))):
+            self._handle(consumer, consumer.up.popleft())
+
+    def _handle(self, consumer: Consumer, message: wire.ToServer) -> None:
+        token = consumer.token
+        if isinstance(message, wire.Bye):
+            self.ledger.part(token, message.done)
+            consumer.down.append(wire.Gone())
+        elif isinstance(message, wire.Hello):
+            client = self.ledger.hello(message, self.now)
+            consumer.down.append(wire.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, True, {}))
+        elif not self.ledger.heard(token, self.now):
+            consumer.down.append(wire.Who())
+        elif isinstance(message, wire.Done):
+            self.ledger.done(token, message.keys)
+        elif isinstance(message, wire.Begin):
+            self.ledger.begin(token, message)
+        self._flush()
+
+    def _flush(self) -> None:
+        for token, message in self.ledger.outbox:
+            if token in self.consumers:
+                self.consumers[token].down.append(message)
+        self.ledger.outbox.clear()
+
+    @rule(count=st.integers(1, 6))
+    def server_makes(self, count: int) -> None:
+        for _ in range(count):
+            lane = self.ledger.needy()
+            key = self.ledger.take(lane) if lane else None
+            if key is None:
+                return
+            leased = self.ledger.lease(key)
+            self._flush()
+            if leased is None:
+                self.ledger.not_made(key)
+            elif leased[0].token in self.consumers:
+                self.consumers[leased[0].token].down.append(wire.Batch(key, 0, 0, leased[1], [], 0, None))
+
+    @rule(n=st.integers(0, 2), count=st.integers(1, 8))
+    def client_hears(self, n: int, count: int) -> None:
+        consumer = self._one(n)
+        for _ in range(0 if consumer.paused else min(count, len(consumer.down))):
+            consumer.hear(consumer.down.popleft())
+        if consumer.gone:
+            self.left.append(self.consumers.pop(consumer.token))
+
+    @rule(n=st.integers(0, 2), count=st.integers(1, 4))
+    def client_consumes(self, n: int, count: int) -> None:
+        consumer = self._one(n)
+        for _ in range(0 if consumer.paused or consumer.leaving else count):
+            for key in list(consumer.holding.taken):
+                consumer.holding.consume(key)
+                consumer.up.append(wire.Done([key], []))
+            taken = consumer.holding.take()
+            if taken is not None:
+                consumer.consumed.append(taken[0])
+
+    @rule(n=st.integers(0, 2))
+    def client_pauses_or_wakes(self, n: int) -> None:
+        consumer = self._one(n)
+        consumer.paused = not consumer.paused
+
+    @rule(seconds=st.sampled_from([5.0, 11.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        for consumer in self.consumers.values():
+            if not consumer.paused:
+                consumer.up.append(wire.Ping())
+        self.ledger.tick(self.now, lambda hello: hello.token not in self.consumers)
+        self._flush()
+
+    @rule(n=st.integers(0, 2))
+    def connection_breaks(self, n: int) -> None:
+        self._one(n).connect()
+
+    def _staying(self) -> list[Consumer]:
+        return [c for c in self.consumers.values() if not c.leaving]
+
+    @precondition(lambda self: len(self._staying()) > 1)
+    @rule(n=st.integers(0, 2))
+    def client_leaves(self, n: int) -> None:
+        if not self._one(n).leaving:
+            self._one(n).leave()
+
+    @rule(n=st.integers(0, 2))
+    def client_dies(self, n: int) -> None:
+        consumer = self._one(n)
+        if consumer.leaving or len(self._staying()) > 1:
+            self.dead.append(self.consumers.pop(consumer.token))
+
+    @rule()
+    def server_dies(self) -> None:
+        """Only the journal is left."""
+        from gpupipe.link import journal
+
+        lines, self.lines = self.lines, []
+        self.ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
+        for line in lines:
+            journal._replay(self.ledger, line, self.now)
+        journal.after_restart(self.ledger)
+        self.lines = lines
+        for consumer in self.consumers.values():
+            consumer.connect()
+
+    @invariant()
+    def nobody_that_lives_consumes_what_another_did(self) -> None:
+        counts = Counter(key for c in [*self.consumers.values(), *self.left] for key in c.consumed)
+        assert not [key for key, count in counts.items() if count > 1]
+
+    @invariant()
+    def only_the_last_of_the_dead_come_again(self) -> None:
+        firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [key for c in self.dead for key in c.consumed[:-WINDOW]]
+        assert len(firm) == len(set(firm))
+
+    @invariant()
+    def nobody_has_more_than_it_may(self) -> None:
+        assert all(len(c.leases) <= c.hwm for c in self.ledger.clients.values())
+
+    def teardown(self) -> None:
+        """From wherever it is, with no more disasters, the epoch is consumed to its end."""
+        if not self.consumers:
+            return
+        for consumer in self.consumers.values():
+            consumer.paused = False
+        for _ in range(300):
+            self.time_passes(0.5)
+            for n in range(len(self.consumers)):
+                self.server_hears(n, 100)
+            self.server_makes(6)
+            for n in reversed(range(len(self.consumers))):
+                self.client_hears(n, 100)
+            for n in range(len(self.consumers)):
+                self.client_consumes(n, 1)
+            self.nobody_that_lives_consumes_what_another_did()
+            self.only_the_last_of_the_dead_come_again()
+            if all(c.ended for c in self._staying()):
+                break
+        assert all(c.ended for c in self._staying()), "the run ends"
+        everything = {key for c in [*self.consumers.values(), *self.dead, *self.left] for key in c.consumed}
+        assert everything == {(0, step) for step in range(STEPS)}, "nothing is lost"
+
+
+TestDisasters = Disasters.TestCase
+TestDisasters.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
