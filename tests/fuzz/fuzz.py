@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import io
 import json
 import os
@@ -45,6 +46,7 @@ RECORDS = Path(__file__).parents[1] / "data" / "records"
 _MEMORY = 4 << 30
 _SECONDS_AN_INPUT = 10
 _SECONDS_A_PROCESS = 60
+_SECONDS_TOO_LONG = 45
 
 
 # --- what an input is, and what must hold
@@ -292,6 +294,7 @@ def _fuzz(parser: str, seconds: int, corpus: Path, folder: Path) -> None:
             print(json.dumps(counts), flush=True)
 
     labels.MOST_CLASSES = 100_000  # a label of ten millions is taken, and takes seconds for the names of as many classes
+    faulthandler.dump_traceback_later(seconds + _SECONDS_TOO_LONG, exit=True)  # where it hangs, also where libFuzzer's own alarm does not get through
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     libfuzzer = [f"-max_total_time={seconds}", f"-timeout={_SECONDS_AN_INPUT}", "-rss_limit_mb=3000", "-max_len=8192", f"-artifact_prefix={corpus}/"]
     atheris.Setup([sys.argv[0], *libfuzzer, str(corpus)], one)
