@@ -201,6 +201,8 @@ def _reached(connections: list[Connection], finishes: list[Finish], loader: Load
     first, welcome = found[order[0]], welcomes[order[0]]
     if own is not None:
         _check_own(own, first.config, connections[0].options.address)
+    if first.tail:
+        import torchvision.transforms.v2  # noqa: F401  # it takes seconds, in which the thread of a connection could give no sign of life
     for finish, understood in zip(finishes, found, strict=True):
         finish.left = understood
     config = _settled(first.config, welcome, own)
