@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,12 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     options.check()
     with Screen(quiet) as screen:
         loader = load(checked, progress=screen.progress)
-    start.run(loader, options, lambda server: _announce(server, quiet), _ticker(quiet or options.wire == "fuel"))
+    quiet = quiet or options.wire == "fuel"  # whose server has nothing to tell
+    try:
+        start.run(loader, options, lambda server: _announce(server, quiet), _ticker(quiet))
+    finally:
+        if sys.stderr.isatty() and not quiet:
+            click.echo(err=True)  # what follows begins a line of its own
 
 
 def _options(checked: Config, given: dict[str, Any]) -> Any:
@@ -91,8 +97,13 @@ def _ticker(quiet: bool) -> Any:
     if quiet:
         return lambda server: None
     if sys.stderr.isatty():
-        return Ticker(lambda text: click.echo(f"\r\x1b[K{text}", err=True, nl=False), _SHOW_SECONDS)
+        return Ticker(_show_in_place, _SHOW_SECONDS)
     return Ticker(lambda text: click.echo(text, err=True), _LOG_SECONDS)
+
+
+def _show_in_place(text: str) -> None:
+    """Over the line before, in the width that there is."""
+    click.echo(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", err=True, nl=False)
 
 
 @click.command()

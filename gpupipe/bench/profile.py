@@ -22,7 +22,7 @@ from gpupipe.index import Index
 from gpupipe.loader import Loader, over
 
 SCHEMA = "gpupipe-profile-1"
-READ, DELIVER, RECEIVE = "read", "to torch", "from the server"
+READ, DELIVER, RECEIVE = "read", "to torch", "receive"
 _WARM_UP_BATCHES = 2
 _LEAST_BATCHES = 4
 """For each thread or worker."""

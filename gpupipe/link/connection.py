@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 import zmq
@@ -54,7 +55,8 @@ class Connection:
     def __init__(self, options: Options, finish: Finish) -> None:
         self.options, self._finish = options, finish
         self.welcome: wire.Welcome | None = None
-        self._hello, self._greeted, self._gone = greeting(options), False, False
+        self._token = token_hex(16)
+        self._hello, self._greeted, self._gone = greeting(options, self._token), False, False
         self._changed = threading.Condition()
         self._holding: Holding[Arrived] = Holding()
         self._say: deque[wire.ToServer] = deque()
@@ -193,7 +195,7 @@ class Connection:
     def _part(self) -> None:
         """Say Bye, on whatever connection there is, until it is answered, or nobody answers."""
         until, again = time.monotonic() + _PARTING, 0.0
-        bye = wire.Bye(self._hello(False, [], []).token, list(self._holding.unconfirmed))
+        bye = wire.Bye(self._token, list(self._holding.unconfirmed))
         while self.welcome is not None and not self._gone and time.monotonic() < until:
             if time.monotonic() >= again:
                 again = time.monotonic() + (BEAT / 4 if self._send(bye) else _SOON)

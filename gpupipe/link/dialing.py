@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from secrets import token_hex
 from socket import gethostname
 from typing import Any
 
@@ -38,9 +37,9 @@ class Options:
     pinned: bool = False
 
 
-def greeting(options: Options) -> Callable[[bool, list[Key], list[Key]], wire.Hello]:
-    """What says Hello for this process, of (whether memory is shared, what is held, what is done)."""
-    token, here, pid, numbers = token_hex(16), place(), os.getpid(), count(1)
+def greeting(options: Options, token: str) -> Callable[[bool, list[Key], list[Key]], wire.Hello]:
+    """What says Hello for the client `token` of this process, of (whether memory is shared, what is held, what is done)."""
+    here, pid, numbers = place(), os.getpid(), count(1)
     name = f"{gethostname()}:{pid}"[:200]
 
     def hello(shared: bool, holding: list[Key], done: list[Key]) -> wire.Hello:

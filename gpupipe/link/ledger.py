@@ -276,7 +276,7 @@ class Ledger(Roster):
         client.wants, client.run = None, run.number
         client.begun.add(run.number)
         client.entered = client.number, run.number
-        self._say(client, wire.Begun(client.number, run.number, run.steps))
+        self._say(client, wire.Begun(client.number, run.number))
 
     def _say(self, client: Client, message: wire.ToClient) -> None:
         self.outbox.append((client.token, message))

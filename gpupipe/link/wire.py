@@ -147,17 +147,14 @@ class Welcome(_Message, tag="welcome", frozen=True):
     position: Count
     rank: Count
     world: Count
-    shared: bool
-    """Whether runs have other readers."""
     about: dict[str, Any]
 
 
 class Begun(_Message, tag="begun", frozen=True):
-    """The iteration `number` is in this run of so many steps."""
+    """The iteration `number` is in this run."""
 
     number: Count
     run: Count
-    steps: Count
 
 
 class Slot(NamedTuple):

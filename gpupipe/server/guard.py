@@ -17,18 +17,19 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from gpupipe.server.limits import Allowance
+
 _RECEIVED_AT = 128
 """Where Linux has tcpi_bytes_received in struct tcp_info."""
 
 
 @dataclass
 class _Sender:
-    """A connection. peer: its address; counted: bytes that it had sent when it was looked at last; left: what it may still send."""
+    """A connection. peer: its address; counted: bytes that it had sent when it was looked at last."""
 
     peer: Any
     counted: int
-    left: float
-    then: float
+    may_send: Allowance
 
 
 class Guard:
@@ -56,16 +57,15 @@ class Guard:
         descriptor = int(event["value"])
         self._senders.pop(descriptor, None)
         if event["event"] == zmq.EVENT_ACCEPTED and (seen := _seen(descriptor)) is not None:
-            self._senders[descriptor] = _Sender(*seen, self._burst, now)
+            self._senders[descriptor] = _Sender(*seen, Allowance(self._burst, self._rate, now))
 
     def _look_at(self, descriptor: int, sender: _Sender, now: float) -> None:
         seen = _seen(descriptor)
         if seen is None or seen[0] != sender.peer:  # closed, and the number is another file's by now
             del self._senders[descriptor]
             return
-        sender.left = min(self._burst, sender.left + (now - sender.then) * self._rate) - (seen[1] - sender.counted)
-        sender.counted, sender.then = seen[1], now
-        if sender.left < 0:
+        sent, sender.counted = seen[1] - sender.counted, seen[1]
+        if not sender.may_send.take(sent, now):
             del self._senders[descriptor]
             _shut_down(descriptor)
             self.cut += 1

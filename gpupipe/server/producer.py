@@ -45,11 +45,6 @@ class Producer(threading.Thread):
         self._ended = False
         self.error: Exception | None = None
 
-    @property
-    def parked(self) -> int:
-        """Batches that are made and that nobody has room for."""
-        return len(self._parked)
-
     def end(self) -> None:
         """Stop, after what is being made."""
         with self._changed:

@@ -222,10 +222,9 @@ class Server:
             self._answer(route, wire.Refused(str(e), e.again))
             return
         self.sessions.open(route, hello, client.hwm)
-        shared = self.options.mode == "share" and self.options.clients is None
         epoch, position = self.ledger.place(client)
         rank, world = self._plans.global_rank(client.lane.rank), self._plans.world
-        welcome = wire.Welcome(wire.VERSION, self.history, os.getpid(), client.leases, epoch, position, rank, world, shared, self.about)
+        welcome = wire.Welcome(wire.VERSION, self.history, os.getpid(), client.leases, epoch, position, rank, world, self.about)
         self._answer(route, welcome)
 
     def _on_message(self, token: str, message: wire.ToServer) -> None:

@@ -33,7 +33,7 @@ def seeds() -> list[bytes]:
     about = {"name": "x", "data": {"count": 5}, "pipeline": {"steps": [{"decode": {}}]}}
     to_server = [hello, wire.Begin(1, 2, 3, -1), wire.Done(_KEYS, [1, 2]), wire.Stop(), wire.Ping(), wire.Bye("0123456789abcdef" * 2, _KEYS), wire.Ask()]
     to_client = [
-        wire.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, True, about), wire.Begun(1, 2, 3), wire.Confirm(_KEYS), wire.Revoke(_KEYS), wire.Ended(1), wire.Who(),
+        wire.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, about), wire.Begun(1, 2), wire.Confirm(_KEYS), wire.Revoke(_KEYS), wire.Ended(1), wire.Who(),
         wire.Batch((0, 1), 0, 4, False, fields, wire.offsets(fields)[1], None), wire.Batch((0, 1), 0, 4, True, fields, 800, wire.Slot(1, 2, 4096)),
         wire.Part((0, 1), 0, 100, "lz4"), wire.Refused("why", True), wire.Failed("SampleError", "text", "path", "reason"), wire.Pong(), wire.State(about),
     ]  # fmt: skip

@@ -86,7 +86,7 @@ def test_what_measures_does_so_over_a_server(file: Path, tmp_path: Path) -> None
         assert done.exit_code == 0, done.output
         assert "The server limits, or the way to it" in done.output
         found = json.loads((tmp_path / "profile.json").read_text())
-        assert [s["name"] for s in found["stages"]] == ["from the server"]
+        assert [s["name"] for s in found["stages"]] == ["receive"]
         assert found["limit"] == "server"
         done = CliRunner().invoke(main, ["profile", *over, "--rounds", "1", "--seconds", "0.1", "--step-ms", "2"])
         assert "Waiting for data:" in done.output

@@ -42,7 +42,14 @@ class Other:
         self._socket.send_multipart([self._route, *(f if isinstance(f, bytes) else wire.encode(f) for f in frames)])
 
     def welcome(self, yours: list[wire.Key]) -> wire.Welcome:
-        return wire.Welcome(wire.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, True, {})
+        return wire.Welcome(wire.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, {})
+
+    def let_in(self, yours: list[wire.Key]) -> wire.Begin:
+        """Answer a Hello, and the Begin that follows: the client is in run 0."""
+        self.say(self.welcome(yours))
+        begin: wire.Begin = self.hear(wire.Begin)
+        self.say(wire.Begun(begin.number, 0))
+        return begin
 
     def batch(self, step: int) -> None:
         """A batch whose two ids are its step."""
@@ -74,8 +81,12 @@ def other_side(play: Callable[[Other], None]) -> Iterator[str]:
     assert not failed, failed
 
 
-def _connected(address: str, patience: float = 10.0) -> Connection:
-    return Connection(Options(address, transport="auto", patience=patience), lambda tensors: tensors)
+def _begun(address: str) -> Connection:
+    """A client that is known, and has begun an iteration."""
+    connection = Connection(Options(address, patience=10.0), lambda tensors: tensors)
+    assert connection.open().history == HISTORY
+    connection.begin(0, 0)
+    return connection
 
 
 def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
@@ -83,9 +94,7 @@ def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
 
     def play(other: Other) -> None:
         other.hear(wire.Hello)
-        other.say(other.welcome([]))
-        begin = other.hear(wire.Begin)
-        other.say(wire.Begun(begin.number, 0, 5))
+        other.let_in([])
         other.batch(0)
         other.hear(wire.Done)
         other.say(wire.Confirm([(0, 0)]))
@@ -94,18 +103,13 @@ def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
         again = other.hear(wire.Hello)
         assert (again.holding, again.done) == ([], [])
         other.batch(2)
-        other.say(other.welcome([]))
-        begin = other.hear(wire.Begin)
-        assert begin.run == 0, "it goes on in its run"
-        other.say(wire.Begun(begin.number, 0, 5))
+        assert other.let_in([]).run == 0, "it goes on in its run"
         other.batch(3)
         other.hear(wire.Bye)
         other.say(wire.Gone())
 
     with other_side(play) as address:
-        connection = _connected(address)
-        assert connection.open().history == HISTORY
-        connection.begin(0, 0)
+        connection = _begun(address)
         found = []
         for _ in range(2):
             arrived = connection.next()
@@ -121,17 +125,13 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
 
     def play(other: Other) -> None:
         other.hear(wire.Hello)
-        other.say(other.welcome([]))
-        begin = other.hear(wire.Begin)
-        other.say(wire.Begun(begin.number, 0, 5))
+        other.let_in([])
         for step in range(3):
             other.batch(step)
         time.sleep(0.3)  # a client says Hello no oftener than this
         other.say(wire.Who())
         assert other.hear(wire.Hello).holding == [(0, 0), (0, 1), (0, 2)]
-        other.say(other.welcome([(0, 0), (0, 2)]))
-        begin = other.hear(wire.Begin)
-        other.say(wire.Begun(begin.number, 0, 5))
+        other.let_in([(0, 0), (0, 2)])
         settled.set()
         other.hear(wire.Done)
         other.hear(wire.Done)
@@ -140,9 +140,7 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
 
     settled = threading.Event()
     with other_side(play) as address:
-        connection = _connected(address)
-        connection.open()
-        connection.begin(0, 0)
+        connection = _begun(address)
         first = connection.next()
         assert first is not None
         assert settled.wait(20)
@@ -159,18 +157,14 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
 
     def play(other: Other) -> None:
         other.hear(wire.Hello)
-        other.say(other.welcome([]))
-        begin = other.hear(wire.Begin)
-        other.say(wire.Begun(begin.number, 0, 5))
+        other.let_in([])
         other.batch(0)
         assert other.hear(wire.Bye).done == [(0, 0)]
         assert other.hear(wire.Bye).done == [(0, 0)], "the first was not answered"
         other.say(wire.Gone())
 
     with other_side(play) as address:
-        connection = _connected(address)
-        connection.open()
-        connection.begin(0, 0)
+        connection = _begun(address)
         arrived = connection.next()
         assert arrived is not None
         connection.consumed(arrived.key)
@@ -184,8 +178,8 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
     ("answer", "why"),
     [
         (b"\xc1 no message", "does not speak as a server of gpupipe does"),
-        (wire.Welcome(wire.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, True, {}), f"speaks version {wire.VERSION + 1} of the protocol"),
-        (wire.Welcome(wire.VERSION, HISTORY, 1, [], 0, 0, 0, 1, True, {"name": 3}), "in a way that is not understood"),
+        (wire.Welcome(wire.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, {}), f"speaks version {wire.VERSION + 1} of the protocol"),
+        (wire.Welcome(wire.VERSION, HISTORY, 1, [], 0, 0, 0, 1, {"name": 3}), "in a way that is not understood"),
         (wire.Refused("not today", False), "not today"),
     ],
     ids=["noise", "version", "about", "refused"],
@@ -206,9 +200,7 @@ def test_a_server_that_is_none_is_an_error(answer: Any, why: str) -> None:
 def test_a_batch_whose_pieces_do_not_fit_is_an_error(pieces: list[tuple[int, int]], why: str) -> None:
     def play(other: Other) -> None:
         other.hear(wire.Hello)
-        other.say(other.welcome([]))
-        begin = other.hear(wire.Begin)
-        other.say(wire.Begun(begin.number, 0, 5))
+        other.let_in([])
         other.say(wire.Batch((0, 0), 0, 2, False, FIELDS, 16, None))
         for start, size in pieces:
             other.say(wire.Part((0, 0), start, size, ""), bytes(size))
@@ -216,9 +208,7 @@ def test_a_batch_whose_pieces_do_not_fit_is_an_error(pieces: list[tuple[int, int
         other.say(wire.Gone())
 
     with other_side(play) as address:
-        connection = _connected(address)
-        connection.open()
-        connection.begin(0, 0)
+        connection = _begun(address)
         with pytest.raises(gpupipe.ServerError, match=why):
             connection.next()
         connection.close()

@@ -111,7 +111,7 @@ def test_a_place_that_others_bar_is_refused() -> None:
         ledger.begin(second, wire.Begin(2, 0, 7, -1))
     ledger.bye(first)
     ledger.begin(second, wire.Begin(3, 0, 7, -1))
-    assert ledger.outbox[-1] == (second, wire.Begun(3, 1, STEPS)), "alone it may go where it likes"
+    assert ledger.outbox[-1] == (second, wire.Begun(3, 1)), "alone it may go where it likes"
 
 
 def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class Disasters(RuleBasedStateMachine):
             consumer.down.append(wire.Gone())
         elif isinstance(message, wire.Hello):
             client = self.ledger.hello(message, self.now)
-            consumer.down.append(wire.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, True, {}))
+            consumer.down.append(wire.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {}))
         elif not self.ledger.heard(token, self.now):
             consumer.down.append(wire.Who())
         elif isinstance(message, wire.Done):
