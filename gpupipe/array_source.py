@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -66,29 +67,29 @@ class ArraySource(Source):
     # --- what a source says of itself
 
     @property
+    @abstractmethod
     def labelled(self) -> bool:
         """Whether files with labels are named."""
-        raise NotImplementedError
 
     def named_values(self) -> tuple[str, ...]:
         """What is delivered beside the array."""
         return ()
 
+    @abstractmethod
     def read(self, path: str) -> Part:
         """What a file holds. Raises OSError, ValueError, Damaged. Called on several threads."""
-        raise NotImplementedError
 
     def beside(self) -> dict[str, Files]:
         """The files with labels and values, by option. Raises DataError."""
         return {}
 
+    @abstractmethod
     def read_labels(self, files: Files) -> NDArray[np.int64]:
         """Raises DataError."""
-        raise NotImplementedError
 
     def read_values(self, option: str, files: Files) -> NDArray[Any]:
-        """Raises DataError."""
-        raise NotImplementedError
+        """Of a source that has named values. Raises DataError."""
+        raise NotImplementedError  # by default there are none
 
     # --- what it makes of that
 

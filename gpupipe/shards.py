@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,9 +60,9 @@ class Sharded(Source):
         check_names(*self.delivered())
         return self
 
+    @abstractmethod
     def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
         """The names of the fields and of the values in a batch."""
-        raise NotImplementedError
 
     def index(self, progress: Progress = quiet) -> Index:
         """The samples of all shards. Raises DataError."""
@@ -81,9 +82,9 @@ class Sharded(Source):
         """Whether an index that was made before can be used, where no file changed since."""
         return True
 
+    @abstractmethod
     def read(self, path: Path) -> list[Shard]:
         """What a shard says of its samples, in one part or several. Raises DataError. Called on several threads."""
-        raise NotImplementedError
 
     def nothing(self) -> str:
         """What to do where no shard has a sample."""
