@@ -44,17 +44,12 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = harness.options(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="least seconds of measured passes in a round (default: %(default)s)")
+    parser = harness.contest(__doc__, rounds=5, seconds=8.0)
     parser.add_argument("--images", type=int, default=5000, help="most images of a set (default: %(default)s; ImageNet's have 1000)")
     parser.add_argument("--copies", type=int, default=1, help="names of each file, for longer epochs (default: %(default)s)")
     parser.add_argument("--only", choices=sorted(yardsticks.WORKLOADS), help="one workload")
     parser.add_argument("--one", nargs=2, metavar=("CONTESTANT", "WORKLOAD"), help="run one contestant here, and print one line of JSON")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.rounds, arguments.seconds, arguments.images = 1, 1.0, 500
-    return arguments
+    return harness.parsed(parser, images=500)
 
 
 def workloads(arguments: argparse.Namespace) -> list[str]:

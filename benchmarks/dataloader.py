@@ -43,17 +43,12 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = harness.options(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="least seconds of measured passes in a round (default: %(default)s)")
+    parser = harness.contest(__doc__, rounds=5, seconds=6.0)
     parser.add_argument("--images", type=int, default=2000, help="most images of a set (default: %(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="worker processes (default: 0 2)")
     parser.add_argument("--only", choices=sorted(yardsticks.WORKLOADS), help="one workload")
     parser.add_argument("--one", nargs=3, metavar=("CONTESTANT", "WORKLOAD", "WORKERS"), help="run one contestant here, and print one line of JSON")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.rounds, arguments.seconds, arguments.images = 1, 1.0, 500
-    return arguments
+    return harness.parsed(parser, images=500)
 
 
 def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:

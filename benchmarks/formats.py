@@ -51,16 +51,11 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = harness.options(__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="least seconds of measured passes in a round (default: %(default)s)")
+    parser = harness.contest(__doc__, rounds=9, seconds=4.0)
     parser.add_argument("--images", type=int, default=4096, help="images in the files (default: %(default)s)")
     parser.add_argument("--only", choices=sorted(FORMATS), help="one format")
     parser.add_argument("--one", nargs=2, metavar=("CONTESTANT", "FORMAT"), help="run one contestant here, and print one line of JSON")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.rounds, arguments.seconds, arguments.images = 1, 1.0, 512
-    return arguments
+    return harness.parsed(parser, images=512)
 
 
 # --- the files

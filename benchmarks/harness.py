@@ -36,6 +36,22 @@ def options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def contest(description: str | None, rounds: int, seconds: float) -> argparse.ArgumentParser:
+    """Those, and the options of benchmarks whose contestants take turns, with their defaults."""
+    parser = options(description)
+    parser.add_argument("--rounds", type=int, default=rounds, help="interleaved rounds (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=seconds, help="least seconds of measured passes in a round (default: %(default)s)")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
+    """What the command line says. quick: what else is less with --quick, beside rounds and seconds."""
+    arguments = parser.parse_args()
+    if arguments.quick:
+        vars(arguments).update({"rounds": 1, "seconds": 1.0, **quick})
+    return arguments
+
+
 def _cores(text: str) -> list[int]:
     ends = [[int(n) for n in part.split("-")] for part in text.split(",")]
     return [core for e in ends for core in range(e[0], e[-1] + 1)]

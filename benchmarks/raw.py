@@ -60,15 +60,10 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = harness.options(__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="least seconds of measured passes in a round (default: %(default)s)")
+    parser = harness.contest(__doc__, rounds=5, seconds=6.0)
     parser.add_argument("--samples", type=int, default=1024, help="samples of 1 MB (default: %(default)s)")
     parser.add_argument("--one", choices=list(CONTESTANTS), help="run one contestant here, and print one line of JSON")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.rounds, arguments.seconds, arguments.samples = 1, 1.0, 256
-    return arguments
+    return harness.parsed(parser, samples=256)
 
 
 def made(arguments: argparse.Namespace) -> Path:
