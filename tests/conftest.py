@@ -12,6 +12,10 @@ from gpupipe import stand_in
 from gpupipe.source import quiet
 
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
+_GPU = Path(__file__).with_name("gpu")
+
+# pytest-timeout reads this when it is configured. As an option in pyproject.toml it would be an error where the plugin is not installed.
+os.environ.setdefault("PYTEST_TIMEOUT", "300")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,13 +60,21 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`pytest -m gpu` collects tests/gpu alone: the other folders import packages that it does not need."""
+    elsewhere = config.option.markexpr == "gpu" and collection_path != _GPU.parent
+    return True if elsewhere and not collection_path.is_relative_to(_GPU) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where there is none."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
+    """Mark the tests in tests/gpu, and skip them where there is no GPU."""
+    marked = [item for item in items if item.path.is_relative_to(_GPU)]
     if not marked:
         return
     import torch
 
-    if not torch.cuda.is_available():
-        for item in marked:
+    for item in marked:
+        item.add_marker(pytest.mark.gpu)
+        if not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

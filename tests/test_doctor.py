@@ -82,29 +82,6 @@ def test_no_gpu_is_no_problem(findings):
     assert all(findings[s].status == "ok" for s in ("GPU", "hardware JPEG decoder", "region-of-interest decoding"))
 
 
-@pytest.mark.gpu
-def test_a_gpu_machine_tells_card_driver_and_what_was_probed(findings):
-    import pynvml
-    import torch
-
-    pynvml.nvmlInit()
-    assert findings["driver"].found.startswith(pynvml.nvmlSystemGetDriverVersion())
-    assert findings["driver"].status == "ok"
-    assert torch.cuda.get_device_name(0) in findings["GPU 0"].found
-    assert findings["GPU 0: DALI"].status == "ok"
-    region = findings["GPU 0: region-of-interest decoding"]
-    assert region.status == ("ok" if region.found.startswith("works") else "warning")
-    assert "counted by nvJPEG" in findings["GPU 0: hardware JPEG decoder"].found
-
-
-@pytest.mark.gpu
-def test_hidden_gpus_are_a_warning():
-    status, found, advice = examined_elsewhere(CUDA_VISIBLE_DEVICES="")["GPU"]
-    assert status == "warning"
-    assert "hidden by CUDA_VISIBLE_DEVICES=''" in found
-    assert "unset" in advice
-
-
 # --- real troubles, each in a process of its own
 
 

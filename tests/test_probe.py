@@ -32,16 +32,6 @@ def test_jpeg_engines_are_unknown_without_a_gpu():
     assert "nvJPEG status" in engines.reason
 
 
-@pytest.mark.gpu
-def test_a_gpu_answers():
-    outcome = probe(0)
-    assert outcome.pipeline and outcome.decode
-    assert outcome.region or outcome.reason
-    engines = jpeg_engines(0)
-    assert engines.number is not None, engines.reason
-    assert (engines.number > 0) == (engines.cores > 0)
-
-
 def test_images_of_the_probe_are_of_the_kinds_that_it_says():
     from PIL import Image
 

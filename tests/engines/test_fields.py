@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from many_fields import COUNT, SIDE, STEPS, loaded, make, samples
 from PIL import Image
-from plugin import install
 
 import gpupipe
 from gpupipe import config as configs
@@ -18,69 +18,12 @@ from gpupipe.engines.base import Job
 from gpupipe.engines.dali_graph import Lowering
 from gpupipe.examine import facts
 
-SOURCE = '''
-import numpy as np
-from pathlib import Path
-from gpupipe.index import Array, Files, Spans, Texts, build
-from gpupipe.source import Source
-from gpupipe.step import Spec
-
-
-class Fields(Source):
-    """Of a folder: N.png, N.mask.png, all arrays in one file, and weights."""
-
-    root: Path
-    shapes: tuple[tuple[int, ...], ...] | None = None
-
-    def specs(self):
-        return {"image": Spec(), "mask": Spec(), "depth": Spec(encoded=False, height=4, width=5, channels=2, dtype="float32")}
-
-    def index(self, progress=None):
-        n = len(list(self.root.glob("*.mask.png")))
-        rows = np.arange(n, dtype=np.int64)
-        bytes = 2 * 4 * 5 * 4
-        images, masks = (Texts.of(f"{i}{end}" for i in range(n)) for end in (".png", ".mask.png"))
-        depth = Spans(str(self.root), Texts.of(["depth.bin"]), np.zeros(n, np.int32), rows * bytes + 3, rows * 0 + bytes, Array("float32", (2, 4, 5)))
-        columns = {"image": Files(str(self.root), images), "mask": Files(str(self.root), masks), "depth": depth}
-        values = {"weight": rows / 4, "box": rows[:, None] + np.arange(4)}
-        return build(str(self.root), [f"{i}.png" for i in range(n)], rows % 2, ["even", "odd"], columns=columns, values=values)
-'''
-
-COUNT, SIDE = 12, 40
-STEPS: list[Any] = [
-    {"decode": {"on": "image"}},
-    {"decode": {"mode": "gray", "on": "mask"}},
-    {"random_affine": {"degrees": 30, "scale": [0.7, 1.3], "fill": 9, "on": ["image", "mask"]}},
-    {"random_horizontal_flip": {"on": ["image", "mask"]}},
-]
+ENGINES = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Masks with the classes 0, 100 and 200; images that show in gray what the masks say; depth that counts; in a file with three bytes before it."""
-    monkeypatch.syspath_prepend(install(tmp_path, "fields", SOURCE, source_fields="Fields"))
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for n in range(COUNT):
-        mask = np.full((SIDE, SIDE), 100, np.uint8)
-        mask[: 10 + n, 20:] = 200
-        Image.fromarray(mask).save(folder / f"{n}.mask.png")
-        Image.fromarray(np.dstack([mask] * 3)).save(folder / f"{n}.png")
-    depth = np.arange(COUNT * 40, dtype=np.float32).tobytes()
-    (folder / "depth.bin").write_bytes(b"xyz" + depth)
-    return {"source": "fields", "root": folder, "masks": ["mask"]}
-
-
-ENGINES = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
-
-
-def loaded(data: dict[str, Any], steps: list[Any] = STEPS, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load({"data": data, "pipeline": steps}, **({"device": "cpu", "batch_size": 5, "ids": True} | options))
-
-
-def samples(loader: gpupipe.Loader) -> dict[int, dict[str, Any]]:
-    with loader:
-        return {int(id): {name: t[i] for name, t in batch.items()} for batch in loader for i, id in enumerate(batch["id"])}
+    return make(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
@@ -225,15 +168,3 @@ def test_the_graph_for_a_gpu_has_all_fields(data: dict[str, Any]) -> None:
     assert decoders == ["mixed", "mixed"]
     assert {device for op, device, _ in emitted if op != "decoders.image"} == {"gpu"}
     assert [steps for _, _, steps in emitted if "to_dtype" in steps] == [("to_dtype",)]
-
-
-@pytest.mark.gpu
-def test_all_fields_on_a_gpu(data: dict[str, Any]) -> None:
-    one, other = samples(loaded(data, device="gpu")), samples(loaded(data, device="cpu"))
-    assert sorted(one) == sorted(other) == list(range(COUNT))
-    for id, sample in one.items():
-        assert {t.device.type for t in sample.values()} == {"cuda"}
-        for name in ("depth", "weight", "box", "label"):
-            assert torch.equal(sample[name].cpu(), other[id][name])
-        assert set(sample["mask"].unique().tolist()) <= {0, 100, 200}
-        assert (sample["mask"].cpu() != other[id]["mask"]).float().mean() < 0.02

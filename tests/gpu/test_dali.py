@@ -12,8 +12,6 @@ from reference import by_id, reference
 
 import gpupipe
 
-pytestmark = pytest.mark.gpu
-
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 FLOOR_DB = {

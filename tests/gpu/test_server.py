@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("zmq", reason="the tests of the server need pyzmq: pip install pyzmq")
+pytest.importorskip("msgspec", reason="the tests of the server need msgspec: pip install msgspec")
+
 from served import serving
 
 import gpupipe
 from gpupipe.link.memory import Mapped, Slots
 
 
-@pytest.mark.gpu
+@pytest.fixture
+def config(faces: Path) -> dict[str, Any]:
+    steps = ["decode", {"resize": {"size": [10, 12]}}, "random_horizontal_flip"]
+    loader = {"engine": "dataloader", "workers": 0, "device": "cpu", "batch_size": 3, "seed": 5, "ids": True, "threads": 1}
+    return {"data": {"source": "folder", "root": str(faces)}, "pipeline": steps, "loader": loader}
+
+
 def test_a_slot_is_pinned_as_long_as_it_is_mapped() -> None:
     slots, mapped = Slots(1), Mapped(os.getpid(), pinned=True)
     taken = slots.take(1 << 20)
@@ -30,7 +41,6 @@ def test_a_slot_is_pinned_as_long_as_it_is_mapped() -> None:
     slots.close()
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_batches_arrive_on_the_gpu_as_they_are(config: dict[str, Any], transport: str) -> None:
     with gpupipe.load(config) as loader:

@@ -1,0 +1,21 @@
+"""Samples of several fields on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from many_fields import COUNT, loaded, make, samples
+
+
+def test_all_fields_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make(tmp_path, monkeypatch)
+    one, other = samples(loaded(data, device="gpu")), samples(loaded(data, device="cpu"))
+    assert sorted(one) == sorted(other) == list(range(COUNT))
+    for id, sample in one.items():
+        assert {t.device.type for t in sample.values()} == {"cuda"}
+        for name in ("depth", "weight", "box", "label"):
+            assert torch.equal(sample[name].cpu(), other[id][name])
+        assert set(sample["mask"].unique().tolist()) <= {0, 100, 200}
+        assert (sample["mask"].cpu() != other[id]["mask"]).float().mean() < 0.02
