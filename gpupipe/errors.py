@@ -120,9 +120,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if names else ""
 
 
-def counted(n: int, what: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{n:,} {what}{'s' * (n != 1)}"
+def counted(n: int, what: str, plural: str = "") -> str:
+    """`1 rank`, `2 ranks`. plural: where it is not the singular with an s."""
+    return f"{n:,} {what if n == 1 else plural or f'{what}s'}"
 
 
 def shown(value: Any) -> str:

@@ -76,7 +76,7 @@ def _array(name: str, holding: list[tuple[Path, Shard]]) -> Array | None:
         if other.dtype != like.dtype:
             raise DataError(f"{path}: the field '{name}' is of {other.dtype or 'image files'}, but of {like.dtype or 'image files'} in {holding[0][0]}")
         if other.shapes is not None and like.shapes is not None and other.shapes.shape[1] != like.shapes.shape[1]:
-            axes = (counted(s.shape[1], "axis").replace("axiss", "axes") for s in (other.shapes, like.shapes))
+            axes = (counted(s.shape[1], "axis", "axes") for s in (other.shapes, like.shapes))
             raise DataError(f"{path}: the field '{name}' has {next(axes)}, but {next(axes)} in {holding[0][0]}")
     if like.shapes is None:
         return None

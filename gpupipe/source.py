@@ -75,12 +75,12 @@ class Source(pydantic.BaseModel):
 
     masks: tuple[str, ...] = ()
 
+    @abstractmethod
     def index(self, progress: Progress = quiet) -> Index:
         """The samples, from the cached index where it still holds, else scanned. May fetch the data first.
 
         Raises DataError where there is nothing to read, FetchError where fetching failed.
         """
-        raise NotImplementedError(f"{type(self).__name__} must build an index")
 
     def specs(self) -> dict[str, Spec]:
         """What each field of a sample is when the first step gets it; the first field is what steps work on by default. Raises DataError."""

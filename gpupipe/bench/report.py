@@ -121,7 +121,7 @@ def _how(comparison: Comparison) -> Any:
     yield "rounds", f"{done} of {comparison.repeats}" if comparison.interrupted else str(done)
     contest = comparison.contest
     if contest:
-        yield "in each", f"{counted(contest.batches, 'batch').replace('batchs', 'batches')} timed, after the first and {contest.warm_up} more to warm up"
+        yield "in each", f"{counted(contest.batches, 'batch', 'batches')} timed, after the first and {contest.warm_up} more to warm up"
         yield "files", _COLD if contest.cold else _WARM
     yield "order", "the sides take turns, round after round, each time in a fresh process"
     if comparison.cores:
