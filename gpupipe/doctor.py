@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe import doctor_rules as rules
+from gpupipe import nvml
 from gpupipe.cachedir import cache_dir
 from gpupipe.devices import cores, gpu_count
 from gpupipe.doctor_rules import Driver, Finding
@@ -115,38 +116,21 @@ def _driver_finding() -> Iterator[Finding]:
 
 def _driver() -> Driver | None:
     """What NVML says; None where there is no driver to ask, or nothing to ask it with."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        number = _answer(pynvml, 0, pynvml.nvmlSystemGetCudaDriverVersion)
-        cards = tuple(_card(pynvml, i) for i in range(_answer(pynvml, 0, pynvml.nvmlDeviceGetCount)))
-        version = _answer(pynvml, "of unknown version", pynvml.nvmlSystemGetDriverVersion)
+    with nvml.session() as library:
+        if library is None:
+            return None
+        number = nvml.ask(library, 0, library.nvmlSystemGetCudaDriverVersion)
+        cards = tuple(_card(library, i) for i in range(nvml.ask(library, 0, library.nvmlDeviceGetCount)))
+        version = nvml.ask(library, "of unknown version", library.nvmlSystemGetDriverVersion)
         return Driver(version, (number // 1000, number % 1000 // 10) if number else None, cards)  # 13020 is CUDA 13.2
-    finally:
-        pynvml.nvmlShutdown()
 
 
-def _answer(nvml: Any, otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
-    """NVML's answer: any question may be one that this card, driver or container does not allow."""
-    try:
-        return ask(*arguments)
-    except nvml.NVMLError:
-        return otherwise
-
-
-def _card(nvml: Any, number: int) -> str:
-    """Name and memory of a card."""
-    handle = _answer(nvml, None, nvml.nvmlDeviceGetHandleByIndex, number)
-    if handle is None:
-        return "a card that does not answer"
-    name, memory = _answer(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle), _answer(nvml, None, nvml.nvmlDeviceGetMemoryInfo, handle)
-    return f"{name}, {memory.total / rules.GIB:.0f} GiB" if memory else str(name)
+def _card(library: Any, number: int) -> str:
+    """Name and memory of a card, by NVML's number."""
+    name = nvml.card_name(library, number)
+    handle = nvml.ask(library, None, library.nvmlDeviceGetHandleByIndex, number)
+    memory = nvml.ask(library, None, library.nvmlDeviceGetMemoryInfo, handle) if handle else None
+    return f"{name}, {memory.total / rules.GIB:.0f} GiB" if memory else name
 
 
 def _card_on_bus() -> bool:

@@ -6,6 +6,8 @@ import statistics
 import threading
 from types import TracebackType
 
+from gpupipe import nvml
+
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -32,12 +34,12 @@ class Utilisation:
         self.mean = statistics.fmean(self._seen) if self._seen else None
 
     def _look(self) -> None:
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(self._number)
-            while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
-                self._seen.append(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-        except (ImportError, OSError, pynvml.NVMLError):
-            return
+        with nvml.session() as library:
+            if library is None or self._number is None:
+                return
+            try:
+                handle = nvml.handle_of(library, self._number)
+                while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
+                    self._seen.append(library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+            except library.NVMLError:
+                return

@@ -166,10 +166,16 @@ def endless(loader: Loader) -> Iterator[Any]:
 
 def synchronise(loader: Loader) -> None:
     """Wait for what the loader's GPU has still to do."""
-    if loader.engine.device != "cpu":
+    device_id = gpu_of(loader)
+    if device_id is not None:
         import torch
 
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device_id)
+
+
+def gpu_of(loader: Loader) -> int | None:
+    """The number of the loader's GPU, which need not be torch's current one; None on a CPU."""
+    return None if loader.engine.device == "cpu" else int(loader.engine.device.partition(":")[2])
 
 
 def image_of(batch: Any) -> Any:
@@ -179,11 +185,12 @@ def image_of(batch: Any) -> Any:
 
 def _gpu_memory(loader: Loader) -> int | None:
     """Bytes in use on the loader's GPU by all processes; None on a CPU."""
-    if loader.engine.device == "cpu":
+    device_id = gpu_of(loader)
+    if device_id is None:
         return None
     import torch
 
-    free, total = torch.cuda.mem_get_info(int(loader.engine.device.partition(":")[2]))
+    free, total = torch.cuda.mem_get_info(device_id)
     return int(total - free)
 
 
