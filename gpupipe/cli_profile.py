@@ -48,8 +48,7 @@ def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float
     console().print(tables.profiled(found))
     for line in tables.training(trained, ceiling):
         click.echo(line)
-    crew = int(str(found.what["crew"]).split()[0])
-    verdict = advice.limit(found, crew, trained)
+    verdict = advice.limit(found, found.what["parallelism"], trained)
     for sentence in (*verdict.said, *disturbance(found.disturbed)):
         click.echo(sentence)
     _write(json_path, found.as_json() | {"training": _training_json(trained), "replay_images_per_second": ceiling, "limit": verdict.resource})

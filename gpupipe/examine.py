@@ -22,7 +22,8 @@ def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
 
     Lowering(job, "cpu", True).graph(None, lambda: [])
     devices: tuple[Device, ...] = ("gpu", "cpu")
-    read = "io.file.read" if any(spec.encoded for spec in config.pipeline.fields.values()) else "external_source"
+    encoded = any(spec.encoded for spec in config.pipeline.fields.values())
+    read = "io.file.read" if encoded and config.source.separate_files else "external_source"
     return {d: [(read, "cpu", ()), *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted())] for d in devices}
 
 

@@ -50,6 +50,7 @@ class Sharded(Source):
     shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the home directory.
     """
 
+    separate_files: ClassVar[bool] = False
     format: ClassVar[int] = 1
     """Part of the cache's key: to be raised when the same shards give another index than before."""
 

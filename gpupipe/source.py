@@ -72,6 +72,8 @@ class Source(pydantic.BaseModel):
     name: ClassVar[str]
     grows: ClassVar[bool] = False
     """Whether epochs have other samples than those before them: see `population`."""
+    separate_files: ClassVar[bool] = True
+    """Whether each image is a file of its own, and not a part of a larger one."""
 
     masks: tuple[str, ...] = ()
 

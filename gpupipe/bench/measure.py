@@ -94,6 +94,7 @@ def what_runs(loader: Loader) -> dict[str, Any]:
         "engine": loader.engine.name,
         "device": loader.engine.device,
         "crew": loader.engine.crew,
+        "parallelism": loader.engine.parallelism,
         "batch_size": options.batch_size,
         "shard": options.shard.model_dump(),
     }

@@ -113,7 +113,7 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
         for _ in range(_WARM_UP_BATCHES + ahead):
             next(counts)
         with Utilisation(loader.engine.device) as utilisation, Company() as company:
-            samples, elapsed = _samples(counts, seconds, _LEAST_BATCHES * int(loader.engine.crew.split()[0]), loader)
+            samples, elapsed = _samples(counts, seconds, _LEAST_BATCHES * loader.engine.parallelism, loader)
         counts.close()
     if not samples:
         raise EngineError(f"no sample gets through '{stage.name}': 'gpupipe run' tells why")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from gpupipe.config import LoaderConfig
-from gpupipe.errors import EngineError, ShapeError
+from gpupipe.errors import EngineError, ShapeError, counted
 from gpupipe.index import Files, Index
 from gpupipe.pipeline import Pipeline
 from gpupipe.sampler import Plan
@@ -37,8 +37,15 @@ class Engine(ABC):
 
     name: str
     device: str
-    crew: str
-    """Who does the work: "2 threads", "4 workers"."""
+    unit: ClassVar[str] = "thread"
+    """What `parallelism` counts."""
+    parallelism: int
+    """How many threads, workers or servers make the batches."""
+
+    @property
+    def crew(self) -> str:
+        """Who does the work: "2 threads", "4 workers"."""
+        return counted(self.parallelism, self.unit)
 
     @classmethod
     @abstractmethod

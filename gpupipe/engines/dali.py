@@ -38,7 +38,7 @@ from gpupipe.engines.dali_reader import Read, Reader, reader
 from gpupipe.engines.heap import give_back, pool
 from gpupipe.engines.maps import Maps
 from gpupipe.engines.quarantine import Quarantine, blame, suspects
-from gpupipe.errors import EngineError, counted
+from gpupipe.errors import EngineError
 from gpupipe.index import Spans
 from gpupipe.sampler import Plan
 
@@ -90,7 +90,7 @@ class DaliEngine(Engine):
     def __init__(self, job: Job, device_id: int | None, may_cut: bool = True) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
-        self.crew = counted(job.threads, "thread")
+        self.parallelism = job.threads
         self._job = job
         self._quarantine = Quarantine(job)
         pool()

@@ -64,17 +64,17 @@ class DataLoaderEngine(Engine):
     """Runs a job with torch's DataLoader. device_id: the GPU that batches are copied to, or None to leave them where they are."""
 
     name = "dataloader"
+    unit = "worker"
 
     def __init__(self, job: Job, device_id: int | None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         torch_lowering(job)
-        self._workers = _workers(job)
-        self.crew = counted(self._workers, "worker")
+        self.parallelism = _workers(job)
         self._job = job
         self._quarantine = Quarantine(job)
         self._works = _Works(job)
-        self._loader: DataLoader[Made] | None = _data_loader(job, self._works, self._workers, device_id is not None)
+        self._loader: DataLoader[Made] | None = _data_loader(job, self._works, self.parallelism, device_id is not None)
         self._made: Iterator[Made] = iter(())
 
     @classmethod
@@ -121,7 +121,7 @@ class DataLoaderEngine(Engine):
         self._works.start(plans)
         samples = Samples(_recipes(self._job, steps), self._job.loader.decoder, deliver=False)
         with _without_torchs_warning():
-            self._made = iter(_data_loader(self._job, self._works, self._workers, False, samples))
+            self._made = iter(_data_loader(self._job, self._works, self.parallelism, False, samples))
         try:
             while (made := self._next()) is not None:
                 yield len(self._works.flight.popleft().ids) - len(made.failed)

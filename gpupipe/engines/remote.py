@@ -83,11 +83,12 @@ class RemoteEngine(Engine):
     """Batches of connected servers. tails: what is left to be done with the batches of each."""
 
     name = "remote"
+    unit = "server"
 
     def __init__(self, connections: Sequence[Connection], sampler: Turns, device: str, head: Sequence[str], tail: Sequence[str]) -> None:
         self._connections, self._sampler, self.device = connections, sampler, device
         self._steps = tuple(head), tuple(tail)
-        self.crew = counted(len(connections), "server")
+        self.parallelism = len(connections)
         self._at_exit = _closing(ref(self))
         atexit.register(self._at_exit)
 

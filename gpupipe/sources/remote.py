@@ -24,6 +24,7 @@ class Remote(DataSet, Source):
 
     name: ClassVar[str] = "remote"
     grows: ClassVar[bool] = True
+    separate_files: ClassVar[bool] = False
 
     cache: CacheOptions
 

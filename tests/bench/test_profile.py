@@ -112,7 +112,7 @@ def test_models_that_do_not_exist_or_do_not_fit(faces: Path) -> None:
 def profiled(read: float, decode: float, whole: float, busy: float, gpu: float | None = None, device: str = "cpu") -> Profile:
     """Rates in images a second; busy: the share of 4 cores."""
     stages = [Stage(n, [1 / r], [busy * 4 / r], [0.0]) for n, r in (("read", read), ("decode", decode), ("to torch", whole))]
-    return Profile({"engine": "dali", "device": device, "crew": "4 threads"}, 4, stages, gpu)
+    return Profile({"engine": "dali", "device": device, "crew": "4 threads", "parallelism": 4}, 4, stages, gpu)
 
 
 WAITS = Training("t", [50.0, 51.0], [100.0, 100.0])

@@ -19,6 +19,7 @@ from plugin import install
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import compare, parity
+from gpupipe.bench.measure import what_runs
 
 STEPS = [
     {"decode": {"mode": "rgb"}},
@@ -302,3 +303,10 @@ with gpupipe.load(config, batch_size=16, engine="dataloader", workers=2, device=
 print(len(list(streams[0])))
 """
     assert python(code, faces).split() == ["6", str(sum(len(b["id"]) for b in epochs[0])), str(len(epochs[0]) - 1)]
+
+
+@pytest.mark.filterwarnings("ignore:loader.workers")
+def test_a_thousand_workers_are_a_number(faces: Path) -> None:
+    with load(faces, workers=1024) as loader:
+        assert loader.engine.crew == "1,024 workers"
+        assert what_runs(loader)["parallelism"] == 1024
