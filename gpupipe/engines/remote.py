@@ -20,7 +20,7 @@ from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.devices import resolve
 from gpupipe.engines.about import Understood, understand
 from gpupipe.engines.base import Batch, Engine, Job
-from gpupipe.errors import EngineError, ServerError, StateError, counted
+from gpupipe.errors import EngineError, ServerError, StateError
 from gpupipe.index import Index
 from gpupipe.link.connection import Arrived, Connection
 from gpupipe.link.dialing import Options
