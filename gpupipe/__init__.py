@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ShapeError,
         StateError,
         TooManyBadError,
+        UsageError,
     )
     from gpupipe.loader import Loader, load
     from gpupipe.monitor import Monitor
@@ -55,6 +56,7 @@ __all__ = [
     "ShapeError",
     "StateError",
     "TooManyBadError",
+    "UsageError",
     "connect",
     "load",
     "start_server",

@@ -192,26 +192,34 @@ def read(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), 
 
 def _open(config: str | Path | Mapping[str, Any]) -> tuple[Document, Path | None]:
     if isinstance(config, Mapping):
-        return Document("config", _plain(config)), None
+        return Document("config", plain(config)), None
     path = shipped.locate("configs", str(config))
     document = yamlfile.read(path)
-    return replace(document, data=_plain(document.data)), path.parent
+    return replace(document, data=plain(document.data)), path.parent
 
 
-def _plain(value: Any) -> Any:
-    """Mappings, sequences, paths and NumPy's numbers as what YAML can say: all copied, so that nothing stands in two places (as an alias does)."""
+def plain(value: Any) -> Any:
+    """Mappings, sequences, paths, dtypes and NumPy's numbers as what YAML can say.
+
+    All is copied, so that nothing stands in two places (as an alias does).
+    """
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return np.dtype(value).name
+    kind = type(value)
+    if kind.__module__ == "torch" and kind.__name__ == "dtype":  # torch may not be imported
+        return str(value).removeprefix("torch.")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _apply(document: Document, change: str | tuple[str, Any]) -> None:
     """Carry out an override, or a keyword argument and its value. Raises ConfigError, which points at the override."""
-    key, value, place = _split(change) if isinstance(change, str) else (change[0], _plain(change[1]), f"'{short(f'{change[0]}={change[1]!r}')}'")
+    key, value, place = _split(change) if isinstance(change, str) else (change[0], plain(change[1]), f"'{short(f'{change[0]}={change[1]!r}')}'")
     loc = tuple(key.split("."))
     if loc[0] in LoaderConfig.model_fields:
         loc = ("loader", *loc)

@@ -5,6 +5,7 @@ GpupipeError
 ├── DeviceError          the device or engine that was asked for is not there
 ├── FetchError           a data set could not be downloaded or unpacked
 ├── StateError           a state_dict belongs to other data, another pipeline or another seed
+├── UsageError           a loader is pickled, copied, indexed or given to a DataLoader   (also TypeError)
 ├── EngineError          an engine failed, and no single sample is to blame
 ├── ServerError          a data processing server cannot be started or reached, or refuses what it was asked for
 └── DataError            the samples themselves
@@ -59,6 +60,13 @@ class FetchError(GpupipeError):
 
 class StateError(GpupipeError):
     """A state_dict belongs to other data, another pipeline or another seed."""
+
+
+class UsageError(GpupipeError, TypeError):
+    """A loader is pickled, copied, indexed or given to a DataLoader: none of that can be.
+
+    It is also a TypeError, which is what pickle raises, and what those expect who only try.
+    """
 
 
 class EngineError(GpupipeError):

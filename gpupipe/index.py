@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.errors import counted
 from gpupipe.span import Span
 
 Rows = NDArray[np.int64]
@@ -119,7 +120,7 @@ class Spans:
 Column = Files | Spans
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Index:
     """The samples of a data set.
 
@@ -145,6 +146,17 @@ class Index:
         return len(self.labels)
 
     @property
+    def summary(self) -> str:
+        """`2,000 samples in 416 classes (stand-in data, not LFW)`."""
+        classes = counted(len(self.classes), "class", "classes")
+        note = f" ({self.note})" if self.note else ""
+        return f"{counted(len(self), 'sample')} in {classes}{note}"
+
+    def __repr__(self) -> str:
+        fields = ", ".join([*self.columns, *self.values])
+        return f"<Index of {self.root}: {self.summary}, {fields}>"
+
+    @property
     def main(self) -> str:
         """The name of the first field."""
         return next(iter(self.columns))
@@ -162,7 +174,9 @@ class Index:
         """The index of some rows."""
         columns = {name: column.take(rows) for name, column in self.columns.items()}
         values = {name: array[rows] for name, array in self.values.items()}
-        return build(self.root, [self.names[int(i)] for i in rows], self.labels[rows], self.classes, columns=columns, values=values)
+        names, labels = [self.names[int(i)] for i in rows], self.labels[rows]
+        part = build(self.root, names, labels, self.classes, columns=columns, values=values)
+        return replace(part, note=self.note)
 
 
 def build(

@@ -8,13 +8,13 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.devices import cores
 from gpupipe.engines.base import Engine, Job
-from gpupipe.errors import DeviceError, GpupipeError, StateError
+from gpupipe.errors import DeviceError, GpupipeError, StateError, UsageError, short
 from gpupipe.index import Index
 from gpupipe.link.keys import import_zmq
 from gpupipe.ranks import rank_and_world
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STATE_VERSION = 1
+_TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
+_KINDS = {"version": int, "data": str, "pipeline": str, "seed": int, "shuffle": bool}
 _ENDED = "a newer iter() of the same loader, by load_state_dict() or by close()"
 
 
@@ -215,6 +217,38 @@ class Loader:
             self._running.close()
         self._running = self._held = self._ready_for = None
 
+    def __repr__(self) -> str:
+        index, sampler, pipeline = self.index, self.sampler, self.config.pipeline
+        grows = sampler.population is not None  # an epoch is then settled when it is asked for
+        ranks = f", rank {sampler.rank} of {sampler.world_size}" if sampler.world_size > 1 else ""
+        batches = f"up to {sampler.batch_size:,} samples"
+        state = self.state_dict()
+        stands = f"epoch {state['epoch']}, {state['position']:,}"
+        steps = ", ".join(dict.fromkeys(e.key for e in pipeline.entries))
+        facts = {
+            "batches": f"of {batches}" if grows else f"{len(self):,} an epoch, of {batches}{ranks}",
+            "pipeline": f"{pipeline.name} ({steps})",
+            "engine": f"{self.engine.name} on {self.engine.device}, {self.engine.crew}",
+            "stands at": f"{stands}{'' if grows else f' of {len(index):,}'} samples delivered",
+        }
+        closed = " (closed)" if self._closed else ""
+        head = f"<gpupipe.Loader {self.config.name}: {index.summary}{closed}>"
+        return "\n".join([head, *(f"  {name + ':':11}{fact}" for name, fact in facts.items())])
+
+    def __reduce__(self) -> NoReturn:
+        """Raises UsageError."""
+        raise UsageError(
+            "a Loader cannot be pickled or copied, since it holds threads, processes and memory: "
+            "pass its config and its state_dict() on, and load() and load_state_dict() there"
+        )
+
+    def __getitem__(self, item: object) -> NoReturn:
+        """Raises UsageError."""
+        raise UsageError(
+            "a Loader is no data set, and has no samples to ask for one by one: it makes batches "
+            "itself. Iterate over it in the place of DataLoader(loader): for batch in loader"
+        )
+
     def __enter__(self) -> Loader:
         return self
 
@@ -222,10 +256,21 @@ class Loader:
         self.close()
 
 
-def _check_state(state: Mapping[str, Any], own: Mapping[str, Any], strict: bool) -> None:
+def _check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
+    if not isinstance(state, Mapping):
+        this = "None" if state is None else f"a {type(state).__name__}"
+        raise StateError(f"{_TAKES}, and not {this}")
     missing = [key for key in own if key not in state]
-    if missing or state["version"] != _STATE_VERSION:
-        raise StateError(f"not a state of this version of gpupipe: {f'it lacks {missing[0]!r}' if missing else 'version ' + str(state['version'])}")
+    if missing:
+        keys = ", ".join(repr(key) for key in state)
+        held = f"that has {short(keys)}" if keys else "that is empty"
+        raise StateError(f"{_TAKES}, and not one {held}: it lacks {missing[0]!r}")
+    for key, kind in _KINDS.items():
+        if type(state[key]) is not kind:
+            raise StateError(f"{_TAKES}, and not one whose {key!r} is {short(repr(state[key]))}")
+    if state["version"] != _STATE_VERSION:
+        versions = f"{state['version']}, not {_STATE_VERSION}"
+        raise StateError(f"the state is of another version of gpupipe: {versions}")
     if not strict:
         return
     for key, what in (("data", "other data (the paths or labels differ)"), ("pipeline", "another pipeline (its steps or their parameters differ)")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe import draws
-from gpupipe.errors import ConfigError, Problem, StateError, counted, shown
+from gpupipe.errors import ConfigError, Problem, StateError, counted, short, shown
 from gpupipe.source import Population
 
 
@@ -121,9 +122,20 @@ class Sampler:
         return self._layout(self._epoch, self._position).steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration deliver `epoch`: all of it, or the rest of it where a loaded state stands in the middle of it."""
-        if epoch != self._epoch:
-            self._epoch, self._position = epoch, 0
+        """Make the next iteration deliver `epoch`.
+
+        It delivers all of it, or the rest of it where a loaded state stands in the middle of it.
+
+        Args:
+            epoch: A whole number from 0 on, also one of NumPy's.
+
+        Raises:
+            ConfigError: if `epoch` is anything else.
+
+        """
+        number = _whole_epoch(epoch)
+        if number != self._epoch:
+            self._epoch, self._position = number, 0
 
     def begin(self) -> Iterator[Plan]:
         """The plans of the next epoch, or of the rest of it; the epoch after it is then the next."""
@@ -207,3 +219,11 @@ class Sampler:
             mine = start + int(sizes[: self.rank].sum())
             places = np.arange(mine, mine + sizes[self.rank]) % len(order)
             yield Plan(epoch, order[places], start + int(sizes.sum()), step == layout.steps - 1)
+
+
+def _whole_epoch(epoch: object) -> int:
+    """`epoch` as an int. Raises ConfigError if it is no whole number from 0 on."""
+    if isinstance(epoch, numbers.Integral) and not isinstance(epoch, bool) and int(epoch) >= 0:
+        return int(epoch)
+    rule = "an epoch is a whole number from 0 on, such as sampler.epoch or the epoch of the trainer"
+    raise ConfigError([Problem("", f"set_epoch({short(repr(epoch))}): {rule}")])

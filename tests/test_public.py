@@ -27,6 +27,7 @@ def test_names() -> None:
         "ShapeError",
         "StateError",
         "TooManyBadError",
+        "UsageError",
         "connect",
         "load",
         "start_server",
@@ -39,7 +40,7 @@ def test_names() -> None:
 
 def test_every_error_is_a_gpupipe_error() -> None:
     errors = [getattr(gpupipe, n) for n in gpupipe.__all__ if n.endswith("Error")]
-    assert len(errors) == 11
+    assert len(errors) == 12
     assert all(issubclass(e, gpupipe.GpupipeError) for e in errors)
     assert issubclass(gpupipe.ConfigError, ValueError)
 

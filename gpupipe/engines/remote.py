@@ -52,9 +52,10 @@ class Turns(Sampler):
         return super().left * self.servers - self.ahead
 
     def set_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.ahead = 0
+        before = self.epoch
         super().set_epoch(epoch)
+        if self.epoch != before:
+            self.ahead = 0
 
     def begin(self) -> Iterator[Plan]:
         self.ahead = 0
@@ -73,7 +74,7 @@ class Turns(Sampler):
 
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         ahead = state.get("ahead", 0)
-        if not 0 <= ahead < self.servers:
+        if type(ahead) is not int or not 0 <= ahead < self.servers:
             raise StateError(f"the state stands between the servers of one step ({ahead} have had their turn), and this loader has {self.servers}")
         super().load_state(state, strict)
         self.ahead = ahead

@@ -62,7 +62,8 @@ class ServerProcess:
         if isinstance(config, Config):
             raise ServerError("a config that is checked already cannot be sent to another process: give its path, its name or a dict")
         configs.read(config, **changes)
-        given = {"config": config, "changes": changes, "options": asdict(options or Options(address="tcp://127.0.0.1:0"))}
+        given = {"config": configs.plain(config), "changes": configs.plain(changes)}
+        given["options"] = asdict(options or Options(address="tcp://127.0.0.1:0"))
         self._process = subprocess.Popen([sys.executable, "-m", "gpupipe.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(given, default=_plain) + "\n")
