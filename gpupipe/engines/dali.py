@@ -83,11 +83,12 @@ class _Source:
 
 
 class DaliEngine(Engine):
-    """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; may_cut: whether its decoder may be asked for a part of an image."""
+    """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; may_cut: whether its decoder may be asked for a part of an image.
+    jpeg_ends: whether JPEGs without an end are refused before the decoder; by default on a GPU, see jpeg_end.py."""
 
     name = "dali"
 
-    def __init__(self, job: Job, device_id: int | None, may_cut: bool = True) -> None:
+    def __init__(self, job: Job, device_id: int | None, may_cut: bool = True, jpeg_ends: bool | None = None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         self.parallelism = job.threads
@@ -99,7 +100,7 @@ class DaliEngine(Engine):
         self._maps = {name: Maps(job.index, name) for name, column in job.index.columns.items() if isinstance(column, Spans)}
         self._source = _Source(_inputs(job, lowering, self._maps))
         self._graph = lowering.graph(device_id, self._source)
-        self._source.reader = reader(job, self._graph.exif, self._maps)
+        self._source.reader = reader(job, self._graph.exif, self._maps, device_id is not None if jpeg_ends is None else jpeg_ends)
         self._ready: deque[tuple[Plan, Outcome]] = deque()
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], list(job.pipeline.fields), auto_reset=False, prepare_first_batch=False)
         self._fresh = True

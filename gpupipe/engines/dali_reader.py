@@ -19,6 +19,7 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.base import Job
+from gpupipe.engines.jpeg_end import CutOff, check_ends
 from gpupipe.engines.maps import Maps
 from gpupipe.index import Files, Index
 from gpupipe.sampler import Plan
@@ -59,10 +60,10 @@ class Reader(Protocol):
         """One that was read; the next is then being read."""
 
 
-def reader(job: Job, exif: dict[str, bool], maps: dict[str, Maps]) -> Reader:
+def reader(job: Job, exif: dict[str, bool], maps: dict[str, Maps], jpeg_ends: bool) -> Reader:
     """The reader of the fields of a job that are image files. exif: by field, whether sizes are those of images that were turned as their EXIF tag says.
-    maps: of the fields that are parts of files."""
-    return FileReader(job, exif, maps) if exif else NoReader()
+    maps: of the fields that are parts of files. jpeg_ends: whether a JPEG without an end is an error here; see jpeg_end.py."""
+    return FileReader(job, exif, maps, jpeg_ends) if exif else NoReader()
 
 
 class NoReader:
@@ -112,8 +113,9 @@ def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
 class FileReader:
     """The Reader of image files."""
 
-    def __init__(self, job: Job, exif: dict[str, bool], maps: dict[str, Maps]) -> None:
+    def __init__(self, job: Job, exif: dict[str, bool], maps: dict[str, Maps], jpeg_ends: bool) -> None:
         self._names = list(exif)
+        self._jpeg_ends = jpeg_ends
         self._source = _Source([_inputs(job.index, name, maps) for name in exif])
         self._fresh = True
         self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
@@ -153,4 +155,16 @@ class FileReader:
         self._pipe.schedule_run()
         size = [shape.as_array()[:, :2].astype(np.float64) for shape in data[1::2]]
         plan, kept = self._source.flight.popleft()
+        if self._jpeg_ends:
+            error = error or _missing_end(data[::2])
         return Read(plan, dict(zip(self._names, data[::2], strict=False)), dict(zip(self._names, size, strict=False)), error, kept)
+
+
+def _missing_end(fields: list[Any]) -> CutOff | None:
+    """What is wrong with a batch, of which the encoded bytes of each field are given."""
+    try:
+        for field in fields:
+            check_ends(field)
+    except CutOff as e:
+        return e
+    return None

@@ -121,20 +121,6 @@ def test_held_batches_stay_what_they_were_on_a_gpu(faces: Path) -> None:
         assert [b["image"].double().sum().item() for b in held] == sums
 
 
-def test_a_corrupt_file_is_skipped_on_a_gpu(faces: Path, tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    for n, path in enumerate(sorted(faces.glob("*/*.jpg"))[:20]):
-        (tmp_path / "one" / f"{n:02d}.jpg").write_bytes(path.read_bytes())
-    bad = tmp_path / "one" / "07.jpg"
-    bad.write_bytes(b"not a JPEG at all")
-    with load(tmp_path, "affine", on_error="skip", max_bad=0.1) as loader:
-        for _ in range(2):
-            assert sorted(by_id(loader)) == [i for i in range(20) if i != 7]
-        assert loader.engine.skipped == 1
-    with load(tmp_path, "affine") as loader, pytest.raises(gpupipe.SampleError, match=r"07\.jpg"):
-        list(loader)
-
-
 @pytest.mark.parametrize(("dtype", "memory_format"), [("float16", "channels_last"), ("bfloat16", "contiguous")])
 def test_dtype_and_memory_format_on_a_gpu(faces: Path, dtype: str, memory_format: str) -> None:
     with load(faces, ["decode", FLOATS], dtype=dtype, memory_format=memory_format) as loader:
