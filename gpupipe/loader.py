@@ -14,7 +14,7 @@ from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.devices import cores
 from gpupipe.engines.base import Engine, Job
-from gpupipe.errors import DeviceError, GpupipeError, StateError, UsageError, short
+from gpupipe.errors import DeviceError, EngineError, GpupipeError, StateError, UsageError, short
 from gpupipe.index import Index
 from gpupipe.link.keys import import_zmq
 from gpupipe.ranks import rank_and_world
@@ -121,15 +121,16 @@ class Loader:
         return self._epoch(self._iteration)
 
     def _epoch(self, iteration: int) -> Iterator[Any]:
-        """The batches of an epoch out of the endless stream, which goes on preparing what follows it."""
+        """The batches of an epoch out of the stream, which goes on preparing the epochs that follow it."""
         self._check_current(iteration)
         epoch, last = self._begin(), False
         while not last:
             self._check_current(iteration)
-            plan, batch = self._next()
-            if plan.epoch != epoch:  # the last plans of the epoch were skipped whole
-                self._held = plan, batch
+            following = self._next()
+            if following is None or following[0].epoch != epoch:  # the last plans of the epoch were skipped whole
+                self._held = following
                 break
+            plan, batch = following
             if self._population is not None and self._last is None:
                 self._population.release(epoch.__le__)
             self._last, last = plan, plan.last
@@ -146,11 +147,11 @@ class Loader:
     def _begin(self) -> int:
         """Begin the epoch that the sampler stands at. Returns its number."""
         epoch, self._before = self.sampler.epoch, self.sampler.state()
-        if self._ready_for != (epoch, self.sampler.position):
+        if self._ready_for != (epoch, self.sampler.position) or not self._has_next():
             self._stop()
             if self._population is not None:
                 self._population.release(epoch.__eq__)
-            self._running = self.engine.batches(self.sampler.endless())
+            self._running = self.engine.batches(self.sampler.plans_ahead())
         self._ready_for = None
         self.sampler.begin()
         return epoch
@@ -159,16 +160,24 @@ class Loader:
         if iteration != self._iteration:
             raise GpupipeError(f"this iteration was ended by {_ENDED}: load() a second loader to run two at once")
 
-    def _next(self) -> tuple[Plan, dict[str, Tensor]]:
-        """The next of the stream."""
+    def _has_next(self) -> bool:
+        """Whether the stream goes on: it ends before an epoch whose samples were not all there when the engine asked for them."""
+        if self._population is not None and self._held is None:
+            self._held = self._next()
+        return self._population is None or self._held is not None
+
+    def _next(self) -> tuple[Plan, dict[str, Tensor]] | None:
+        """The next of the stream, or None at its end."""
         if self._held is not None:
             held, self._held = self._held, None
             return held
         assert self._running is not None
         started = time.perf_counter()
-        found = next(self._running)
+        following = next(self._running, None)
         self.waited += time.perf_counter() - started
-        return found
+        if following is None and self._population is None:
+            raise EngineError(f"{self.engine.name} ended before the epoch did; this is a mistake in the engine: please report it")
+        return following
 
     def _shaped(self, batch: dict[str, Tensor]) -> Any:
         if self.as_tuple:

@@ -149,6 +149,21 @@ class Sampler:
         later = (self._plans(e, 0) for e in itertools.count(epoch + 1))
         return itertools.chain(self._plans(epoch, position), itertools.chain.from_iterable(later))
 
+    def plans_ahead(self) -> Iterator[Plan]:
+        """The plans of the next epoch, then those of all following epochs that can begin without waiting.
+
+        An engine works ahead on these. It must not wait for samples of a later epoch while the consumer waits for the rest of this one:
+        a cache that is full of this epoch's samples only makes room when this epoch ends.
+        """
+        epoch, position = self._epoch, self._position
+        return itertools.chain(self._plans(epoch, position), self._ready_after(epoch))
+
+    def _ready_after(self, epoch: int) -> Iterator[Plan]:
+        for later in itertools.count(epoch + 1):
+            if self.population is not None and not self.population.is_ready(later, self._problem):
+                return
+            yield from self._plans(later, 0)
+
     def state_after(self, plan: Plan) -> dict[str, Any]:
         """What `load_state` takes to go on behind a batch; behind the last of an epoch, with the next epoch."""
         if plan.last:

@@ -45,6 +45,13 @@ class Population(ABC):
         """
 
     @abstractmethod
+    def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
+        """Whether `ids` returns at once; if so, the rows of the epoch are settled and pinned. Never waits.
+
+        Raises DataError where there is no hope.
+        """
+
+    @abstractmethod
     def generation(self, epoch: int) -> int | None:
         """What `resume` takes to have the same rows again; None where they are not settled yet."""
 

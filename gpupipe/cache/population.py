@@ -88,6 +88,20 @@ class Cached(Population):
             self._taken[epoch] = self._take(epoch, problem)
         return self._taken[epoch].ids
 
+    def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
+        if epoch in self._taken:
+            return True
+        self._crew.check()
+        with self._folder.lock():
+            generation = self._generation(epoch)
+            if not self._folder.manifest.alive(generation).keys() <= self._folder.there():
+                return False
+            choice = self._choose(epoch, problem)
+        if isinstance(choice, str):
+            return False
+        self._taken[epoch] = self._loaded(*choice)
+        return True
+
     def generation(self, epoch: int) -> int | None:
         return self._taken[epoch].generation if epoch in self._taken else None
 
@@ -130,10 +144,9 @@ class Cached(Population):
 
     def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
         """The generation of an epoch, pinned, or why there is none yet. Needs the lock."""
-        manifest = self._folder.manifest
-        chosen = self._run.chosen(epoch) if self._run is not None else None
-        generation = manifest.generation if chosen is None else chosen
-        samples = sum(s.samples for s in manifest.alive(generation).values())
+        chosen = self._chosen(epoch)
+        generation = self._generation(epoch)
+        samples = sum(s.samples for s in self._folder.manifest.alive(generation).values())
         why = "" if chosen is not None else self._lacks(samples) or problem(samples)
         if why:
             return why
@@ -144,6 +157,15 @@ class Cached(Population):
         except OSError as e:
             return f"{self._folder.dir} cannot be written: {e.strerror or e}"
         return generation, pin
+
+    def _chosen(self, epoch: int) -> int | None:
+        """The generation that another rank chose for an epoch. Needs the lock."""
+        return self._run.chosen(epoch) if self._run is not None else None
+
+    def _generation(self, epoch: int) -> int:
+        """The generation that an epoch has if it begins now. Needs the lock."""
+        chosen = self._chosen(epoch)
+        return self._folder.manifest.generation if chosen is None else chosen
 
     def _told(self, epoch: int, generation: int, samples: int) -> None:
         """Tell the other ranks, and the statistics, what was chosen. Needs the lock."""

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import gpupipe
+from gpupipe.cache import evict
 from gpupipe.cache.folder import Folder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.testing import check_loader
@@ -201,6 +202,37 @@ def test_a_resume_in_mid_epoch_sees_the_rest_though_the_cache_went_on(config: Co
         again.load_state_dict(state)
         assert ids(again) == rest
         assert again.state_dict()["epoch"] == state["epoch"] + 1
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_the_rest_of_an_epoch_does_not_wait_for_the_next(config: Config, options: dict[str, Any]) -> None:
+    settings = config(samplers=0, wait=1.5)
+    folder = complete(settings)
+    with load(settings, **options) as loader:
+        before = ids([next(iter(loader))])
+        state = loader.state_dict()
+    with load(settings, **options) as again:
+        again.load_state_dict(state)  # pins its generation
+        with folder.lock():
+            evict.evict(folder, list(folder.manifest.alive()), "no room is left for the next epoch")
+        assert sorted(before + ids(again)) == list(range(60))
+        with pytest.raises(gpupipe.DataError, match="epoch 1 waits: nothing is in the cache"):
+            next(iter(again))
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_an_epoch_that_was_not_ready_begins_when_it_is(config: Config, options: dict[str, Any]) -> None:
+    settings = config(samplers=0)
+    folder = complete(settings)
+    with load(settings, **options) as loader:
+        epoch = iter(loader)
+        first = ids([next(epoch)])  # pins the generation of epoch 0
+        with folder.lock():
+            evict.evict(folder, list(folder.manifest.alive()), "epoch 1 has to wait")
+        assert sorted(first + ids(epoch)) == list(range(60))
+        with load(config(samplers=1), **options):  # its worker fetches again
+            assert ids(loader)
+        assert loader.state_dict()["epoch"] == 2
 
 
 TRAIN = """

@@ -68,7 +68,7 @@ def nothing_left() -> Iterator[None]:
     before = _left()
     yield
     gc.collect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while any(left := _more(before, _left())) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(left), f"left behind: {left}"
