@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from functools import cache
 from pathlib import Path
 
-from gpupipe.cachedir import cache_dir
 from gpupipe.errors import DeviceError
-from gpupipe.probe import region_decode_survives
 from gpupipe.ranks import local_rank
 
 
@@ -74,22 +70,3 @@ def _forked_behind_cuda() -> bool:
     import torch
 
     return bool(getattr(torch.cuda, "_is_in_bad_fork", lambda: False)())
-
-
-def region_decode(number: int) -> bool:
-    """Whether GPU `number` decodes parts of images: probed once for a card, driver and DALI, and remembered in the cache folder."""
-    import torch
-    from nvidia.dali import __version__ as dali
-
-    key = f"{torch.cuda.get_device_name(number)}, CUDA {torch.version.cuda}, DALI {dali}"
-    file = cache_dir() / "region-decode.json"
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = {}
-    if key not in known:
-        known[key] = region_decode_survives(number)
-        with contextlib.suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(known), encoding="utf-8")
-    return bool(known[key])

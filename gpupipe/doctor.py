@@ -20,7 +20,7 @@ from gpupipe import nvml
 from gpupipe.cachedir import cache_dir
 from gpupipe.devices import cores, gpu_count
 from gpupipe.doctor_rules import Driver, Finding
-from gpupipe.probe import NVJPEG, jpeg_engines, probe
+from gpupipe.probe import NVJPEG, installed, jpeg_engines, probe
 
 __all__ = ["Finding", "examine"]
 
@@ -71,10 +71,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return installed([name])
 
 
 def _dali_packages() -> dict[str, str]:
@@ -165,8 +162,7 @@ def _gpu(number: int) -> list[Finding]:
     if _dali_packages():
         outcome = probe(number)
         found.append(rules.decoding(f"GPU {number}: DALI", outcome))
-        nvjpeg = next((v for v in map(_installed, NVJPEG) if v), None)
-        found += [rules.region(f"GPU {number}: region-of-interest decoding", outcome, nvjpeg)] if outcome.decode else []
+        found += [rules.region(f"GPU {number}: region-of-interest decoding", outcome, installed(NVJPEG))] if outcome.decode else []
     return [*found, rules.jpeg(f"GPU {number}: hardware JPEG decoder", jpeg_engines(number), capability)]
 
 

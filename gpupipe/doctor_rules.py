@@ -158,7 +158,7 @@ def region(subject: str, outcome: Outcome, nvjpeg: str | None) -> Finding:
     """
     if not outcome.region:
         advice = "nothing to do: gpupipe decodes whole images there, then crops"
-        return Finding(subject, f"does not survive: {outcome.reason}", "warning", advice)
+        return Finding(subject, f"not used: {outcome.reason}", "warning", advice)
     old = nvjpeg is not None and release(nvjpeg) < (13, 2)
     return Finding(subject, "works" + (f"; nvJPEG {nvjpeg}, below 13.2, leaves images with subsampled chroma to the CPU" if old else ""), "ok")
 

@@ -1,26 +1,38 @@
-"""What DALI and nvJPEG can do on a device, tried in a process of its own, since a decoder may crash and nothing can catch that.
+"""What DALI and nvJPEG can do on a device, tried in a child process, since a decoder may crash and nothing can catch that.
 
-nvImageCodec 0.9.0 fails, or dies of SIGSEGV, on parts of images on some GPUs (its issue 55). Its source says that the path it takes
-depends on the size of a batch and on whether its images differ in chroma subsampling, so the probe has batches of each kind.
+nvImageCodec sets samples up on several threads only in batches of more than 4 samples for each thread and one (DALI's image_decoder.h),
+and the path that it takes depends on the size of a batch, on whether its images differ in chroma subsampling, and on the share of the
+hardware decoder. So the child decodes batches of one image, of 128 alike and of 132 that differ, on 16 threads, with each share.
 This file imports nothing of gpupipe: the child runs it by its path.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 _SECONDS = 120
 _START = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+_THREADS, _MANY = 16, 128
+"""Threads of DALI, and images of a large batch: more than 4 for each thread and one, or a single thread sets all of them up."""
 _STAGES = ("pipeline", "decode", "region")
 NVJPEG = ("nvidia-nvjpeg-cu12", "nvidia-nvjpeg", "nvidia-nvjpeg-cu13")
+NVIMGCODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+_BROKEN = ("0.9.0",)
+"""Versions of nvImageCodec that fail or crash on parts of images, on some GPUs and not on others: github.com/NVIDIA/nvImageCodec/issues/55."""
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE of nvjpeg.h
+_NO_MEMORY = re.compile(
+    r"out.of.memory|bad_?alloc|MemoryError|memory allocation|allocation failed|cannot allocate|can't allocate|failure: '#(5|15)'", re.IGNORECASE
+)
+"""Said by CUDA, DALI, C++, Python, the C library; nvImageCodec's ALLOCATOR_FAILURE are 5 and 15 in nvimgcodec.h."""
 _ABSENT = (7, 9)  # NVJPEG_STATUS_ARCH_MISMATCH, NVJPEG_STATUS_IMPLEMENTATION_NOT_SUPPORTED
 
 
@@ -29,12 +41,14 @@ class Outcome:
     """How far DALI came on a device; `reason` is what stopped it, and empty where nothing did.
 
     pipeline: it computes there. decode: it decodes whole images. region: it decodes parts of images, and the pixels are right.
+    conclusive: the same would come of another try. A time-out and a lack of memory tell of the moment, and not of the device.
     """
 
     pipeline: bool
     decode: bool
     region: bool
     reason: str = ""
+    conclusive: bool = True
 
 
 @dataclass(frozen=True)
@@ -47,12 +61,38 @@ class Engines:
 
 
 @cache
-def probe(device_id: int | None) -> Outcome:
-    """What DALI can do on GPU `device_id`, or on the CPU (None). Takes some seconds, once in a process."""
-    said, reason = _child("decode", "cpu" if device_id is None else str(device_id))
+def probe(device_id: int | None, even_if_broken: bool = False) -> Outcome:
+    """What DALI can do on GPU `device_id`, or on the CPU (None). Takes some seconds, once in a process.
+
+    even_if_broken: also try parts of images on a GPU where the version of nvImageCodec is known to fail there.
+    """
+    broken = broken_codec() if device_id is not None and not even_if_broken else ""
+    said, reason, conclusive = _child("decode", "cpu" if device_id is None else str(device_id), *([] if broken else ["region"]))
     passed = [stage in said.split() for stage in _STAGES]
     # A child that dies on its way out may have spoilt memory while it decoded.
-    return Outcome(passed[0], passed[1], passed[2] and not reason, reason)
+    return Outcome(passed[0], passed[1], passed[2] and not reason, reason or broken, conclusive)
+
+
+def broken_codec() -> str:
+    """Why the nvImageCodec that is installed cannot be trusted with parts of images; empty where nothing is known against it."""
+    return known_to_break(installed(NVIMGCODEC))
+
+
+def known_to_break(version: str | None) -> str:
+    """The same of a version, as 0.9.0 or 0.9.0.20; None: not installed."""
+    if version is None or not any(version == v or version.startswith(f"{v}.") for v in _BROKEN):
+        return ""
+    return f"nvImageCodec {version} fails or crashes on parts of images (its issue 55)"
+
+
+def installed(names: Sequence[str]) -> str | None:
+    """The version of the first of these packages that is installed."""
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def region_decode_survives(device_id: int) -> bool:
@@ -64,7 +104,7 @@ def region_decode_survives(device_id: int) -> bool:
 def jpeg_engines(device_id: int) -> Engines:
     """The hardware JPEG decoder of GPU `device_id`, found the way DALI's decoder finds it: by asking nvJPEG for that back end."""
     visible = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), device_id)
-    said, reason = _child("engines", CUDA_VISIBLE_DEVICES=visible)
+    said, reason, _ = _child("engines", CUDA_VISIBLE_DEVICES=visible)
     words = said.split()
     return Engines(None, 0, reason or "nothing was said") if reason or len(words) != 2 else Engines(int(words[0]), int(words[1]))
 
@@ -75,14 +115,22 @@ def visible_device(setting: str | None, device_id: int) -> str:
     return shown[device_id] if device_id < len(shown) else str(device_id)
 
 
-def _child(*arguments: str, **environment: str) -> tuple[str, str]:
-    """What a child said, and why it failed (empty where it did not)."""
+def _child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
+    """What a child said, why it failed (empty where it did not), and whether another would do the same."""
     command = [sys.executable, "-c", _START, __file__, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, env=os.environ | environment)
     except subprocess.TimeoutExpired as e:
-        return _text(e.stdout), f"no answer within {_SECONDS} s"
-    return _text(done.stdout), why_it_ended(done.returncode, _text(done.stderr))
+        return _text(e.stdout), f"no answer within {_SECONDS} s", False
+    except OSError as e:  # fork() needs memory too
+        return "", str(e), False
+    reason = why_it_ended(done.returncode, _text(done.stderr))
+    return _text(done.stdout), reason, not lacked_memory(done.returncode, reason)
+
+
+def lacked_memory(returncode: int, reason: str) -> bool:
+    """Whether a child ended for lack of memory: by what it said, or killed, as Linux does when there is none left."""
+    return returncode == -signal.SIGKILL or bool(_NO_MEMORY.search(reason))
 
 
 def _text(output: bytes | None) -> str:
@@ -101,17 +149,29 @@ def why_it_ended(returncode: int, stderr: str) -> str:
 # --- what the child does
 
 
-def _decode(device: str) -> None:
-    """Say each stage that `device` ("cpu" or a GPU's number) passes; an exception ends it."""
+def _decode(device: str, region: str = "") -> None:
+    """Say each stage that `device` ("cpu" or a GPU's number) passes; an exception ends it. region: also try parts of images."""
     device_id = None if device == "cpu" else int(device)
     _compute(device_id)
     print("pipeline", flush=True)
-    batches = _batches()
-    whole = [_decoded(device_id, images) for images in batches]
+    for load in loads(device_id):
+        for images in _batches():
+            _decoded(device_id, images, load)
     print("decode", flush=True)
-    for images, expected in zip(batches, whole, strict=True):
-        _compare(_decoded(device_id, images, [_window(n, image.shape) for n, image in enumerate(expected)]), expected)
+    if not region:
+        return
+    for load in loads(device_id):
+        for gray in (False, True):
+            for images in _batches():
+                whole = _decoded(device_id, images, load, gray)
+                windows = [_window(n, image.shape) for n, image in enumerate(whole)]
+                _compare(_decoded(device_id, images, load, gray, windows), whole)
     print("region", flush=True)
+
+
+def loads(device_id: int | None) -> tuple[float | None, ...]:
+    """The shares of images for the hardware decoder that are tried; a CPU has none."""
+    return (None,) if device_id is None else (0.0, 0.9, 1.0)
 
 
 def _compute(device_id: int | None) -> None:
@@ -130,7 +190,7 @@ def _ran(device_id: int | None, batch_size: int, graph: Callable[[], Any], times
     """The last batch of a pipeline, as arrays."""
     from nvidia.dali import Pipeline
 
-    pipe = Pipeline(batch_size=batch_size, num_threads=2, device_id=device_id, exec_dynamic=True)
+    pipe = Pipeline(batch_size=batch_size, num_threads=_THREADS, device_id=device_id, exec_dynamic=True)
     with pipe:
         pipe.set_outputs(graph())
     for _ in range(times):
@@ -138,38 +198,48 @@ def _ran(device_id: int | None, batch_size: int, graph: Callable[[], Any], times
     return [batch.as_cpu().at(n).copy() for n in range(batch_size)]
 
 
-def _decoded(device_id: int | None, images: list[Any], windows: list[Any] | None = None) -> list[Any]:
-    """Pixels of JPEG images, or of (start, shape) windows in them, with the options of gpupipe.engines.dali_ops.decode."""
-    from nvidia.dali import fn
-
-    def graph() -> Any:
-        data = fn.external_source(lambda: images, batch=True)
-        options: dict[str, Any] = {"device": "cpu" if device_id is None else "mixed", "jpeg_fancy_upsampling": True}
-        if windows is None:
-            return fn.decoders.image(data, **options)
-        start, shape = fn.external_source(lambda: tuple([w[i] for w in windows] for i in range(2)), batch=True, num_outputs=2)
-        return fn.decoders.image_slice(data, start=start, shape=shape, axes=[0, 1], **options)
-
-    return _ran(device_id, len(images), graph, times=3)
+def _decoded(device_id: int | None, images: list[Any], load: float | None, gray: bool = False, windows: list[Any] | None = None) -> list[Any]:
+    """Pixels of JPEG images, or of (start, shape) windows in them."""
+    device = "cpu" if device_id is None else "mixed"
+    return _ran(device_id, len(images), lambda: decoder(device, images, load, gray, windows), times=1 if device_id is None else 3)
 
 
+def decoder(device: str, images: list[Any], load: float | None, gray: bool, windows: list[Any] | None) -> Any:
+    """The DataNode of the decoder, with the options of gpupipe.engines.dali_ops.decode."""
+    from nvidia.dali import fn, types
+
+    options: dict[str, Any] = {"device": device, "jpeg_fancy_upsampling": True, "adjust_orientation": True}
+    options |= {"output_type": types.GRAY if gray else types.RGB} | ({} if load is None else {"hw_decoder_load": load})
+    data = fn.external_source(lambda: images, batch=True)
+    if windows is None:
+        return fn.decoders.image(data, **options)
+    start, shape = fn.external_source(lambda: tuple([w[i] for w in windows] for i in range(2)), batch=True, num_outputs=2)
+    return fn.decoders.image_slice(data, start=start, shape=shape, axes=[0, 1], **options)
+
+
+@cache
 def _batches() -> list[list[Any]]:
-    """Batches of JPEG images: one alone, one kind of image, and several sizes and kinds (0: 4:4:4, 1: 4:2:2, 2: 4:2:0 chroma)."""
+    """Batches of JPEG images: one alone, many of one kind, and many of several sizes and kinds (0: 4:4:4, 1: 4:2:2, 2: 4:2:0 chroma)."""
     plain = _jpeg(480, 640, subsampling=2)
-    kinds = [plain, _jpeg(375, 500, subsampling=0), _jpeg(250, 250, subsampling=1), _jpeg(333, 500, subsampling=2, progressive=True)]
-    return [[plain], [plain] * 16, kinds * 4]
+    chroma = [_jpeg(375, 500, subsampling=0), _jpeg(250, 250, subsampling=1)]
+    others = [_jpeg(333, 500, subsampling=2, progressive=True), _jpeg(375, 500, subsampling=2, turned=6), _jpeg(300, 400, gray=True)]
+    kinds = [plain, *chroma, *others]
+    return [[plain], [plain] * _MANY, kinds * -(-_MANY // len(kinds))]
 
 
-def _jpeg(height: int, width: int, **options: Any) -> Any:
-    """An image file of soft blobs some pixels wide: a part that is cut elsewhere has clearly other pixels."""
+def _jpeg(height: int, width: int, turned: int = 1, gray: bool = False, **options: Any) -> Any:
+    """An image file of soft blobs some pixels wide: a part that is cut elsewhere has clearly other pixels. turned: its EXIF orientation."""
     import io
 
     import numpy as np
-    from PIL import Image
+    from PIL import ExifTags, Image
 
     buffer = io.BytesIO()
     blobs = np.random.default_rng(0).integers(0, 255, (height // 16, width // 16, 3), np.uint8)
-    Image.fromarray(blobs).resize((width, height)).save(buffer, "JPEG", quality=90, **options)
+    image = Image.fromarray(blobs).resize((width, height)).convert("L" if gray else "RGB")
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = turned
+    image.save(buffer, "JPEG", quality=90, exif=exif, **options)
     return np.frombuffer(buffer.getvalue(), np.uint8)
 
 
@@ -179,7 +249,7 @@ def _window(n: int, shape: tuple[int, ...]) -> Any:
 
     high, wide = shape[:2]
     cuts = [((10, 20), (200, 200)), ((high - 64, wide - 96), (64, 96)), ((0, 0), (high, wide)), ((101, 33), (17, 199))]
-    start, size = cuts[(n + n // 4) % 4]  # each kind of image meets each window
+    start, size = cuts[(n + n // 6) % 4]  # each of the six kinds of image meets each window
     return np.array(start, np.int32), np.array(size, np.int32)
 
 
@@ -211,8 +281,6 @@ def _engines() -> None:
 
 def _library() -> str:
     """The path of the nvJPEG that DALI brought, or the name of the system's."""
-    from importlib import metadata
-
     for name in NVJPEG:
         try:
             files = metadata.files(name) or []

@@ -278,7 +278,7 @@ def test_dali_that_does_not_run_on_a_gpu_is_a_problem():
 
 def test_region_decoding():
     finding = rules.region("GPU 0", Outcome(True, True, False, "crashed with SIGSEGV"), "12.4.0.76")
-    assert (finding.status, finding.found) == ("warning", "does not survive: crashed with SIGSEGV")
+    assert (finding.status, finding.found) == ("warning", "not used: crashed with SIGSEGV")
     works = Outcome(True, True, True)
     assert rules.region("GPU 0", works, "13.2.0") == rules.region("GPU 0", works, None) == Finding("GPU 0", "works", "ok")
     assert "nvJPEG 12.4.0.76, below 13.2" in rules.region("GPU 0", works, "12.4.0.76").found

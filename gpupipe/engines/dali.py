@@ -30,16 +30,17 @@ from weakref import ref
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpupipe.devices import region_decode, resolve
+from gpupipe.devices import resolve
 from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known, read_by
 from gpupipe.engines.dali_array import handed_over, sizes
-from gpupipe.engines.dali_graph import Device, Lowering, delivered, layout
+from gpupipe.engines.dali_graph import Device, Lowering, cuts, delivered, layout
 from gpupipe.engines.dali_reader import Read, Reader, reader
 from gpupipe.engines.heap import give_back, pool
 from gpupipe.engines.maps import Maps
 from gpupipe.engines.quarantine import Quarantine, blame, suspects
 from gpupipe.errors import EngineError
 from gpupipe.index import Spans
+from gpupipe.region_decoding import region_decode
 from gpupipe.sampler import Plan
 
 Tensors = dict[str, torch.Tensor]
@@ -112,7 +113,7 @@ class DaliEngine(Engine):
     @classmethod
     def on(cls, job: Job, device: str) -> DaliEngine:
         number = resolve(device)
-        return cls(job, number, number is None or region_decode(number))
+        return cls(job, number, number is None or (cuts(job) and region_decode(number)))
 
     @property
     def skipped(self) -> int:

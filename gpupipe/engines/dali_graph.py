@@ -115,6 +115,11 @@ class Lowering:
         return FusingImage(data, size, feed, self._device, self._region_decode, self._options)
 
 
+def cuts(job: Job) -> bool:
+    """Whether the decoder would be asked for parts of images, where it can decode them."""
+    return any(emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).emitted())
+
+
 def _emitted(images: dict[str, Any]) -> list[Emitted]:
     return [emitted for image in images.values() for emitted in image.emitted]
 

@@ -1,8 +1,15 @@
-"""What the probe says of a GPU."""
+"""What the probe says of a GPU, and which loaders ask it."""
 
 from __future__ import annotations
 
-from gpupipe.probe import jpeg_engines, probe
+import json
+from pathlib import Path
+
+import pytest
+
+import gpupipe
+from gpupipe import region_decoding
+from gpupipe.probe import broken_codec, jpeg_engines, probe
 
 
 def test_a_gpu_answers() -> None:
@@ -12,3 +19,42 @@ def test_a_gpu_answers() -> None:
     engines = jpeg_engines(0)
     assert engines.number is not None, engines.reason
     assert (engines.number > 0) == (engines.cores > 0)
+
+
+def test_the_whole_matrix_gets_as_far_as_whole_images() -> None:
+    """What becomes of parts of images depends on the GPU and on nvImageCodec; it is told, and never ends this process."""
+    outcome = probe(0, even_if_broken=True)
+    assert outcome.pipeline and outcome.decode, outcome.reason
+    assert outcome.region == (outcome.reason == "")
+    print(f"parts of images: {'right' if outcome.region else outcome.reason}")
+
+
+def load(faces: Path, pipeline: str) -> gpupipe.Loader:
+    return gpupipe.load({"data": {"source": "folder", "root": faces}, "pipeline": pipeline}, device="gpu", batch_size=16)
+
+
+def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:
+    region_decoding.region_decode.cache_clear()
+    with load(faces, "affine"):
+        assert not (cache / "region-decode.json").exists()
+    with load(faces, "imagenet_train") as loader:
+        assert next(iter(loader))["image"].shape[-2:] == (224, 224)
+        operators = [op for op, _, _ in loader.engine.lowering()]
+    kept = cache / "region-decode.json"
+    if broken_codec():
+        assert not kept.exists()
+        assert "decoders.image" in operators
+        return
+    ((key, entry),) = json.loads(kept.read_text()).items()
+    assert key == region_decoding.key(0)
+    assert ("decoders.image_slice" in operators) is entry["works"]
+
+
+def test_the_key_names_the_driver() -> None:
+    assert "driver unknown" not in region_decoding.key(0)
+
+
+@pytest.mark.parametrize("number", [0])
+def test_the_answer_is_the_probes(cache: Path, number: int) -> None:
+    region_decoding.region_decode.cache_clear()
+    assert region_decoding.region_decode(number) is probe(number).region
