@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ import zmq
 from torch import Tensor
 
 from gpupipe.errors import GpupipeError, ServerError
-from gpupipe.link import wire
+from gpupipe.link import peer, wire
 from gpupipe.link.assembly import Assembly
 from gpupipe.link.dialing import LINGER_MS, Options, dial, error_of, greeting
 from gpupipe.link.holding import Holding
@@ -35,6 +36,9 @@ BEAT = 1.0
 _SOON = 0.05
 _PARTING = 2.0
 _IN_A_ROW = 64
+_TELL_AFTER = 3.0
+"""Seconds after which open() says what it waits for."""
+_log = logging.getLogger("gpupipe")
 Finish = Callable[[dict[str, Tensor]], Any]
 
 
@@ -61,6 +65,7 @@ class Connection:
         self._holding: Holding[Arrived] = Holding()
         self._say: deque[wire.ToServer] = deque()
         self._error: GpupipeError | None = None
+        self._refusal = ""
         self._number, self._run, self._ended, self._shared = 0, -1, False, options.transport != "tcp"
         self._place: tuple[int, int] | None = None
         self._assembly = Assembly(options.hwm + 2, options.pinned)
@@ -76,11 +81,25 @@ class Connection:
     # --- what the consumer calls
 
     def open(self) -> wire.Welcome:
-        """Wait until the server knows us. Raises ServerError."""
+        """Wait until the server knows us. After three seconds, log once what is waited for. Raises ServerError."""
+        since = time.monotonic()
+        if self.options.patience > _TELL_AFTER and not self._is_answered(_TELL_AFTER):
+            self._tell_what_is_waited_for()
         with self._changed:
-            self._wait(lambda: self.welcome is not None)
+            self._wait(lambda: self.welcome is not None, since)
         assert self.welcome is not None
         return self.welcome
+
+    def _is_answered(self, seconds: float) -> bool:
+        """Wait for a Welcome, an error or the end."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.welcome is not None or self._error is not None or self._closing, seconds)
+
+    def _tell_what_is_waited_for(self) -> None:
+        """Raises ServerError if what listens at the address is no server of gpupipe."""
+        options = self.options
+        why = self._refusal or peer.check(options.address, options.key is not None).text
+        _log.warning("gpupipe: waiting for the server at %s for up to %g s: %s", options.address, options.patience, why)
 
     def begin(self, epoch: int, position: int) -> None:
         """Begin an iteration at a place. Where a run ended before it, the one behind it is begun already."""
@@ -144,9 +163,12 @@ class Connection:
         self._thread.join()
         self._waker.close()
 
-    def _wait(self, ready: Callable[[], bool]) -> None:
-        """Until `ready`, under the lock. Raises the error that came, and ServerError where the server is silent or this is closed."""
-        since = time.monotonic()
+    def _wait(self, ready: Callable[[], bool], since: float | None = None) -> None:
+        """Until `ready`, under the lock. since: when the waiting began, by default now.
+
+        Raises the error that came, and ServerError where the server is silent or this is closed.
+        """
+        since = time.monotonic() if since is None else since
         while not ready():
             if self._error is not None:
                 raise self._error
@@ -279,8 +301,10 @@ class Connection:
             self._on_ended(message.run)
         elif isinstance(message, wire.Failed):
             self._error = error_of(message)
-        elif isinstance(message, wire.Refused) and (not message.again or time.monotonic() - self._began > self.options.patience):
-            self._error = ServerError(f"{self.options.address}: {message.why}")
+        elif isinstance(message, wire.Refused):
+            self._refusal = message.why
+            if not message.again or time.monotonic() - self._began > self.options.patience:
+                self._error = ServerError(f"{self.options.address}: {message.why}")
 
     def _on_ended(self, run: int) -> None:
         """The run is over: the next one begins, so that its batches are here when they are asked for."""

@@ -6,6 +6,7 @@ So the kernel is asked how much each connection has sent. A client's messages ar
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import struct
@@ -19,6 +20,13 @@ from zmq.utils.monitor import recv_monitor_message
 
 from gpupipe.server.limits import Allowance
 
+_log = logging.getLogger("gpupipe")
+_SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_OTHER_KIND = (
+    "gpupipe: a client was turned away whose ZeroMQ socket is of another kind; Fuel's own ServerDataStream needs 'gpupipe serve --wire fuel', "
+    "and gpupipe.ServerDataStream reads from this server"
+)
+_ENDED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _RECEIVED_AT = 128
 """Where Linux has tcpi_bytes_received in struct tcp_info."""
 
@@ -37,8 +45,10 @@ class Guard:
 
     def __init__(self, listening: Any, burst: float = 4e6, rate: float = 4e6) -> None:
         self._listening, self._burst, self._rate = listening, burst, rate
-        self._events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+        self._events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _SHAKEN | _ENDED)
         self._senders: dict[int, _Sender] = {}
+        self._shaking: set[int] = set()
+        self._told = False
         self.cut = 0
 
     def look(self, now: float) -> None:
@@ -54,10 +64,24 @@ class Guard:
         self._events.close(0)
 
     def _on_event(self, event: Any, now: float) -> None:
+        if event["event"] & _SHAKEN:  # of some connection: the event does not say which
+            self._shaking.clear()
+            return
         descriptor = int(event["value"])
+        self._look_for_other_kinds(descriptor, event["event"])
         self._senders.pop(descriptor, None)
         if event["event"] == zmq.EVENT_ACCEPTED and (seen := _seen(descriptor)) is not None:
             self._senders[descriptor] = _Sender(*seen, Allowance(self._burst, self._rate, now))
+
+    def _look_for_other_kinds(self, descriptor: int, event: int) -> None:
+        """Log once that a connection ended before its handshake did. ZeroMQ ends it so where the peer's socket type does not fit."""
+        if event == zmq.EVENT_ACCEPTED:
+            self._shaking.add(descriptor)
+        elif descriptor in self._shaking:
+            self._shaking.discard(descriptor)
+            if not self._told:
+                self._told = True
+                _log.warning(_OTHER_KIND)
 
     def _look_at(self, descriptor: int, sender: _Sender, now: float) -> None:
         seen = _seen(descriptor)

@@ -67,7 +67,7 @@ def table(facts: Mapping[str, Any]) -> list[str]:
 def ask(address: str, key: Path | None = None, server_key: Path | None = None, patience: float = 5.0) -> dict[str, Any]:
     """The facts of a running server. Raises ServerError where none answers."""
     zmq = import_zmq()
-    from gpupipe.link import keys, wire
+    from gpupipe.link import keys, peer, wire
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger, socket.maxmsgsize = 0, wire.MESSAGE_LIMIT
@@ -79,6 +79,7 @@ def ask(address: str, key: Path | None = None, server_key: Path | None = None, p
             raise ServerError(f"'{address}' is no address of a server: {e}; write tcp://HOST:PORT") from None
         socket.send(wire.encode(wire.Ask()))
         if not socket.poll(1000 * patience):
+            peer.check(address, key is not None)
             raise ServerError(f"no server answers at {address} within {patience:g} s; where it has keys, give --key and --server-key")
         try:
             found = wire.from_server(socket.recv_multipart())
