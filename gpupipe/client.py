@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -41,26 +41,52 @@ def connect(
 
 
 class ServerDataStream:
-    """Fuel's data stream over a server: epochs of tuples of NumPy arrays, a tuple for every batch.
+    """Fuel's data stream over a server of gpupipe: epochs of tuples of NumPy arrays.
 
-    sources: which fields of a batch, in which order, such as ("image", "label").
+    The arguments are those of `fuel.streams.ServerDataStream`, in its order.
 
-        stream = ServerDataStream(("image", "label"), port=5557)
-        for images, labels in stream.get_epoch_iterator(): ...
+    Args:
+        sources: Fields of a batch, in the order in which they are wanted, such as ("image", "label").
+        produces_examples: False for batches, as the server sends them; True for their samples, one by one.
+        host: Host of the server.
+        port: Port of the server.
+        hwm: Batches that the server sends ahead.
+        axis_labels: Maps a source to the names of its axes. It is kept as an attribute, and nothing else is done with it.
+
+    Raises:
+        ServerError: The server cannot be reached, or speaks Fuel's protocol in place of gpupipe's.
+        TypeError: `produces_examples` is neither True nor False.
+
+    Example:
+        >>> stream = ServerDataStream(("image", "label"), False, port=5557)
+        >>> for images, labels in stream.get_epoch_iterator(): ...
+
     """
 
-    def __init__(self, sources: Sequence[str], host: str = "localhost", port: int = 5557, hwm: int = 10) -> None:
-        """Raises ServerError."""
+    def __init__(
+        self, sources: Sequence[str], produces_examples: bool = False, host: str = "localhost", port: int = 5557, hwm: int = 10,
+        axis_labels: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
+        if not isinstance(produces_examples, bool):
+            raise TypeError(
+                f"produces_examples is {produces_examples!r}, but should be True or False: the arguments of ServerDataStream are Fuel's, "
+                "(sources, produces_examples, host, port, hwm, axis_labels)"
+            )
         self.sources = tuple(sources)
+        self.produces_examples, self.axis_labels = produces_examples, axis_labels
         self._loader = connect(f"tcp://{host}:{port}", hwm=hwm, device="cpu")
 
     def get_epoch_iterator(self) -> Iterator[tuple[NDArray[Any], ...]]:
-        """The next epoch. Raises ServerError where the server has no such field."""
+        """Iterate over the next epoch. Raises ServerError if the server's batches lack one of the sources."""
         for batch in self._loader:
             for name in self.sources:
                 if name not in batch:
                     raise ServerError(f"the server's batches have no field '{name}'{did_you_mean(name, batch)}")
-            yield tuple(np.asarray(batch[name]) for name in self.sources)
+            arrays = tuple(np.asarray(batch[name]) for name in self.sources)
+            if self.produces_examples:
+                yield from zip(*arrays, strict=True)
+            else:
+                yield arrays
 
     def close(self) -> None:
         """End the connection."""

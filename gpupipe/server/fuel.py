@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 import zmq
 
 from gpupipe.errors import ServerError
@@ -26,6 +27,7 @@ class FuelServer:
     def __init__(self, loader: Loader, options: Options) -> None:
         """Raises ServerError."""
         options.check()
+        _check_dtypes(loader)
         self._loader, self._stopping, self._running = loader, False, threading.Lock()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PUSH)
@@ -71,6 +73,20 @@ class FuelServer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _check_dtypes(loader: Loader) -> None:
+    """Raises ServerError for a field whose dtype NumPy does not have, since Fuel's headers are those of .npy files."""
+    pipeline, chosen = loader.config.pipeline, loader.config.loader.dtype
+    for name in (pipeline.main,) if loader.as_tuple else pipeline.fields:
+        dtype = chosen if chosen is not None and name == pipeline.main else pipeline.made_of(name).dtype
+        try:
+            torch.empty(0, dtype=getattr(torch, dtype)).numpy()
+        except TypeError:
+            raise ServerError(
+                f"Fuel's wire cannot carry the field '{name}': it is {dtype}, a dtype that NumPy does not have; serve another, such as dtype=float32, "
+                "or serve with --wire gpupipe"
+            ) from None
 
 
 def _epoch(loader: Loader) -> Iterator[list[Any]]:

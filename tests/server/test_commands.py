@@ -136,6 +136,13 @@ def test_a_server_that_would_be_open_does_not_start(file: Path) -> None:
     assert "Traceback" not in done.output
 
 
+def test_a_dtype_that_fuels_wire_cannot_carry_does_not_start(file: Path) -> None:
+    done = CliRunner().invoke(main, ["serve", str(file), "--wire", "fuel", "--port", "0", "dtype=bfloat16", "pipeline=[decode, {to_dtype: {dtype: float32}}]"])
+    assert done.exit_code == 1, done.output
+    assert "is bfloat16, a dtype that NumPy does not have" in done.output
+    assert "tcp://" not in done.output, "it did not listen"
+
+
 def test_keys_new(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["keys", "new", "alice", "--folder", str(tmp_path / "keys")])
     assert done.exit_code == 0

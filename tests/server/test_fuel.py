@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from served import serving
 import gpupipe
 from gpupipe.client import ServerDataStream
 from gpupipe.server.fuel import FuelServer
+from gpupipe.server.metrics import ask
 from gpupipe.server.options import Options
 
 
@@ -35,26 +39,60 @@ def recv_arrays(socket: Any) -> list[Any]:
     return arrays
 
 
-@pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array:DeprecationWarning")  # Fuel's client does so
+@contextmanager
+def serving_fuel(config: dict[str, Any], **changes: Any) -> Iterator[FuelServer]:
+    """A server of Fuel's wire in a thread of this process, at any free port."""
+    options = Options(address="tcp://127.0.0.1:0", wire="fuel", hwm=3)
+    with gpupipe.load(config, **changes) as loader, FuelServer(loader, options) as server:
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+            thread.join()
+
+
+@contextmanager
+def fuels_socket(address: str) -> Iterator[Any]:
+    """A socket as Fuel's client has it."""
+    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
+        socket.linger = 0
+        socket.set_hwm(3)
+        socket.connect(address)
+        yield socket
+
+
+_AS_FUEL_DOES = pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array:DeprecationWarning")
+
+
+@_AS_FUEL_DOES
 def test_fuels_client_reads_epochs(config: dict[str, Any]) -> None:
     with gpupipe.load(config) as loader:
         expected = [[(b["image"].numpy(), b["label"].numpy(), b["id"].numpy()) for b in loader] for _ in range(2)]
-    with gpupipe.load(config) as loader, FuelServer(loader, Options(address="tcp://127.0.0.1:0", wire="fuel", hwm=3)) as server:
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        with zmq.Context() as context, context.socket(zmq.PULL) as socket:
-            socket.linger = 0
-            socket.set_hwm(3)
-            socket.connect(server.address)
-            for epoch in expected:
-                for batch in epoch:
-                    for array, wanted in zip(recv_arrays(socket), batch, strict=True):
-                        assert array.dtype == wanted.dtype
-                        np.testing.assert_array_equal(array, wanted)
-                with pytest.raises(StopIteration):
-                    recv_arrays(socket)
-        server.stop()
-        thread.join()
+    with serving_fuel(config) as server, fuels_socket(server.address) as socket:
+        for epoch in expected:
+            for batch in epoch:
+                for array, wanted in zip(recv_arrays(socket), batch, strict=True):
+                    assert array.dtype == wanted.dtype
+                    np.testing.assert_array_equal(array, wanted)
+            with pytest.raises(StopIteration):
+                recv_arrays(socket)
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple"])
+def test_a_dtype_that_numpy_does_not_have_is_refused_at_the_start(config: dict[str, Any], form: str) -> None:
+    changes = {"pipeline": ["decode", {"to_dtype": {"dtype": "float32"}}], "dtype": "bfloat16", "format": form}
+    with pytest.raises(gpupipe.ServerError, match=r"'image'.*bfloat16.*dtype=float32"), serving_fuel(config, **changes):
+        pass
+
+
+@_AS_FUEL_DOES
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int16"])
+def test_dtypes_that_numpy_has(config: dict[str, Any], dtype: str) -> None:
+    pipeline = ["decode", {"to_dtype": {"dtype": dtype}}]
+    with serving_fuel(config, pipeline=pipeline) as server, fuels_socket(server.address) as socket:
+        assert recv_arrays(socket)[0].dtype == np.dtype(dtype)
 
 
 def test_a_taken_port_is_said(config: dict[str, Any], tmp_path: Path) -> None:
@@ -71,7 +109,7 @@ def test_a_data_stream_over_a_server(config: dict[str, Any]) -> None:
     with gpupipe.load(config) as loader:
         expected = [[(b["label"].numpy(), b["image"].numpy()) for b in loader] for _ in range(2)]
     with serving(config) as server:
-        stream = ServerDataStream(("label", "image"), host="127.0.0.1", port=int(server.address.rpartition(":")[2]))
+        stream = ServerDataStream(("label", "image"), False, "127.0.0.1", _port(server))
         for epoch in expected:
             for found, wanted in zip(stream.get_epoch_iterator(), epoch, strict=True):
                 for array, other in zip(found, wanted, strict=True):
@@ -80,3 +118,57 @@ def test_a_data_stream_over_a_server(config: dict[str, Any]) -> None:
         with pytest.raises(gpupipe.ServerError, match="did you mean 'label'"):
             next(stream.get_epoch_iterator())
         stream.close()
+
+
+def test_a_data_stream_that_produces_examples(config: dict[str, Any]) -> None:
+    with gpupipe.load(config) as loader:
+        expected = [(label, image) for b in loader for label, image in zip(b["label"].tolist(), b["image"].numpy(), strict=True)]
+    with serving(config) as server:
+        stream = ServerDataStream(("label", "image"), True, "127.0.0.1", _port(server), 10, {"image": ("batch", "channel", "height", "width")})
+        assert stream.produces_examples
+        assert stream.axis_labels == {"image": ("batch", "channel", "height", "width")}
+        for (label, image), (wanted, other) in zip(stream.get_epoch_iterator(), expected, strict=True):
+            assert label == wanted
+            np.testing.assert_array_equal(image, other)
+        stream.close()
+
+
+def test_a_host_in_the_place_of_fuels_second_argument_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"produces_examples is 'localhost'.*\(sources, produces_examples, host"):
+        ServerDataStream(("image",), "localhost")  # type: ignore[arg-type]  # a mistake
+
+
+def _port(server: Any) -> int:
+    return int(server.address.rpartition(":")[2])
+
+
+@_AS_FUEL_DOES
+def test_a_server_of_fuels_wire_is_told_from_one_of_gpupipe(config: dict[str, Any]) -> None:
+    """In seconds, and no batch is taken from Fuel's clients by looking."""
+    with gpupipe.load(config) as loader:
+        first = next(iter(loader))["id"].numpy()
+    with serving_fuel(config) as server:
+        with pytest.raises(gpupipe.ServerError, match=r"speaks Fuel's protocol.*without --wire fuel"):
+            ServerDataStream(("image",), False, "127.0.0.1", _port(server))
+        with pytest.raises(gpupipe.ServerError, match="speaks Fuel's protocol"):
+            ask(server.address, patience=0.5)
+        with fuels_socket(server.address) as socket:
+            np.testing.assert_array_equal(recv_arrays(socket)[2], first)
+
+
+def test_a_server_of_gpupipe_says_that_a_client_speaks_fuels_protocol(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    said = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda record: said.set()  # type: ignore[method-assign]  # to wait for it
+    logging.getLogger("gpupipe").addHandler(handler)
+    try:
+        with serving(config) as server:
+            with gpupipe.connect(server.address, device="cpu") as loader:
+                list(loader)
+            assert not said.is_set(), "of a client of gpupipe nothing is said"
+            with fuels_socket(server.address), fuels_socket(server.address):
+                assert said.wait(30)
+    finally:
+        logging.getLogger("gpupipe").removeHandler(handler)
+    assert "needs 'gpupipe serve --wire fuel'" in caplog.text
+    assert len(caplog.records) == 1
