@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from gpupipe.devices import cores, resolve
 from gpupipe.engines.base import Batch, Engine, Job, check_shapes, known, torch_lowering
 from gpupipe.engines.quarantine import Quarantine, blame
 from gpupipe.engines.torch_samples import Made, Place, Recipe, Samples, Work
+from gpupipe.engines.torch_workers import failure, one_thread
 from gpupipe.errors import EngineError, counted
 from gpupipe.index import Column
 from gpupipe.sampler import Plan
@@ -76,6 +77,8 @@ class DataLoaderEngine(Engine):
         self._works = _Works(job)
         self._loader: DataLoader[Made] | None = _data_loader(job, self._works, self.parallelism, device_id is not None)
         self._made: Iterator[Made] = iter(())
+        self._started = False
+        """Whether a worker of those that run has made a batch."""
 
     @classmethod
     def on(cls, job: Job, device: str) -> DataLoaderEngine:
@@ -95,8 +98,7 @@ class DataLoaderEngine(Engine):
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
         self._works.start(self._quarantine.without_bad(plans))
-        with _without_torchs_warning():
-            self._made = iter(()) if self._loader is None else iter(self._loader)
+        self._start(self._loader)
         try:
             while (made := self._next()) is not None:
                 plan = self._works.flight.popleft()
@@ -120,8 +122,7 @@ class DataLoaderEngine(Engine):
     def _done(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
         self._works.start(plans)
         samples = Samples(_recipes(self._job, steps), self._job.loader.decoder, deliver=False)
-        with _without_torchs_warning():
-            self._made = iter(_data_loader(self._job, self._works, self.parallelism, False, samples))
+        self._start(_data_loader(self._job, self._works, self.parallelism, False, samples))
         try:
             while (made := self._next()) is not None:
                 yield len(self._works.flight.popleft().ids) - len(made.failed)
@@ -131,16 +132,36 @@ class DataLoaderEngine(Engine):
     def close(self) -> None:
         self._made, self._loader = iter(()), None
 
-    def _next(self) -> Made | None:
-        """The next batch, or None behind the last. Raises EngineError where a worker died."""
+    def _start(self, loader: DataLoader[Made] | None) -> None:
+        """Begin an iteration. Raises EngineError if workers cannot be started."""
+        self._started = self._started and loader is not None and loader.persistent_workers
         try:
-            return next(self._made, None)
-        except RuntimeError as e:
-            died = str(e).splitlines()[0].rstrip(" .")
-            if not ("is killed by signal" in died or "exited unexpectedly" in died):
+            with _without_torchs_warning():
+                self._made = iter(()) if loader is None else iter(loader)
+            return
+        except (RuntimeError, OSError, EOFError) as e:
+            if (failed := self._failure(e)) is None:
                 raise
-        self.close()
-        raise EngineError(f"{died}: out of memory, perhaps; try fewer loader.workers or a smaller batch")
+        raise failed
+
+    def _next(self) -> Made | None:
+        """Return the next batch, or None after the last. Raises EngineError if a worker died."""
+        try:
+            with nullcontext() if self.parallelism else one_thread():
+                made = next(self._made, None)
+            self._started = True
+            return made
+        except RuntimeError as e:
+            if (failed := self._failure(e)) is None:
+                raise
+        raise failed
+
+    def _failure(self, error: Exception) -> EngineError | None:
+        """What the end of a worker comes to: the others end too."""
+        found = failure(error, self._job.loader.multiprocessing_context, self._started) if self.parallelism else None
+        if found is not None:
+            self.close()
+        return found
 
     def _without_failed(self, plan: Plan, made: Made) -> Plan:
         """The plan with the ids that were delivered; the others are quarantined."""

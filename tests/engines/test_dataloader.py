@@ -10,6 +10,7 @@ import time
 from multiprocessing import active_children
 from pathlib import Path
 from threading import Timer
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -310,3 +311,80 @@ def test_a_thousand_workers_are_a_number(faces: Path) -> None:
     with load(faces, workers=1024) as loader:
         assert loader.engine.crew == "1,024 workers"
         assert what_runs(loader)["parallelism"] == 1024
+
+
+# --- threads of torch's operators
+
+
+COUNTS_THREADS = """
+import torch
+from gpupipe.step import Step, decoded
+
+
+class Threaded(Step):
+    def spec(self, given):
+        return decoded(given)
+
+    def torch(self, image, p):
+        import threads_seen
+        threads_seen.seen.append(torch.get_num_threads())
+        return image
+"""
+
+
+def test_without_workers_one_thread_loads_and_the_trainer_keeps_its_own(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(install(tmp_path, "threaded", COUNTS_THREADS, threaded="Threaded"))
+    seen = ModuleType("threads_seen")
+    seen.seen = []  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "threads_seen", seen)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with load(faces, ["decode", "threaded"], workers=0) as loader:
+            for number, _ in enumerate(loader):
+                assert torch.get_num_threads() == 3 + number, "what the trainer set last"
+                torch.set_num_threads(4 + number)
+    finally:
+        torch.set_num_threads(before)
+    assert seen.seen == [1] * 60
+
+
+def test_the_trainers_threads_come_back_after_an_error(sick: list[Path]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with load(sick[0].parents[1], batch_size=4, workers=0) as loader:
+            break_(sick[5], "text")
+            with pytest.raises(gpupipe.SampleError):
+                list(loader)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- scripts without a main guard
+
+SCRIPT = """
+import gpupipe
+
+{guard}
+    with gpupipe.load({config!r}, engine="dataloader", device="cpu", workers=2, batch_size=16, multiprocessing_context={method!r}) as loader:
+        print(sum(len(batch["label"]) for batch in loader))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:loader.workers")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_a_main_guard_is_told_the_lines_to_write(faces: Path, tmp_path: Path, method: str) -> None:
+    config = {"data": {"source": "folder", "root": str(faces)}, "pipeline": ["decode"]}
+    for guard, name in (("if True:", "unguarded"), ('if __name__ == "__main__":', "guarded")):
+        (tmp_path / f"{name}.py").write_text(SCRIPT.format(guard=guard, config=config, method=method))
+    command = [sys.executable, "-W", "ignore", "unguarded.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 1
+    last = done.stderr[done.stderr.rindex("EngineError") :]
+    assert f"loader.multiprocessing_context={method}" in last
+    assert 'if __name__ == "__main__":\n        with gpupipe.load(...) as loader:' in last
+    assert "memory" not in last
+    done = subprocess.run([*command[:-1], "guarded.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
+    assert done.stdout == "60\n", done.stderr
