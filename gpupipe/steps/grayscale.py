@@ -31,11 +31,19 @@ class Grayscale(Step):
     def dali(self, image: DaliImage, p: Params) -> None:
         from nvidia.dali import fn, types
 
+        levels = image.spec.dtype == "uint8"
+        # On a GPU color_space_conversion launches a kernel for every sample of the batch. On a CPU
+        # it takes a third of the time of a coord_transform with three rows.
+        repeat = self.num_output_channels == 3 and levels and image.device == "cpu"
+        rows = 1 if repeat else self.num_output_channels
+        how = {"dtype": types.UINT8 if levels else types.FLOAT}
         if image.spec.channels == 3:
-            levels = image.spec.dtype == "uint8"
-            how = {"T": [-_HALF if levels else 0.0], "dtype": types.UINT8 if levels else types.FLOAT}
-            image.apply("coord_transform", lambda pixels: fn.coord_transform(pixels, M=[*_LUMA], **how))
-        if self.num_output_channels == 3:
+            how |= {"M": [*_LUMA] * rows, "T": [-_HALF if levels else 0.0] * rows}
+        else:
+            how |= {"M": [1.0] * rows, "T": [0.0] * rows}
+        if image.spec.channels == 3 or rows == 3:
+            image.apply("coord_transform", lambda pixels: fn.coord_transform(pixels, **how))
+        if repeat:
             kinds = {"image_type": types.GRAY, "output_type": types.RGB}
             image.apply("color_space_conversion", lambda pixels: fn.color_space_conversion(pixels, **kinds))
 

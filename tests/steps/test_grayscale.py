@@ -1,9 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
+import torch
+from nvidia.dali import Pipeline, backend, fn, types
 from reference import differences
+from torchvision.transforms.v2 import functional as F
+
+from gpupipe.engines.dali_image import FusingImage
+from gpupipe.spec import Spec
+from gpupipe.steps.grayscale import Grayscale
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -25,3 +34,55 @@ def test_of_a_gray_image(gallery: Path, channels: int) -> None:
 def test_of_floats(gallery: Path) -> None:
     found = differences(gallery, {"to_dtype": {"dtype": "float32", "scale": True}}, "grayscale")
     assert max(d.most for d in found) < 1e-5
+
+
+def test_of_floats_as_three_channels(gallery: Path) -> None:
+    steps = {"to_dtype": {"dtype": "float32", "scale": True}}, {"grayscale": {"num_output_channels": 3}}
+    found = differences(gallery, *steps)
+    assert found[0].image.shape[0] == 3
+    assert max(d.most for d in found) < 1e-5
+
+
+DECODED = [
+    (Spec(encoded=False, channels=3), 1),
+    (Spec(encoded=False, channels=3), 3),
+    (Spec(encoded=False, channels=1), 3),
+    (Spec(encoded=False, channels=3, dtype="float32"), 3),
+]
+
+
+def image_on(device: Literal["cpu", "gpu"], given: Spec, node: Any) -> FusingImage:
+    image = FusingImage(node, np.ones((1, 2)), lambda array: array, device, False, {})
+    image.spec, image.step = given, "grayscale"
+    return image
+
+
+@pytest.mark.parametrize(("given", "channels"), DECODED, ids=str)
+def test_on_a_gpu_it_is_one_operator_that_launches_one_kernel_a_batch(given: Spec, channels: int) -> None:
+    """color_space_conversion launches one for each sample."""
+    with Pipeline(batch_size=1, num_threads=1, device_id=None):
+        node = fn.external_source(dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC", device="gpu")
+        image = image_on("gpu", given, node)
+        Grayscale(num_output_channels=channels).dali(image, {})
+    assert [(e.op, e.device) for e in image.emitted] == [("coord_transform", "gpu")]
+    assert image._node.device == "gpu"
+    assert "gpu" in backend.GetSchema("CoordTransform").GetSupportedBackends()
+
+
+@pytest.mark.parametrize(("given", "channels"), DECODED, ids=str)
+def test_what_runs_on_a_gpu_makes_the_pixels_of_torchvision(given: Spec, channels: int) -> None:
+    """The same operator, here on the CPU."""
+    rng = np.random.default_rng(3)
+    pixels = rng.integers(0, 256, (4, 60, 50, given.channels), np.uint8)
+    pixels = pixels if given.dtype == "uint8" else (pixels / 255).astype(np.float32)
+    pipe = Pipeline(batch_size=4, num_threads=1, device_id=None)
+    with pipe:
+        node = fn.external_source(lambda: list(pixels), dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC")
+        image = image_on("gpu", given, node)
+        Grayscale(num_output_channels=channels).dali(image, {})
+        pipe.set_outputs(image._node)
+    found = torch.from_numpy(pipe.run()[0].as_array()).permute(0, 3, 1, 2)
+    expected = F.rgb_to_grayscale(torch.from_numpy(pixels).permute(0, 3, 1, 2), channels)
+    assert found.shape == expected.shape
+    most = float((found.double() - expected.double()).abs().max())
+    assert most <= (1 if given.dtype == "uint8" else 1e-6)
