@@ -1,5 +1,7 @@
-# Two commands for a fresh machine: `make demo` and `make test`. PYTHON chooses the interpreter (3.10 to 3.13).
+# Two commands for a fresh machine: `make demo` and `make test`. PYTHON chooses the interpreter (3.10 to 3.13),
+# CUDA the DALI (cuda12 or cuda13; `make clean` before another one, since the two write over each other's files).
 PYTHON ?= python3
+CUDA ?= cuda12
 VENV ?= .venv
 BIN = $(VENV)/bin
 
@@ -9,15 +11,15 @@ $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: setup.cfg pyproject.toml | $(BIN)/activate
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA)]'
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),test]'
 	touch $@
 
 $(VENV)/.installed-lint: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),test,lint]'
 	touch $@
 
 demo: $(VENV)/.installed

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from gpupipe import nvml
 from gpupipe.errors import DeviceError
 from gpupipe.ranks import local_rank
 
@@ -41,9 +44,13 @@ def resolve(device: str) -> int | None:
     """The number of the GPU to use, or None for the CPU.
 
     device: "auto", "cpu", "gpu" or "gpu:N". Without a number it is the one of LOCAL_RANK, else torch's current device.
+    Warns where "auto" is the CPU although there is a GPU.
     Raises DeviceError where a GPU is asked for and is not there, or CUDA was in use before this process was forked.
     """
-    if device == "cpu" or (device == "auto" and gpu_count() == 0):
+    if device == "cpu":
+        return None
+    if device == "auto" and gpu_count() == 0:
+        _warn_of_unused_gpus()
         return None
     if _forked_behind_cuda():
         raise DeviceError(
@@ -54,6 +61,31 @@ def resolve(device: str) -> int | None:
         found = f"there are {gpu_count()}" if gpu_count() else "PyTorch sees none: 'gpupipe doctor' says why"
         raise DeviceError(f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or auto) to run on the CPU")
     return number
+
+
+@cache
+def _warn_of_unused_gpus() -> None:
+    """Once a process."""
+    import torch
+
+    why = why_unused(nvml.cards(), torch.version.cuda, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if why:
+        warnings.warn(f"loader.device=auto runs on the CPU: {why}. loader.device=cpu says nothing of it", stacklevel=2)
+
+
+def why_unused(cards: Sequence[str], torch_cuda: str | None, setting: str | None) -> str:
+    """Why torch sees no GPU where the driver sees `cards`; empty where there is none, or the user hides them.
+
+    torch_cuda: the CUDA that torch is built for. setting: CUDA_VISIBLE_DEVICES.
+    """
+    if not cards or (setting is not None and setting.strip() in ("", "-1")):
+        return ""
+    there = f"the driver sees {'; '.join(cards)}, but "
+    if torch_cuda is None:
+        return f"{there}torch is built without CUDA (see pytorch.org/get-started)"
+    if setting is not None:
+        return f"{there}CUDA_VISIBLE_DEVICES={setting!r} leaves torch none"
+    return f"{there}torch sees none: 'gpupipe doctor' says why"
 
 
 def _own_gpu() -> int:

@@ -78,8 +78,8 @@ def pair(torchvision_requires: Sequence[str], torch_version: str | None) -> Iter
 def dali(packages: Mapping[str, str]) -> Finding:
     """packages: the version of each DALI package that is installed. Two of them write over each other's files."""
     if len(packages) > 1:
-        remove = f"pip uninstall -y {' '.join(packages)}; pip install nvidia-dali-cuda120"
-        return Finding("DALI", f"{len(packages)} of them, over each other: {', '.join(packages)}", "problem", remove)
+        remove = f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install nvidia-dali-cuda120"
+        return Finding("DALI", f"{len(packages)} of them, over each other's files: {', '.join(packages)}", "problem", remove)
     name, version = next(iter(packages.items()), ("nvidia-dali-cuda120", None))
     judged = package(name, version)
     return Finding("DALI", f"{judged.found} ({name})", judged.status, judged.advice)

@@ -316,7 +316,8 @@ def import_engine(engine: str) -> type[Engine]:
             if not (e.name or "").startswith("nvidia"):
                 raise
             if engine == "dali":
-                raise DeviceError("NVIDIA DALI is not installed (on Linux: pip install nvidia-dali-cuda120); 'gpupipe doctor' tells more") from e
+                install = "on Linux: pip install nvidia-dali-cuda120, or nvidia-dali-cuda130 for CUDA 13, but not both"
+                raise DeviceError(f"NVIDIA DALI is not installed ({install}); 'gpupipe doctor' tells more") from e
         else:
             return DaliEngine
     from gpupipe.engines.dataloader import DataLoaderEngine

@@ -174,7 +174,7 @@ def test_package(name, version, status):
         (
             {"nvidia-dali-cuda120": "2.4.0", "nvidia-dali-cuda130": "2.4.0"},
             "problem",
-            "pip uninstall -y nvidia-dali-cuda120 nvidia-dali-cuda130; pip install nvidia-dali-cuda120",
+            "uninstall all and install one: pip uninstall -y nvidia-dali-cuda120 nvidia-dali-cuda130; pip install nvidia-dali-cuda120",
         ),
     ],
 )
