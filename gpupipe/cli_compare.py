@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpupipe.screen import Screen, console, core_numbers, leave_interrupted, read
+from gpupipe.screen import Screen, console, core_numbers, leave_interrupted, read, say_stand_in
 
 if TYPE_CHECKING:
     from gpupipe.bench.compare import Comparison
@@ -83,6 +83,7 @@ def compare(**options: Any) -> None:
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
     """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws, step by step."""
     checked, index = read(config, overrides, here=True)
+    say_stand_in(index)
     if not all(a.holds for a in _agreements(checked, index, samples, max_diff)):
         sys.exit(1)
 

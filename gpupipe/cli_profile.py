@@ -84,9 +84,10 @@ def tune(config: str, overrides: tuple[str, ...], seconds: float, keep: tuple[st
     from gpupipe.devices import cores, resolve
     from gpupipe.errors import EngineError, did_you_mean
     from gpupipe.loader import import_engine
-    from gpupipe.screen import core_numbers
+    from gpupipe.screen import core_numbers, say_stand_in
 
-    checked, _ = read(config, overrides)
+    checked, index = read(config, overrides)
+    say_stand_in(index)
     if checked.loader.engine == "remote":
         raise EngineError("what there is to tune is the server's: 'gpupipe tune' the same config where it runs, without engine: remote")
     engine, gpu = import_engine(checked.loader.engine).name, resolve(checked.loader.device) is not None

@@ -43,8 +43,8 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or engine=remote."""
     from gpupipe import config as configs
     from gpupipe.link.keys import import_zmq
-    from gpupipe.loader import load
-    from gpupipe.screen import Screen
+    from gpupipe.loader import quietly
+    from gpupipe.screen import Screen, say_stand_in
     from gpupipe.server import start
 
     import_zmq()
@@ -52,7 +52,8 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     options = _options(checked, given)
     options.check()
     with Screen(quiet) as screen:
-        loader = load(checked, progress=screen.progress)
+        loader = quietly(checked, screen.progress)
+    say_stand_in(loader.index)
     quiet = quiet or options.wire == "fuel"  # whose server has nothing to tell
     try:
         start.run(loader, options, lambda server: _announce(server, quiet), _ticker(quiet))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.complaints import complaints
 from gpupipe.config import LoaderConfig
 from gpupipe.errors import ConfigError, ServerError, did_you_mean
-from gpupipe.loader import Loader, remote
+from gpupipe.loader import Loader, remote, warned
 from gpupipe.yamlfile import Document
 
 
@@ -37,7 +37,7 @@ def connect(
         options = LoaderConfig.model_validate(given)
     except pydantic.ValidationError as e:
         raise ConfigError(complaints(e, LoaderConfig, Document("connect()", given))) from None
-    return remote(options, patience=patience)
+    return warned(remote(options, patience=patience))
 
 
 class ServerDataStream:

@@ -12,12 +12,17 @@ GpupipeError
     ├── SampleError      one sample cannot be read or decoded; has `.path` and `.reason`
     ├── ShapeError       samples of one batch differ in shape
     └── TooManyBadError  more samples were skipped than `loader.max_bad` allows
+
+Warnings
+└── StandInWarning       drawn images stand in for data that could not be fetched   (a UserWarning)
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +100,18 @@ class ShapeError(DataError):
 
 class TooManyBadError(DataError):
     """More samples were skipped than `loader.max_bad` allows."""
+
+
+class StandInWarning(UserWarning):
+    """Drawn images stand in for a data set that could not be fetched."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Issue a warning that names the line outside of gpupipe from which it was called."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "gpupipe":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level + 1)
 
 
 def _in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:

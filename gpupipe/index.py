@@ -130,6 +130,7 @@ class Index:
     values: by the name of a field, numbers that need no reading: (N,) or (N, n), delivered as they are.
     fingerprint: a hash of what the samples are: what makes two data sets the same for a resume.
     note: what every output must say of this data ("stand-in data, not LFW"), or empty.
+    warning: what load() warns of: that this is not the data that was asked for; or empty.
     """
 
     root: str
@@ -140,6 +141,7 @@ class Index:
     fingerprint: str
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     note: str = ""
+    warning: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -176,7 +178,7 @@ class Index:
         values = {name: array[rows] for name, array in self.values.items()}
         names, labels = [self.names[int(i)] for i in rows], self.labels[rows]
         part = build(self.root, names, labels, self.classes, columns=columns, values=values)
-        return replace(part, note=self.note)
+        return replace(part, note=self.note, warning=self.warning)
 
 
 def build(

@@ -14,7 +14,16 @@ from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.devices import cores
 from gpupipe.engines.base import Engine, Job
-from gpupipe.errors import DeviceError, EngineError, GpupipeError, StateError, UsageError, short
+from gpupipe.errors import (
+    DeviceError,
+    EngineError,
+    GpupipeError,
+    StandInWarning,
+    StateError,
+    UsageError,
+    short,
+    warn,
+)
 from gpupipe.index import Index
 from gpupipe.link.keys import import_zmq
 from gpupipe.ranks import rank_and_world
@@ -41,9 +50,21 @@ def load(config: str | Path | Mapping[str, Any] | Config, *overrides: str, progr
                 batch["image"], batch["label"]      # float32 (64, 3, 250, 250) and int64 (64,), on the loader's device
     """
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
-    if checked.loader.engine == "remote":
-        return remote(checked.loader, checked)
-    return Loader(checked, checked.source.index(progress))
+    return warned(quietly(checked, progress))
+
+
+def quietly(config: Config, progress: Progress = quiet) -> Loader:
+    """load() without its warning: for callers that print index.note. Raises what load() raises."""
+    if config.loader.engine == "remote":
+        return remote(config.loader, config)
+    return Loader(config, config.source.index(progress))
+
+
+def warned(loader: Loader) -> Loader:
+    """The loader; warns if its data are not those that were asked for."""
+    if loader.index.warning:
+        warn(loader.index.warning, StandInWarning)
+    return loader
 
 
 def remote(options: LoaderConfig, own: Config | None = None, patience: float = 60.0) -> Loader:

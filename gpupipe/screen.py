@@ -46,14 +46,16 @@ class Screen:
 
         from gpupipe.bench import tables
         from gpupipe.bench.measure import Meter
-        from gpupipe.loader import import_engine, load
+        from gpupipe.loader import import_engine, quietly
 
         import_engine(checked.loader.engine)
         if checked.loader.engine != "remote" and checked.source.absent():
             checked.source.index(self.progress)
         started = perf_counter()
-        loader = load(checked, progress=self.progress)
-        if not self.quiet:
+        loader = quietly(checked, self.progress)
+        if self.quiet:
+            say_stand_in(loader.index)
+        else:
             self._print(tables.headline(loader))
         return loader, Meter(loader, started, self.tick, look)
 
@@ -99,14 +101,20 @@ class Screen:
 def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Config, Index]:
     """The config, and its samples, which are a server's where there is one. here: those of this machine all the same. Raises what load() raises."""
     from gpupipe import config as configs
-    from gpupipe.loader import load
+    from gpupipe.loader import quietly
 
     checked = configs.read(name, overrides)
     if checked.loader.engine == "remote" and not here:
-        with load(checked) as loader:
+        with quietly(checked) as loader:
             return checked, loader.index
     with Screen(False) as screen:
         return checked, checked.source.index(screen.progress)
+
+
+def say_stand_in(index: Index) -> None:
+    """What load() would warn of, for commands whose output does not show it."""
+    if index.warning:
+        click.echo(f"gpupipe: warning: {index.warning}", err=True)
 
 
 def core_numbers(count: int | None) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ def test_names() -> None:
         "ServerDataStream",
         "ServerError",
         "ShapeError",
+        "StandInWarning",
         "StateError",
         "TooManyBadError",
         "UsageError",

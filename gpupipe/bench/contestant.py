@@ -69,7 +69,7 @@ def run(contest: Contest) -> Outcome:
     if contest.cold:
         forget(checked.source.index())
     started = time.perf_counter()
-    with gpupipe.loader.load(checked) as loader:
+    with gpupipe.loader.quietly(checked) as loader:
         stream = endless(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started

@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe import pipeline as pipelines
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.errors import ConfigError, ServerError
-from gpupipe.index import Files, Index, Texts
+from gpupipe.index import Column, Files, Index, Texts
 from gpupipe.pipeline import Entry, Pipeline
 from gpupipe.source import Progress, Source, quiet
 from gpupipe.step import Spec
@@ -21,6 +21,8 @@ _SHIPPED_ON = ("to_dtype", "normalize")
 """Steps that need no draws and work on a whole batch at once: they can be done by the client."""
 _SETTLED = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
 """Settings of the loader that are the server's to say."""
+_OF_AN_INDEX = ("root", "classes", "fingerprint", "note", "warning")
+"""What clients are told of it as it is."""
 
 
 class Served(Source):
@@ -70,7 +72,10 @@ def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
     return {
         "name": config.name,
         "source": config.source_name,
-        "data": {"root": index.root, "note": index.note, "count": len(index), "classes": index.classes, "fingerprint": index.fingerprint},
+        "data": {
+            **{key: getattr(index, key) for key in _OF_AN_INDEX},
+            "count": len(index),
+        },
         "pipeline": {
             "name": pipeline.name,
             "steps": _steps(pipeline),
@@ -117,4 +122,6 @@ def _understood(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
 def _index(data: Mapping[str, Any], main: str) -> Index:
     rows = _Rows.of([])
     labels = np.broadcast_to(np.int64(-1), (data["count"],))
-    return Index(data["root"], rows, labels, list(data["classes"]), {main: Files(data["root"], rows)}, data["fingerprint"], note=data["note"])
+    columns: dict[str, Column] = {main: Files(data["root"], rows)}
+    told = {key: data[key] for key in _OF_AN_INDEX}
+    return Index(names=rows, labels=labels, columns=columns, **told | {"classes": list(told["classes"])})

@@ -9,7 +9,7 @@ import zmq
 from gpupipe.engines.about import describe, split
 from gpupipe.errors import ServerError
 from gpupipe.link import keys, wire
-from gpupipe.loader import Loader, load
+from gpupipe.loader import Loader, quietly
 from gpupipe.server.options import Options
 
 _MOST_ANSWERS = 100_000
@@ -35,7 +35,7 @@ def _shortened(loader: Loader) -> tuple[Loader, int]:
     """In place of a loader, one that stops behind the last uint8 image, and how many steps it does. Raises ServerError."""
     shorter, head = split(loader.config)
     loader.close()
-    return load(shorter), head
+    return quietly(shorter), head
 
 
 def _check_fits(about: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from gpupipe import config as configs
 from gpupipe.config import Config
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.link.keys import import_zmq
-from gpupipe.loader import Loader, load
+from gpupipe.loader import Loader, quietly
 from gpupipe.server.options import Options, options_of
 
 Served = Loader | Config | str | Path | Mapping[str, Any]
@@ -120,7 +120,7 @@ def child() -> int:
 
     try:
         import_zmq()
-        run(load(given["config"], **given["changes"]), Options(**options), announce)
+        run(quietly(configs.read(given["config"], **given["changes"])), Options(**options), announce)
     except (ConfigError, ServerError, Exception) as e:
         print(json.dumps({"error": str(e)}), flush=True)
         return 1

@@ -43,7 +43,16 @@ class Folder(Source):
             started = time.time()
             index = self._scan(root, progress)
             index_file.keep(index, saved, max(index.extra["times"].values()), started)
-        return replace(index, note=place.note)
+        return replace(index, note=place.note, warning=self._warning(place))
+
+    def _warning(self, place: datasets.Place) -> str:
+        if self.fetch is None or place.root == self.root:
+            return ""
+        to = "" if self.root == datasets.default_root(self.fetch) else f" --root {self.root}"
+        return (
+            f"{place.note}: {self.fetch} could not be fetched, and drawn images in {place.root} "
+            f"stand in for it. For the data itself run 'gpupipe fetch {self.fetch}{to}', or set data.root"
+        )
 
     def absent(self) -> str:
         return datasets.absent(self.root, self.fetch, self.stand_in)
