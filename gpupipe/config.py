@@ -23,6 +23,7 @@ from gpupipe.source import TAKEN, Source
 from gpupipe.step import Spec
 from gpupipe.yamlfile import UNRESOLVED, Document
 
+Change = str | tuple[str, Any]
 _TOP_LEVEL = ("data", "pipeline", "loader")
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
@@ -173,19 +174,25 @@ def read(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), 
     """The Config in a file (a path, or a shipped name) or a dict.
 
     overrides: "key=value" with dots between the keys; a key of `loader` may stand alone. changes: the same as keyword arguments,
-    where a dict changes only what it names, and a list replaces the whole list. Raises ConfigError with everything that is wrong.
+    where a dict changes only what it names, and a list replaces the whole list. Where one of them
+    names another source, nothing of `data` is kept but what they say of it. Raises ConfigError with
+    everything that is wrong.
+    """
+    return read_in_layers(config, [*overrides, *changes.items()])
+
+
+def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Change]) -> Config:
+    """The Config in a file or a dict, with several sets of changes, one after the other.
+
+    A change is "key=value", or the key and the value. Raises ConfigError with all that is wrong.
     """
     document, beside = _open(config)
     if not isinstance(document.data, dict):
         found = "this is a list" if isinstance(document.data, list) else f"this is {shown(document.data)}"
         raise ConfigError([Problem(document.where(()), f"{found}, but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them")])
     problems: list[Problem] = []
-    every: list[str | tuple[str, Any]] = [*overrides, *changes.items()]
-    for change in every:
-        try:
-            _apply(document, change)
-        except ConfigError as e:
-            problems += e.problems
+    for layer in layers:
+        _apply(document, layer, problems)
     document, unresolved = yamlfile.resolve(document)
     return _check(document, beside, problems + unresolved)
 
@@ -217,17 +224,66 @@ def plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _apply(document: Document, change: str | tuple[str, Any]) -> None:
-    """Carry out an override, or a keyword argument and its value. Raises ConfigError, which points at the override."""
-    key, value, place = _split(change) if isinstance(change, str) else (change[0], plain(change[1]), f"'{short(f'{change[0]}={change[1]!r}')}'")
-    loc = tuple(key.split("."))
+@dataclass(frozen=True)
+class _Change:
+    """A key as it was written, the value that it gets, and what to call the change."""
+
+    key: str
+    value: Any
+    place: str
+
+
+def _apply(document: Document, layer: Sequence[Change], problems: list[Problem]) -> None:
+    """Carry out a set of changes; `problems`, which point at the change, grows."""
+    read: list[_Change] = []
+    for change in layer:
+        try:
+            read.append(_split(change) if isinstance(change, str) else _of_keyword(*change))
+        except ConfigError as e:
+            problems += e.problems
+    _replace_source(document, read)
+    for one in read:
+        try:
+            _put(document, one)
+        except ConfigError as e:
+            problems += e.problems
+
+
+def _of_keyword(key: str, value: Any) -> _Change:
+    return _Change(key, plain(value), f"'{short(f'{key}={value!r}')}'")
+
+
+def _replace_source(document: Document, changes: Sequence[_Change]) -> None:
+    """Where changes name another source, leave nothing of `data`: its keys are the other source's.
+
+    The last name counts, and it does not matter which of the changes holds it, so that
+    data.source=... may stand before or behind the new source's keys.
+    """
+    named = [(value, change.place) for change in changes for value in _sources_in(change)]
+    data = document.data.get("data")
+    if named and isinstance(data, dict) and "source" in data and data["source"] != named[-1][0]:
+        document.replace(("data",), {"source": named[-1][0]}, named[-1][1])
+
+
+def _sources_in(change: _Change) -> list[Any]:
+    if change.key == "data.source":
+        return [change.value]
+    if change.key == "data" and isinstance(change.value, dict) and "source" in change.value:
+        return [change.value["source"]]
+    return []
+
+
+def _put(document: Document, change: _Change) -> None:
+    """Carry out a change. Raises ConfigError, which points at it."""
+    loc = tuple(change.key.split("."))
     if loc[0] in LoaderConfig.model_fields:
         loc = ("loader", *loc)
     elif loc[0] not in _TOP_LEVEL:
-        raise ConfigError([Problem(place, f"{loc[0]}: unknown key{_instead(key, document)}")])
+        wrong = f"{loc[0]}: unknown key{_instead(change.key, document)}"
+        raise ConfigError([Problem(change.place, wrong)])
     if loc[0] == "pipeline":
-        _check_step(document, loc, place)
-    document.put(loc, value, place)
+        _check_step(document, loc, change.place)
+    document.put(loc, change.value, change.place)
 
 
 def _instead(key: str, document: Document) -> str:
@@ -251,14 +307,14 @@ def _check_step(document: Document, loc: tuple[str, ...], place: str) -> None:
         raise ConfigError([Problem(place, f"pipeline.{loc[1]} is not '{loc[2]}' but '{next(iter(step), '')}'")])
 
 
-def _split(override: str) -> tuple[str, Any, str]:
-    """The key, the value, and what to call the override."""
+def _split(override: str) -> _Change:
+    """Raises ConfigError where it is no key=value."""
     key, equals, text = override.partition("=")
     place = f"'{override}'"
     if not equals or not all(key.strip().split(".")):
         raise ConfigError([Problem(place, "an override is key=value, for instance batch_size=64 or data.root=/images")])
     try:
-        return key.strip(), yamlfile.parse(text, "").data, place
+        return _Change(key.strip(), yamlfile.parse(text, "").data, place)
     except ConfigError as e:
         raise ConfigError([Problem(place, f"the value is {p.what}") for p in e.problems]) from None
 

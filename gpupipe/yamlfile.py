@@ -93,8 +93,16 @@ class Document:
         if isinstance(value, dict) and isinstance(holder, dict) and isinstance(holder.get(key), dict):
             for inner, part in value.items():
                 self.put((*loc, inner), part, place)
-            return
-        holder[key] = value
+        else:
+            self._set(holder, loc, value, place)
+
+    def replace(self, loc: Loc, value: Any, place: str) -> None:
+        """The same, but of a mapping that stands at `loc` nothing is kept. Raises ConfigError."""
+        holder, loc = self._holder(loc, place)
+        self._set(holder, loc, value, place)
+
+    def _set(self, holder: Any, loc: Loc, value: Any, place: str) -> None:
+        holder[loc[-1]] = value
         for table in (self.keys, self.values):
             for old in [k for k in table if k[: len(loc)] == loc]:
                 del table[old]
