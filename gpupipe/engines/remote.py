@@ -181,7 +181,7 @@ def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> R
     connections: list[Connection] = []
     try:
         for address, finish in zip(addresses, finishes, strict=True):
-            connections.append(Connection(_options(loader, address, patience, number is not None), finish))
+            connections.append(Connection(_options(loader, address, patience, number), finish))
         return _reached(connections, finishes, loader, number, own)
     except BaseException:
         for connection in connections:
@@ -189,10 +189,10 @@ def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> R
         raise
 
 
-def _options(loader: LoaderConfig, address: str, patience: float, pinned: bool) -> Options:
+def _options(loader: LoaderConfig, address: str, patience: float, gpu: int | None) -> Options:
     alone = len(loader.server or ()) > 1  # several servers have a shard each, and this client reads all of them
     rank, world = (0, 1) if alone else (loader.shard.rank, loader.shard.world_size)
-    return Options(address, rank, world, loader.hwm, loader.transport, loader.key, loader.server_key, patience, pinned)
+    return Options(address, rank, world, loader.hwm, loader.transport, loader.key, loader.server_key, patience, gpu)
 
 
 def _reached(connections: list[Connection], finishes: list[Finish], loader: LoaderConfig, number: int | None, own: Config | None) -> Reached:

@@ -26,16 +26,16 @@ Whole = tuple[wire.Batch, Tensor]
 
 
 class Assembly:
-    """keep: how many buffers are kept to be used again; pinned: for copies to a GPU."""
+    """keep: how many buffers are kept to be used again; gpu: the number of the GPU that batches are copied to, or None."""
 
-    def __init__(self, keep: int, pinned: bool) -> None:
-        self._pinned = pinned
-        self._mapped, self._buffers = Mapped(0), Buffers(keep, pinned)
+    def __init__(self, keep: int, gpu: int | None) -> None:
+        self._gpu = gpu
+        self._mapped, self._buffers = Mapped(0), Buffers(keep, gpu)
         self._coming: _Coming | None = None
 
     def begin(self, pid: int) -> None:
         """What comes from here on is of a new connection. pid: the server's process."""
-        self._mapped = Mapped(pid, self._pinned)
+        self._mapped = Mapped(pid, self._gpu)
         self._coming = None
 
     def drop(self) -> None:

@@ -68,7 +68,7 @@ class Connection:
         self._refusal = ""
         self._number, self._run, self._ended, self._shared = 0, -1, False, options.transport != "tcp"
         self._place: tuple[int, int] | None = None
-        self._assembly = Assembly(options.hwm + 2, options.pinned)
+        self._assembly = Assembly(options.hwm + 2, options.gpu)
         self._began = self._heard = time.monotonic()
         self._said_hello = 0.0
         self._closing = False

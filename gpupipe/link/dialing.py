@@ -24,7 +24,8 @@ _SOCKET_BUFFER = 4 << 20
 
 @dataclass(frozen=True)
 class Options:
-    """How to connect. transport: auto, shm or tcp; key, server_key: files, for a server with keys; patience: seconds without a word from the server."""
+    """How to connect. transport: auto, shm or tcp; key, server_key: files, for a server with keys; patience: seconds without a word from the server;
+    gpu: the number of the GPU that batches are copied to, for which their memory here is page-locked."""
 
     address: str
     rank: int = 0
@@ -34,7 +35,7 @@ class Options:
     key: Path | None = None
     server_key: Path | None = None
     patience: float = 60.0
-    pinned: bool = False
+    gpu: int | None = None
 
 
 def greeting(options: Options, token: str) -> Callable[[bool, list[Key], list[Key]], wire.Hello]:

@@ -7,6 +7,7 @@ a slot is an anonymous file (memfd), sealed so that it cannot shrink under the o
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import itertools
 import mmap
@@ -15,7 +16,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +120,11 @@ class Slots:
 
 
 class Mapped:
-    """A client's sight of the slots of a server's process. pinned: for copies to a GPU. `freed` are those whose tensors are gone."""
+    """A client's sight of the slots of a server's process. gpu: the number of the GPU that they are page-locked for, or None. `freed` are those whose
+    tensors are gone."""
 
-    def __init__(self, pid: int, pinned: bool = False) -> None:
-        self.pid, self._pinned = pid, pinned
+    def __init__(self, pid: int, gpu: int | None = None) -> None:
+        self.pid, self._gpu = pid, gpu
         self._maps: dict[int, np.ndarray[Any, Any]] = {}
         self.freed: deque[int] = deque()
 
@@ -144,8 +148,8 @@ class Mapped:
             memory = np.frombuffer(mmap.mmap(fd, slot.size), np.uint8)
         finally:
             os.close(fd)
-        if self._pinned:
-            _pin(memory)
+        if self._gpu is not None:
+            _pin(memory, self._gpu)
         return memory
 
     @staticmethod
@@ -156,10 +160,11 @@ class Mapped:
 
 
 class Buffers:
-    """A client's own memory for what comes over a socket. keep: how many that are free are kept; pinned: for copies to a GPU."""
+    """A client's own memory for what comes over a socket. keep: how many that are free are kept; gpu: the number of the GPU that it is page-locked for,
+    or None."""
 
-    def __init__(self, keep: int, pinned: bool) -> None:
-        self._pinned = pinned
+    def __init__(self, keep: int, gpu: int | None = None) -> None:
+        self._gpu = gpu
         self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=keep)
 
     def take(self, size: int) -> Tensor:
@@ -169,16 +174,43 @@ class Buffers:
             if len(base) == size:
                 return _handed_out(base[:], self._free.append, base)
             self._free.append(base)
-        base = torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned).numpy()
+        with nullcontext() if self._gpu is None else torch.cuda.device(self._gpu):
+            base = torch.empty(size, dtype=torch.uint8, pin_memory=self._gpu is not None).numpy()
         return _handed_out(base[:], self._free.append, base)
 
 
-def _pin(memory: np.ndarray[Any, Any]) -> None:
-    """Make memory page-locked as long as it is mapped, so that it is copied to a GPU at full speed. Where CUDA does not take it, it is copied all the same."""
+def _pin(memory: np.ndarray[Any, Any], gpu: int) -> None:
+    """Page-lock memory as long as it is mapped, so that it is copied to `gpu` at full speed.
+
+    CUDA runs this on the current device, and starts a context there. Memory that it does not take
+    stays pageable: the copy is slower and the same.
+    """
     cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
+    last_error = cuda_last_error()
+    if last_error is None:
+        return
     address = memory.ctypes.data
-    if cuda.cudaHostRegister(address, memory.nbytes, 0) == cuda.cudaError.success:
-        weakref.finalize(memory, cuda.cudaHostUnregister, address).atexit = False
+    with torch.cuda.device(gpu):
+        if cuda.cudaHostRegister(address, memory.nbytes, 0) == cuda.cudaError.success:
+            weakref.finalize(memory, _unpin, cuda, last_error, address, gpu).atexit = False
+        else:
+            last_error()
+
+
+def _unpin(cuda: Any, last_error: Callable[[], int], address: int, gpu: int) -> None:
+    with torch.cuda.device(gpu):
+        if cuda.cudaHostUnregister(address) != cuda.cudaError.success:
+            last_error()
+
+
+@cache
+def cuda_last_error() -> Callable[[], int] | None:
+    """cudaGetLastError of the CUDA runtime that torch uses, or None if torch hides it.
+
+    It returns and clears the error of the last call that failed in this thread. Without it, torch
+    raises that error after the next kernel launch. torch.cuda.cudart() does not have the function.
+    """
+    return getattr(ctypes.CDLL(torch._C.__file__), "cudaGetLastError", None)
 
 
 def _name(number: int) -> str:

@@ -10,7 +10,7 @@ from socket import create_connection, create_server
 import pytest
 import torch
 
-from gpupipe.link.memory import Buffers, Mapped, Slots
+from gpupipe.link.memory import Buffers, Mapped, Slots, cuda_last_error
 from gpupipe.link.waking import Waker
 from gpupipe.link.wire import Malformed
 from gpupipe.server import guard
@@ -70,7 +70,7 @@ def test_a_file_that_is_no_slot_is_not_mapped() -> None:
 
 
 def test_a_buffer_is_used_again_only_when_its_tensors_are_gone() -> None:
-    buffers = Buffers(2, pinned=False)
+    buffers = Buffers(2)
     first = buffers.take(SIZE)
     address, part = first.data_ptr(), first[5:]
     del first
@@ -80,6 +80,17 @@ def test_a_buffer_is_used_again_only_when_its_tensors_are_gone() -> None:
     del part
     gc.collect()
     assert buffers.take(SIZE).data_ptr() == address
+
+
+def test_the_last_error_is_that_of_the_cuda_runtime_that_torch_uses() -> None:
+    """Without a GPU every call fails, which serves as well."""
+    if not hasattr(torch._C, "_cudart"):
+        pytest.skip("torch was built without CUDA")
+    last_error = cuda_last_error()
+    assert last_error is not None
+    last_error()
+    failed = torch._C._cudart.cudaHostRegister(0, 0, 0)
+    assert last_error() == int(failed) != 0
 
 
 def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path: Path) -> None:
