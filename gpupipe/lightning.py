@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.config import read_in_layers
+from gpupipe.errors import ConfigError, Problem
 from gpupipe.loader import Loader, load
 from gpupipe.monitor import Monitor as _Watch
 
@@ -40,7 +42,7 @@ class PipeDataModule(LightningDataModule):
     Mid-epoch checkpoints of the trainer hold the state of the training loader: fit(ckpt_path=...) goes on with the very next batch.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # LightningCLI makes an option of each
         self,
         train: Source | None = None,
         val: Source | None = None,
@@ -51,6 +53,12 @@ class PipeDataModule(LightningDataModule):
         engine: str | None = None,
         format: str = "tuple",
         overrides: dict[str, Any] | None = None,
+        *,
+        train_overrides: dict[str, Any] | None = None,
+        val_overrides: dict[str, Any] | None = None,
+        test_overrides: dict[str, Any] | None = None,
+        predict_overrides: dict[str, Any] | None = None,
+        allow_same_samples: bool = False,
         **more_overrides: Any,
     ) -> None:
         """Configs as for gpupipe.load(): a path, a shipped name, or a dict.
@@ -64,14 +72,35 @@ class PipeDataModule(LightningDataModule):
             seed: Of the order and of every random step, in place of what the configs say.
             engine: dali, dataloader or auto, in place of what the configs say.
             format: What a batch is: tuple, (image, label), or dict.
-            overrides: Further settings for all loaders: {"threads": 4, "data": {"root": "/images"}}.
-            **more_overrides: The same, as keyword arguments.
+            overrides: Further settings for all loaders: {"threads": 4}.
+            train_overrides: For the training loader alone: {"data": {"root": "/train"}}.
+            val_overrides: For the validation loader alone.
+            test_overrides: For the test loader alone.
+            predict_overrides: For the prediction loader alone.
+            allow_same_samples: Train and validate on the same samples, which is otherwise refused.
+            **more_overrides: Further settings for all loaders, as keyword arguments.
+
+        Example:
+            >>> PipeDataModule(
+            ...     train="imagenet_train",
+            ...     val="imagenet_eval",
+            ...     threads=8,
+            ...     train_overrides={"data": {"root": "/imagenet/train"}},
+            ...     val_overrides={"data": {"root": "/imagenet/val"}},
+            ... )
 
         """
         super().__init__()
         given = {"batch_size": batch_size, "seed": seed, "engine": engine, "format": format}
         self._configs = {"train": train, "val": val, "test": test, "predict": predict}
         self._overrides = {k: v for k, v in given.items() if v is not None} | (overrides or {}) | more_overrides
+        self._own_overrides = {
+            "train": train_overrides,
+            "val": val_overrides,
+            "test": test_overrides,
+            "predict": predict_overrides,
+        }
+        self._allow_same_samples = allow_same_samples
         self._loaders: dict[str, Loader] = {}
         if val is None:  # or Lightning would look for validation data, and warn that it is empty
             self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]  # an instance's own
@@ -109,9 +138,34 @@ class PipeDataModule(LightningDataModule):
             raise ValueError(f"PipeDataModule has no config for '{which}': PipeDataModule({which}='configs/...yaml')")
         if which in self._loaders:
             self._loaders.pop(which).close()
-        settings = self._of_trainer() | self._overrides | changes
-        self._loaders[which] = load(config, **settings)
+        own = self._own_overrides[which] or {}
+        layers = [list(d.items()) for d in (self._of_trainer(), self._overrides, own, changes)]
+        self._loaders[which] = load(read_in_layers(config, *layers))
+        if not self._allow_same_samples:
+            self._check_apart()
         return self._loaders[which]
+
+    def _check_apart(self) -> None:
+        """Raises ConfigError where training and validation have the same samples."""
+        train, val = self._loaders.get("train"), self._loaders.get("val")
+        if train is None or val is None or not train.index.same_samples(val.index):
+            return
+        problem = (
+            f"train and val are the same {train.index.summary}, of {train.index.root}, so that "
+            "validation would say nothing: give each its own data, such as "
+            "val_overrides={'data': {'root': ...}}; where it is meant, allow_same_samples=True"
+        )
+        self.teardown("")
+        raise ConfigError([Problem("PipeDataModule", problem)])
+
+    def __str__(self) -> str:
+        """Lightning's own would make new loaders to ask them how large they are."""
+        return "\n".join([f"{type(self).__name__}:", *map(self._described, self._configs)])
+
+    def _described(self, which: str) -> str:
+        config, loader = self._configs[which], self._loaders.get(which)
+        named = "none" if config is None else "a dict" if isinstance(config, dict) else config
+        return f"  {f'{which}:':9}{named if loader is None else f'{named}, {loader.index.summary}'}"
 
     def _of_trainer(self) -> dict[str, Any]:
         """Device and rank; nothing without a trainer."""

@@ -39,7 +39,8 @@ def trainer(folder: Path, **options: Any) -> Trainer:
 
 
 def fit(config: dict[str, Any], folder: Path, net: Seen, val: bool = True, engine: str = "dataloader", ckpt_path: Any = None, **options: Any) -> Trainer:
-    data = PipeDataModule(train=config, val=config if val else None, format="dict", engine=engine)
+    configs = {"train": config, "val": config if val else None}
+    data = PipeDataModule(**configs, format="dict", engine=engine, allow_same_samples=True)
     done = trainer(folder, **options)
     done.fit(net, datamodule=data, ckpt_path=ckpt_path)
     return done
@@ -96,7 +97,8 @@ def test_early_stopping_and_an_exception_end_the_run_and_free_the_loaders(config
     done = fit(config, tmp_path, net, max_epochs=9, callbacks=[EarlyStopping("loss", patience=1)])
     assert sorted(net.trained) == [0, 1]
     assert not done.datamodule._loaders
-    stopped, data = Seen(stop_at=11), PipeDataModule(train=config, val=config, format="dict", workers=1)
+    stopped, given = Seen(stop_at=11), {"train": config, "val": config, "format": "dict"}
+    data = PipeDataModule(**given, workers=1, allow_same_samples=True)
     with pytest.raises(RuntimeError, match="stopped by the test"):
         trainer(tmp_path).fit(stopped, datamodule=data)
     assert [len(b) for b in stopped.trained.values()] == [8, 3]
@@ -270,7 +272,7 @@ def small(config: dict[str, Any], tmp_path: Path) -> Path:
 
 def test_lightning_cli(small: Path) -> None:
     words = ["fit", "--data.train", "small.yaml", "--data.val", "small.yaml", "--data.batch_size", "10", "--data.format", "dict", "--trainer.max_epochs", "2"]
-    assert "{0: 4, 1: 4}" in python(CLI, small, *words)
+    assert "{0: 4, 1: 4}" in python(CLI, small, *words, "--data.allow_same_samples", "true")
     assert "Config of the training loader" in python(CLI, small, "fit", "--help")
 
 
