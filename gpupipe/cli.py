@@ -91,13 +91,15 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device runs them."""
     from gpupipe import config as configs
     from gpupipe.bench import tables
-    from gpupipe.loader import import_engine
+    from gpupipe.loader import ignored_settings, import_engine
 
     out = console()
     checked = configs.read(config, overrides)
     out.print(tables.steps(checked.pipeline))
     if checked.loader.engine == "remote":
         out.print(f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe status' asks it how it goes", highlight=False, soft_wrap=True)
+        for line in ignored_settings(checked):
+            out.print(line, highlight=False, soft_wrap=True)
         return
     engine = import_engine(checked.loader.engine)
     from gpupipe import examine

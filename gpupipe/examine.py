@@ -8,7 +8,7 @@ from gpupipe.config import Config
 from gpupipe.devices import cores, resolve
 from gpupipe.engines.base import Job, torch_lowering
 from gpupipe.index import Index, nothing
-from gpupipe.loader import sampler_of, with_ranks
+from gpupipe.loader import ignored_settings, sampler_of, with_ranks
 
 Operator = tuple[str, str, tuple[str, ...]]
 
@@ -34,6 +34,7 @@ def facts(config: Config) -> Iterator[str]:
     device_id = resolve(config.loader.device)
     yield f"device: {'cpu' if device_id is None else f'gpu:{device_id}'}, {_threads(config)} threads, {config.loader.prefetch} batches ahead"
     yield f"batch: {_batch(config)}"
+    yield from ignored_settings(config)
 
 
 def _threads(config: Config) -> int:

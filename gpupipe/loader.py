@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.devices import cores
-from gpupipe.engines.base import Engine, Job
+from gpupipe.engines.about import SETTLED
+from gpupipe.engines.base import Engine, Job, without_effect
 from gpupipe.errors import (
     DeviceError,
     EngineError,
@@ -22,6 +25,7 @@ from gpupipe.errors import (
     StateError,
     UsageError,
     short,
+    shown,
     warn,
 )
 from gpupipe.index import Index
@@ -55,9 +59,35 @@ def load(config: str | Path | Mapping[str, Any] | Config, *overrides: str, progr
 
 def quietly(config: Config, progress: Progress = quiet) -> Loader:
     """load() without its warning: for callers that print index.note. Raises what load() raises."""
+    loader = _open(config, progress)
+    for line in [*ignored_settings(config), *_overruled(config.loader, loader.config.loader)]:
+        _log_once(line)
+    return loader
+
+
+def _open(config: Config, progress: Progress) -> Loader:
     if config.loader.engine == "remote":
         return remote(config.loader, config)
     return Loader(config, config.source.index(progress))
+
+
+def ignored_settings(config: Config) -> list[str]:
+    """A line for each setting that was set and that the engine in use ignores."""
+    engine = import_engine(config.loader.engine)
+    return without_effect(engine, config.loader, Loader.settings)
+
+
+def _overruled(own: LoaderConfig, used: LoaderConfig) -> Iterator[str]:
+    """A line for each setting that was set, and is another one at the server."""
+    for name in sorted(own.model_fields_set.intersection(SETTLED)):
+        mine, theirs = getattr(own, name), getattr(used, name)
+        if mine != theirs:
+            yield f"loader.{name}={shown(mine)} has no effect: the server's is {shown(theirs)}"
+
+
+@cache
+def _log_once(line: str) -> None:
+    logging.getLogger("gpupipe").warning(line)
 
 
 def warned(loader: Loader) -> Loader:
@@ -89,6 +119,8 @@ def over(config: Config, index: Index) -> Loader:
 class Loader:
     """Epochs of batches. Every iteration is a new epoch, or the rest of one after load_state_dict(); which one is settled by its first batch."""
 
+    settings = frozenset({"engine", "device", "shard", "format", "ids"})
+    """Those of `loader:` that are used whatever the engine."""
     batch_sampler = None
     """There is none, and Lightning asks."""
 

@@ -92,6 +92,8 @@ class Sampler:
     """
 
     population: Population | None = None
+    settings = frozenset({"batch_size", "shuffle", "seed", "last_batch"})
+    """Of `loader:`."""
 
     def __init__(self, count: int, batch_size: int, *, shuffle: bool, seed: int, last_batch: str, rank: int = 0, world_size: int = 1) -> None:
         """Raises ConfigError where `count` samples cannot be dealt out so that every rank has equal steps and no empty batch."""

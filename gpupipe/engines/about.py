@@ -19,7 +19,7 @@ from gpupipe.yamlfile import Document
 
 _SHIPPED_ON = ("to_dtype", "normalize")
 """Steps that need no draws and work on a whole batch at once: they can be done by the client."""
-_SETTLED = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
+SETTLED = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
 """Settings of the loader that are the server's to say."""
 _OF_AN_INDEX = ("root", "classes", "fingerprint", "note", "warning")
 """What clients are told of it as it is."""
@@ -84,7 +84,7 @@ def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
             "fingerprint": pipeline.fingerprint,
             "head": len(pipeline.entries) if head is None else head,
         },
-        "loader": config.loader.model_dump(mode="json", include=set(_SETTLED)),
+        "loader": config.loader.model_dump(mode="json", include=set(SETTLED)),
     }
 
 

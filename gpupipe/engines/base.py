@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gpupipe.config import LoaderConfig
-from gpupipe.errors import EngineError, ShapeError, counted
+from gpupipe.errors import EngineError, ShapeError, counted, shown
 from gpupipe.index import Files, Index
 from gpupipe.pipeline import Pipeline
 from gpupipe.sampler import Plan
@@ -41,6 +41,13 @@ class Engine(ABC):
     """What `parallelism` counts."""
     parallelism: int
     """How many threads, workers or servers make the batches."""
+    settings: ClassVar[frozenset[str]]
+    """The settings of `loader:` that it uses, without the loader's own, such as format."""
+
+    @classmethod
+    def unused(cls, loader: LoaderConfig) -> dict[str, str]:
+        """Of its settings, those that change nothing beside the others, each with why."""
+        return {}
 
     @property
     def crew(self) -> str:
@@ -94,6 +101,24 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back threads and memory. May be called twice."""
+
+
+def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset[str]) -> list[str]:
+    """A line for each setting that was set, not to its default, and changes nothing.
+
+    others: the settings that are used whatever the engine.
+    """
+    unused, defaults = engine.unused(loader), type(loader)()
+    lines = []
+    for name in type(loader).model_fields:
+        value = getattr(loader, name)
+        if name not in loader.model_fields_set or value == getattr(defaults, name):
+            continue
+        if name not in engine.settings | others:
+            unused[name] = f"engine {engine.name} does not use it"
+        if name in unused:
+            lines.append(f"loader.{name}={shown(value)} has no effect: {unused[name]}")
+    return lines
 
 
 def torch_lowering(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -30,6 +30,7 @@ from weakref import ref
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
+from gpupipe.config import LoaderConfig
 from gpupipe.devices import resolve
 from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known, read_by
 from gpupipe.engines.dali_array import handed_over, sizes
@@ -41,7 +42,7 @@ from gpupipe.engines.quarantine import Quarantine, blame, suspects
 from gpupipe.errors import EngineError
 from gpupipe.index import Spans
 from gpupipe.region_decoding import region_decode
-from gpupipe.sampler import Plan
+from gpupipe.sampler import Plan, Sampler
 
 Tensors = dict[str, torch.Tensor]
 Outcome = Tensors | RuntimeError
@@ -88,6 +89,9 @@ class DaliEngine(Engine):
     jpeg_ends: whether JPEGs without an end are refused before the decoder; by default on a GPU, see jpeg_end.py."""
 
     name = "dali"
+    settings = Sampler.settings | Quarantine.settings | {
+        "threads", "prefetch", "dtype", "memory_format", "hw_decoder_load",
+    }  # fmt: skip
 
     def __init__(self, job: Job, device_id: int | None, may_cut: bool = True, jpeg_ends: bool | None = None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
@@ -109,6 +113,10 @@ class DaliEngine(Engine):
         self._take: Callable[[], Any] = self._tensors
         self._at_exit = partial(_close, ref(self), os.getpid())
         atexit.register(self._at_exit)
+
+    @classmethod
+    def unused(cls, loader: LoaderConfig) -> dict[str, str]:
+        return {"hw_decoder_load": "device is cpu"} if loader.device == "cpu" else {}
 
     @classmethod
     def on(cls, job: Job, device: str) -> DaliEngine:

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from gpupipe.config import LoaderConfig
 from gpupipe.devices import cores, resolve
 from gpupipe.engines.base import Batch, Engine, Job, check_shapes, known, torch_lowering
 from gpupipe.engines.quarantine import Quarantine, blame
@@ -30,7 +31,7 @@ from gpupipe.engines.torch_samples import Made, Place, Recipe, Samples, Work
 from gpupipe.engines.torch_workers import failure, one_thread
 from gpupipe.errors import EngineError, counted
 from gpupipe.index import Column
-from gpupipe.sampler import Plan
+from gpupipe.sampler import Plan, Sampler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +66,10 @@ class DataLoaderEngine(Engine):
     """Runs a job with torch's DataLoader. device_id: the GPU that batches are copied to, or None to leave them where they are."""
 
     name = "dataloader"
+    settings = Sampler.settings | Quarantine.settings | {
+        "threads", "workers", "prefetch", "decoder", "dtype", "memory_format",
+        "pin_memory", "persistent_workers", "multiprocessing_context",
+    }  # fmt: skip
     unit = "worker"
 
     def __init__(self, job: Job, device_id: int | None) -> None:
@@ -79,6 +84,18 @@ class DataLoaderEngine(Engine):
         self._made: Iterator[Made] = iter(())
         self._started = False
         """Whether a worker of those that run has made a batch."""
+
+    @classmethod
+    def unused(cls, loader: LoaderConfig) -> dict[str, str]:
+        unused = {}
+        if loader.workers != "auto":
+            unused["threads"] = "workers says how many processes there are"
+        if loader.workers == 0:
+            of_workers = ("prefetch", "persistent_workers", "multiprocessing_context")
+            unused |= dict.fromkeys(of_workers, "workers is 0")
+        if loader.device == "cpu":
+            unused["pin_memory"] = "device is cpu"
+        return unused
 
     @classmethod
     def on(cls, job: Job, device: str) -> DataLoaderEngine:

@@ -38,6 +38,9 @@ _LOST_STEP = "every sample of a batch was skipped, and this rank would have fewe
 class Quarantine:
     """The samples of a job that were left out."""
 
+    settings = frozenset({"on_error", "max_bad", "quarantine"})
+    """Of `loader:`."""
+
     def __init__(self, job: Job) -> None:
         self._job = job
         self._bad: set[int] = set()

@@ -18,7 +18,7 @@ import torch
 
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.devices import resolve
-from gpupipe.engines.about import Understood, understand
+from gpupipe.engines.about import SETTLED, Understood, understand
 from gpupipe.engines.base import Batch, Engine, Job
 from gpupipe.errors import EngineError, ServerError, StateError
 from gpupipe.index import Index
@@ -84,6 +84,7 @@ class RemoteEngine(Engine):
     """Batches of connected servers. tails: what is left to be done with the batches of each."""
 
     name = "remote"
+    settings = frozenset({"server", "hwm", "transport", "key", "server_key", *SETTLED})
     unit = "server"
 
     def __init__(self, connections: Sequence[Connection], sampler: Turns, device: str, head: Sequence[str], tail: Sequence[str]) -> None:

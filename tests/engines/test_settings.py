@@ -1,0 +1,109 @@
+"""Which settings of `loader:` an engine uses, and how it is told that another has no effect."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from served import serving
+
+import gpupipe
+from gpupipe import config as configs
+from gpupipe import shipped
+from gpupipe.config import LoaderConfig
+from gpupipe.engines.dali import DaliEngine
+from gpupipe.engines.dataloader import DataLoaderEngine
+from gpupipe.engines.remote import RemoteEngine
+from gpupipe.loader import Loader, ignored_settings
+
+ENGINES = [DaliEngine, DataLoaderEngine, RemoteEngine]
+SERVER = {"engine": "remote", "server": "tcp://127.0.0.1:5557"}
+
+
+def config(root: Path | str = "/x") -> dict[str, Any]:
+    return {"data": {"source": "folder", "root": str(root)}, "pipeline": ["decode"]}
+
+
+def ignored(**settings: Any) -> list[str]:
+    return ignored_settings(configs.read(config(), **settings))
+
+
+def test_every_setting_is_one_of_the_loader_or_of_an_engine() -> None:
+    assert Loader.settings.union(*(e.settings for e in ENGINES)) == set(LoaderConfig.model_fields)
+    assert not any(Loader.settings & e.settings for e in ENGINES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"engine": "dali", "workers": 4}, "loader.workers=4 has no effect: engine dali does"),
+        ({"engine": "dali", "decoder": "pil"}, "loader.decoder='pil' has no effect: engine dali"),
+        ({"engine": "dali", "device": "cpu", "hw_decoder_load": 0.5}, "no effect: device is cpu"),
+        ({"engine": "dali", "hwm": 3}, "loader.hwm=3 has no effect: engine dali does not use it"),
+        ({"engine": "auto", "workers": 4}, "engine dali does not use it"),
+        ({"engine": "dataloader", "hw_decoder_load": 0.5}, "engine dataloader does not use it"),
+        ({"engine": "dataloader", "workers": 2, "threads": 4}, "threads=4 has no effect: workers"),
+        ({"engine": "dataloader", "workers": 0, "prefetch": 4}, "no effect: workers is 0"),
+        ({"engine": "dataloader", "device": "cpu", "pin_memory": False}, "pin_memory=false has no"),
+        ({**SERVER, "threads": 4}, "loader.threads=4 has no effect: engine remote does not use"),
+    ],
+    ids=str,
+)
+def test_what_was_set_and_is_not_used_is_told(settings: dict[str, Any], said: str) -> None:
+    (line,) = ignored(**settings)
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"engine": "dali", "threads": 4, "prefetch": 3, "hw_decoder_load": 0.5, "max_bad": 0.5},
+        {"engine": "dali", "workers": "auto", "decoder": "torchvision"},
+        {"engine": "dataloader", "threads": 4, "decoder": "pil", "prefetch": 3},
+        {"engine": "dataloader", "workers": 3, "pin_memory": False},
+        {**SERVER, "hwm": 3, "batch_size": 7, "format": "tuple", "device": "cpu"},
+        {"device": "cpu", "shard": {"rank": 1, "world_size": 2}, "ids": True},
+    ],
+    ids=str,
+)
+def test_what_is_used_or_says_what_is_so_anyway_is_not(settings: dict[str, Any]) -> None:
+    assert ignored(**settings) == []
+
+
+@pytest.mark.parametrize("name", shipped.names("configs"))
+@pytest.mark.parametrize("changes", [{}, {"engine": "dataloader"}, SERVER], ids=str)
+def test_shipped_configs_are_quiet(name: str, changes: dict[str, Any]) -> None:
+    assert ignored_settings(configs.read(name, **changes)) == []
+
+
+def test_load_tells_it_once(faces: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        gpupipe.load(config(faces), engine="dali", device="cpu", workers=7).close()
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "gpupipe"]
+    assert told == "loader.workers=7 has no effect: engine dali does not use it"
+    assert {r.levelno for r in caplog.records} == {logging.WARNING}
+
+
+def test_what_is_the_servers_to_say_is_told(faces: Path, caplog: pytest.LogCaptureFixture) -> None:
+    own = config(faces) | {"loader": {"batch_size": 9, "seed": 3, "shuffle": True}}
+    options = {"engine": "dataloader", "workers": 0, "device": "cpu"}
+    with serving(own, options | {"seed": 4}) as server:
+        remote = {"engine": "remote", "server": server.address, "device": "cpu"}
+        gpupipe.load(own, **remote).close()
+    told = [r.getMessage() for r in caplog.records if r.name == "gpupipe"]
+    assert told == ["loader.seed=3 has no effect: the server's is 4"]
+
+
+def test_check_tells_it(faces: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config(faces)))
+    command = [sys.executable, "-m", "gpupipe", "check", "c.yaml", "engine=dali", "workers=3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.count("loader.workers=3 has no effect: engine dali does not use it") == 1
+    remote = [*command[:-2], "engine=remote", "server=tcp://127.0.0.1:5557", "threads=3"]
+    done = subprocess.run(remote, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "loader.threads=3 has no effect: engine remote does not use it" in done.stdout
