@@ -31,6 +31,7 @@ def optional_modules() -> set[str]:
     extras.read(REPOSITORY / "setup.cfg")
     lines = [line for value in extras["options.extras_require"].values() for line in value.splitlines() if line]
     names = {re.split(r"[\s\[>=;]", line)[0].lower() for line in lines} - {"pytest", "fsspec", *hard_requirements(extras)}
+    names = {name for name in names if not name.startswith("nvidia-dali")}  # an extra, but nothing runs on a GPU without
     modules = {module for module, owners in packages_distributions().items() if names & {o.lower() for o in owners}}
     return modules | {"pytorch_lightning", "tensorflow", "mxnet"}
 
