@@ -14,6 +14,7 @@ import click
 import gpupipe
 from gpupipe import cli_cache, cli_compare, cli_profile, cli_serve
 from gpupipe.errors import ConfigError, GpupipeError
+from gpupipe.output_files import OutputFile, PictureFile, write_json, writing
 from gpupipe.screen import Screen, console, leave_interrupted
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def main() -> None:
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Epochs in a measured pass.")
 @click.option("--batches", type=click.IntRange(1), help="Batches in a measured pass, in place of whole epochs.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Measured passes: what mean and deviation are taken over.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write everything measured to this file.")
-@click.option("--show", type=click.Path(dir_okay=False, path_type=Path), help="Write the first batch, with labels, to this PNG.")
+@click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
+@click.option("--show", type=PictureFile(), help="Write the first batch, with labels, to this PNG.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only the images per second.")
 def run(
     config: str, overrides: tuple[str, ...], epochs: int, batches: int | None, repeats: int, json_path: Path | None, show: Path | None, quiet: bool
@@ -61,11 +62,11 @@ def run(
     KEY=VALUE changes a setting: batch_size=64, device=cpu, data.root=/images, pipeline=imagenet_train.
     """
     from gpupipe import config as configs
-    from gpupipe.bench import grid, tables
+    from gpupipe.bench import tables
 
     checked = configs.read(config, overrides)
     with Screen(quiet) as screen:
-        loader, meter = screen.start(checked, lambda loader, batch: grid.save(loader, batch, show) if show else None)
+        loader, meter = screen.start(checked, lambda loader, batch: _show(loader, batch, show) if show else None)
         count = batches or epochs * len(loader)
         try:
             for n in range(repeats):
@@ -73,12 +74,13 @@ def run(
         except KeyboardInterrupt:
             meter.result.interrupted = True
         result = meter.finish()
-    _write_json(json_path, loader, result)
     if quiet and result.passes:
         click.echo(f"{result.mean_rate:.1f}")
     elif not quiet:
         console().print(tables.measured(loader, result))
         _say_skipped(loader, result)
+    if json_path:
+        write_json(json_path, result.as_json(loader))
     if result.interrupted:
         leave_interrupted()
     loader.close()
@@ -142,11 +144,11 @@ def fetch(dataset: str, root: Path | None) -> None:
     click.echo(f"{known.title}: {target}")
 
 
-def _write_json(path: Path | None, loader: Loader, result: Measurement) -> None:
-    import json
+def _show(loader: Loader, batch: Any, path: Path) -> None:
+    from gpupipe.bench import grid
 
-    if path:
-        path.write_text(json.dumps(result.as_json(loader), indent=2) + "\n", encoding="utf-8")
+    with writing(path):
+        grid.save(loader, batch, path)
 
 
 def _say_skipped(loader: Loader, result: Measurement) -> None:

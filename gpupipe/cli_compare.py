@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpupipe.output_files import OutputFile, OutputFolder, write_all, write_json, writing
 from gpupipe.screen import Screen, console, core_numbers, leave_interrupted, read, say_stand_in
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class _Options:
 @click.option("--cold", is_flag=True, help="Drop the images from the page cache before each side's turn.")
 @click.option("--quick", is_flag=True, help="Fewer batches and rounds: a first look.")
 @click.option("--max-diff", type=click.FloatRange(0), help="As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that interpolates]")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write everything measured to this file.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write results.json, plots and report.html to this folder.")
+@click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
+@click.option("--out", type=OutputFolder(), help="Write results.json, plots and report.html to this folder.")
 def compare(**options: Any) -> None:
     """Compare DALI on the GPU and the CPU with torch's DataLoader: same samples, same draws, same cores, with error bars.
 
@@ -113,16 +113,21 @@ def _say(given: _Options, comparison: Comparison, agreements: list[Agreement], c
 
     if not comparison.measured:
         return
-    if given.json_path:
-        given.json_path.write_text(json.dumps(comparison.as_json(), indent=2) + "\n", encoding="utf-8")
     console().print(tables.compared(comparison))
     for sentence in comparing.verdict(comparison):
         click.echo(sentence)
-    if given.out:
-        from gpupipe.bench import report
+    write_all(
+        lambda: write_json(given.json_path, comparison.as_json()),
+        lambda: _report(given.out, comparison, agreements, checked, index) if given.out else None,
+    )
 
-        page = report.write(given.out, comparison, agreements, checked, index, _dali_devices() if agreements else [])
-        click.echo(f"report: {page}")
+
+def _report(folder: Path, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index) -> None:
+    from gpupipe.bench import report
+
+    with writing(folder):
+        page = report.write(folder, comparison, agreements, checked, index, _dali_devices() if agreements else [])
+    click.echo(f"report: {page}")
 
 
 def _agreements(checked: Config, index: Index, samples: int, max_diff: float | None) -> list[Agreement]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpupipe.output_files import OutputFile, write_json
 from gpupipe.screen import Screen, console, leave_interrupted, read
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpupipe.config import Config
     from gpupipe.loader import Loader
 
-_json = click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write everything measured to this file.")
+_json = click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
 
 
 @click.command()
@@ -51,7 +51,7 @@ def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float
     verdict = advice.limit(found, found.what["parallelism"], trained)
     for sentence in (*verdict.said, *disturbance(found.disturbed)):
         click.echo(sentence)
-    _write(json_path, found.as_json() | {"training": _training_json(trained), "replay_images_per_second": ceiling, "limit": verdict.resource})
+    write_json(json_path, found.as_json() | {"training": _training_json(trained), "replay_images_per_second": ceiling, "limit": verdict.resource})
 
 
 def _train(step_ms: float | None, model: str | None) -> tuple[str, Callable[[Loader], Train]] | None:
@@ -103,7 +103,7 @@ def tune(config: str, overrides: tuple[str, ...], seconds: float, keep: tuple[st
         console().print(tables.trials(found))
     for line in (*advised(found, checked), *disturbance(found.disturbed)):
         click.echo(line)
-    _write(json_path, _tuned_json(found))
+    write_json(json_path, _tuned_json(found))
     if found.interrupted:
         leave_interrupted()
 
@@ -135,8 +135,3 @@ def _tuned_json(found: Tuned) -> dict[str, Any]:
     gain = found.gain and asdict(found.gain)
     return {"schema": "gpupipe-tune-1", "machine": machine(), "changes": found.changes, "gain": gain, "certain": found.certain,
             "confirmed": confirmed, "trials": rates, "untried": found.untried, "interrupted": found.interrupted}  # fmt: skip
-
-
-def _write(path: Path | None, found: dict[str, Any]) -> None:
-    if path:
-        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ _LOCKED = "another server keeps its state in {}: give each its own --state, or e
 class Journal:
     """The file at `path`, for a server that serves `what` (plain JSON: data, pipeline, order, mode).
 
-    Raises ServerError where another server has it, StateError where it is the state of something else.
+    Raises ServerError where another server has it, or where it cannot be written; StateError where it is the state of something else.
     """
 
     def __init__(self, path: Path, what: dict[str, Any]) -> None:
         self.path, self._what = path, what
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -52,15 +54,17 @@ class Journal:
         return bool(events)
 
     def note(self, *event: Any) -> None:
-        """Note down an event."""
+        """Note down an event. Raises ServerError."""
         if event[0] == "run":
             self._rewrite()
         else:
-            os.write(self._file, json.dumps(event).encode() + b"\n")
+            with _writing(self.path):
+                os.write(self._file, json.dumps(event).encode() + b"\n")
 
     def forget(self) -> None:
-        """Remove what is there, so that a server begins anew."""
-        self.path.unlink(missing_ok=True)
+        """Remove what is there, so that a server begins anew. Raises ServerError."""
+        with _writing(self.path):
+            self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         for descriptor in (self._file, self._lock):
@@ -93,12 +97,22 @@ class Journal:
         head = {"history": self.history, "runs": self._ledger.runs, "serves": self._what}
         text = "".join(json.dumps(line) + "\n" for line in [head, *_state(self._ledger)])
         new = self.path.with_name(self.path.name + ".new")
-        new.write_text(text, encoding="utf-8")
-        new.chmod(0o600)
-        new.replace(self.path)
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        with _writing(self.path):
+            new.write_text(text, encoding="utf-8")
+            new.chmod(0o600)
+            new.replace(self.path)
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raises ServerError for an OSError inside."""
+    try:
+        yield
+    except OSError as e:
+        raise ServerError(f"{path}: the state of the server cannot be kept ({e.strerror}): make room there, or name another file with --state") from e
 
 
 def after_restart(ledger: Ledger) -> None:

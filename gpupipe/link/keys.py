@@ -14,19 +14,34 @@ PUBLIC, SECRET = ".key", ".key_secret"
 
 
 def new(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a pair of keys. Returns (public file, secret file). Raises ServerError where there is one of that name."""
+    """Make a pair of keys. Returns (public file, secret file).
+
+    Raises ServerError if there is one of that name, or if the files cannot be written.
+    """
     auth = import_auth()
     public, secret = folder / (name + PUBLIC), folder / (name + SECRET)
-    if public.exists() or secret.exists():
-        raise ServerError(f"{secret} is there already: choose another name, or remove both files")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if public.exists() or secret.exists():
+            raise ServerError(f"{secret} is there already: choose another name, or remove both files")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(auth, folder, name, public, secret)
+    except OSError as e:
+        raise ServerError(f"no keys can be written to {folder} ({e.strerror}): make room there, or name another folder with --folder") from e
+    return public, secret
+
+
+def _write(auth: Any, folder: Path, name: str, public: Path, secret: Path) -> None:
+    """Both files or none. Raises OSError."""
     before = os.umask(0o077)
     try:
         auth.create_certificates(folder, name)
+    except OSError:
+        for file in (public, secret):
+            file.unlink(missing_ok=True)
+        raise
     finally:
         os.umask(before)
     public.chmod(0o644)
-    return public, secret
 
 
 def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import disks
 import pytest
 
 from gpupipe.cache import evict, shards
@@ -92,13 +93,8 @@ def test_a_sampler_that_is_killed_at_any_moment_leaves_nothing_half_written(make
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 512 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(disk)], capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with disks.mounted(tmp_path / "disk", "512k") as disk:
+        yield disk
 
 
 def test_a_full_disk_pauses_the_samplers_who_say_so(make: Any, small_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:

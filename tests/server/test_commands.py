@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import socket
 from typing import Any
 from urllib.request import urlopen
 
+import disks
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -148,6 +149,53 @@ def test_keys_new(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert done.output.split() == [str(tmp_path / "keys" / "alice.key"), str(tmp_path / "keys" / "alice.key_secret")]
     assert (tmp_path / "keys" / "alice.key_secret").stat().st_mode & 0o077 == 0
+
+
+@pytest.fixture(params=["a file for a folder", "read-only", "full"])
+def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Folders that nothing can be written to, not even by root."""
+    if request.param == "a file for a folder":
+        (tmp_path / "file").touch()
+        yield tmp_path / "file"
+        return
+    with disks.mounted(tmp_path / "disk", "16k", read_only=request.param == "read-only") as disk:
+        if request.param == "full":
+            disks.fill(disk)
+        yield disk
+
+
+@pytest.mark.parametrize("below", ["", "new"])
+def test_keys_in_a_folder_that_cannot_be_written_are_one_line(unwritable: Path, below: str) -> None:
+    done = CliRunner().invoke(main, ["keys", "new", "alice", "--folder", str(unwritable / below)])
+    assert done.exit_code in (1, 2), done.output  # 2: click itself sees that it is no folder
+    assert str(unwritable / below) in done.output.splitlines()[-1]
+    assert not unwritable.is_dir() or not list(unwritable.rglob("alice*")), "half a key is none"
+
+
+def test_a_state_that_cannot_be_kept_is_one_line(file: Path, unwritable: Path) -> None:
+    command = [sys.executable, "-m", "gpupipe", "serve", str(file), "--quiet", "--state", str(unwritable / "server.state")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"gpupipe: {unwritable / 'server.state'}: the state of the server cannot be kept (" in done.stderr.splitlines()[-1]
+
+
+def test_a_server_whose_disk_fills_up_ends_with_one_line(file: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        disk = stack.enter_context(disks.mounted(tmp_path / "disk", "64k"))
+        words = [str(file), "--port", str(_free_port()), "--state", str(disk / "server.state")]
+        process, address = stack.enter_context(served(*words))
+        with gpupipe.connect(address, device="cpu", patience=5.0) as loader:
+            next(iter(loader))
+            disks.fill(disk)
+            with pytest.raises(gpupipe.ServerError):
+                while True:  # the journal's last page has room for a few more lines
+                    list(loader)
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert "server.state: the state of the server cannot be kept (No space left on device)" in said.splitlines()[-1]
+    assert "Traceback" not in said
 
 
 WITHOUT = """
