@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import gpupipe
 from gpupipe.sampler import Sampler
@@ -55,12 +56,53 @@ class Cheating(Sampler):
             super().set_epoch(epoch)
 
 
-@pytest.mark.parametrize(("cheat", "said"), [("twice", "came twice"), ("state", "goes on with the rest"), ("epoch", r"set_epoch\(\)")])
-def test_what_breaks_the_contract_is_named(few: Path, cheat: str, said: str) -> None:
-    config = {"data": {"source": "folder", "root": few}, "pipeline": STEPS}
+QUICK = {"engine": "dataloader", "workers": 0, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 images of 3x3 pixels."""
+    root = tmp_path_factory.mktemp("many")
+    for n in range(400):
+        (root / f"{n % 4}").mkdir(exist_ok=True)
+        Image.new("RGB", (3, 3), (n % 256, n // 256, 7)).save(root / f"{n % 4}" / f"{n:03}.png")
+    return root
+
+
+def test_a_larger_set_takes_a_few_epochs(many: Path) -> None:
+    """And not twenty, which is minutes on a thousand photographs."""
+    delivered = []
 
     def make(**changes: Any) -> gpupipe.Loader:
-        loader = gpupipe.load(config, engine="dataloader", workers=0, device="cpu", **changes)
+        loader = gpupipe.load(config_of(many, ["decode"]), **QUICK, **changes)
+        batches = loader.engine.batches
+
+        def counted(plans: Any) -> Any:
+            for plan, batch in batches(plans):
+                delivered.append(len(plan.ids))
+                yield plan, batch
+
+        loader.engine.batches = counted  # type: ignore[method-assign]
+        return loader
+
+    check_loader(make)
+    assert 7 * 400 <= sum(delivered) < 13 * 400
+
+
+def config_of(root: Path, steps: list[Any]) -> dict[str, Any]:
+    return {"data": {"source": "folder", "root": root}, "pipeline": steps}
+
+
+CHEATS = [("twice", "came twice"), ("state", "goes on with the rest"), ("epoch", r"set_epoch\(\)")]
+
+
+@pytest.mark.parametrize(("cheat", "said"), CHEATS)
+@pytest.mark.parametrize("size", ["few", "many"])
+def test_what_breaks_the_contract_is_named(few: Path, many: Path, size: str, cheat: str, said: str) -> None:
+    config = config_of(few, STEPS) if size == "few" else config_of(many, ["decode"])
+
+    def make(**changes: Any) -> gpupipe.Loader:
+        loader = gpupipe.load(config, **QUICK, **changes)
         loader.sampler.__class__ = Cheating
         loader.sampler.cheat = cheat
         return loader
