@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ShapeError,
         StandInWarning,
         StateError,
+        StepError,
         TooManyBadError,
         UsageError,
     )
@@ -57,6 +58,7 @@ __all__ = [
     "ShapeError",
     "StandInWarning",
     "StateError",
+    "StepError",
     "TooManyBadError",
     "UsageError",
     "connect",

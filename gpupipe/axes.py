@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpupipe.errors import counted
 from gpupipe.spec import PAIR, Spec, canonical, space
-from gpupipe.step import Refused, decoded, one_a_channel
+from gpupipe.step import Refused, SampleIncompatible, decoded, one_a_channel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +61,15 @@ def before_and_after(margins: tuple[int, ...]) -> tuple[Floats, Floats]:
     """`margins` in the order of the axes of space: [top, left] and [bottom, right] of an image."""
     both = np.array(margins, np.float64).reshape(2, -1)[:, ::-1]
     return both[0], both[1]
+
+
+def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) -> None:
+    """Raises SampleIncompatible where an image of `size` is too small to be mirrored so far."""
+    room = np.array(size) - (mode == "reflect")
+    if mode in ("reflect", "symmetric") and (np.maximum(before, after) > room).any():
+        most = "x".join(str(int(n)) for n in np.maximum(before, after))
+        what = "x".join(map(str, size))
+        raise SampleIncompatible(f"{mode} cannot add {most} pixels to an image of {what}")
 
 
 def _misfit(what: str, written: tuple[int, ...], given: Spec, words: str) -> Refused:

@@ -13,7 +13,7 @@ import click
 
 import gpupipe
 from gpupipe import cli_cache, cli_compare, cli_profile, cli_serve
-from gpupipe.errors import ConfigError, GpupipeError
+from gpupipe.errors import ConfigError, GpupipeError, StepError
 from gpupipe.output_files import OutputFile, PictureFile, write_json, writing
 from gpupipe.screen import Screen, console, leave_interrupted
 
@@ -33,6 +33,8 @@ class _Group(click.Group):
             click.echo(str(e), err=True)
             ctx.exit(2)
         except GpupipeError as e:
+            if isinstance(e, StepError):
+                click.echo(e.traceback, err=True)
             click.echo(f"gpupipe: {e}", err=True)
             ctx.exit(1)
         except (KeyboardInterrupt, click.Abort):

@@ -359,7 +359,7 @@ def _source_model(document: Document, data: dict[str, Any], problems: list[Probl
     if isinstance(name, str):
         try:
             return source.find(name)
-        except KeyError as e:
+        except LookupError as e:
             problems.append(Problem(document.where(("data", "source")), e.args[0]))
             return None
     if name is UNRESOLVED:

@@ -7,6 +7,7 @@ GpupipeError
 ├── StateError           a state_dict belongs to other data, another pipeline or another seed
 ├── UsageError           a loader is pickled, copied, indexed or given to a DataLoader   (also TypeError)
 ├── EngineError          an engine failed, and no single sample is to blame
+├── StepError            a step's own code failed, or made what its spec does not say; has `.traceback`
 ├── ServerError          a data processing server cannot be started or reached, or refuses what it was asked for
 └── DataError            the samples themselves
     ├── SampleError      one sample cannot be read or decoded; has `.path` and `.reason`
@@ -76,6 +77,35 @@ class UsageError(GpupipeError, TypeError):
 
 class EngineError(GpupipeError):
     """An engine failed, and no single sample is to blame."""
+
+
+class StepError(GpupipeError):
+    """A step's own code failed, or what it returned is not what its spec says.
+
+    Attributes:
+        traceback: Of the exception in the step's code, as Python prints it, or empty.
+
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        self.traceback = traceback
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_another_process, (str(self), self.traceback)
+
+
+class _Traceback(Exception):
+    """What stands for an exception that was raised in another process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _from_another_process(message: str, traceback: str) -> StepError:
+    error = StepError(message, traceback)
+    error.__cause__ = _Traceback(traceback) if traceback else None
+    return error
 
 
 class ServerError(GpupipeError):
@@ -159,6 +189,6 @@ def shown(value: Any) -> str:
     return "empty" if value is None else str(value).lower() if isinstance(value, bool) else short(repr(value))
 
 
-def short(text: str) -> str:
+def short(text: str, longest: int = _LONGEST) -> str:
     """The text, or its beginning."""
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

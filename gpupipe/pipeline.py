@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
-from gpupipe import draws, shipped, step, yamlfile
+from gpupipe import draws, plugins, shipped, step, yamlfile
 from gpupipe.complaints import complaints
-from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
-from gpupipe.step import FLOATS, Refused, Spec, Step
+from gpupipe.errors import ConfigError, Problem, StepError, did_you_mean, nearest, shown
+from gpupipe.step import FLOATS, DaliImage, NoLowering, Params, Refused, SampleIncompatible, Spec, Step
 from gpupipe.yamlfile import UNRESOLVED, Document, Loc
 
 
@@ -34,8 +35,50 @@ class Entry:
     field: str
 
     def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """The step's parameters for these samples: arrays whose first axis is len(ids)."""
-        return self.step.sample(draws.uniform(seed, epoch, ids, draws.stream(self.key), self.step.lanes))
+        """The step's parameters for these samples: arrays whose first axis is len(ids).
+
+        Raises StepError.
+        """
+        uniform = draws.uniform(seed, epoch, ids, draws.stream(self.key), self.step.lanes)
+        with self._blamed("sample()"):
+            sampled = self.step.sample(uniform)
+        for name, values in sampled.items():
+            if np.ndim(values) == 0 or len(values) != len(ids):
+                shape, count = np.shape(values), len(ids)
+                raise self._wrong(f"its sample() made '{name}' of shape {shape} for {count} samples")
+        return sampled
+
+    def dali(self, image: DaliImage, parameters: Params) -> None:
+        """Carry out the step on a batch in DALI.
+
+        Raises StepError, NoLowering, SampleIncompatible.
+        """
+        with self._blamed("dali()"):
+            self.step.dali(image, parameters)
+
+    def torch(self, image: Any, parameters: Params) -> Any:
+        """Carry out the step on one image. Raises StepError, NoLowering, SampleIncompatible.
+
+        From a step that decodes, also what its decoder raises of bytes that are no image.
+        """
+        of_bytes = (OSError, RuntimeError, ValueError) if self.given.encoded else ()
+        with self._blamed("torch()", *of_bytes):
+            made = self.step.torch(image, parameters)
+        if differs := self.made.differs(made):
+            raise self._wrong(f"its torch() made {differs}")
+        return made
+
+    def dumped(self) -> dict[str, Any]:
+        """The step's parameters as JSON takes them. Raises StepError."""
+        with self._blamed("model_dump()"):
+            return self.step.model_dump(mode="json")
+
+    def _blamed(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
+        passed = (NoLowering, SampleIncompatible, *passed)
+        return plugins.blamed(self.key, type(self.step), self.where, call, *passed)
+
+    def _wrong(self, what: str) -> StepError:
+        return plugins.step_wrong(self.key, type(self.step), self.where, what)
 
 
 IMAGE: Mapping[str, Spec] = {"image": Spec()}
@@ -71,7 +114,7 @@ class Pipeline:
     @property
     def fingerprint(self) -> str:
         """A hash of the steps and all their parameters: the same for two files that mean the same."""
-        content = [[e.key, e.step.model_dump(mode="json"), *([e.field] if e.field != self.main else [])] for e in self.entries]
+        content = [[e.key, e.dumped(), *([e.field] if e.field != self.main else [])] for e in self.entries]
         return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -123,11 +166,12 @@ def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem], fie
         return wrong
     try:
         model = step.find(name)
-    except KeyError as e:
+    except LookupError as e:
         problems.append(Problem(where, e.args[0]))
         return wrong
     try:
-        checked = model.model_validate({} if given is None else given)
+        with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
+            checked = model.model_validate({} if given is None else given)
         return _Parsed(name, checked, where, targets) if targets else wrong
     except pydantic.ValidationError as e:
         problems.extend(complaints(e, model, document, (*loc, name), prefix=name))
@@ -184,10 +228,12 @@ def _entry(p: _Parsed, name: str, given: Spec, mask: bool, parsed: Sequence[_Par
         return _after_wrong(p.name, given)
     step = _for_mask(p.step) if mask else p.step
     try:
-        step = step.fitted(given)
-        return Entry(p.name, p.name, step, given, step.spec(given), p.where, name)
+        with plugins.blamed(p.name, type(step), p.where, "spec()", Refused):
+            step = step.fitted(given)
+            made = _checked(step.spec(given))
+        return Entry(p.name, p.name, step, given, made, p.where, name)
     except Refused as e:
-        later = next((q.name for q in parsed if q.step and name in q.on and _decodes(q.step)), None) if given.encoded else None
+        later = next((q.name for q in parsed if name in q.on and _decodes(q)), None) if given.encoded else None
         why = f"what reaches it are still encoded bytes: move it behind '{later}'" if later else e
         of = f" on {name}" if len(p.on) > 1 else ""
         problems.append(Problem(p.where, f"{p.name} cannot stand here{of}: {why}"))
@@ -205,7 +251,7 @@ def _for_mask(step: Step) -> Step:
 
 def _start(name: str, spec: Spec, parsed: Sequence[_Parsed], problems: list[Problem]) -> Spec | None:
     """What goes into the first step on a field. Where nothing decodes, that is one problem, and not one for every step that needs pixels."""
-    if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p.step)) for p in parsed):
+    if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p)) for p in parsed):
         return spec
     main = all(name in p.on for p in parsed)
     write = "'- decode' as the first step" if main else f"'- decode: {{on: {name}}}' before the steps on it"
@@ -213,9 +259,20 @@ def _start(name: str, spec: Spec, parsed: Sequence[_Parsed], problems: list[Prob
     return Spec(encoded=False)
 
 
-def _decodes(candidate: Step) -> bool:
+def _checked(made: object) -> Spec:
+    """What a step's spec() returned. Raises TypeError where it is none."""
+    if not isinstance(made, Spec):
+        raise TypeError(f"it must return a Spec, and not {shown(made)}")
+    return made
+
+
+def _decodes(p: _Parsed) -> bool:
+    """Whether a step makes images of encoded bytes."""
+    if p.step is None:
+        return False
     try:
-        return not candidate.spec(Spec()).encoded
+        with plugins.blamed(p.name, type(p.step), p.where, "spec()", Refused):
+            return not _checked(p.step.spec(Spec())).encoded
     except Refused:
         return False
 

@@ -10,16 +10,15 @@ import importlib.util
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
 from typing import ClassVar
 
 import pydantic
 
+from gpupipe import plugins
 from gpupipe.errors import did_you_mean
 from gpupipe.index import Index, Rows
 from gpupipe.step import Spec
 
-GROUP = "gpupipe.sources"
 TAKEN = ("label", "id")
 """Names in a batch that no field and no value may have."""
 Progress = Callable[[str, int, int | None], None]
@@ -120,17 +119,17 @@ def names() -> list[str]:
     """The names of all sources: the built-in ones and those of installed plugins."""
     package = importlib.import_module("gpupipe.sources")
     builtin = {m.name for m in pkgutil.iter_modules(package.__path__)}
-    return sorted(builtin | {e.name for e in entry_points(group=GROUP)})
+    return sorted(builtin | plugins.names(plugins.SOURCES))
 
 
 def find(name: str) -> type[Source]:
     """The class of the source called `name`: `gpupipe/sources/NAME.py`, else the entry point NAME in the group `gpupipe.sources`.
 
-    Raises KeyError with a message that suggests the nearest name.
+    Raises LookupError, which suggests the nearest name, or names the package that is broken.
     """
     if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"gpupipe.sources.{name}"):
         module = importlib.import_module(f"gpupipe.sources.{name}")
         return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]  # one class of its name a file
-    for entry in entry_points(group=GROUP, name=name):
-        return entry.load()  # type: ignore[no-any-return]  # a plugin's word
-    raise KeyError(f"unknown source '{name}'{did_you_mean(name, names())}")
+    if found := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]  # no instance is made
+        return found
+    raise LookupError(f"unknown source '{name}'{did_you_mean(name, names())}")

@@ -44,8 +44,7 @@ class Spec:
     def __str__(self) -> str:
         if self.encoded:
             return "encoded bytes"
-        shape = ", ".join("?" if n is None else str(n) for n in self.shape)
-        return f"({shape}) {self.dtype}"
+        return f"{_written(self.shape)} {self.dtype}"
 
     @classmethod
     def of_array(cls, dtype: str, shape: Sequence[int | None], layout: str) -> Spec:
@@ -78,6 +77,22 @@ class Spec:
         """In the order of `layout`."""
         return self._sizes(self.layout)
 
+    def differs(self, tensor: Any) -> str:
+        """How a tensor, its axes in the order of `canonical`, is not what this says; or ""."""
+        if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
+            return f"a {type(tensor).__name__}, but should be a tensor"
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return "" if self.encoded else self.differs_in(tuple(tensor.shape), dtype, canonical(self.layout))
+
+    def differs_in(self, shape: tuple[int, ...], dtype: str, axes: str) -> str:
+        """The same of a shape, in the order of `axes`, and a dtype."""
+        sizes = self._sizes(axes)
+        sizes = tuple(1 if a == "C" not in self.layout else n for a, n in zip(axes, sizes, strict=True))
+        fits = len(shape) == len(sizes) and all(n in (None, m) for n, m in zip(sizes, shape, strict=True))
+        if fits and dtype == self.dtype:
+            return ""
+        return f"{_written(shape)} {dtype}, but its spec says {_written(sizes)} {self.dtype} ({axes})"
+
     def sized(self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None) -> Spec:
         """The same with another size along the axes of space; at_least: by default that size."""
         named: dict[str, Any] = {_NAMES[axis]: n for axis, n in zip(self.space, size, strict=True)}
@@ -86,6 +101,10 @@ class Spec:
     def _sizes(self, axes: str) -> Sizes:
         others = iter(self.others)
         return tuple(getattr(self, _NAMES[axis]) if axis in _NAMES else next(others) for axis in axes)
+
+
+def _written(sizes: Sizes) -> str:
+    return f"({', '.join('?' if n is None else str(n) for n in sizes)})"
 
 
 def space(layout: str) -> str:

@@ -20,13 +20,13 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
+from gpupipe import plugins
 from gpupipe.errors import did_you_mean
 from gpupipe.spec import FLOATS as FLOATS  # noqa: PLC0414  # what plugins import from here
 from gpupipe.spec import Spec as Spec  # noqa: PLC0414  # the same
@@ -36,11 +36,18 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Params = Mapping[str, Any]
-GROUP = "gpupipe.steps"
 
 
 class Refused(Exception):
     """A step cannot follow what came before; the message says why and what to write instead."""
+
+
+class SampleIncompatible(RuntimeError):
+    """A step cannot be done to this one sample; the message says why.
+
+    Raised by `torch` or `dali`, it costs that sample, as one that cannot be decoded. Any other
+    exception in a step's code is taken for a mistake in the step, and ends the run.
+    """
 
 
 class DaliImage(Protocol):
@@ -154,20 +161,20 @@ def builtin() -> set[str]:
 
 def names() -> list[str]:
     """The names of all steps that can be used: the built-in ones and those of installed plugins."""
-    return sorted(builtin() | {e.name for e in entry_points(group=GROUP)})
+    return sorted(builtin() | plugins.names(plugins.STEPS))
 
 
 def find(name: str) -> type[Step]:
     """The class of the step called `name`: `gpupipe/steps/NAME.py`, else the entry point NAME in the group `gpupipe.steps`.
 
-    Raises KeyError with a message that suggests the nearest name.
+    Raises LookupError, which suggests the nearest name, or names the package that is broken.
     """
     if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"gpupipe.steps.{name}"):
         module = importlib.import_module(f"gpupipe.steps.{name}")
         return getattr(module, _camel(name))  # type: ignore[no-any-return]  # every built-in file holds one class of its name
-    for entry in entry_points(group=GROUP, name=name):
-        return entry.load()  # type: ignore[no-any-return]  # a plugin's word; Step's own checks follow
-    raise KeyError(f"unknown step '{name}'{did_you_mean(name, names())}")
+    if found := plugins.find(plugins.STEPS, name, Step):
+        return found
+    raise LookupError(f"unknown step '{name}'{did_you_mean(name, names())}")
 
 
 def _camel(name: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pydantic
 import pytest
 
-from gpupipe import draws, pipeline, shipped, step, yamlfile
+from gpupipe import draws, pipeline, plugins, shipped, step, yamlfile
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline import Pipeline
 from gpupipe.step import Refused, Spec, Step
@@ -316,12 +316,12 @@ class Shout(Step):
 
 def test_a_plugins_step_gets_the_same_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     class Entry:
-        name = "shout"
+        name, dist = "shout", None
 
         def load(self) -> type[Step]:
             return Shout
 
-    monkeypatch.setattr(step, "entry_points", lambda group, name="shout": [Entry()] if name == "shout" else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda group, name="shout": [Entry()] if name == "shout" else [])
     assert mistakes("decode", "shuot: {words: [1, 2, 3]}") == ["2:3: unknown step 'shuot'; did you mean 'shout'?"]
     assert mistakes("decode", "shout") == ["2:3: shout.words: missing; write 'words: ...' (what to say)"]
     assert mistakes("decode", "shout: {words: 3}") == ["2:18: shout.words is 3, but should be a list"]

@@ -27,6 +27,7 @@ def test_names() -> None:
         "ShapeError",
         "StandInWarning",
         "StateError",
+        "StepError",
         "TooManyBadError",
         "UsageError",
         "connect",
@@ -41,7 +42,7 @@ def test_names() -> None:
 
 def test_every_error_is_a_gpupipe_error() -> None:
     errors = [getattr(gpupipe, n) for n in gpupipe.__all__ if n.endswith("Error")]
-    assert len(errors) == 12
+    assert len(errors) == 13
     assert all(issubclass(e, gpupipe.GpupipeError) for e in errors)
     assert issubclass(gpupipe.ConfigError, ValueError)
 

@@ -34,12 +34,13 @@ from gpupipe.config import LoaderConfig
 from gpupipe.devices import resolve
 from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known, read_by
 from gpupipe.engines.dali_array import handed_over, sizes
+from gpupipe.engines.dali_check import check_batch, check_steps
 from gpupipe.engines.dali_graph import Device, Lowering, cuts, delivered, layout
 from gpupipe.engines.dali_reader import Read, Reader, reader
 from gpupipe.engines.heap import give_back, pool
 from gpupipe.engines.maps import Maps
 from gpupipe.engines.quarantine import Quarantine, blame, suspects
-from gpupipe.errors import EngineError
+from gpupipe.errors import EngineError, StepError
 from gpupipe.index import Spans
 from gpupipe.region_decoding import region_decode
 from gpupipe.sampler import Plan, Sampler
@@ -57,7 +58,7 @@ class _Flying:
 
     plan: Plan
     kept: Any = None
-    error: RuntimeError | None = None
+    error: RuntimeError | StepError | None = None
 
 
 class _Source:
@@ -76,7 +77,7 @@ class _Source:
                 if read.error is not None:
                     raise read.error
                 kept = self._inputs(read)
-            except RuntimeError as e:
+            except (RuntimeError, StepError) as e:
                 self.flight.append(_Flying(read.plan, error=e))
                 self.reader.end()
                 continue
@@ -106,7 +107,7 @@ class DaliEngine(Engine):
         self._source = _Source(_inputs(job, lowering, self._maps))
         self._graph = lowering.graph(device_id, self._source)
         self._source.reader = reader(job, self._graph.exif, self._maps, device_id is not None if jpeg_ends is None else jpeg_ends)
-        self._ready: deque[tuple[Plan, Outcome]] = deque()
+        self._ready: deque[tuple[Plan, Outcome | StepError]] = deque()
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], list(job.pipeline.fields), auto_reset=False, prepare_first_batch=False)
         self._fresh = True
         self._epochs = 0
@@ -121,6 +122,7 @@ class DaliEngine(Engine):
     @classmethod
     def on(cls, job: Job, device: str) -> DaliEngine:
         number = resolve(device)
+        check_steps(job, number, _inputs)
         return cls(job, number, number is None or (cuts(job) and region_decode(number)))
 
     @property
@@ -184,12 +186,15 @@ class DaliEngine(Engine):
 
     def _results(self) -> Iterator[tuple[Plan, Outcome]]:
         while self._ready or self._advance():
-            yield self._ready.popleft()
+            plan, outcome = self._ready.popleft()
+            if isinstance(outcome, StepError):
+                raise outcome
+            yield plan, outcome
 
     def _advance(self) -> bool:
         """Wait for the next batch; it goes into `_ready`, behind the failures before it. False where there is nothing more."""
         flight = self._source.flight
-        outcome: Outcome | None = None
+        outcome: Outcome | StepError | None = None
         try:
             outcome = self._take()
         except StopIteration:
@@ -224,7 +229,9 @@ class DaliEngine(Engine):
 
     def _stop(self) -> None:
         if not self._fresh and self._iterator is not None and not (_gone(self._graph.pipe) or self._source.reader.gone):
-            self._flush()
+            self._source.reader.end()
+            while self._ready or self._advance():
+                self._ready.clear()
 
     # --- work of which nothing is delivered
 
@@ -248,6 +255,7 @@ class DaliEngine(Engine):
 
     def _batch(self, plan: Plan, tensors: Tensors) -> Batch:
         batch = {name: self._delivered(name, tensor) for name, tensor in tensors.items()}
+        check_batch(self._job, batch)
         return batch | {name: tensor.to(self._torch_device) for name, tensor in known(self._job.index, plan).items()}
 
     def _delivered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -316,7 +324,10 @@ class DaliEngine(Engine):
 
 
 def _inputs(job: Job, lowering: Lowering, mapped: dict[str, Maps]) -> Callable[[Read], list[Any]]:
-    """What the graph of a job is fed for a plan that was read. It raises Missing, Unfit, and holds nothing that holds it."""
+    """What the graph of a job is fed for a plan that was read. It holds nothing that holds it.
+
+    It raises Missing, SampleIncompatible, StepError.
+    """
     maps = {name: mapped[name] for name, spec in job.pipeline.fields.items() if not spec.encoded}
 
     def inputs(read: Read) -> list[Any]:

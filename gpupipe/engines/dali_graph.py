@@ -38,9 +38,14 @@ class Graph:
 
 
 class Lowering:
-    """How a job becomes operators on a device. region_decode: whether its decoder may be asked for a part of an image."""
+    """How a job becomes operators on a device.
 
-    def __init__(self, job: Job, device: Device, region_decode: bool) -> None:
+    region_decode: whether its decoder may be asked for a part of an image. as_it_is: deliver what the
+    last step made, HWC where it was an image file, and not what the loader is to deliver.
+    """
+
+    def __init__(self, job: Job, device: Device, region_decode: bool, as_it_is: bool = False) -> None:
+        self._as_it_is = as_it_is
         self._job, self._device, self._region_decode = job, device, region_decode
         self._options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
 
@@ -74,7 +79,10 @@ class Lowering:
         return fn.external_source(source, num_outputs=len(dtypes), batch=True, dtype=dtypes, ndim=ndims, layout=layouts, no_copy=True)
 
     def values(self, plan: Plan, size: dict[str, NDArray[np.float64]]) -> Arrays:
-        """What the graph is fed for a plan whose samples have `size`, by field, (B, 2). Raises Unfit where a step cannot be done to one."""
+        """What the graph is fed for a plan whose samples have `size`, by field, (B, 2).
+
+        Raises SampleIncompatible where a step cannot be done to one.
+        """
         fed: Arrays = []
         self._lower(None, _into(fed), plan, size)
         return fed
@@ -102,11 +110,12 @@ class Lowering:
             for entry in self._job.pipeline.on(name):
                 image.spec, image.step = entry.given, entry.key
                 try:
-                    entry.step.dali(image, entry.parameters(self._job.loader.seed, plan.epoch, plan.ids))
+                    entry.dali(image, entry.parameters(self._job.loader.seed, plan.epoch, plan.ids))
                 except NoLowering as e:
                     raise EngineError(f"{entry.where}: {e}; it cannot run on the DALI engine") from e
             image.spec, image.step = self._job.pipeline.made_of(name), ""
-            outputs.append(image.finish(delivered(self._job, name), layout(self._job, name)))
+            form = delivered(self._job, name), layout(self._job, name)
+            outputs.append(image.as_it_is() if self._as_it_is else image.finish(*form))
         return images, outputs
 
     def _image(self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed) -> Any:

@@ -16,14 +16,10 @@ from numpy.typing import NDArray
 from gpupipe.arithmetic import affine_matrix
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.deferred import Emitted
-from gpupipe.step import Spec
+from gpupipe.step import SampleIncompatible, Spec
 
 Feed = Callable[[NDArray[Any]], Any]
 """Takes what one argument of an operator is for each sample of a batch, an array (B, ...), and returns the DataNode for it."""
-
-
-class Unfit(RuntimeError):
-    """A step cannot be done to a sample."""
 
 
 class Node(ABC):
@@ -77,6 +73,13 @@ class Node(ABC):
             self._on_pixels("experimental.warp_perspective", lambda pixels: ops.warp_perspective(pixels, square, size, interpolation, fill))
         self._size = self._size if shape is None else np.asarray(shape, np.float64)
 
+    # --- asked by the engine
+
+    def as_it_is(self) -> Any:
+        """The DataNode, everything carried out, in the dtype and layout that it has."""
+        self._ready()
+        return self._node
+
     # --- carrying out
 
     @abstractmethod
@@ -94,7 +97,7 @@ class Node(ABC):
             self._node = make(self._node)
 
     def _check_inside(self, anchor: Any, shape: Any) -> None:
-        """Raises Unfit where a window is not inside what it is cut from."""
+        """Raises SampleIncompatible where a window is not inside what it is cut from."""
         if self._node is not None:
             return
         outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1)
@@ -104,7 +107,8 @@ class Node(ABC):
             )
             window, corner, room = parts
             by = "x".join(map(str, window)), "x".join(map(str, room))
-            raise Unfit(f"the window of {by[0]} pixels at {corner} is not inside the image, which has {by[1]}")
+            outside = f"the window of {by[0]} pixels at {corner} is not inside the image"
+            raise SampleIncompatible(f"{outside}, which has {by[1]}")
 
     def _argument(self, values: Any, ndim: int, dtype: Any) -> Any:
         """What an operator is told: a DataNode where it differs from sample to sample, plain numbers where it has but `ndim` axes."""

@@ -29,7 +29,7 @@ from gpupipe.engines.base import Batch, Engine, Job, check_shapes, known, torch_
 from gpupipe.engines.quarantine import Quarantine, blame
 from gpupipe.engines.torch_samples import Made, Place, Recipe, Samples, Work
 from gpupipe.engines.torch_workers import failure, one_thread
-from gpupipe.errors import EngineError, counted
+from gpupipe.errors import EngineError, StepError, counted
 from gpupipe.index import Column
 from gpupipe.sampler import Plan, Sampler
 
@@ -44,16 +44,23 @@ class _Works:
         self._job = job
         self._plans: Iterator[Plan] = iter(())
         self.flight: deque[Plan] = deque()
+        self.failed: StepError | None = None
+        """Why it ended before the plans. Raised here, it would leave torch's iterator half made."""
 
     def start(self, plans: Iterator[Plan]) -> None:
         self._plans = plans
+        self.failed = None
         self.flight.clear()
 
     def __iter__(self) -> Iterator[Work]:
         for plan in self._plans:
-            self.flight.append(plan)
             seed, on = self._job.loader.seed, self._job.pipeline.on
-            parameters = [[entry.parameters(seed, plan.epoch, plan.ids) for entry in on(name)] for name in self._job.pipeline.fields]
+            try:
+                parameters = [[entry.parameters(seed, plan.epoch, plan.ids) for entry in on(name)] for name in self._job.pipeline.fields]
+            except StepError as e:
+                self.failed = e
+                return
+            self.flight.append(plan)
             yield Work([_places(self._job.index.columns[name], plan.ids) for name in self._job.pipeline.fields], parameters)
 
 
@@ -162,11 +169,16 @@ class DataLoaderEngine(Engine):
         raise failed
 
     def _next(self) -> Made | None:
-        """Return the next batch, or None after the last. Raises EngineError if a worker died."""
+        """Return the next batch, or None after the last.
+
+        Raises EngineError if a worker died, StepError if a step's own code failed.
+        """
         try:
             with nullcontext() if self.parallelism else one_thread():
                 made = next(self._made, None)
             self._started = True
+            if error := self._works.failed if made is None else made.error:
+                raise error
             return made
         except RuntimeError as e:
             if (failed := self._failure(e)) is None:
@@ -226,7 +238,7 @@ def _recipes(job: Job, steps: bool = True) -> list[Recipe]:
     last = job.loader.memory_format == "channels_last"
     recipes = []
     for name, spec in job.pipeline.fields.items():
-        done = [entry.step for entry in job.pipeline.on(name)] if steps else []
+        done = job.pipeline.on(name) if steps else []
         dtype = job.loader.dtype if name == job.pipeline.main else None
         recipes.append(Recipe(name, done, None if spec.encoded else spec.dtype, spec.layout, dtype, last and spec.encoded))
     return recipes

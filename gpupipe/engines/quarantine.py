@@ -130,7 +130,7 @@ def blame(index: Index, id: int, message: str) -> str:
     spans = {name: column.span(id) for name, column in index.columns.items() if column.array is None}
     wrong = next((name for name, span in spans.items() if suspicion(span)), next(iter(spans), ""))
     if not wrong:
-        return _said(message)
+        return telling_line(message)
     return (f"its {wrong}, {spans[wrong].path}: " if wrong != index.main else "") + reason(spans[wrong], message)
 
 
@@ -163,13 +163,13 @@ def _cut_off(magic: bytes, head: bytes, tail: bytes, size: int) -> bool:
 
 def reason(span: Span, message: str) -> str:
     """Why a sample failed, in a line: what its file shows, or the first telling line of the engine's message."""
-    said, seen = _said(message), suspicion(span)
+    said, seen = telling_line(message), suspicion(span)
     if not said.startswith(_SAYS_NOTHING):
         return f"cannot be decoded or transformed: {said}" + (f" ({seen})" if seen else "")
     return seen or f"cannot be decoded: its data are damaged, or of a kind that DALI does not know ({said.rstrip(' :')})"
 
 
-def _said(message: str) -> str:
+def telling_line(message: str) -> str:
     """The first telling line of an engine's message."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     telling = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
 from gpupipe.axes import from_steps, to_steps
+from gpupipe.errors import StepError
+from gpupipe.pipeline import Entry
 from gpupipe.span import Span
-from gpupipe.step import Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +45,7 @@ class Recipe:
     where that is not what the steps make."""
 
     name: str
-    steps: list[Step]
+    steps: list[Entry]
     stored: str | None = None
     layout: str = "CHW"
     dtype: str | None = None
@@ -59,6 +60,8 @@ class Made:
     fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
     shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
+    error: StepError | None = None
+    """What ends the run, and costs no sample."""
 
     def pin_memory(self) -> Made:
         """What DataLoader's pinning thread calls."""
@@ -76,6 +79,8 @@ class Samples(Dataset[Made]):
         for place in range(len(work.places[0])):
             try:
                 samples.append(self._sample(work, place))
+            except StepError as e:
+                return Made(error=e)
             except (OSError, RuntimeError, ValueError) as e:
                 made.failed.append((place, _said(e)))
         if not self._deliver:
@@ -105,9 +110,10 @@ class Samples(Dataset[Made]):
             return _bytes(place.span)
         else:
             first, p = steps.pop(0)
-            image = _with_pil(place.span, first) if self._decoder == "pil" else first.torch(_bytes(place.span), p)
-        for step, p in steps:
-            image = step.torch(image, p)
+            with_pil = self._decoder == "pil"
+            image = _with_pil(place.span, first.step) if with_pil else first.torch(_bytes(place.span), p)
+        for entry, p in steps:
+            image = entry.torch(image, p)
         image = image if recipe.stored is None else from_steps(image, recipe.layout)
         image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
         return image.contiguous()

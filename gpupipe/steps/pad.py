@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from gpupipe.axes import before_and_after, cut, filled, margins, picture
+from gpupipe.axes import before_and_after, check_mirror, cut, filled, margins, picture
 from gpupipe.parameters import Padding, PaddingMode, Value
 from gpupipe.step import DaliImage, Params, Refused, Spec, Step
 
@@ -59,4 +59,5 @@ class Pad(Step):
         before, after = before_and_after(self.padding)
         if self.padding_mode == "constant":
             return cut(image, -before, np.array(image.shape[-len(before) :]) + before + after, self.fill)
+        check_mirror(self.padding_mode, before, after, image.shape[-2:])
         return F.pad(image, list(self.padding), padding_mode=self.padding_mode)

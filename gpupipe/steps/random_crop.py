@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.axes import before_and_after, cut, filled, margins, picture, sides
+from gpupipe.axes import before_and_after, check_mirror, cut, filled, margins, picture, sides
 from gpupipe.parameters import Padding, PaddingMode, Value, Window
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.step import DaliImage, Params, Refused, SampleIncompatible, Spec, Step
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -87,7 +87,8 @@ class RandomCrop(Step):
         before, after = self.margins(size)
         padded = size + before + after
         if (padded < self.size).any():
-            raise ValueError(f"the image, {_by(padded)}, is smaller than the crop, {_by(self.size)}")
+            what = f"the image, {_by(padded)}, is smaller than the crop, {_by(self.size)}"
+            raise SampleIncompatible(what)
         if self.pads and self.padding_mode != "constant":
             image = self._mirrored(image, before, after)
             before = before * 0.0
@@ -96,6 +97,7 @@ class RandomCrop(Step):
     def _mirrored(self, image: Any, before: Any, after: Any) -> Any:
         from torchvision.transforms.v2 import functional as F
 
+        check_mirror(self.padding_mode, before, after, image.shape[-2:])
         padding = [int(n) for n in (*before[::-1], *after[::-1])]
         return F.pad(image, padding, padding_mode=self.padding_mode) if any(padding) else image
 
