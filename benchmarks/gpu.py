@@ -1,14 +1,16 @@
 """GPU throughput: gpupipe against DALI pipelines written by hand, decoding alone, and torchvision.
 
-    python benchmarks/gpu.py                       # within 8 minutes on 16 cores; writes benchmarks/results/gpu.json after every run
-    python benchmarks/gpu.py --photos DIR --out X  # photographs from DIR/CLASS/*.jpg; without any, drawn images of 250x250, and it says so
+    python benchmarks/gpu.py                       # within 400 s; writes benchmarks/results/gpu.json after every run
+    python benchmarks/gpu.py --photos DIR --out X  # photographs from DIR/CLASS/*.jpg; without any, drawn images, and it says so
+    python benchmarks/gpu.py --device cpu --quick  # a check that it runs, without a GPU
     python benchmarks/gpu.py --check-graphs        # needs no GPU: makes the nodes of the hand-written graphs
-    python benchmarks/gpu.py --one hand-written-fancy@0.65 lfw-affine
+    python benchmarks/gpu.py --one hand-written-fancy@load=0.65 lfw-affine
 
-Answers: images a second with the batch on the GPU (torch.cuda.synchronize() ends every pass), peak GPU memory, and whether gpupipe's
-goals hold; what loader.hw_decoder_load does; what torchvision's DataLoader gets to with 4, 8 and 16 workers. A contestant may end in
-@LOAD, the share of JPEGs for the hardware decoder (gpupipe's default elsewhere, for all alike). "-region" decodes only what a crop
-needs, and runs only where gpupipe's probe says that this survives; "-fancy" upsamples chroma as gpupipe and torchvision do.
+Answers: images a second with the batch on the GPU (torch.cuda.synchronize() ends every pass), peak GPU memory, power and how busy
+the decoders are (NVML), and whether gpupipe's goals hold against a hand that does the same work ("-fancy" upsamples chroma as
+gpupipe and torchvision do) and against decoding alone. "-region" decodes only what a crop needs, and runs only where gpupipe's probe
+says that this survives; decode-only-region is its own ceiling. Sweeps, each in one process: hw_decoder_load, threads,
+hybrid_huffman_threshold. Rounds come first; what the budget does not allow is left out, and listed. gpu_contestants.py has the names.
 """
 
 from __future__ import annotations
@@ -19,71 +21,86 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gpu_contestants
+import gpu_measuring
 import harness
 import yardsticks
 
 _COPIES = 4
 _LIMIT_SECONDS = 90.0
+_SOME_SECONDS = 25.0
 _WARM_SECONDS = 1.0
-_LOADS = (0.0, 0.25, 0.5, 0.65, 0.8, 0.9, 1.0)
-_WORKERS = (4, 8, 16)
+_SWEEP_WARM_SECONDS, _SWEEP_SECONDS = 0.5, 1.5
 _TO_HAND, _TO_DECODE = 0.97, 0.95
+_SURE_ROUNDS = 2
 _WORKLOADS = ("lfw-affine", "imagenet_train")
-_HAND = {"lfw-affine": yardsticks.affine, "imagenet_train": yardsticks.train_whole}
+_GRAPHS = (yardsticks.affine, yardsticks.train_whole, yardsticks.train_region, yardsticks.evaluate, yardsticks.decode_only, yardsticks.decode_region)
+_LOADS = (0, 0.25, 0.5, 0.65, 0.8, 0.9, 1)
+_THREADS = (2, 4, 8, 16)
+_PIXELS = (1, 100_000, 1_000_000)
+_SWEEPS = {
+    "load": [f"gpupipe@load={load}" for load in _LOADS],
+    "threads": [f"gpupipe@threads={n}" for n in _THREADS],
+    "huffman": [f"decode-only-fancy@load=0,huffman={n}" for n in _PIXELS],
+    "decode": [f"decode-only-fancy@load={load}" for load in _LOADS],
+}
 
 
 def main() -> None:
+    started = time.monotonic()
     arguments = _arguments()
     harness.prepare(arguments)
     if arguments.check_graphs:
         check_graphs()
-        return
-    _need_gpu()
-    if arguments.one:
+    elif arguments.one:
+        _need_gpu(arguments.device)
         print(json.dumps(one(*arguments.one, arguments)))
-        return
-    everything(arguments)
+    elif arguments.sweep:
+        _need_gpu(arguments.device)
+        sweep(*arguments.sweep, arguments)
+    else:
+        Everything(arguments, started).run()
 
 
 def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
+    parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu", help="the first GPU, or the CPU (default: %(default)s)")
     parser.add_argument("--photos", type=Path, help="folder of class folders with photographs (default: GPUPIPE_PHOTOS, else shared/data/photos)")
-    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds of gpupipe and hand-written DALI (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="most interleaved rounds of gpupipe and hand-written DALI (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="least seconds of measured passes (default: %(default)s)")
-    parser.add_argument("--budget", type=float, default=400.0, help="seconds after which what is left is skipped, and said so (default: %(default)s)")
+    parser.add_argument("--budget", type=float, default=390.0, help="seconds that all of it may take; the rest is left out (default: %(default)s)")
     parser.add_argument("--images", type=int, default=12_000, help="images of a set, each file under 4 names (default: %(default)s)")
     parser.add_argument("--one", nargs=2, metavar=("CONTESTANT", "WORKLOAD"), help="run one contestant here, and print one line of JSON")
+    parser.add_argument("--sweep", nargs=2, metavar=("SWEEP", "WORKLOAD"), help="run a sweep here, and print a line of JSON for each contestant")
     parser.add_argument("--check-graphs", action="store_true", help="make the hand-written graphs' nodes, without a GPU, and end")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.rounds, arguments.seconds, arguments.images = 1, 1.0, 2000
+    arguments = harness.parsed(parser, images=400, seconds=0.3)
     if arguments.photos:
         os.environ["GPUPIPE_PHOTOS"] = str(arguments.photos.resolve())
+    if arguments.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     return arguments
 
 
-def _need_gpu() -> None:
+def _need_gpu(device: str) -> None:
     import torch
 
-    if not torch.cuda.is_available():
-        sys.exit("benchmarks/gpu.py needs an NVIDIA GPU, and torch sees none (--check-graphs needs none; benchmarks/core.py measures the CPU)")
+    if device == "gpu" and not torch.cuda.is_available():
+        sys.exit("benchmarks/gpu.py needs an NVIDIA GPU, and torch sees none (--check-graphs and --device cpu need none)")
 
 
 def check_graphs() -> None:
     """Make every hand-written graph for a GPU inside a pipeline that has none: wrong operator names and arguments show."""
     from nvidia.dali import Pipeline, fn
 
-    for graph in (yardsticks.affine, yardsticks.train_whole, yardsticks.train_region, yardsticks.evaluate, yardsticks.decode_only):
+    for graph in _GRAPHS:
         with Pipeline(batch_size=1, num_threads=1, device_id=None):
             encoded, labels = fn.readers.file(file_root=".", random_shuffle=True, name="reader")
-            made = graph(encoded, "gpu", hw_decoder_load=0.9, jpeg_fancy_upsampling=True)
+            made = graph(encoded, "gpu", hw_decoder_load=0.9, jpeg_fancy_upsampling=True, hybrid_huffman_threshold=1)
             print(f"{graph.__name__}: ends on the {made.device}, labels on the {labels.gpu().device}")
-
-
-# --- data
 
 
 def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str]:
@@ -100,180 +117,180 @@ def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str
     return photos.copied(root, _COPIES), f"windows of photographs, {root.name}"
 
 
-# --- one contestant, in a process of its own
+# --- contestants, in a process of their own
 
 
 def one(contestant: str, workload: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What harness.measured returns, and peak_gpu_mib: the most that the GPU held beyond the bare CUDA context, looked at in the warm-up."""
-    import torch
-
-    name, _, load = contestant.partition("@")
+    """What gpu_measuring.measured returns."""
     root, _ = images_root(workload, arguments)
-    build, size = _contestant(name, float(load or 0.9), workload, root, harness.threads())
-    torch.cuda.init()
-    before = _used_mib()
-    watched = _Watched(build)
-    found = harness.measured(watched.build, size, arguments.seconds, _WARM_SECONDS, torch.cuda.synchronize)
-    return found | {"peak_gpu_mib": watched.peak - before}
+    made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
+    return gpu_measuring.measured(made, arguments.device, arguments.seconds, _WARM_SECONDS)
 
 
-def _used_mib() -> float:
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
-    return (total - free) / 2**20
-
-
-class _Watched:
-    """Batches, of which the first pass looks at the GPU's memory behind each."""
-
-    def __init__(self, build: Callable[[], Any]) -> None:
-        self._build, self._batches, self.peak = build, None, 0.0
-
-    def build(self) -> _Watched:
-        self._batches = self._build()
-        return self
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._batches) if self.peak else self._watching()
-
-    def _watching(self) -> Iterator[Any]:
-        for batch in self._batches:
-            self.peak = max(self.peak, _used_mib())
-            yield batch
+def sweep(name: str, workload: str, arguments: argparse.Namespace) -> None:
+    """Print a line of JSON for each contestant of a sweep. They share a process, so memory is not told."""
+    root, _ = images_root(workload, arguments)
+    for contestant in sweep_contestants(name):
+        made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
+        seconds = min(arguments.seconds, _SWEEP_SECONDS)
+        found = gpu_measuring.measured(made, arguments.device, seconds, _SWEEP_WARM_SECONDS)
+        kept = {key: found[key] for key in ("images_per_second", "cpu_seconds_per_1000", "gpu") if key in found}
+        print(json.dumps({"contestant": contestant, **kept}), flush=True)
+        del made
+        gpu_measuring.release_memory(arguments.device)
 
 
-def _contestant(name: str, load: float, workload: str, root: Path, threads: int) -> tuple[Callable[[], Any], Callable[[Any], int]]:
-    """How its batches are built, and how many images a batch has."""
-    given = yardsticks.WORKLOADS[workload]
-    kind, *how = name.split("-")
-    if kind == "gpupipe":
-        return _gpupipe(given, root, load)
-    if kind == "torchvision":
-        return lambda: _onto_gpu(given, root, how[0], int(how[1])), len
-    if kind == "decode":
-        return lambda: _Decoded(given, root, threads, load), len
-    graph = yardsticks.train_region if "region" in how else _HAND[workload]
-    decoder = {"hw_decoder_load": load} | ({"jpeg_fancy_upsampling": True} if "fancy" in how else {})
-    pipe = yardsticks.dali_pipeline
-    return lambda: yardsticks.dali_batches(pipe(graph, root, given.batch_size, threads, given.shuffle, 0, **decoder)), yardsticks.dali_size
-
-
-def _gpupipe(workload: yardsticks.Workload, root: Path, load: float) -> tuple[Callable[[], Any], Callable[[Any], int]]:
-    import gpupipe.engines.dali
-    import gpupipe.loader
-
-    config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
-    options = {"batch_size": workload.batch_size, "shuffle": workload.shuffle, "device": "gpu:0", "hw_decoder_load": load}
-    return lambda: gpupipe.loader.load(config, **options), lambda batch: batch["image"].shape[0]
-
-
-class _Decoded:
-    """Epochs of decoding alone; the pixels stay where they are."""
-
-    def __init__(self, workload: yardsticks.Workload, root: Path, threads: int, load: float) -> None:
-        options = {"device_id": 0, "hw_decoder_load": load}
-        self._pipe = yardsticks.dali_pipeline(yardsticks.decode_only, root, workload.batch_size, threads, workload.shuffle, **options)
-        self._pipe.build()
-        self._runs = -(-self._pipe.reader_meta("reader")["epoch_size"] // workload.batch_size)
-
-    def __iter__(self) -> Iterator[Any]:
-        for _ in range(self._runs):
-            yield self._pipe.run()[0]
-
-
-def _onto_gpu(workload: yardsticks.Workload, root: Path, decoder: str, workers: int) -> Any:
-    batches = yardsticks.torchvision_batches(workload, root, decoder, workers, pin_memory=True)
-
-    class Moved:
-        def __iter__(self) -> Iterator[Any]:
-            for image, label in batches:
-                label.cuda(non_blocking=True)
-                yield image.cuda(non_blocking=True)
-
-    return Moved()
+def sweep_contestants(name: str) -> list[str]:
+    """Those of a sweep: of threads, no more than there are cores."""
+    if name != "threads":
+        return _SWEEPS[name]
+    most = harness.threads()
+    return [c for c in _SWEEPS[name] if int(c.rpartition("=")[2]) <= max(most, _THREADS[0])]
 
 
 # --- all of them
 
 
-def everything(arguments: argparse.Namespace) -> None:
-    """The goals' rounds first, then single runs. What fails, and what the budget does not allow, is listed and left out."""
-    from gpupipe.probe import region_decode_survives
+class Everything:
+    """Rounds, sweeps and single runs, the more telling first, as far as the budget goes. The result is written after each."""
 
-    started = time.monotonic()
-    result: dict[str, Any] = {"data": {w: images_root(w, arguments)[1] for w in _WORKLOADS}, "region_decode_survives": region_decode_survives(0)}
-    result |= {"left_out": [], "rounds": {}, "extra": {}}
-    for workload in _WORKLOADS:
-        _rounds(workload, result, arguments)
-        harness.write("gpu", result | _judged(result["rounds"]), arguments)
-    for contestant, workload in _extras(result["region_decode_survives"]):
-        if time.monotonic() - started > arguments.budget:
-            result["left_out"].append(f"{contestant}, {workload}: no time left")
-            continue
-        _extra(contestant, workload, result, arguments)
-        harness.write("gpu", result | _judged(result["rounds"]), arguments)
-    _report(result, harness.write("gpu", result | _judged(result["rounds"]) | {"wall_seconds": time.monotonic() - started}, arguments))
+    def __init__(self, arguments: argparse.Namespace, started: float) -> None:
+        self._arguments, self._started = arguments, started
+        self._longest: dict[str, float] = {}
+        self._failed: set[tuple[str, str]] = set()
+        data = {workload: images_root(workload, arguments)[1] for workload in _WORKLOADS}  # before torch: it forks
+        self.region = self._decodes_regions()
+        self.result: dict[str, Any] = {"device": arguments.device, "data": data, "region_decode_survives": self.region}
+        self.result |= {"left_out": [], "rounds": {w: {} for w in _WORKLOADS}, "extra": {}, "sweeps": {}}
+
+    def _decodes_regions(self) -> bool:
+        _need_gpu(self._arguments.device)
+        from gpupipe.probe import probe
+
+        return probe(None if self._arguments.device == "cpu" else 0).region
+
+    def run(self) -> None:
+        for kind, what, work in self._tasks():
+            self._attempt(kind, what, work)
+            harness.write("gpu", self._whole(), self._arguments)
+        _report(self._whole(), harness.write("gpu", self._whole(), self._arguments))
+
+    def _tasks(self) -> Iterator[tuple[str, str, Callable[[float], None]]]:
+        """Kind (those of a kind take about as long), title, work."""
+        affine, train = _WORKLOADS
+        rounds = [(f"round, {w}", f"round {n + 1}, {w}", partial(self._round, w)) for n in range(self._arguments.rounds) for w in _WORKLOADS]
+        yield from rounds[: _SURE_ROUNDS * len(_WORKLOADS)]
+        for name, workload in (("load", affine), ("threads", affine), ("huffman", train), ("threads", train), ("decode", train)):
+            yield f"sweep, {name}", f"sweep of {name}, {workload}", partial(self._sweep, name, workload)
+        for contestant, workload in self._extras():
+            yield f"single, {contestant[:5]}", f"{contestant}, {workload}", partial(self._single, contestant, workload)
+        yield from rounds[_SURE_ROUNDS * len(_WORKLOADS) :]
+
+    def _extras(self) -> list[tuple[str, str]]:
+        affine, train = _WORKLOADS
+        plain = [("hand-written", affine), ("hand-written-region" if self.region else "hand-written", train)]
+        workers = (1,) if self._arguments.quick else (harness.threads(), 8)
+        return plain + [(f"torchvision-tensor-{n}", w) for n in dict.fromkeys(workers) for w in (train, affine)]
+
+    def _attempt(self, kind: str, what: str, work: Callable[[float], None]) -> None:
+        """Do it where as much time is left as the longest of its kind took."""
+        left = self._left()
+        if left < self._longest.get(kind, _SOME_SECONDS):
+            self._leave_out(f"{what}: no time left")
+            return
+        began = time.monotonic()
+        work(left)
+        self._longest[kind] = max(self._longest.get(kind, 0.0), time.monotonic() - began)
+
+    def _left(self) -> float:
+        return float(self._arguments.budget) - (time.monotonic() - self._started)
+
+    def _contestants(self, workload: str) -> list[str]:
+        """Those of the rounds. Where regions are decoded, their own ceiling is what counts."""
+        if workload == "imagenet_train" and self.region:
+            return ["gpupipe", "hand-written-region-fancy", "decode-only-region-fancy", "hand-written-fancy"]
+        return ["gpupipe", "hand-written-fancy", "decode-only-fancy"]
+
+    def _round(self, workload: str, _left: float) -> None:
+        """All contestants in turn. One that fails, or has no time, takes no part in any round."""
+        rounds = self.result["rounds"][workload]
+        for name in self._contestants(workload):
+            if (name, workload) in self._failed:
+                continue
+            try:
+                found = self._fresh(name, workload)
+            except RuntimeError as e:
+                self._failed.add((name, workload))
+                rounds.pop(name, None)
+                self._leave_out(f"{name} in the rounds, {workload}: {self._why(str(e))}")
+                continue
+            rounds.setdefault(name, []).append(found)
+            harness.say(f"{workload}: {name} {found['images_per_second']:,.0f} images/s")
+
+    def _single(self, contestant: str, workload: str, _left: float) -> None:
+        try:
+            found = self._fresh(contestant, workload)
+        except RuntimeError as e:
+            self._leave_out(f"{contestant}, {workload}: {self._why(str(e))}")
+            return
+        self.result["extra"].setdefault(workload, {})[contestant] = [found]
+        harness.say(f"{workload}: {contestant} {found['images_per_second']:,.0f} images/s")
+
+    def _fresh(self, contestant: str, workload: str) -> dict[str, Any]:
+        limit = max(1.0, min(_LIMIT_SECONDS, self._left()))
+        return harness.fresh(__file__, "--one", contestant, workload, *self._shared(), limit=limit)
+
+    def _sweep(self, name: str, workload: str, left: float) -> None:
+        words = ("--sweep", name, workload, *self._shared())
+        found, why = harness.fresh_lines(__file__, *words, limit=min(_LIMIT_SECONDS, left))
+        self.result["sweeps"].setdefault(workload, {})[name] = found
+        for line in found:
+            harness.say(f"{workload}: {line['contestant']} {line['images_per_second']:,.0f} images/s")
+        if why:
+            self._leave_out(f"sweep of {name}, {workload}, after {len(found)}: {self._why(why)}")
+
+    def _shared(self) -> list[str]:
+        return harness.passed_on(self._arguments, "device", "seconds", "images")
+
+    def _why(self, error: str) -> str:
+        """What ended a process: the budget, or `error`."""
+        return "no time left" if self._left() <= 1.0 else error
+
+    def _leave_out(self, why: str) -> None:
+        harness.say(why)
+        self.result["left_out"].append(why)
+
+    def _whole(self) -> dict[str, Any]:
+        return self.result | judged(self.result["rounds"]) | {"wall_seconds": time.monotonic() - self._started}
 
 
-def _rounds(workload: str, result: dict[str, Any], arguments: argparse.Namespace) -> None:
-    names = ["gpupipe", "hand-written", "decode-only"]
-    names += ["hand-written-region"] if workload == "imagenet_train" and result["region_decode_survives"] else []
-    try:
-        result["rounds"][workload] = harness.interleaved(lambda c: _run(c, workload, arguments), names, arguments.rounds, workload)
-    except RuntimeError as e:
-        _leave_out(f"all rounds, {workload}: {e}", result)
-
-
-def _extra(contestant: str, workload: str, result: dict[str, Any], arguments: argparse.Namespace) -> None:
-    try:
-        found = _run(contestant, workload, arguments)
-    except RuntimeError as e:
-        _leave_out(f"{contestant}, {workload}: {e}", result)
-        return
-    result["extra"].setdefault(workload, {})[contestant] = [found]
-    harness.say(f"{workload}: {contestant} {found['images_per_second']:,.0f} images/s")
-
-
-def _leave_out(why: str, result: dict[str, Any]) -> None:
-    harness.say(why)
-    result["left_out"].append(why)
-
-
-def _extras(region: bool) -> list[tuple[str, str]]:
-    """Single runs, the more telling first."""
-    affine, train = _WORKLOADS
-    fancy = [("hand-written-fancy", affine), ("hand-written-region-fancy" if region else "hand-written-fancy", train)]
-    sweep = [(f"gpupipe@{load:g}", affine) for load in _LOADS]
-    loaders = [(f"torchvision-tensor-{n}", w) for w in _WORKLOADS for n in _WORKERS]
-    return fancy + sweep + loaders + [(f"decode-only@{load:g}", affine) for load in _LOADS]
-
-
-def _run(contestant: str, workload: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    shared = harness.passed_on(arguments, "seconds", "images")
-    return harness.fresh(__file__, "--one", contestant, workload, *shared, limit=_LIMIT_SECONDS)
-
-
-def _judged(rounds: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]:
-    """Ratios and goals of every workload. A crop decodes whole or in part: gpupipe is held against the better of the two."""
+def judged(rounds: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]:
+    """Ratios and goals of every workload: against the better hand that does the same work, and against the decoder that gpupipe uses."""
     ratios: dict[str, Any] = {}
     goals: list[dict[str, Any]] = []
     for workload, found in rounds.items():
-        ratios[workload] = {other: harness.ratio(found["gpupipe"], found[other]) for other in found if other != "gpupipe"}
-        hand = min((r["median"], other) for other, r in ratios[workload].items() if other.startswith("hand"))
-        goals.append(harness.goal(f"{workload}: gpupipe / {hand[1]}", hand[0], _TO_HAND))
-        goals.append(harness.goal(f"{workload}: gpupipe / decode-only", ratios[workload]["decode-only"]["median"], _TO_DECODE))
+        own = found.get("gpupipe", [])
+        full = {name: results for name, results in found.items() if own and len(results) == len(own)}
+        ratios[workload] = {other: harness.ratio(own, full[other]) for other in full if other != "gpupipe"}
+        hands = [(r["median"], other) for other, r in ratios[workload].items() if other.startswith("hand")]
+        ceilings = [(r["median"], other) for other, r in ratios[workload].items() if other.startswith("decode")]
+        goals += [harness.goal(f"{workload}: gpupipe / {other}", ratio, _TO_HAND) for ratio, other in sorted(hands)[:1]]
+        goals += [harness.goal(f"{workload}: gpupipe / {other}", ratio, _TO_DECODE) for ratio, other in ceilings]
     return {"ratios": ratios, "goals": goals}
 
 
 def _report(result: dict[str, Any], path: Path) -> None:
-    judged = _judged(result["rounds"])
     for workload, found in result["rounds"].items():
         print(f"\n{workload}: {result['data'][workload]}")
-        harness.print_table(found | result["extra"].get(workload, {}))
-        for other, ratio in judged["ratios"][workload].items():
+        everyone = found | result["extra"].get(workload, {})
+        if everyone:
+            harness.print_table(everyone)
+        for other, ratio in result["ratios"][workload].items():
             harness.print_ratio(f"gpupipe / {other}", ratio)
-    harness.print_goals(judged["goals"])
+        for name, lines in result["sweeps"].get(workload, {}).items():
+            rates = ", ".join(f"{line['contestant'].partition('@')[2]}: {line['images_per_second']:,.0f}" for line in lines)
+            print(f"  sweep of {name}, images/s: {rates}")
+    harness.print_goals(result["goals"])
     for why in result["left_out"]:
         print(f"  left out: {why}")
     print(f"written to {path}")

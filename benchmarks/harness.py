@@ -95,6 +95,24 @@ def fresh(script: str, *arguments: str, limit: float = 900.0) -> dict[str, Any]:
     return found
 
 
+def fresh_lines(script: str, *arguments: str, limit: float) -> tuple[list[dict[str, Any]], str]:
+    """The JSON of each line that a new process of a benchmark prints, and why it ended early, or "".
+
+    What it printed before it failed, or was ended after `limit` seconds, counts.
+    """
+    command = [sys.executable, script, *arguments]
+    why = ""
+    try:
+        done = subprocess.run(command, capture_output=True, cwd=REPOSITORY, check=False, timeout=limit)
+        printed = done.stdout
+        if done.returncode:
+            why = f"ended with status {done.returncode}: {done.stderr[-1000:].decode(errors='replace')}"
+    except subprocess.TimeoutExpired as e:
+        printed, why = e.stdout or b"", f"was not done after {limit:g} s"
+    whole_lines = printed.decode(errors="replace").split("\n")[:-1]
+    return [json.loads(line) for line in whole_lines if line.startswith("{")], why
+
+
 def interleaved(run: Callable[[str], dict[str, Any]], contestants: Iterable[str], count: int, title: str) -> dict[str, list[dict[str, Any]]]:
     """`count` rounds of all contestants in turn (A B C, A B C, ...), so that what drifts on the machine meets all of them."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}

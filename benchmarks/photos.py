@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+Box = tuple[int, int, int, int]
 
 
 def photographs() -> list[Path]:
@@ -24,17 +26,34 @@ def photographs() -> list[Path]:
 
 
 def crops(root: Path, count: int, size: tuple[int, int], quality: int, seed: int = 0) -> Path:
-    """`count` JPEGs of `size` (width, height), random windows of the photographs, a folder for every ten; made once."""
+    """`count` JPEGs of `size` (width, height), random windows of the photographs, a folder for every ten; made once, on all cores."""
     target = root / f"crops-{count}-{size[0]}x{size[1]}-q{quality}"
     if target.exists():
         return target
     making = target.with_name(f"{target.name}.{os.getpid()}")
     rng = np.random.default_rng(seed)
-    photos = [Image.open(p).convert("RGB") for p in photographs()]
-    for n in range(count):
-        _window(photos[n % len(photos)], size, rng).save(_name(making, n), quality=quality)
+    photos = photographs()
+    boxes = [_window(size_of(photos[n % len(photos)]), size, rng) for n in range(count)]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        jobs = [pool.submit(_cut, photo, making, size, quality, boxes[k :: len(photos)], k, len(photos)) for k, photo in enumerate(photos)]
+        for job in jobs:
+            job.result()
     making.rename(target)
     return target
+
+
+def _cut(path: Path, root: Path, size: tuple[int, int], quality: int, boxes: list[Box], first: int, step: int) -> None:
+    """The windows `boxes` of one photograph, as the files number `first`, `first + step` and so on."""
+    with Image.open(path) as opened:
+        photo = opened.convert("RGB")
+    for n, box in enumerate(boxes):
+        photo.resize(size, Image.Resampling.BICUBIC, box=box).save(_name(root, first + n * step), quality=quality)
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Width and height of a photograph."""
+    with Image.open(path) as opened:
+        return opened.size
 
 
 def _name(root: Path, n: int) -> Path:
@@ -43,13 +62,13 @@ def _name(root: Path, n: int) -> Path:
     return folder / f"{n:06d}.jpg"
 
 
-def _window(photo: Image.Image, size: tuple[int, int], rng: np.random.Generator) -> Image.Image:
-    """A window of the photograph with the aspect ratio of `size`, as large as 40 to 100 % of what fits, scaled to `size`."""
-    fit = min(photo.width / size[0], photo.height / size[1])
+def _window(photo: tuple[int, int], size: tuple[int, int], rng: np.random.Generator) -> Box:
+    """A window of a photograph of size `photo` with the aspect ratio of `size`, as large as 40 to 100 % of what fits."""
+    fit = min(photo[0] / size[0], photo[1] / size[1])
     width, height = (round(s * fit * rng.uniform(0.4, 1.0)) for s in size)
-    height = min(photo.height, round(width * size[1] / size[0]))
-    left, top = rng.integers(0, photo.width - width + 1), rng.integers(0, photo.height - height + 1)
-    return photo.resize(size, Image.Resampling.BICUBIC, box=(int(left), int(top), int(left) + width, int(top) + height))
+    height = min(photo[1], round(width * size[1] / size[0]))
+    left, top = rng.integers(0, photo[0] - width + 1), rng.integers(0, photo[1] - height + 1)
+    return int(left), int(top), int(left) + width, int(top) + height
 
 
 def lfw_like(root: Path, count: int = 5000) -> Path:

@@ -115,6 +115,13 @@ def decode_only(encoded: Any, device: str, **decoder: Any) -> Any:
     return fn.decoders.image(encoded, device=_decoding(device), **decoder)
 
 
+def decode_region(encoded: Any, device: str, **decoder: Any) -> Any:
+    """The ceiling of decoders that take a region: what a random crop needs, left where it was decoded."""
+    from nvidia.dali import fn
+
+    return fn.decoders.image_random_crop(encoded, device=_decoding(device), **_CROP, **decoder)
+
+
 def _decoding(device: str) -> str:
     return "mixed" if device == "gpu" else "cpu"
 

@@ -1,0 +1,80 @@
+"""The part of first_gpu.sh that runs tests/gpu: it survives tests that crash and hang."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+TESTS = """
+import os, signal, time
+import pytest
+
+def test_a():
+    pass
+
+def test_a_crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_a_failure():
+    assert 1 == 2
+
+def test_hang():
+    time.sleep(1000)
+
+@pytest.fixture
+def broken():
+    raise OSError("no such device")
+
+def test_error(broken):
+    pass
+
+@pytest.mark.parametrize("n", [1, 10])
+def test_after(n):
+    pass
+
+@pytest.mark.skip(reason="needs an NVIDIA GPU")
+def test_skipped():
+    pass
+"""
+
+
+def test_every_outcome_is_noted_and_no_test_is_lost(tmp_path: Path) -> None:
+    from first_gpu import tests
+
+    (tmp_path / "test_some.py").write_text(TESTS)
+    outcomes = tests.run(tmp_path, tmp_path / "log.jsonl", time.monotonic() + 200, test_seconds=12)
+    found = {name.rpartition("::")[2]: o for name, o in outcomes.items()}
+    assert {name: o.outcome for name, o in found.items()} == {
+        "test_a": "passed",
+        "test_a_crash": "crashed with status -11",
+        "test_a_failure": "failed",
+        "test_hang": "hangs",
+        "test_error": "error",
+        "test_after[1]": "passed",
+        "test_after[10]": "passed",
+        "test_skipped": "skipped",
+    }
+    assert "assert 1 == 2" in found["test_a_failure"].text
+    assert "no such device" in found["test_error"].text
+    assert "needs an NVIDIA GPU" in found["test_skipped"].text
+
+
+def test_a_file_that_cannot_be_imported_is_an_error(tmp_path: Path) -> None:
+    from first_gpu import tests
+
+    (tmp_path / "test_broken.py").write_text("import there_is_no_such_module\n")
+    outcomes = tests.run(tmp_path, tmp_path / "log.jsonl", time.monotonic() + 100)
+    ((name, outcome),) = outcomes.items()
+    assert name.endswith("test_broken.py")
+    assert outcome.outcome == "error"
+    assert "there_is_no_such_module" in outcome.text
+
+
+def test_what_is_not_done_in_time_is_said(tmp_path: Path) -> None:
+    from first_gpu import tests
+
+    (tmp_path / "test_slow.py").write_text("import time\ndef test_slow(): time.sleep(1000)\n")
+    outcomes = tests.run(tmp_path, tmp_path / "log.jsonl", time.monotonic() + 12)
+    ((name, outcome),) = outcomes.items()
+    assert name.endswith("test_slow")
+    assert outcome.outcome == "not done in time"
