@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from gpupipe import draws, plugins, shipped, step, yamlfile
 from gpupipe.complaints import complaints
 from gpupipe.errors import ConfigError, Problem, StepError, did_you_mean, nearest, shown
+from gpupipe.spec import Sizes
 from gpupipe.step import FLOATS, DaliImage, NoLowering, Params, Refused, SampleIncompatible, Spec, Step
 from gpupipe.yamlfile import UNRESOLVED, Document, Loc
 
@@ -61,12 +63,19 @@ class Entry:
 
         From a step that decodes, also what its decoder raises of bytes that are no image.
         """
-        of_bytes = (OSError, RuntimeError, ValueError) if self.given.encoded else ()
-        with self._blamed("torch()", *of_bytes):
+        try:
             made = self.step.torch(image, parameters)
-        if differs := self.made.differs(made):
+        except Exception:  # a context manager around each call would take more time than some steps
+            of_bytes = (OSError, RuntimeError, ValueError) if self.given.encoded else ()
+            with self._blamed("torch()", *of_bytes):
+                raise
+        if differs := self.made.differs(made, self._sizes):
             raise self._wrong(f"its torch() made {differs}")
         return made
+
+    @cached_property
+    def _sizes(self) -> Sizes:
+        return self.made.canonical_sizes
 
     def dumped(self) -> dict[str, Any]:
         """The step's parameters as JSON takes them. Raises StepError."""

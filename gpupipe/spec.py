@@ -77,21 +77,35 @@ class Spec:
         """In the order of `layout`."""
         return self._sizes(self.layout)
 
-    def differs(self, tensor: Any) -> str:
-        """How a tensor, its axes in the order of `canonical`, is not what this says; or ""."""
-        if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
+    @property
+    def canonical_sizes(self) -> Sizes:
+        """In the order of `canonical`."""
+        return self._sizes_in(canonical(self.layout))
+
+    def differs(self, tensor: Any, sizes: Sizes) -> str:
+        """How a tensor, its axes in the order of `canonical`, is not what this says; or "".
+
+        sizes: its own `canonical_sizes`, which take longer to find than to compare.
+        """
+        shape, dtype = getattr(tensor, "shape", None), getattr(tensor, "dtype", None)
+        if shape is None or dtype is None:
             return f"a {type(tensor).__name__}, but should be a tensor"
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        return "" if self.encoded else self.differs_in(tuple(tensor.shape), dtype, canonical(self.layout))
+        name = str(dtype).removeprefix("torch.")
+        if self.encoded or (name == self.dtype and _fits(shape, sizes)):
+            return ""
+        return self.differs_in(tuple(shape), name, canonical(self.layout))
 
     def differs_in(self, shape: tuple[int, ...], dtype: str, axes: str) -> str:
         """The same of a shape, in the order of `axes`, and a dtype."""
-        sizes = self._sizes(axes)
-        sizes = tuple(1 if a == "C" not in self.layout else n for a, n in zip(axes, sizes, strict=True))
-        fits = len(shape) == len(sizes) and all(n in (None, m) for n, m in zip(sizes, shape, strict=True))
-        if fits and dtype == self.dtype:
+        sizes = self._sizes_in(axes)
+        if dtype == self.dtype and _fits(shape, sizes):
             return ""
         return f"{_written(shape)} {dtype}, but its spec says {_written(sizes)} {self.dtype} ({axes})"
+
+    def _sizes_in(self, axes: str) -> Sizes:
+        """In an order in which there is always an axis of channels."""
+        sizes = self._sizes(axes)
+        return tuple(1 if a == "C" not in self.layout else n for a, n in zip(axes, sizes, strict=True))
 
     def sized(self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None) -> Spec:
         """The same with another size along the axes of space; at_least: by default that size."""
@@ -101,6 +115,11 @@ class Spec:
     def _sizes(self, axes: str) -> Sizes:
         others = iter(self.others)
         return tuple(getattr(self, _NAMES[axis]) if axis in _NAMES else next(others) for axis in axes)
+
+
+def _fits(shape: Sequence[int], sizes: Sizes) -> bool:
+    same_axes = len(shape) == len(sizes)
+    return same_axes and all(size in (None, n) for n, size in zip(shape, sizes, strict=True))
 
 
 def _written(sizes: Sizes) -> str:
