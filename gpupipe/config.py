@@ -92,7 +92,8 @@ class LoaderConfig(_Frozen):
     last_batch: partial (a smaller last batch), drop, or pad (filled with samples from the epoch's start).
     engine: dali, dataloader (torch's DataLoader with torchvision), remote (a data processing server), or auto: dali, or dataloader where DALI is not installed.
     device: auto (the GPU where there is one), cpu, gpu or gpu:N.
-    threads: CPU threads of the engine; auto: all the cores that this process may use.
+    threads: CPU threads of the engine; auto: this rank's share of the cores that the ranks of this machine may use.
+    set_affinity: bind DALI's CPU threads to the cores near the GPU, or to those of DALI_AFFINITY_MASK, one for each thread.
     prefetch: batches prepared ahead (dataloader: by each worker).
     workers: processes of the DataLoader, 0 for none; auto: as many as threads.
     decoder: of the DataLoader: torchvision or pil.
@@ -117,6 +118,7 @@ class LoaderConfig(_Frozen):
     engine: Literal["auto", "dali", "dataloader", "remote"] = "auto"
     device: Annotated[str, BeforeValidator(_device)] = "auto"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
+    set_affinity: bool = False
     prefetch: Annotated[int, Field(ge=1, le=64), WHOLE] = 2
     workers: Literal["auto"] | Annotated[int, Field(ge=0, le=1024), WHOLE] = "auto"
     decoder: Literal["torchvision", "pil"] = "torchvision"

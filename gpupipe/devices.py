@@ -10,13 +10,41 @@ from pathlib import Path
 
 from gpupipe import nvml
 from gpupipe.errors import DeviceError
-from gpupipe.ranks import local_rank
+from gpupipe.ranks import cores_of_job, local_rank, ranks_on_machine
 
 
 def cores() -> int:
     """The cores that this process may run on: its affinity, and the quota of its control group where that is less."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed, _quota() or allowed))
+
+
+def cores_of_rank() -> int:
+    """The cores that this rank should take, at least 1: an equal share of the launcher's cores, and never more than cores().
+
+    The launcher's cores are those of the job on this machine under Slurm, and else those of the parent process. So what the launcher
+    shares out is divided, and what it gave to this rank alone is not divided a second time: a rank that is bound to 8 of 32 cores beside
+    3 others gets all 8, and 4 ranks that are bound to the same 8 of them get 2 each. Raises DeviceError.
+    """
+    ranks = ranks_on_machine()
+    if ranks == 1:
+        return cores()
+    launcher = cores_of_job() or _cores_of_parent()
+    return share(cores(), min(launcher, _quota() or launcher), ranks)
+
+
+def share(own: int, launcher: int, ranks: int) -> int:
+    """Of the launcher's cores, what one of `ranks` should take that may run on `own` of them."""
+    return max(1, min(own, launcher // ranks))
+
+
+def _cores_of_parent() -> int:
+    """The cores of the process that started this one; this one's where that cannot be asked, as beyond a container's border."""
+    parent = os.getppid()
+    try:
+        return len(os.sched_getaffinity(parent or os.getpid()))
+    except (AttributeError, OSError):
+        return cores()
 
 
 def _quota() -> int | None:
@@ -43,7 +71,7 @@ def gpu_count() -> int:
 def resolve(device: str) -> int | None:
     """The number of the GPU to use, or None for the CPU.
 
-    device: "auto", "cpu", "gpu" or "gpu:N". Without a number it is the one of LOCAL_RANK, else torch's current device.
+    device: "auto", "cpu", "gpu" or "gpu:N". Without a number it is the one of the local rank, else torch's current device.
     Warns where "auto" is the CPU although there is a GPU.
     Raises DeviceError where a GPU is asked for and is not there, or CUDA was in use before this process was forked.
     """

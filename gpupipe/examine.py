@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpupipe.config import Config
-from gpupipe.devices import cores, resolve
+from gpupipe.devices import cores_of_rank, resolve
 from gpupipe.engines.base import Job, torch_lowering
 from gpupipe.index import Index, nothing
 from gpupipe.loader import ignored_settings, sampler_of, with_ranks
@@ -38,7 +38,7 @@ def facts(config: Config) -> Iterator[str]:
 
 
 def _threads(config: Config) -> int:
-    return cores() if config.loader.threads == "auto" else config.loader.threads
+    return cores_of_rank() if config.loader.threads == "auto" else config.loader.threads
 
 
 def _about(config: Config, index: Index) -> str:

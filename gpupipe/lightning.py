@@ -14,6 +14,7 @@ from gpupipe.config import read_in_layers
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.loader import Loader, load
 from gpupipe.monitor import Monitor as _Watch
+from gpupipe.ranks import told_ranks_on_machine
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -140,7 +141,8 @@ class PipeDataModule(LightningDataModule):
             self._loaders.pop(which).close()
         own = self._own_overrides[which] or {}
         layers = [list(d.items()) for d in (self._of_trainer(), self._overrides, own, changes)]
-        self._loaders[which] = load(read_in_layers(config, *layers))
+        with told_ranks_on_machine(1 if self.trainer is None else self.trainer.num_devices):
+            self._loaders[which] = load(read_in_layers(config, *layers))
         if not self._allow_same_samples:
             self._check_apart()
         return self._loaders[which]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
-from gpupipe.devices import cores
+from gpupipe.devices import cores_of_rank
 from gpupipe.engines.about import SETTLED
 from gpupipe.engines.base import Engine, Job, without_effect
 from gpupipe.errors import (
@@ -138,7 +138,7 @@ class Loader:
         self._identity = {"version": _STATE_VERSION, "data": index.fingerprint, "pipeline": config.pipeline.fingerprint}
         options = config.loader
         self.sampler = sampler_of(config, index) if sampler is None else sampler
-        self.threads = cores() if options.threads == "auto" else options.threads
+        self.threads = cores_of_rank() if options.threads == "auto" else options.threads
         self.engine = engine if engine is not None else _engine(Job(index, config.pipeline, options, self.threads))
         self._population = self._populated() if engine is None else None
         self.as_tuple = options.format == "tuple"

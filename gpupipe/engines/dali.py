@@ -32,6 +32,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpupipe.config import LoaderConfig
 from gpupipe.devices import resolve
+from gpupipe.engines.affinity import check_affinity
 from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known, read_by
 from gpupipe.engines.dali_array import handed_over, sizes
 from gpupipe.engines.dali_check import check_batch, check_steps
@@ -91,7 +92,7 @@ class DaliEngine(Engine):
 
     name = "dali"
     settings = Sampler.settings | Quarantine.settings | {
-        "threads", "prefetch", "dtype", "memory_format", "hw_decoder_load",
+        "threads", "prefetch", "dtype", "memory_format", "hw_decoder_load", "set_affinity",
     }  # fmt: skip
 
     def __init__(self, job: Job, device_id: int | None, may_cut: bool = True, jpeg_ends: bool | None = None) -> None:
@@ -123,6 +124,8 @@ class DaliEngine(Engine):
     def on(cls, job: Job, device: str) -> DaliEngine:
         number = resolve(device)
         check_steps(job, number, _inputs)
+        if job.loader.set_affinity:
+            check_affinity(job.threads, number)
         return cls(job, number, number is None or (cuts(job) and region_decode(number)))
 
     @property

@@ -57,8 +57,9 @@ class Lowering:
         loader = self._job.loader
         try:
             pipe = Pipeline(
-                batch_size=loader.batch_size, num_threads=self._job.threads, device_id=device_id, prefetch_queue_depth=loader.prefetch, exec_dynamic=True
-            )
+                batch_size=loader.batch_size, num_threads=self._job.threads, device_id=device_id, prefetch_queue_depth=loader.prefetch,
+                set_affinity=loader.set_affinity, exec_dynamic=True,
+            )  # fmt: skip
             with pipe:
                 given = iter(self._inputs(source, fed))
                 data = {name: next(given) for name in self._job.pipeline.fields}

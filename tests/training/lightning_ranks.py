@@ -19,7 +19,8 @@ class Writes(Seen):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Any:
         with (self.folder / f"rank{self.global_rank}.jsonl").open("a") as out:
-            out.write(json.dumps({"epoch": self.current_epoch, "ids": batch["id"].tolist()}) + "\n")
+            threads = self.trainer.train_dataloader.threads
+            out.write(json.dumps({"epoch": self.current_epoch, "ids": batch["id"].tolist(), "threads": threads}) + "\n")
         return super().training_step(batch, batch_idx)
 
 

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 import gpupipe
+from gpupipe.devices import cores
 
 SCRIPT = Path(__file__).with_name("rank.py")
 COUNT = 37
@@ -85,6 +86,7 @@ def test_lightning_shares_out_and_resumes_on_another_number_of_ranks(folder: Pat
         return [[json.loads(line) for line in (out / f"rank{r}.jsonl").read_text().splitlines()] for r in range(count)]
 
     whole = fit("two", 2)
+    assert {line["threads"] for rank in whole for line in rank} == {max(1, cores() // 2)}, "each rank takes its share of the cores"
     for epoch in range(2):
         check_epoch(whole, epoch, set(range(COUNT)))
     done = {i for rank in whole for line in rank[:4] for i in line["ids"]}

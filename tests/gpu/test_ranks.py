@@ -1,0 +1,36 @@
+"""Which GPU a rank takes, and where DALI's threads run beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpupipe
+from gpupipe.devices import resolve
+
+LAUNCHERS = {
+    "torchrun": {"LOCAL_RANK": "1"},
+    "mpirun": {"OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+    "srun": {"SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"},
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_local_rank_tells_the_gpu(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_STEP_ID", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in LAUNCHERS[launcher].items():
+        monkeypatch.setenv(name, value)
+    assert resolve("gpu") == resolve("auto") == 1 % torch.cuda.device_count()
+
+
+def test_affinity_is_taken(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver names no core near the GPU that this process may use, DALI says so and binds nothing."""
+    monkeypatch.delenv("DALI_AFFINITY_MASK", raising=False)
+    config = {"data": {"source": "folder", "root": faces}, "pipeline": "affine"}
+    with gpupipe.load(config, device="gpu", threads=2, batch_size=16, set_affinity=True) as loader:
+        assert sum(len(batch["label"]) for batch in loader) == 60
+    assert os.sched_getaffinity(0), "the process itself stays where it was"
