@@ -130,7 +130,7 @@ def one(contestant: str, workload: str, arguments: argparse.Namespace) -> dict[s
 def sweep(name: str, workload: str, arguments: argparse.Namespace) -> None:
     """Print a line of JSON for each contestant of a sweep. They share a process, so memory is not told."""
     root, _ = images_root(workload, arguments)
-    for contestant in sweep_contestants(name):
+    for contestant in sweep_contestants(name)[: 2 if arguments.quick else None]:
         made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
         seconds = min(arguments.seconds, _SWEEP_SECONDS)
         found = gpu_measuring.measured(made, arguments.device, seconds, _SWEEP_WARM_SECONDS)
@@ -178,9 +178,11 @@ class Everything:
     def _tasks(self) -> Iterator[tuple[str, str, Callable[[float], None]]]:
         """Kind (those of a kind take about as long), title, work."""
         affine, train = _WORKLOADS
-        rounds = [(f"round, {w}", f"round {n + 1}, {w}", partial(self._round, w)) for n in range(self._arguments.rounds) for w in _WORKLOADS]
+        numbers = range(1, self._arguments.rounds + 1)
+        rounds = [(f"round, {w}", f"round {n}, {w}", partial(self._round, w)) for n in numbers for w in _WORKLOADS]
         yield from rounds[: _SURE_ROUNDS * len(_WORKLOADS)]
-        for name, workload in (("load", affine), ("threads", affine), ("huffman", train), ("threads", train), ("decode", train)):
+        sweeps = [("load", affine), ("huffman", train), ("threads", affine), ("threads", train), ("decode", train)]
+        for name, workload in sweeps[: 2 if self._arguments.quick else None]:
             yield f"sweep, {name}", f"sweep of {name}, {workload}", partial(self._sweep, name, workload)
         for contestant, workload in self._extras():
             yield f"single, {contestant[:5]}", f"{contestant}, {workload}", partial(self._single, contestant, workload)
@@ -189,8 +191,9 @@ class Everything:
     def _extras(self) -> list[tuple[str, str]]:
         affine, train = _WORKLOADS
         plain = [("hand-written", affine), ("hand-written-region" if self.region else "hand-written", train)]
-        workers = (1,) if self._arguments.quick else (harness.threads(), 8)
-        return plain + [(f"torchvision-tensor-{n}", w) for n in dict.fromkeys(workers) for w in (train, affine)]
+        if self._arguments.quick:
+            return [("torchvision-tensor-1", train)]
+        return plain + [(f"torchvision-tensor-{n}", w) for n in dict.fromkeys((harness.threads(), 8)) for w in (train, affine)]
 
     def _attempt(self, kind: str, what: str, work: Callable[[float], None]) -> None:
         """Do it where as much time is left as the longest of its kind took."""
@@ -250,7 +253,7 @@ class Everything:
             self._leave_out(f"sweep of {name}, {workload}, after {len(found)}: {self._why(why)}")
 
     def _shared(self) -> list[str]:
-        return harness.passed_on(self._arguments, "device", "seconds", "images")
+        return harness.passed_on(self._arguments, "device", "seconds", "images") + ["--quick"] * self._arguments.quick
 
     def _why(self, error: str) -> str:
         """What ended a process: the budget, or `error`."""

@@ -31,12 +31,13 @@ def script(folder: Path, out: Path, *words: str, data: Path | None = None) -> su
     own = {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(data or out.parent)}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | own
     command = ["bash", str(folder / "first_gpu.sh"), *words[: words.index("OUT")], str(out), *words[words.index("OUT") + 1 :]]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=280)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=800)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("parts", ["versions doctor probe", "tests", "decode", "streams", "training", "throughput"])
 def test_every_part_runs_on_a_cpu(photos: Path, tmp_path: Path, benchmarks: Path, parts: str) -> None:
-    words = ["--device", "cpu", "--quick", "--photos", str(photos)] + (["--within", "85"] if parts == "throughput" else [])
+    words = ["--device", "cpu", "--quick", "--photos", str(photos), "--within", "700"]
     done = script(benchmarks, tmp_path / "out", *words, "OUT", *parts.split())
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert {part: (s["outcome"], s["failed"]) for part, s in summary.items()} == {part: ("ok", []) for part in parts.split()}, done.stdout
@@ -52,7 +53,7 @@ def test_every_part_runs_on_a_cpu(photos: Path, tmp_path: Path, benchmarks: Path
         assert set(gpu["rounds"]) == {"lfw-affine", "imagenet_train"}
         assert [r["contestant"] for r in gpu["sweeps"]["lfw-affine"]["load"]][:2] == ["gpupipe@load=0", "gpupipe@load=0.25"]
         assert gpu["data"]["imagenet_train"] == "windows of photographs, crops-100-500x375-q96"
-        assert gpu["wall_seconds"] < 85
+        assert gpu["sweeps"]["imagenet_train"]["huffman"][0]["contestant"] == "decode-only-fancy@load=0,huffman=1"
 
 
 def test_a_part_that_fails_does_not_stop_the_others(tmp_path: Path, benchmarks: Path) -> None:
@@ -219,6 +220,14 @@ def test_goals_are_against_the_better_hand_and_the_ceiling() -> None:
         ("lfw-affine: gpupipe / decode-only-fancy", 0.945, False),
     ]
     assert "late" not in found["ratios"]["lfw-affine"]
+
+
+def test_what_the_budget_does_not_allow_is_left_out(photos: Path, tmp_path: Path, benchmarks: Path) -> None:
+    words = ["--device", "cpu", "--quick", "--budget", "0", "--photos", str(photos), "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    subprocess.run([sys.executable, str(benchmarks / "gpu.py"), *words], check=True, capture_output=True, timeout=250)
+    found = json.loads((tmp_path / "out" / "gpu.json").read_text())
+    assert found["rounds"] == {"lfw-affine": {}, "imagenet_train": {}}
+    assert "round 1, lfw-affine: no time left" in found["left_out"]
 
 
 def test_a_sampler_tells_the_mean_of_what_it_reads() -> None:
