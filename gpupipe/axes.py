@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dtypes import TAKEN
 from gpupipe.errors import counted
 from gpupipe.spec import PAIR, Spec, canonical, space
 from gpupipe.step import Refused, SampleIncompatible, decoded, one_a_channel
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-_WARPED = ("uint8", "float16", "float32", "bfloat16")
 _MOST_CHANNELS = 4
 _WINDOW_WORDS = {1: "one number", 2: "one number, or [height, width]", 3: "one number, or [depth, height, width]"}
 _MARGIN_WORDS = {
@@ -130,7 +130,7 @@ def check_channels(given: Spec) -> Spec:
 
 def resampled(given: Spec) -> Spec:
     """`given` itself; raises Refused where DALI or torchvision cannot resample it."""
-    if plane(given).dtype not in (*_WARPED, "int16", "uint16") or PAIR in given.layout:
+    if plane(given).dtype not in TAKEN["resize"] or PAIR in given.layout:
         raise Refused(f"{_numbers(given)} cannot be resampled: write 'to_dtype: {{dtype: float32}}' before it" if PAIR not in given.layout else _NO_PAIRS)
     return _framed(given)
 
@@ -143,7 +143,7 @@ def picture(given: Spec) -> Spec:
     layout = plane(given).layout
     if layout not in ("CHW", "HWC", "HW"):
         raise Refused(f"it works on images, but the array has further axes (layout {layout}): leave it out")
-    if given.dtype not in _WARPED:
+    if given.dtype not in TAKEN["warp"]:
         raise Refused(f"it works on uint8 and floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32}}' before it")
     if given.channels is not None and not 1 <= given.channels <= _MOST_CHANNELS:
         raise Refused(f"it works on 1 to {_MOST_CHANNELS} channels, but the array has {given.channels}: leave it out")
@@ -164,6 +164,13 @@ def filled(fill: tuple[float, ...], given: Spec) -> Spec:
     if wrong is not None:
         raise Refused(f"fill is {wrong:g}, but {given.dtype} holds {lowest:,} to {highest:,}: write a number between them")
     return given
+
+
+def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+    """What `make` makes of an image, computed in float32 if it is float16: torchvision would hold places in the image in float16 too."""
+    import torch
+
+    return make(image.float()).to(torch.float16) if image.dtype == torch.float16 else make(image)
 
 
 def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)) -> Tensor:

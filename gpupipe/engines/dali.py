@@ -32,9 +32,10 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpupipe.config import LoaderConfig
 from gpupipe.devices import resolve
+from gpupipe.dtypes import as_integers
 from gpupipe.engines.affinity import check_affinity
 from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known, read_by
-from gpupipe.engines.dali_array import handed_over, sizes
+from gpupipe.engines.dali_array import sizes
 from gpupipe.engines.dali_check import check_batch, check_steps
 from gpupipe.engines.dali_graph import Device, Lowering, cuts, delivered, layout
 from gpupipe.engines.dali_reader import Read, Reader, reader
@@ -264,8 +265,8 @@ class DaliEngine(Engine):
     def _delivered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if layout(self._job, name) == "HWC":
             tensor = tensor.permute(0, 3, 1, 2)
-        if unsigned := handed_over(delivered(self._job, name)):
-            tensor = tensor.view(getattr(torch, unsigned))
+        dtype = delivered(self._job, name)
+        tensor = tensor if as_integers(dtype) == dtype else tensor.view(getattr(torch, dtype))
         return tensor.to(torch.bfloat16) if self._job.loader.dtype == "bfloat16" and name == self._job.pipeline.main else tensor
 
     # --- failing

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali import fn, types
+from nvidia.dali import fn
 
 from gpupipe.axes import as_video, with_channels
 from gpupipe.engines import dali_numbers as numbers
@@ -18,9 +18,6 @@ from gpupipe.engines.resampling import source_region
 from gpupipe.spec import Spec, space
 
 _SOME = 4096.0
-_AS_INTEGERS = {"bool": "uint8", "float16": "int16", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
-"""dtypes that not every operator moves, or that DALI does not hand to torch, and those of the same size that it does."""
-_HANDED_OVER = ("uint16", "uint32", "uint64")
 
 
 def array_form(spec: Spec) -> tuple[Any, int, str]:
@@ -41,11 +38,6 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     return shapes[:, _axes(layout)].astype(np.float64)
 
 
-def handed_over(dtype: str) -> str | None:
-    """The dtype that a tensor of DALI's is to be viewed as, where DALI hands it over as another of the same size; else None."""
-    return dtype if dtype in _HANDED_OVER else None
-
-
 class ArrayImage(Node):
     """The image that a step's `dali` works on, where it was an array from the beginning: see step.DaliImage."""
 
@@ -54,7 +46,6 @@ class ArrayImage(Node):
     def __init__(self, data: Any, size: NDArray[np.float64], feed: Feed, device: Literal["cpu", "gpu"], spec: Spec) -> None:
         """data: DataNode of the arrays in the CPU's memory, or None where only values are wanted. size: (B, axes of space)."""
         super().__init__(data if data is None or device == "cpu" else data.gpu(), size, feed, device, spec)
-        self._count = len(size)
 
     # --- asked by steps
 
@@ -66,7 +57,7 @@ class ArrayImage(Node):
         if fill is None:
             self._check_inside(anchor, shape)
         start, extent, axes = self._whole(anchor), self._whole(shape), _axes(self.spec.layout)
-        self._move("slice", ("bool",), lambda node: ops.cut(node, start, extent, fill, axes))
+        self._emit_through("slice", [self.step], lambda node: ops.cut(node, start, extent, fill, axes))
         self._size = shape
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
@@ -83,21 +74,16 @@ class ArrayImage(Node):
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
         flags = [0 if f is None else self._argument(f, 0, np.int32) for f in (horizontal, vertical)]
         layout = self.spec.layout
-        self._move("flip", ("bool", "float16"), lambda node: _as_before(ops.flip(_video(node, layout), *flags), layout))
+        self._emit_through("flip", [self.step], lambda node: _as_before(ops.flip(_video(node, layout), *flags), layout))
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
-        given = self.spec.dtype
-        factor = numbers.factor(given, dtype) if scale else None
-        told = self._wide(factor) if factor is not None and "float64" in (given, dtype) else np.float32(factor or 0.0)
-        make = (lambda node: numbers.scaled(node, given, dtype, told)) if scale else (lambda node: numbers.converted(node, given, dtype))
-        self._emit("cast", [self.step] if self.step else [], make)
+        self._cast(dtype, scale)
 
     def normalize(self, mean: ops.Fill, std: ops.Fill) -> None:
         layout, dtype = self.spec.layout, self.spec.dtype
         if dtype == "float64":
-            shape = (-1, *[1] * (len(layout) - layout.index("C") - 1)) if len(mean) > 1 else (-1,)
-            subtracted, divided = (self._wide(np.reshape(n, shape)) for n in (mean, std))
-            self._emit("arithmetic", [self.step], lambda node: (node - subtracted) / divided)
+            behind = len(layout) - layout.index("C") - 1 if len(mean) > 1 else 0
+            self._normalize_float64(mean, std, behind)
             return
         form = with_channels(layout)
         assert form is not None, "the step's spec refuses it"
@@ -107,17 +93,15 @@ class ArrayImage(Node):
             made = ops.normalize(_expanded(node, added, name), None, (None, None), (None, None), dtype, name, mean, std)
             return _squeezed(made, added, layout)
 
-        self._emit("crop_mirror_normalize", [self.step], make)
+        self._emit_through("crop_mirror_normalize", [self.step], make)
 
     # --- asked by the engine
 
     def finish(self, dtype: str, layout: str) -> Any:
-        """The array as a DataNode of `dtype`, or of one that `handed_over` names."""
+        """The array as a DataNode of `dtype`, or of the one that dtypes.as_integers names."""
         if dtype != self.spec.dtype:
             self.to_dtype(dtype, False)
-        if self._node is not None and dtype in _HANDED_OVER:
-            self._node = fn.reinterpret(self._node, dtype=numbers.dali_type(_AS_INTEGERS[dtype]))
-        return self._node
+        return self._for_torch(dtype)
 
     # --- carrying out
 
@@ -126,31 +110,11 @@ class ArrayImage(Node):
 
     def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
         layout = self.spec.layout
-        self._emit(op, [self.step], lambda node: _planes(make(_pixels(node, layout)), layout))
-
-    def _move(self, op: str, dtypes: tuple[str, ...], make: Callable[[Any], Any]) -> None:
-        """Emit an operator that moves numbers: those of `dtypes`, which it does not know, as integers of the same size."""
-        if self.spec.dtype not in dtypes:
-            self._emit(op, [self.step], make)
-            return
-        own, other = numbers.dali_type(self.spec.dtype), numbers.dali_type(_AS_INTEGERS[self.spec.dtype])
-        self._emit(op, [self.step], lambda node: fn.reinterpret(make(fn.reinterpret(node, dtype=other)), dtype=own))
+        self._emit_through(op, [self.step], lambda node: _planes(make(_pixels(node, layout)), layout))
 
     def _resample(self, make: Callable[[Any], Any]) -> None:
-        layout, half = self.spec.layout, self.spec.dtype == "float16"
-
-        def made(node: Any) -> Any:
-            node = fn.cast(node, dtype=types.FLOAT) if half else node
-            node = _as_before(make(_video(node, layout)), layout)
-            return fn.cast(node, dtype=types.FLOAT16) if half else node
-
-        self._emit("resize", [self.step], made)
-
-    def _wide(self, numbers: Any) -> Any:
-        """float64 numbers, the same for all samples, as a DataNode: DALI's own constants are float32."""
-        array = np.asarray(numbers, np.float64)
-        node = self._feed(np.broadcast_to(array, (self._count, *array.shape)))
-        return node if self._node is None or self.device == "cpu" else node.gpu()
+        layout = self.spec.layout
+        self._emit_through("resize", [self.step], lambda node: _as_before(make(_video(node, layout)), layout))
 
 
 def _axes(layout: str) -> list[int]:

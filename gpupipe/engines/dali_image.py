@@ -11,17 +11,17 @@ is what remains when nothing is done before it must be. `emitted` tells which op
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines import dali_numbers as numbers
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.dali_node import Feed, Node
 from gpupipe.engines.deferred import Decode, Flips, Floats, Resize, Window
 from gpupipe.engines.resampling import needed_window, source_region
-from gpupipe.step import FLOATS, NoLowering, Spec
+from gpupipe.step import Spec
 
 
 class FusingImage(Node):
@@ -73,47 +73,44 @@ class FusingImage(Node):
         self._flips = Flips(_both(flips.horizontal, horizontal), _both(flips.vertical, vertical), [*flips.steps, self.step])
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
-        if dtype == "uint8" and self.spec.dtype in FLOATS:
-            self._carry_out()
-            self._emit("cast", [self.step], lambda pixels: ops.to_uint8(pixels, scale))
+        if dtype == self.spec.dtype:
             return
-        if not self._usual(dtype):
+        if not self._defers(dtype):
             self._convert(dtype, scale)
             return
-        floats = self._floats or Floats(dtype, 255.0 if scale else 1.0)
-        self._floats = Floats(dtype, floats.divide, floats.mean, floats.std, [*floats.steps, self.step])
+        floats = self._floats or Floats(self.spec.dtype, dtype, 255.0 if scale else 1.0)
+        self._floats = replace(floats, dtype=dtype, steps=[*floats.steps, self.step])
 
     def _convert(self, dtype: str, scale: bool) -> None:
-        """To or from a dtype that images usually have not. Raises NoLowering."""
-        if scale:
-            raise NoLowering(f"to_dtype scales image files to float16, float32 and uint8, and not from {self.spec.dtype} to {dtype}")
+        """To another dtype, and not later."""
         self._carry_out()
-        given = self.spec.dtype
-        self._emit("cast", [self.step], lambda pixels: numbers.converted(pixels, given, dtype))
+        self._cast(dtype, scale)
 
     def normalize(self, mean: ops.Fill, std: ops.Fill) -> None:
-        if not self._usual(self.spec.dtype):
-            raise NoLowering(f"normalize works on float16 and float32 of image files, and not on {self.spec.dtype}")
+        if self.spec.dtype == "float64":
+            self._carry_out()
+            self._normalize_float64(mean, std, 0)
+            return
         if self._floats and self._floats.mean is not None:
             self._carry_out()
-        floats = self._floats or Floats(self.spec.dtype)
-        self._floats = Floats(floats.dtype, floats.divide, mean, std, [*floats.steps, self.step])
+        floats = self._floats or Floats(self.spec.dtype, self.spec.dtype)
+        self._floats = replace(floats, mean=mean, std=std, steps=[*floats.steps, self.step])
 
     # --- asked by the engine
 
     def finish(self, dtype: str, layout: ops.Layout) -> Any:
-        """The image as a DataNode of `dtype` and `layout`, everything carried out."""
-        if not self._usual(dtype) and dtype != self.spec.dtype:
+        """The image as a DataNode of `dtype`, or of the one that dtypes.as_integers names, and `layout`; everything carried out."""
+        if dtype != self.spec.dtype and not self._defers(dtype):
             self._convert(dtype, False)
         window = self._take_last_window() if self._usual(dtype) else None
         mirror = self._take_last_mirror() if self._usual(dtype) else None
+        self._carry_out_moves()
         floats, self._floats = self._floats, None
-        self._carry_out()
         if not self._usual(dtype) or (dtype == "uint8" and not (window or mirror or floats)):
             if layout == "CHW":
                 self._emit("transpose", [], ops.planes)
-            return self._node
-        self._normalize(floats or Floats(dtype), dtype, layout, window, mirror)
+            return self._for_torch(dtype)
+        self._normalize(floats or Floats(self.spec.dtype, dtype), dtype, layout, window, mirror)
         return self._node
 
     # --- carrying out
@@ -122,11 +119,20 @@ class FusingImage(Node):
         self._carry_out()
 
     def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
-        self._emit(op, [self.step], make)
+        self._emit_through(op, [self.step], make)
+
+    @property
+    def _dtype(self) -> str:
+        return self._floats.given if self._floats else self.spec.dtype
 
     def _usual(self, dtype: str) -> bool:
         """Whether crop_mirror_normalize takes what there is, and makes `dtype`."""
         return dtype in ops.DTYPES and self.spec.dtype in ops.DTYPES
+
+    def _defers(self, dtype: str) -> bool:
+        """Whether crop_mirror_normalize can make `dtype` later: it rounds floats to integers, and rounds to a float once, at its end."""
+        loses = dtype == "uint8" or (dtype, self.spec.dtype) == ("float32", "float16")
+        return self._usual(dtype) and not loses
 
     def _take_last_window(self) -> Window | None:
         """The deferred window, where crop_mirror_normalize can cut it."""
@@ -143,21 +149,25 @@ class FusingImage(Node):
         return flips
 
     def _carry_out(self) -> None:
+        self._carry_out_moves()
+        if self._floats:
+            floats, self._floats = self._floats, None
+            self._normalize(floats, floats.dtype, "HWC", None, None)
+
+    def _carry_out_moves(self) -> None:
+        """All but the floats."""
         if self._decode:
             self._carry_out_decode(self._decode)
         if self._window:
             window, self._window = self._window, None
             anchor, shape = self._whole(window.anchor), self._whole(window.shape)
-            self._emit("slice", [window.step], lambda pixels: ops.cut(pixels, anchor, shape, window.fill))
+            self._emit_through("slice", [window.step], lambda pixels: ops.cut(pixels, anchor, shape, window.fill))
         if self._resize:
             self._carry_out_resize(self._resize)
         if self._flips:
             flips, self._flips = self._flips, None
             flags = [0 if f is None else self._argument(f, 0, np.int32) for f in (flips.horizontal, flips.vertical)]
-            self._emit("flip", flips.steps, lambda pixels: ops.flip(pixels, *flags))
-        if self._floats:
-            floats, self._floats = self._floats, None
-            self._normalize(floats, floats.dtype, "HWC", None, None)
+            self._emit_through("flip", flips.steps, lambda pixels: ops.flip(pixels, *flags))
 
     def _carry_out_decode(self, decode: Decode) -> None:
         self._decode = None
@@ -184,11 +194,11 @@ class FusingImage(Node):
         shape = self._argument(resize.shape if region is None else region[1], 1, np.float32)
         how = (resize.interpolation, resize.antialias)
         if region is None and resize.interpolation != "nearest":
-            self._emit("resize", resize.steps, lambda pixels: ops.resize(pixels, shape, *how))
+            self._emit_through("resize", resize.steps, lambda pixels: ops.resize(pixels, shape, *how))
             return
         corners = source_region(resize.before, resize.shape, region, resize.interpolation)
         start, end = (self._argument(c - origin, 1, np.float32) for c in corners)
-        self._emit("resize", resize.steps, lambda pixels: ops.resize_region(pixels, shape, start, end, *how))
+        self._emit_through("resize", resize.steps, lambda pixels: ops.resize_region(pixels, shape, start, end, *how))
 
     def _normalize(self, floats: Floats, dtype: str, layout: ops.Layout, window: Window | None, mirror: Flips | None) -> None:
         share: tuple[Any, Any] = (None, None)

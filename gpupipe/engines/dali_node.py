@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.arithmetic import affine_matrix
+from gpupipe.engines import dali_numbers as numbers
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.deferred import Emitted
 from gpupipe.step import SampleIncompatible, Spec
@@ -33,6 +34,7 @@ class Node(ABC):
         self.emitted: list[Emitted] = []
         self._node = data
         self._size: Any = size
+        self._count = len(size)
         self._feed = feed
 
     # --- asked by steps
@@ -82,6 +84,11 @@ class Node(ABC):
 
     # --- carrying out
 
+    @property
+    def _dtype(self) -> str:
+        """Of the pixels as they are now: all that was asked for and is not carried out left out."""
+        return self.spec.dtype
+
     @abstractmethod
     def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
         """Emit an operator over pixels of layout HWC."""
@@ -95,6 +102,36 @@ class Node(ABC):
         self.emitted.append(Emitted(op, device, tuple(steps)))
         if self._node is not None:
             self._node = make(self._node)
+
+    def _emit_through(self, op: str, steps: list[str], make: Callable[[Any], Any]) -> None:
+        """The same, also if the operator does not take numbers of the dtype that there is: see dtypes.py."""
+        dtype = self._dtype
+        self._emit(op, steps, lambda node: numbers.through(op, node, dtype, make))
+
+    def _cast(self, made: str, scale: bool) -> None:
+        """Emit a conversion to another dtype."""
+        given = self._dtype
+        factor = numbers.factor(given, made) if scale else None
+        told = self._wide(factor) if factor is not None and "float64" in (given, made) else np.float32(factor or 0.0)
+        make = (lambda node: numbers.scaled(node, given, made, told)) if scale else (lambda node: numbers.converted(node, given, made))
+        self._emit("cast", [self.step] if self.step else [], make)
+
+    def _normalize_float64(self, mean: ops.Fill, std: ops.Fill, behind: int) -> None:
+        """Emit (x - mean) / std. behind: how many axes follow the one of channels."""
+        subtracted, divided = (self._wide(np.reshape(n, (-1, *[1] * behind))) for n in (mean, std))
+        self._emit("arithmetic", [self.step], lambda node: (node - subtracted) / divided)
+
+    def _wide(self, values: Any) -> Any:
+        """float64 numbers, the same for all samples, as a DataNode: DALI's own constants are float32."""
+        array = np.asarray(values, np.float64)
+        node = self._feed(np.broadcast_to(array, (self._count, *array.shape)))
+        return node if self._node is None or self.device == "cpu" else node.gpu()
+
+    def _for_torch(self, dtype: str) -> Any:
+        """The node, of `dtype`, as torch can take it over."""
+        if self._node is not None:
+            self._node = numbers.for_torch(self._node, dtype)
+        return self._node
 
     def _check_inside(self, anchor: Any, shape: Any) -> None:
         """Raises SampleIncompatible where a window is not inside what it is cut from."""

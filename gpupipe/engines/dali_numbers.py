@@ -6,11 +6,14 @@ whose last k bits are 0. On a CPU its float16 of a number half-way between two i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
+
+from gpupipe import dtypes
 
 _LESS_THAN_ONE = 1e-3
 """As in steps/to_dtype.py."""
@@ -21,6 +24,23 @@ _BITS_AT_ONCE = 14
 def dali_type(dtype: str) -> Any:
     """DALI's name of a dtype."""
     return types.to_dali_type(dtype)
+
+
+def through(operator: str, node: Any, dtype: str, make: Callable[[Any], Any]) -> Any:
+    """What an operator of this name, `make`, makes of numbers of `dtype`; in the same dtype, whether it takes that or not."""
+    handed = dtypes.handed(operator, dtype)
+    if handed is None or handed.dtype == dtype:
+        return make(node)
+    own, other = dali_type(dtype), dali_type(handed.dtype)
+    if handed.by == "bits":
+        return fn.reinterpret(make(fn.reinterpret(node, dtype=other)), dtype=own)
+    return fn.cast(make(fn.cast(node, dtype=other)), dtype=own)
+
+
+def for_torch(node: Any, dtype: str) -> Any:
+    """The same numbers in a dtype in which DALI hands them to torch: see dtypes.as_integers."""
+    other = dtypes.as_integers(dtype)
+    return node if other == dtype else fn.reinterpret(node, dtype=dali_type(other))
 
 
 def is_float(dtype: str) -> bool:

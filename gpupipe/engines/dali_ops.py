@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 from nvidia.dali import fn, types
 
 Layout = Literal["CHW", "HWC"]
@@ -19,8 +18,6 @@ _MODES = {"rgb": types.RGB, "gray": types.GRAY}
 _INTERPOLATION = {"nearest": types.INTERP_NN, "bilinear": types.INTERP_LINEAR, "bicubic": types.INTERP_CUBIC}
 _BORDERS = {"edge": "replicate", "reflect": "reflect_101", "symmetric": "reflect"}
 DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT}
-_TO_LEVELS = 255.999
-"""torchvision's factor from floats to uint8, 256 - 1e-3, after which it truncates (v2.functional.to_dtype)."""
 
 
 def read(paths: Any) -> Any:
@@ -91,14 +88,6 @@ def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
 
 def _sized(size: Any) -> dict[str, Any]:
     return {} if size is None else {"size": size}
-
-
-def to_uint8(pixels: Any, scale: bool) -> Any:
-    """Floats to levels, truncated as torchvision does."""
-    from nvidia.dali import math as dali_math
-
-    levels = pixels * np.float32(_TO_LEVELS) if scale else pixels
-    return fn.cast(dali_math.floor(levels), dtype=types.UINT8)
 
 
 def normalize(pixels: Any, mirror: Any, share: tuple[Any, Any], extent: tuple[Any, Any], dtype: str, layout: str, mean: Fill, std: Fill) -> Any:

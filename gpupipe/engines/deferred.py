@@ -60,8 +60,9 @@ class Flips:
 
 @dataclass
 class Floats:
-    """x / divide, then (x - mean) / std, then `dtype`."""
+    """x / divide, then (x - mean) / std, then `dtype`. given: the dtype before."""
 
+    given: str
     dtype: str
     divide: float = 1.0
     mean: tuple[float, ...] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from gpupipe.axes import picture
+from gpupipe.axes import in_float32, picture
 from gpupipe.parameters import WHOLE
 from gpupipe.step import DaliImage, Params, Refused, Spec, Step
 
@@ -50,4 +50,4 @@ class Grayscale(Step):
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import functional as F
 
-        return F.rgb_to_grayscale(image, self.num_output_channels)
+        return in_float32(image, lambda pixels: F.rgb_to_grayscale(pixels, self.num_output_channels))

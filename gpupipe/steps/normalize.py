@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import model_validator
 
 from gpupipe.axes import check_channels
+from gpupipe.dtypes import TAKEN
 from gpupipe.parameters import Channels, PositiveChannels
-from gpupipe.spec import FLOATS, PAIR
+from gpupipe.spec import PAIR
 from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded, one_a_channel
 
 
@@ -28,7 +29,7 @@ class Normalize(Step):
         return self
 
     def spec(self, given: Spec) -> Spec:
-        if decoded(given).dtype not in (*FLOATS, "float64"):
+        if decoded(given).dtype not in TAKEN["normalize"]:
             raise Refused(f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32, scale: true}}' before it")
         if PAIR in given.layout and any(self.mean):
             raise Refused("mean would also be subtracted from the imaginary parts: write mean: 0")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
 from gpupipe.arithmetic import affine_inverse, round_half_up
-from gpupipe.axes import picture
+from gpupipe.axes import in_float32, picture
 from gpupipe.parameters import Degrees, Fill, Finite, Point, PositiveRange, Resampling, Shares, is_number, listed, ordered, symmetric
 from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
 
@@ -78,7 +78,8 @@ class RandomAffine(Step):
         shift = self.shift(p, np.array(image.shape[:-3:-1], np.float64)).astype(int).tolist()
         mode = InterpolationMode(self.interpolation)
         center = list(self.center) if self.center else None
-        return F.affine(image, float(p["angle"]), shift, float(p["scale"]), p["shear"].tolist(), mode, list(self.fill), center)
+        how = (float(p["angle"]), shift, float(p["scale"]), p["shear"].tolist(), mode, list(self.fill), center)
+        return in_float32(image, lambda pixels: F.affine(pixels, *how))
 
 
 def _between(bounds: tuple[float, float], u: NDArray[np.float64]) -> NDArray[np.float64]:

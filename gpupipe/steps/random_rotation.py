@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.arithmetic import affine_inverse
-from gpupipe.axes import picture
+from gpupipe.axes import in_float32, picture
 from gpupipe.parameters import Degrees, Fill, Point, Resampling
 from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
 
@@ -70,4 +70,5 @@ class RandomRotation(Step):
 
         mode = InterpolationMode(self.interpolation)
         center = list(self.center) if self.center else None
-        return F.rotate(image, float(p["angle"]), mode, self.expand, center, list(self.fill))
+        how = (float(p["angle"]), mode, self.expand, center, list(self.fill))
+        return in_float32(image, lambda pixels: F.rotate(pixels, *how))

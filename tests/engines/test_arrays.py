@@ -277,9 +277,3 @@ def test_an_image_file_takes_other_dtypes_too(tmp_path: Path) -> None:
                 (batch,) = loader
             assert batch["image"].dtype == torch.int64, engine
             assert np.array_equal(batch["image"][0].numpy(), pixels[2:7, 3:9].transpose(2, 0, 1))
-    scaled = {"data": {"source": "folder", "root": str(tmp_path)}, "pipeline": ["decode", {"to_dtype": {"dtype": "int16", "scale": True}}]}
-    with pytest.raises(gpupipe.EngineError, match="to_dtype scales image files to float16, float32 and uint8, and not from uint8 to int16"):
-        gpupipe.load(scaled, device="cpu", engine="dali")
-    normalized = {"data": scaled["data"], "pipeline": ["decode", {"to_dtype": {"dtype": "float64"}}, {"normalize": {"mean": 0, "std": 1}}]}
-    with pytest.raises(gpupipe.EngineError, match="normalize works on float16 and float32 of image files, and not on float64"):
-        gpupipe.load(normalized, device="cpu", engine="dali")

@@ -1,0 +1,48 @@
+"""Every step on every dtype, on a GPU: what passes the config runs, and makes what the CPU does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from arrays import DTYPES, numbers, saved
+from every_step import CASES, SIZE, of_image, photograph
+
+import gpupipe
+from gpupipe import config, step
+
+
+@pytest.mark.parametrize("kind", ["image", "CHW", "HW"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_step_that_passes_the_config_runs(tmp_path: Path, dtype: str, kind: str) -> None:
+    before = of_image(dtype) if kind == "image" else []
+    shape = (3, *SIZE) if kind == "CHW" else SIZE
+    data = photograph(tmp_path) if kind == "image" else saved(tmp_path, numbers(dtype, (1, *shape)), layout=kind)
+    for case in CASES:
+        written = {"data": data, "pipeline": [*before, case]}
+        try:
+            config.read(written)
+        except gpupipe.ConfigError:
+            continue
+        agree(*(delivered(written, device) for device in ("gpu", "cpu")), next(iter(case)))
+
+
+def delivered(written: dict[str, Any], device: str) -> torch.Tensor:
+    with gpupipe.load(written, device=device, batch_size=1) as loader:
+        image: torch.Tensor = next(iter(loader))[loader.config.pipeline.main][0]
+        return image.cpu()
+
+
+def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
+    """To the bit, but for pixels that are made between others, which agree in the mean; and those that are rounded."""
+    assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
+    wide = made.double(), expected.double()
+    if step.find(name).interpolates:
+        assert (wide[0] - wide[1]).abs().mean() <= 0.05 * wide[1].abs().max().clamp(min=1), name
+    elif name in ("normalize", "grayscale", "to_dtype"):
+        level = 1.0 if not made.dtype.is_floating_point else 0.0
+        torch.testing.assert_close(*wide, rtol=2.0**-10, atol=max(level, 1e-3), equal_nan=True)
+    else:
+        assert torch.equal(made, expected), name
