@@ -50,14 +50,14 @@ def main() -> None:
 @main.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Epochs in a measured pass.")
+@click.option("--epochs", type=click.IntRange(1), help="Epochs in a measured pass.  [default: 1, or as many as pass what is made ahead]")
 @click.option("--batches", type=click.IntRange(1), help="Batches in a measured pass, in place of whole epochs.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Measured passes: what mean and deviation are taken over.")
 @click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
 @click.option("--show", type=PictureFile(), help="Write the first batch, with labels, to this PNG.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only the images per second.")
 def run(
-    config: str, overrides: tuple[str, ...], epochs: int, batches: int | None, repeats: int, json_path: Path | None, show: Path | None, quiet: bool
+    config: str, overrides: tuple[str, ...], epochs: int | None, batches: int | None, repeats: int, json_path: Path | None, show: Path | None, quiet: bool
 ) -> None:
     """Load CONFIG (a file, or a shipped name such as lfw) as training would, and measure it.
 
@@ -69,14 +69,14 @@ def run(
     checked = configs.read(config, overrides)
     with Screen(quiet) as screen:
         loader, meter = screen.start(checked, lambda loader, batch: _show(loader, batch, show) if show else None)
-        count = batches or epochs * len(loader)
+        count = batches or (epochs or meter.epochs()) * len(loader)
         try:
             for n in range(repeats):
                 meter.run(f"{n + 1}/{repeats}", count)
         except KeyboardInterrupt:
             meter.result.interrupted = True
         result = meter.finish()
-    if quiet and result.passes:
+    if quiet and result.passes and not result.too_short:
         click.echo(f"{result.mean_rate:.1f}")
     elif not quiet:
         console().print(tables.measured(loader, result))
@@ -86,6 +86,8 @@ def run(
     if result.interrupted:
         leave_interrupted()
     loader.close()
+    if quiet and result.too_short:
+        raise GpupipeError(f"images/s cannot be told: {result.too_short}")
 
 
 @main.command()

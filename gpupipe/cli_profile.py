@@ -114,15 +114,32 @@ def advised(found: Tuned, checked: Config) -> list[str]:
 
     tail = [f"not tried, for lack of time: {', '.join(found.untried)}; --seconds gives more"] if found.untried else []
     gain = found.gain
+    if not found.trials:
+        return [f"Whether other settings are faster cannot be told: {_why_untried(found)}."]
     if gain is None or gain.low is None or gain.high is None:
+        if found.changes:
+            return [f"Whether {_named(found.changes)} is faster cannot be told: Ctrl-C came before it was confirmed.", *tail]
         return ["Nothing that was tried is faster than the settings as they are.", *tail]
     sure = f"{gain.value:.2f} times as many images a second as before ({gain.low:.2f} to {gain.high:.2f}, with 95 % confidence)"
+    if gain.vague and not found.certain:
+        return [f"Whether the best that was tried is faster cannot be told: it made {sure}. More --seconds, with nothing beside it, would tell.", *tail]
     if not found.certain:
         return [f"Nothing that was tried is faster beyond doubt: keep the settings as they are. The best of them made {sure}.", *tail]
     lines = [f"{sure}, with", "", *yaml.safe_dump({"loader": found.changes}, sort_keys=False).splitlines(), ""]
     if "batch_size" in found.changes:
         lines.append(f"batch_size also changes what a training step sees: --keep batch_size leaves it at {checked.loader.batch_size}.")
     return lines + tail
+
+
+def _named(changes: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in changes.items())
+
+
+def _why_untried(found: Tuned) -> str:
+    if found.enough_seconds is not None:
+        names = ", ".join(found.untried)
+        return f"there was no time to try any ({names}), since a trial takes {found.trial_seconds:.1f} s here: --seconds {found.enough_seconds} tries the first"
+    return "none was tried before Ctrl-C" if found.interrupted else "--keep leaves none to try"
 
 
 def _tuned_json(found: Tuned) -> dict[str, Any]:
@@ -134,4 +151,5 @@ def _tuned_json(found: Tuned) -> dict[str, Any]:
     confirmed = {"given": found.given.rates, "best": found.best.rates if found.best else []}
     gain = found.gain and asdict(found.gain)
     return {"schema": "gpupipe-tune-1", "machine": machine(), "changes": found.changes, "gain": gain, "certain": found.certain,
-            "confirmed": confirmed, "trials": rates, "untried": found.untried, "interrupted": found.interrupted}  # fmt: skip
+            "confirmed": confirmed, "trials": rates, "untried": found.untried, "enough_seconds": found.enough_seconds,
+            "interrupted": found.interrupted}  # fmt: skip

@@ -63,6 +63,27 @@ def test_run_writes_json_and_a_grid(config: Path, tmp_path: Path) -> None:
     assert len(grid.getcolors(grid.width * grid.height) or []) > 1000
 
 
+def test_passes_are_longer_than_what_is_made_ahead(config: Path, tmp_path: Path) -> None:
+    """An epoch of 2 batches with 4 made ahead: passes of several epochs, unless others are asked for, which tell nothing."""
+    short = ["batch_size=30", "prefetch=4", "--json", tmp_path / "r.json"]
+    done = gpupipe("run", config, *short, "--repeats", 2)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert [p["batches"] for p in found["passes"]] == [16, 16]
+    assert found["images_per_second"]["mean"] > 0
+    assert "2 passes of 16 batches" in done.stdout
+    done = gpupipe("run", config, *short, "--epochs", 1)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be told: a pass has 2 batches, and 4 are made ahead: --batches 16 or more tells it" in " ".join(done.stdout.split())
+    assert "MB/s" not in done.stdout
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["images_per_second"] is None
+    assert "--batches 16" in found["too_short"]
+    done = gpupipe("run", config, *short, "--batches", 7, "--quiet")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("gpupipe: images/s cannot be told: a pass has 7 batches")
+
+
 def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:
     """In an empty directory, with no network: `gpupipe run lfw`."""
     done = gpupipe("run", "lfw", "data.stand_in=32", "batch_size=8", "--repeats", 1, GPUPIPE_DATA=str(tmp_path), https_proxy="http://127.0.0.1:1")

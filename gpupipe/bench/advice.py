@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpupipe.bench.compare import disturbance
 from gpupipe.bench.profile import DELIVER, READ, RECEIVE, Profile, Stage
 from gpupipe.bench.training import Training
 from gpupipe.errors import counted
@@ -28,7 +29,7 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class Limit:
-    """What limits: "training", "server", "GPU", "CPU", "storage" or "waiting". said: how that is known, and what to do."""
+    """What limits: "training", "server", "GPU", "CPU", "storage", "waiting" or "unknown". said: how that is known, and what to do."""
 
     resource: str
     said: tuple[str, ...]
@@ -36,7 +37,9 @@ class Limit:
 
 def limit(profile: Profile, threads: int, training: Training | None = None) -> Limit:
     """The resource that limits. threads: of the loader, or its workers."""
-    if training and training.waiting.value < _HARDLY:
+    if profile.whole.name != RECEIVE and disturbance(profile.disturbed):  # a server may be on the same machine, and is no stranger
+        return Limit("unknown", ("What limits cannot be told while other processes use the same cores.",))
+    if training and not training.vague and training.waiting.value < _HARDLY:
         return Limit("training", ("Training limits, not the loader: a faster loader would change nothing.",))
     if profile.whole.name == RECEIVE:
         return _server(profile)

@@ -10,7 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,10 +20,13 @@ from gpupipe.bench.machine import machine
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.engines.base import has_torch_lowering
-from gpupipe.errors import EngineError
+from gpupipe.errors import EngineError, counted
 
 SCHEMA = "gpupipe-compare-1"
 _QUIET = 0.15
+_NO_BOUND = 1000.0
+"""Two rounds that differ a lot give intervals to the millions, which bound nothing."""
+_STEADIER = "More --repeats or --batches, with nothing beside it, would tell."
 
 Tick = Callable[[str, int, int], None]
 """Called before each contest: what comes, contests done, contests in all."""
@@ -215,19 +218,46 @@ def _ahead(best: Result, comparison: Comparison) -> str:
     rival = comparison.yardstick
     if rival is None or best is rival:
         rival = max((r for r in comparison.measured if r is not best), key=lambda r: r.mean)
+    if short := _too_short((best, rival)):
+        return f"Which is faster cannot be told: {short}."
     found = ratio(best.rates, rival.rates)
     ahead = f"{best.side.name} delivers {found.value:.2f} times as many images as {rival.side.name}"
     if found.low is None or found.high is None:
         return f"{ahead}, in a single round: --repeats 5 would tell how sure that is."
-    sure = f"{found.low:.2f} to {found.high:.2f} times, with 95 % confidence"
+    sure = f"{interval(found)} times, with 95 % confidence"
+    if found.vague:
+        what = (
+            f"{best.side.name} is faster than {rival.side.name}; how many times"
+            if found.certain
+            else f"Whether {best.side.name} or {rival.side.name} is faster"
+        )
+        return f"{what} cannot be told: the rounds differ too much ({sure}). {_STEADIER}"
     if not found.certain:
         return f"{best.side.name} and {rival.side.name} are within the noise of each other ({sure})."
     return f"{ahead} ({sure})."
 
 
+def _too_short(results: Iterable[Result]) -> str:
+    """Why the rounds of one of these tell no rate, and what would help; empty where all do."""
+    for r in results:
+        batches, made = r.outcomes[0].batches, r.outcomes[0].batches_ahead
+        if batches <= made:
+            return f"a round has {counted(batches, 'batch', 'batches')}, and {r.side.name} makes {made:,} ahead: --batches {4 * made} or more tells it"
+    return ""
+
+
+def interval(found: Ratio) -> str:
+    """Of a ratio that has one: "0.52 to 3.36"."""
+    high = found.high or 0.0
+    return f"{found.low:.2f} to {f'{high:.2f}' if high < _NO_BOUND else f'over {_NO_BOUND:,.0f}'}"
+
+
 def _scaling(loaders: Sequence[Result]) -> str:
     """Where more workers stop helping."""
     for fewer, more in pairwise(loaders):
-        if not (gain := ratio(more.rates, fewer.rates)).certain or gain.value < 1:
+        gain = ratio(more.rates, fewer.rates)
+        if _too_short((fewer, more)) or (gain.vague and not gain.certain):
+            return f"What the DataLoader gains from {more.side.workers} workers over {fewer.side.workers} cannot be told. {_STEADIER}"
+        if not gain.certain or gain.value < 1:
             return f"The DataLoader gains nothing certain from {more.side.workers} workers over {fewer.side.workers}."
     return f"The DataLoader still gains at {loaders[-1].side.workers} workers."

@@ -37,7 +37,7 @@ class Contest:
 @dataclass
 class Outcome:
     """What it did. Seconds of wall time; memory in bytes, of the process and its workers; gpu_utilisation: mean share of time, 0 to 1.
-    others: cores that other processes kept busy meanwhile."""
+    others: cores that other processes kept busy meanwhile. batches_ahead: that are made before they are asked for."""
 
     engine: str
     device: str
@@ -52,6 +52,7 @@ class Outcome:
     note: str = ""
     data: dict[str, Any] = field(default_factory=dict)
     others: float = 0.0
+    batches_ahead: int = 0
 
 
 def run(contest: Contest) -> Outcome:
@@ -73,7 +74,7 @@ def run(contest: Contest) -> Outcome:
         stream = endless(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started
-        _take(stream, contest.warm_up + (checked.loader.hwm if loader.engine.name == "remote" else 0), loader)
+        _take(stream, max(contest.warm_up, loader.engine.batches_ahead), loader)
         with Utilisation(loader.engine.device) as utilisation, Company() as company:
             started = time.perf_counter()
             images = _take(stream, contest.batches, loader)
@@ -82,7 +83,7 @@ def run(contest: Contest) -> Outcome:
         data |= {"batch_size": checked.loader.batch_size, "steps": [e.key for e in checked.pipeline.entries]}
         return Outcome(
             loader.engine.name, loader.engine.device, loader.engine.crew, images, contest.batches, seconds, first, company.cpu_seconds, peak_memory(),
-            utilisation.mean, loader.index.note, data, company.cores,
+            utilisation.mean, loader.index.note, data, company.cores, loader.engine.batches_ahead,
         )  # fmt: skip
 
 

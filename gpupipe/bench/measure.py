@@ -11,12 +11,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpupipe.bench.machine import cpu_seconds, machine, peak_memory
+from gpupipe.errors import counted
 from gpupipe.loader import Loader
 
 SCHEMA = 1
 _WARM_UP_BATCHES = 50
 _SIZES_LOOKED_AT = 2000
 _BATCHES_BETWEEN_LOOKS = 16
+_LEAST_TIMES_AHEAD, _ENOUGH_TIMES_AHEAD = 2, 4
+"""Batches of a pass, in batches that are made ahead: below the first, its time is mostly that of the passes beside it."""
 
 Tick = Callable[[str, int, int], None]
 """Called after each batch: which pass ("warm-up", "1/3"), images so far in it, images that it will have."""
@@ -43,6 +46,16 @@ class Measurement:
     peak_gpu_memory: int | None = None
     skipped: int = 0
     interrupted: bool = False
+    batches_ahead: int = 0
+
+    @property
+    def too_short(self) -> str:
+        """Why the passes tell no rate, and what would help; empty where they do."""
+        batches = min((p.batches for p in self.passes), default=0)
+        if not batches or batches >= _LEAST_TIMES_AHEAD * self.batches_ahead:
+            return ""
+        enough = _ENOUGH_TIMES_AHEAD * self.batches_ahead
+        return f"a pass has {counted(batches, 'batch', 'batches')}, and {self.batches_ahead:,} are made ahead: --batches {enough} or more tells it"
 
     @property
     def rates(self) -> list[float]:
@@ -71,8 +84,10 @@ class Measurement:
 
     def as_json(self, loader: Loader) -> dict[str, Any]:
         """Everything, with what ran and where, as plain JSON."""
-        derived = {}
-        if self.passes:
+        derived: dict[str, Any] = {}
+        if self.too_short:
+            derived = {"images_per_second": None, "too_short": self.too_short}
+        elif self.passes:
             derived = {
                 "images_per_second": {"mean": self.mean_rate, "standard_deviation": self.deviation, "passes": self.rates},
                 "input_megabytes_per_second": self.input_megabytes_a_second,
@@ -114,7 +129,7 @@ class Meter:
 
     def _begin(self, started: float, look: Callable[[Loader, Any], None]) -> None:
         """Warm up: up to 50 batches that are not counted."""
-        self.result = Measurement(first_batch_seconds=0.0)
+        self.result = Measurement(first_batch_seconds=0.0, batches_ahead=self._loader.engine.batches_ahead)
         limit = min(_WARM_UP_BATCHES, len(self._loader))
         images = 0
         for number, batch in enumerate(self._batches(limit)):
@@ -123,6 +138,10 @@ class Meter:
                 look(self._loader, batch)
             images += len(image_of(batch))
             self._tick("warm-up", images, limit * self._loader.config.loader.batch_size)
+
+    def epochs(self) -> int:
+        """How many a pass should have at least to be longer than what is made ahead of it."""
+        return max(1, -(-_ENOUGH_TIMES_AHEAD * self.result.batches_ahead // len(self._loader)))
 
     def run(self, name: str, batches: int) -> None:
         """One pass of `batches` batches, over as many epochs as that takes."""

@@ -107,10 +107,9 @@ def measure(config: Config, index: Index, cores: int, rounds: int, seconds: floa
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
     """Add a round to a stage; returns how busy the GPU was."""
     whole = stage.name in (DELIVER, RECEIVE)
-    ahead = config.loader.hwm if stage.name == RECEIVE else config.loader.prefetch
     with over(config if whole else _beginning(config, done), index) as loader:
         counts = (len(image_of(batch)) for batch in endless(loader)) if whole else _worked(loader, done)
-        for _ in range(_WARM_UP_BATCHES + ahead):
+        for _ in range(_WARM_UP_BATCHES + loader.engine.batches_ahead):
             next(counts)
         with Utilisation(loader.engine.device) as utilisation, Company() as company:
             samples, elapsed = _samples(counts, seconds, _LEAST_BATCHES * loader.engine.parallelism, loader)

@@ -44,6 +44,9 @@ def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
     waiting = found.waiting
     sure = f" ({waiting.low:.0%} to {waiting.high:.0%}, with 95 % confidence)" if waiting.low is not None and waiting.high is not None else ""
     yield f"Training ({found.what}): {fed:,.0f} images/s; on kept batches, without loading, {kept:,.0f}."
+    if found.vague:
+        yield f"Waiting for data: cannot be told, the rounds differ too much{sure}. More --rounds or --seconds, with nothing beside it, would tell."
+        return
     yield f"Waiting for data: {max(0.0, waiting.value):.0%} of step time{sure}."
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
 """Student's t for 95 %, two-sided, with 1, 2, 3, ... degrees of freedom."""
+_WIDEST = 4.0
+"""The upper end of an interval over its lower one: half to twice as much, around the middle."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,11 @@ class Ratio:
     def certain(self) -> bool:
         """Whether the interval leaves out 1: the difference is not noise."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+    @property
+    def vague(self) -> bool:
+        """Whether the interval is so wide that the ratio tells nothing."""
+        return self.low is not None and self.high is not None and self.high > _WIDEST * self.low
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:

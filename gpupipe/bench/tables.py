@@ -8,16 +8,15 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from gpupipe.bench.compare import Comparison, Result
+from gpupipe.bench.compare import Comparison, Result, interval
 from gpupipe.bench.measure import Measurement, what_runs
 from gpupipe.bench.parity import Agreement
 from gpupipe.bench.statistics import Ratio
+from gpupipe.errors import counted
 from gpupipe.loader import Loader
 from gpupipe.pipeline import Pipeline
 from gpupipe.step import Spec
 
-_NO_BOUND = 1000.0
-"""Two rounds that differ a lot give intervals to the millions, which bound nothing."""
 _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
@@ -47,9 +46,12 @@ def measured(loader: Loader, result: Measurement) -> Table:
 
 
 def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
-    if result.passes:
-        count = len(result.passes)
-        spread = f" ± {result.deviation:,.0f} (standard deviation of {count} passes)" if result.deviation is not None else " (one pass)"
+    if result.too_short:
+        yield "images/s", f"cannot be told: {result.too_short}"
+    elif result.passes:
+        size = counted(result.passes[0].batches, "batch", "batches")
+        several = f" ± {result.deviation:,.0f} (standard deviation of {len(result.passes)} passes of {size})" if result.deviation is not None else ""
+        spread = several or f" (one pass of {size})"
         yield "images/s", f"{result.mean_rate:,.0f}{spread}"
         if result.mean_file_bytes:  # of a server's files nothing is known
             yield "input", f"{result.input_megabytes_a_second:,.1f} MB/s ({result.mean_file_bytes / 1e3:,.1f} kB a file)"
@@ -92,7 +94,7 @@ def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
 def _times(found: Ratio) -> str:
     if found.low is None or found.high is None:
         return f"{found.value:.2f}"
-    return f"{found.value:.2f} ({found.low:.2f} to {f'{found.high:.2f}' if found.high < _NO_BOUND else 'over 1,000'})"
+    return f"{'cannot be told' if found.vague and not found.certain else f'{found.value:.2f}'} ({interval(found)})"
 
 
 def _gpu_busy(results: Iterable[Result]) -> list[float]:

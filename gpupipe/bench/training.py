@@ -22,6 +22,8 @@ Train = Callable[[Any], None]
 Tick = Callable[[str, int, int], None]
 _KEPT = 4
 _WARM_UP_STEPS = 2
+_WIDEST = 0.5
+"""Of an interval of the share of waiting that tells anything."""
 
 
 @dataclass
@@ -38,6 +40,12 @@ class Training:
         found = ratio(self.fed, self.replayed)
         low, high = (None if v is None else 1 - v for v in (found.high, found.low))
         return Ratio(1 - found.value, low, high)
+
+    @property
+    def vague(self) -> bool:
+        """Whether the rounds differ so much that the share is not known."""
+        waiting = self.waiting
+        return waiting.low is not None and waiting.high is not None and waiting.high - waiting.low > _WIDEST
 
 
 def measure(config: Config, index: Index, what: str, train: Callable[[Loader], Train], rounds: int, seconds: float, tick: Tick) -> Training:

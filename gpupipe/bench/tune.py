@@ -34,6 +34,7 @@ class Tuned:
     """What was found. changes: the best settings, as far as they differ from the given ones; gain: of them, over those.
 
     trials: for each setting that was tried, first what it was set to, then its rivals. untried: settings for which there was no time.
+    trial_seconds: how long a trial takes. enough_seconds: the time in which the first setting for which there was none could be tried.
     """
 
     given: Result
@@ -41,6 +42,8 @@ class Tuned:
     changes: dict[str, Any] = field(default_factory=dict)
     best: Result | None = None
     untried: list[str] = field(default_factory=list)
+    trial_seconds: float = 0.0
+    enough_seconds: int | None = None
     interrupted: bool = False
 
     @property
@@ -108,8 +111,10 @@ class Tuner:
         now = self._value(name)
         rivals = [Result(Side(f"{name}={v}", self.found.changes | {name: v})) for v in values if v != now]
         rounds = min(_ROUNDS, self._trials_left(2 * _LEAST_CONFIRMED) // (len(rivals) + 1))
-        if not rivals or not rounds:
-            self.found.untried += [name] if rivals else []
+        if not rivals:
+            return
+        if not rounds:
+            self._leave_untried(name, len(rivals) + 1)
             return
         holder = Result(Side(f"{name}={now}", dict(self.found.changes)))
         for _ in range(rounds):
@@ -119,6 +124,15 @@ class Tuner:
         best = max(rivals, key=lambda r: r.mean)
         if ratio(best.rates, holder.rates).value > _WORTH:
             self.found.changes = dict(best.side.changes)
+
+    def _leave_untried(self, name: str, trials: int) -> None:
+        """For lack of time for so many trials and the confirmation."""
+        self.found.untried.append(name)
+        self.found.trial_seconds = statistics.median(self._costs)
+        if self.found.enough_seconds is None:
+            used = time.monotonic() - self._started
+            enough = used + (trials + 2 * _LEAST_CONFIRMED + 1) * self.found.trial_seconds
+            self.found.enough_seconds = 10 * math.ceil(enough / 10)
 
     def _confirm(self) -> None:
         """The best against the given settings, in as many rounds as there is time for."""

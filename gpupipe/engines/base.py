@@ -41,6 +41,8 @@ class Engine(ABC):
     """What `parallelism` counts."""
     parallelism: int
     """How many threads, workers or servers make the batches."""
+    batches_ahead: int
+    """How many batches are made, at most, before they are asked for."""
     settings: ClassVar[frozenset[str]]
     """The settings of `loader:` that it uses, without the loader's own, such as format."""
 

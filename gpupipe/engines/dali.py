@@ -100,6 +100,7 @@ class DaliEngine(Engine):
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         self.parallelism = job.threads
+        self.batches_ahead = job.loader.prefetch
         self._job = job
         self._quarantine = Quarantine(job)
         pool()

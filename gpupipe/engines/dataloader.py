@@ -84,6 +84,7 @@ class DataLoaderEngine(Engine):
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         torch_lowering(job)
         self.parallelism = _workers(job)
+        self.batches_ahead = self.parallelism * job.loader.prefetch
         self._job = job
         self._quarantine = Quarantine(job)
         self._works = _Works(job)

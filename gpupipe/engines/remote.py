@@ -91,6 +91,7 @@ class RemoteEngine(Engine):
         self._connections, self._sampler, self.device = connections, sampler, device
         self._steps = tuple(head), tuple(tail)
         self.parallelism = len(connections)
+        self.batches_ahead = sum(connection.options.hwm for connection in connections)
         self._at_exit = _closing(ref(self))
         atexit.register(self._at_exit)
 

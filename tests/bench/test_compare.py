@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path) -> N
     assert all(len(s["rounds"]) == 2 and s["rounds"][0]["images"] in range(12 * 2, 16 * 3 + 1) for s in found["sides"])
     assert found["ratios_to"].startswith("DataLoader")
     assert "random_affine" in done.stdout, "parity comes with it"
-    assert "times as many images as" in done.stdout or "within the noise" in done.stdout
+    assert any(words in done.stdout for words in ("times as many images as", "within the noise", "cannot be told"))
     assert "round 2 of 2: DataLoader, 1 worker" in done.stderr
 
 
@@ -244,6 +245,36 @@ def test_verdicts(rates: dict[str, list[float]], said: list[str]) -> None:
     found = compare.verdict(comparison(**rates))
     assert len(found) == len(said)
     assert all(expected in sentence for expected, sentence in zip(said, found, strict=True)), found
+
+
+@pytest.mark.parametrize(("rates", "said"), [
+    ({"dali": [1.0, 500.0, 3.0], "w2": [100.0, 101.0, 2.0]}, "Whether 2 workers or DALI is faster cannot be told"),
+    ({"dali": [1500, 4000, 9000], "w2": [100, 101, 100]}, "DALI is faster than 2 workers; how many times cannot be told"),
+])  # fmt: skip
+def test_an_interval_that_tells_nothing_is_no_verdict(rates: dict[str, list[float]], said: str) -> None:
+    found = comparison(**rates)
+    if "Whether" in said:
+        found.results.sort(key=lambda r: -r.mean)
+        said = f"Whether {found.results[0].side.name} or {found.results[1].side.name} is faster cannot be told"
+    verdict = compare.verdict(found)[0]
+    assert verdict.startswith(said)
+    assert "the rounds differ too much" in verdict
+    assert "More --repeats or --batches" in verdict
+    assert "within the noise" not in verdict
+    assert not re.search(r"\d{5}", verdict)
+
+
+def test_what_more_workers_gain_may_be_unknown() -> None:
+    found = compare.verdict(comparison(w1=[100, 900, 20], w2=[500, 60, 70]))
+    assert "What the DataLoader gains from 2 workers over 1 cannot be told" in found[1]
+
+
+def test_rounds_no_longer_than_what_is_made_ahead_are_no_verdict() -> None:
+    found = comparison(dali=[300, 301, 302], w2=[100, 101, 99])
+    for o in found.results[1].outcomes:
+        o.batches, o.batches_ahead = 4, 4
+    said = compare.verdict(found)[0]
+    assert said == "Which is faster cannot be told: a round has 4 batches, and 2 workers makes 4 ahead: --batches 16 or more tells it."
 
 
 def test_an_interval_that_bounds_nothing_is_not_spelt_out() -> None:

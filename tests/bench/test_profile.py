@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpupipe import config as configs
-from gpupipe.bench import advice, profile, training
+from gpupipe.bench import advice, profile, profile_tables, training
 from gpupipe.bench.profile import Profile, Stage
 from gpupipe.bench.training import Training
 from gpupipe.devices import cores
@@ -67,9 +68,10 @@ def test_the_command_prints_the_table_what_limits_and_json(faces: Path, tmp_path
     assert done.returncode == 0, done.stderr
     assert all(name in done.stdout for name in ("read", "decode", "random_affine", "to_dtype", "to torch"))
     assert "Waiting for data: " in done.stdout
+    assert "DISTURBED" in done.stdout or "What limits cannot be told" not in done.stdout
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["schema"] == profile.SCHEMA
-    assert found["limit"] in ("training", "CPU", "storage", "waiting")
+    assert found["limit"] in ("training", "CPU", "storage", "waiting", "unknown")
     assert found["machine"]["cores"] == cores()
     again = cli(tmp_path, "profile", "lfw", "--step-ms", "20", "--model", "resnet18")
     assert again.returncode == 2
@@ -133,3 +135,35 @@ def test_what_limits(found: Profile, threads: int, trained: Training | None, res
     verdict = advice.limit(found, threads, trained)
     assert verdict.resource == resource
     assert said in " ".join(verdict.said)
+
+
+@pytest.mark.parametrize("trained", [None, WAITS, DOES_NOT])
+def test_beside_other_work_no_limit_is_named(trained: Training | None) -> None:
+    """Cores that are shared look like waiting, and fast training like a loader that is fast enough."""
+    found = profiled(9000, 1000, 900, 0.3)
+    found.stages[1].others[0] = 0.9
+    verdict = advice.limit(found, 4, trained)
+    assert verdict.resource == "unknown"
+    assert "cannot be told" in " ".join(verdict.said)
+    assert "To change that" not in " ".join(verdict.said)
+
+
+def test_waiting_that_may_be_anything_is_not_told() -> None:
+    wild = Training("t", [50.0, 900.0, 3.0], [100.0, 40.0, 90.0])
+    said = " ".join(profile_tables.training(wild, None))
+    assert "Waiting for data: cannot be told" in said
+    assert "More --rounds or --seconds" in said
+    fast_once = Training("t", [990.0, 95.0, 99.0], [100.0, 900.0, 10.0])
+    assert fast_once.waiting.value < 0.05
+    assert advice.limit(profiled(9000, 1000, 900, 0.95), 4, fast_once).resource == "CPU"
+
+
+def test_busy_cores_of_others_are_noticed(faces: Path) -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores())]
+    try:
+        found = measured(faces, seconds=0.5)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert advice.limit(found, 2).resource == "unknown"

@@ -13,6 +13,7 @@ import yaml
 from plugin import install
 
 from gpupipe import config as configs
+from gpupipe.bench import tune
 from gpupipe.bench.compare import Result, Side
 from gpupipe.bench.contestant import Contest, Outcome, run
 from gpupipe.bench.tune import Tuned, Tuner, candidates
@@ -68,9 +69,48 @@ def test_too_little_time_is_said(faces: Path, tmp_path: Path, cli: Any) -> None:
     words = [f"data={{source: folder, root: {faces}}}", "device=cpu", "batch_size=8"]
     done: subprocess.CompletedProcess[str] = cli(tmp_path, "tune", "lfw", *words, "--seconds", "1", "--json", "out.json")
     assert done.returncode == 0, done.stderr
-    assert "Nothing that was tried is faster" in done.stdout
-    assert "not tried, for lack of time: threads, prefetch, batch_size" in done.stdout
-    assert json.loads((tmp_path / "out.json").read_text())["untried"] == ["threads", "prefetch", "batch_size"]
+    assert "faster" in done.stdout
+    assert "cannot be told" in done.stdout
+    assert "Nothing" not in done.stdout
+    assert "(threads, prefetch, batch_size)" in done.stdout
+    out = json.loads((tmp_path / "out.json").read_text())
+    assert out["untried"] == ["threads", "prefetch", "batch_size"]
+    assert out["enough_seconds"] > 1
+    assert f"--seconds {out['enough_seconds']} tries the first" in done.stdout
+
+
+@pytest.mark.parametrize("seconds", [40.0, 150.0])
+def test_as_many_seconds_as_it_asks_for_are_enough(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine where a trial takes 12 s."""
+    now = 0.0
+
+    def trial(side: Side, contest: Contest) -> Outcome:
+        nonlocal now
+        now += 12
+        return Outcome("dali", "cpu", "2 threads", 1000, 10, 1.0, 0.1, 1.0, 1)
+
+    monkeypatch.setattr(tune.time, "monotonic", lambda: now)
+    contest = Contest("lfw", (), {}, (0,), 0, 2, False)
+    tuner = Tuner(contest, LoaderConfig(batch_size=64), 2, seconds, lambda what, done, total: None, trial)
+    found = tuner.run({"threads": [1, 2, 3]})
+    assert bool(found.trials) is (seconds == 150)
+    assert found.enough_seconds == (None if found.trials else 150)
+
+
+def test_no_choice_is_said() -> None:
+    checked = configs.read({"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]})
+    assert "--keep leaves none to try" in advised(Tuned(result("as given", 100)), checked)[0]
+    found = Tuned(result("as given", 100), trials=[[result("a", 100)]], changes={"threads": 3}, interrupted=True)
+    assert "Whether threads=3 is faster cannot be told" in advised(found, checked)[0]
+
+
+def test_a_gain_that_may_be_anything_is_not_told() -> None:
+    checked = configs.read({"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]})
+    found = Tuned(result("as given", 100, 10, 400), trials=[[result("a", 100)]], changes={"threads": 3}, best=result("best", 100, 700, 90))
+    said = " ".join(advised(found, checked))
+    assert "cannot be told" in said
+    assert "--seconds" in said
+    assert "keep the settings" not in said
 
 
 def test_a_setting_that_is_not_tuned_is_a_usage_mistake(faces: Path, tmp_path: Path, cli: Any) -> None:
