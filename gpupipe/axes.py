@@ -12,6 +12,7 @@ from gpupipe.dtypes import TAKEN
 from gpupipe.errors import counted
 from gpupipe.spec import PAIR, Spec, canonical, space
 from gpupipe.step import Refused, SampleIncompatible, decoded, one_a_channel
+from gpupipe.transfer import to_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -183,7 +184,8 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
     if all(low >= 0 and high <= n for (low, high), n in zip(spans, image.shape[-axes:], strict=True)):
         return inside
     made = image.new_empty((*image.shape[:-axes], *(high - low for low, high in spans)))
-    made[...] = torch.tensor(fill, dtype=torch.float64).to(image.dtype).reshape(-1, *[1] * axes)
+    filling = torch.tensor(fill, dtype=torch.float64).to(image.dtype)
+    made[...] = to_device(filling, image.device).reshape(-1, *[1] * axes)
     _part(made, [(max(-low, 0), max(-low, 0) + n) for (low, _), n in zip(spans, inside.shape[-axes:], strict=True)])[...] = inside
     return made
 

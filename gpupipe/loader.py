@@ -33,6 +33,7 @@ from gpupipe.link.keys import import_zmq
 from gpupipe.ranks import rank_and_world
 from gpupipe.sampler import Plan, Sampler
 from gpupipe.source import Population, Progress, quiet
+from gpupipe.transfer import to_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -235,8 +236,9 @@ class Loader:
     def _shaped(self, batch: dict[str, Tensor]) -> Any:
         if self.as_tuple:
             return batch[self.config.pipeline.main], batch["label"]
-        if not self.config.loader.ids:
-            del batch["id"]
+        ids = batch.pop("id")
+        if self.config.loader.ids:
+            batch["id"] = to_device(ids, batch["label"].device)
         return batch
 
     def state_dict(self) -> dict[str, Any]:

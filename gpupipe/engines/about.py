@@ -17,7 +17,7 @@ from gpupipe.source import Progress, Source, quiet
 from gpupipe.step import Spec
 from gpupipe.yamlfile import Document
 
-_SHIPPED_ON = ("to_dtype", "normalize")
+SHIPPED_ON = ("to_dtype", "normalize")
 """Steps that need no draws and work on a whole batch at once: they can be done by the client."""
 SETTLED = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
 """Settings of the loader that are the server's to say."""
@@ -55,12 +55,12 @@ def split(config: Config) -> tuple[Config, int]:
     """The config without the steps behind its last uint8 image, and how many steps are left. Raises ServerError where there is no such place."""
     entries = config.pipeline.entries
     head = len(entries)
-    while head and entries[head - 1].name in _SHIPPED_ON:
+    while head and entries[head - 1].name in SHIPPED_ON:
         head -= 1
     shorter = replace(config.pipeline, entries=entries[:head])
     if shorter.made.dtype != "uint8" or shorter.made.encoded or head == len(entries):
         raise ServerError(
-            f"ship: uint8 needs a pipeline that ends in {' and '.join(_SHIPPED_ON)} behind uint8 images; pipeline '{config.pipeline.name}' has "
+            f"ship: uint8 needs a pipeline that ends in {' and '.join(SHIPPED_ON)} behind uint8 images; pipeline '{config.pipeline.name}' has "
             f"{shorter.made} before them: serve with --ship batch"
         )
     return replace(config, pipeline=shorter, loader=config.loader.model_copy(update={"dtype": None})), head

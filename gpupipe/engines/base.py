@@ -13,9 +13,10 @@ from gpupipe.index import Files, Index
 from gpupipe.pipeline import Pipeline
 from gpupipe.sampler import Plan
 from gpupipe.step import Step
+from gpupipe.transfer import to_device
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, device
 
 Batch = dict[str, "Tensor"]
 Shapes = dict[str, tuple[int, ...]]
@@ -64,7 +65,7 @@ class Engine(ABC):
     @abstractmethod
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """For each plan, in order, the plan and its batch: the fields, such as "image" (B, C, H, W), the index's values (B, ...), "label" int64 (B,)
-        and "id" int64 (B,).
+        and "id" int64 (B,). All are on the engine's device but the ids, which stay on the CPU: most users do not ask for them.
 
         Plans are taken ahead of the batches as far as `loader.prefetch` says. The plan that comes back holds the ids that were delivered:
         fewer where samples were skipped. Raises SampleError, ShapeError, TooManyBadError, EngineError.
@@ -142,12 +143,13 @@ def read_by(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
     return [("io.file.read" if files else "external_source", "cpu", ())]
 
 
-def known(index: Index, plan: Plan) -> Batch:
-    """What is known of the samples of a plan without reading them."""
+def known(index: Index, plan: Plan, where: device) -> Batch:
+    """What is known of the samples of a plan without reading them: values and labels on `where`, ids on the CPU."""
     import torch
 
-    values = {name: torch.from_numpy(array[plan.ids]) for name, array in index.values.items()}
-    return values | {"label": torch.from_numpy(index.labels[plan.ids]), "id": torch.from_numpy(plan.ids)}
+    arrays = {name: array[plan.ids] for name, array in index.values.items()} | {"label": index.labels[plan.ids]}
+    known = {name: to_device(torch.from_numpy(array), where) for name, array in arrays.items()}
+    return known | {"id": torch.from_numpy(plan.ids)}
 
 
 def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:

@@ -261,7 +261,7 @@ class DaliEngine(Engine):
     def _batch(self, plan: Plan, tensors: Tensors) -> Batch:
         batch = {name: self._delivered(name, tensor) for name, tensor in tensors.items()}
         check_batch(self._job, batch)
-        return batch | {name: tensor.to(self._torch_device) for name, tensor in known(self._job.index, plan).items()}
+        return batch | known(self._job.index, plan, self._torch_device)
 
     def _delivered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if layout(self._job, name) == "HWC":

@@ -152,7 +152,7 @@ class Node(ABC):
         array = np.asarray(values).astype(dtype)
         if array.ndim > ndim:
             return self._feed(array)
-        return array.ravel().tolist() if ndim else array.item()
+        return array.ravel().tolist() if ndim else array.tolist()
 
     def _whole(self, values: Any) -> Any:
         return self._argument(values, 1, np.int32)

@@ -205,7 +205,8 @@ class DataLoaderEngine(Engine):
         return replace(plan, ids=left)
 
     def _batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
-        return {n: t.to(self._torch_device, non_blocking=True) for n, t in (fields | known(self._job.index, plan)).items()}
+        batch = {name: tensor.to(self._torch_device, non_blocking=True) for name, tensor in fields.items()}
+        return batch | known(self._job.index, plan, self._torch_device)
 
 
 def _workers(job: Job) -> int:

@@ -3,7 +3,9 @@
 1. The order is the servers'. An iteration begins where the loader's sampler stands; what comes back says which plan it is.
 2. With several servers batches come from each in turn, which is the order in which the ranks of one global step follow one another.
 3. A batch counts as consumed when the loader says so: not when it is prepared here.
-4. What is left to the client (`ship: uint8`), and the way to the GPU, are done in the connection's thread, on a stream of their own.
+4. What is left to the client (`ship: uint8`), and the way to the GPU, are done in the connection's thread, on a stream of their own. The thread waits for
+   that stream, so that a batch is there before the consumer gets it, and the memory that it was received into can be used again. In the consumer's thread
+   the batch is recorded on the consumer's stream, so that its memory lasts as long as the kernels that are queued there.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from gpupipe.link.connection import Arrived, Connection
 from gpupipe.link.dialing import Options
 from gpupipe.link.wire import Key, Welcome
 from gpupipe.sampler import Plan, Sampler
+from gpupipe.transfer import record_stream
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,16 @@ class Turns(Sampler):
 
 
 class RemoteEngine(Engine):
-    """Batches of connected servers. tails: what is left to be done with the batches of each."""
+    """Batches of connected servers. number: the GPU that they are copied to, or None; tail: the steps that are left to be done here."""
 
     name = "remote"
     settings = frozenset({"server", "hwm", "transport", "key", "server_key", *SETTLED})
     unit = "server"
 
-    def __init__(self, connections: Sequence[Connection], sampler: Turns, device: str, head: Sequence[str], tail: Sequence[str]) -> None:
-        self._connections, self._sampler, self.device = connections, sampler, device
+    def __init__(self, connections: Sequence[Connection], sampler: Turns, number: int | None, head: Sequence[str], tail: Sequence[str]) -> None:
+        self._connections, self._sampler = connections, sampler
+        self.device = "cpu" if number is None else f"gpu:{number}"
+        self._torch_device = _device(number)
         self._steps = tuple(head), tuple(tail)
         self.parallelism = len(connections)
         self.batches_ahead = sum(connection.options.hwm for connection in connections)
@@ -125,12 +130,14 @@ class RemoteEngine(Engine):
                 going.discard(turn)
             else:
                 all_sent |= {turn} if arrived.last else set()
+                if self._torch_device.type == "cuda":
+                    record_stream(arrived.batch, torch.cuda.current_stream(self._torch_device))
                 yield self._sent(arrived, turn, before, len(all_sent) == servers), arrived.batch
                 before = arrived.end if turn == servers - 1 else before
             turn = (turn + 1) % servers
 
     def _sent(self, arrived: Arrived, server: int, before: int, last: bool) -> Sent:
-        ids = arrived.batch["id"].cpu().numpy()
+        ids = arrived.batch["id"].numpy()
         return Sent(arrived.epoch, ids, arrived.end, last, server, arrived.key, before, (server + 1) % len(self._connections))
 
     def consumed(self, plan: Plan) -> None:
@@ -212,7 +219,7 @@ def _reached(connections: list[Connection], finishes: list[Finish], loader: Load
     config = _settled(first.config, welcome, own)
     sampler = _sampler(config, first.index, welcome, len(found))
     head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in first.tail))
-    engine = RemoteEngine([connections[n] for n in order], sampler, "cpu" if number is None else f"gpu:{number}", head, [e.key for e in first.tail])
+    engine = RemoteEngine([connections[n] for n in order], sampler, number, head, [e.key for e in first.tail])
     return Reached(config, first.index, sampler, engine)
 
 
@@ -257,21 +264,24 @@ def _check_own(own: Config, served: Config, address: str) -> None:
         )
 
 
+def _device(number: int | None) -> torch.device:
+    return torch.device("cpu") if number is None else torch.device("cuda", number)
+
+
 class Finish:
     """What is done to the tensors of a batch when they are here. number: the GPU, or None; left: what the server said, once it is known."""
 
     left: Understood | None = None
 
     def __init__(self, number: int | None) -> None:
-        self._device = torch.device("cpu") if number is None else torch.device("cuda", number)
+        self._device = _device(number)
         self._stream = None if number is None else torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's
 
     def __call__(self, tensors: dict[str, torch.Tensor]) -> Batch:
         if self._stream is None:
             return self._done(tensors)
         with torch.cuda.stream(self._stream):
-            there = {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
-            done = self._done(there)
+            done = self._done(copied(tensors, self._device))
         self._stream.synchronize()  # until then the memory that was received into must not be used again; the thread of training does not wait
         return done
 
@@ -283,3 +293,9 @@ class Finish:
             main = self.left.config.pipeline.main
             tensors[main] = tensors[main].to(getattr(torch, self.left.dtype))
         return tensors
+
+
+def copied(tensors: dict[str, torch.Tensor], where: torch.device) -> Batch:
+    """A batch on a GPU, but for its ids. The memory that it was received into is page-locked, and holds none of it once the copies have ended."""
+    there = {name: tensor.to(where, non_blocking=True) for name, tensor in tensors.items() if name != "id"}
+    return there | {"id": tensors["id"].clone()}

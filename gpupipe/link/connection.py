@@ -65,6 +65,8 @@ class Connection:
         self._holding: Holding[Arrived] = Holding()
         self._say: deque[wire.ToServer] = deque()
         self._error: GpupipeError | None = None
+        self._broken: GpupipeError | None = None
+        """Why the thread ended, where it was not asked to."""
         self._refusal = ""
         self._number, self._run, self._ended, self._shared = 0, -1, False, options.transport != "tcp"
         self._place: tuple[int, int] | None = None
@@ -170,8 +172,9 @@ class Connection:
         """
         since = time.monotonic() if since is None else since
         while not ready():
-            if self._error is not None:
-                raise self._error
+            error = self._error or self._broken
+            if error is not None:
+                raise error
             if self._closing:
                 raise ServerError(f"the connection to {self.options.address} was closed")
             silence = time.monotonic() - max(since, self._heard)
@@ -192,9 +195,9 @@ class Connection:
         try:
             self._serve()
             self._part()
-        except BaseException as e:
-            self._fail(ServerError(f"the connection to {self.options.address} failed: {e!r}"))
-            raise
+        except Exception as e:
+            self._broken = self._caused(f"the connection to {self.options.address} failed", e)
+            self._fail(self._broken)
         finally:
             self._socket.close(LINGER_MS)
             self._context.term()
@@ -260,6 +263,8 @@ class Connection:
                 self._handle(wire.from_server([f.buffer for f in frames]), frames)
             except wire.Malformed as e:
                 self._fail(ServerError(f"{self.options.address} does not speak as a server of gpupipe does: {e}"))
+            except Exception as e:  # the consumer gets it, and may begin again: this thread goes on
+                self._fail(self._caused(f"a message of {self.options.address} cannot be taken", e))
 
     def _handle(self, message: wire.ToClient, frames: list[Any]) -> None:
         if isinstance(message, wire.Part | wire.Batch):
@@ -334,17 +339,26 @@ class Connection:
             self._changed.notify_all()
 
     def _arrived(self, head: wire.Batch, memory: Tensor) -> None:
-        if head.key[0] != self._run:  # of an iteration that was ended meanwhile
+        if head.key[0] != self._run or self._error is not None:  # of an iteration that was ended, or lacks a batch that failed
             return
         try:
             batch = self._finish(views(memory, head.fields))
         except GpupipeError as e:
             self._fail(e)
             return
+        except Exception as e:
+            self._fail(self._caused(f"what is left to the client failed on a batch of {self.options.address}", e))
+            return
         with self._changed:
             if head.key[0] == self._run:
                 self._holding.arrive(head.key, Arrived(head.key, head.epoch, head.end, head.last, batch))
                 self._changed.notify_all()
+
+    @staticmethod
+    def _caused(what: str, cause: Exception) -> ServerError:
+        error = ServerError(f"{what}: {cause!r}")
+        error.__cause__ = cause
+        return error
 
     def _fail(self, error: GpupipeError) -> None:
         with self._changed:

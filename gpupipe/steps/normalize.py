@@ -11,6 +11,7 @@ from gpupipe.dtypes import TAKEN
 from gpupipe.parameters import Channels, PositiveChannels
 from gpupipe.spec import PAIR
 from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded, one_a_channel
+from gpupipe.transfer import to_device
 
 
 class Normalize(Step):
@@ -41,5 +42,8 @@ class Normalize(Step):
     def torch(self, image: Any, p: Params) -> Any:
         import torch
 
-        mean, std = (torch.tensor(numbers, dtype=image.dtype).reshape(-1, *[1] * self._space) for numbers in (self.mean, self.std))
+        mean, std = (
+            to_device(torch.tensor(numbers, dtype=image.dtype), image.device).reshape(-1, *[1] * self._space)
+            for numbers in (self.mean, self.std)
+        )  # fmt: skip
         return image.sub(mean).div_(std)

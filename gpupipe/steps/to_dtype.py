@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.spec import FLOATS
 from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _LESS_THAN_ONE = 1e-3
 """torchvision multiplies floats by the largest integer, plus one, less this, and truncates (v2.functional.to_dtype)."""
@@ -46,7 +49,7 @@ class ToDtype(Step):
         dtype = getattr(torch, self.dtype)
         if _is_float(self.dtype) or self.dtype == "bool" or image.dtype in (dtype, torch.bool):
             return F.to_dtype(image, dtype, scale=self.scale)
-        return torch.from_numpy(_integers(image.numpy(), np.dtype(self.dtype), self.scale))
+        return _integers(image, dtype, self.scale)
 
 
 def _is_float(dtype: str) -> bool:
@@ -66,29 +69,48 @@ def _check_scale(stored: str, made: str) -> None:
         raise Refused(f"float16 cannot hold the range of {stored}: write 'to_dtype: {{dtype: float32, scale: true}}' before it")
 
 
-def _integers(array: NDArray[Any], dtype: np.dtype[Any], scale: bool) -> NDArray[Any]:
+def _integers(image: Tensor, dtype: torch.dtype, scale: bool) -> Tensor:
     """Numbers as integers: floats are truncated, and what `dtype` cannot hold becomes the nearest that it can."""
-    if array.dtype.kind == "f":
-        return _truncated(array * array.dtype.type(np.iinfo(dtype).max + 1.0 - _LESS_THAN_ONE) if scale else array, dtype)
-    shift = _bits(dtype) - _bits(array.dtype) if scale else 0
-    made = _saturated(array >> -shift if shift < 0 else array, dtype)
-    return made << shift if shift > 0 else made
+    import torch
+
+    if image.is_floating_point():
+        return _truncated(image * (torch.iinfo(dtype).max + 1.0 - _LESS_THAN_ONE) if scale else image, dtype)
+    shift = _bits(dtype) - _bits(image.dtype) if scale else 0
+    wide = _saturated(_int64(image) >> max(-shift, 0), dtype)
+    return (wide << max(shift, 0)).to(dtype)
 
 
-def _bits(dtype: np.dtype[Any]) -> int:
-    return int(np.iinfo(dtype).max).bit_length()
+def _bits(dtype: torch.dtype) -> int:
+    import torch
+
+    return int(torch.iinfo(dtype).max).bit_length()
 
 
-def _saturated(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    own, bounds = np.iinfo(array.dtype), np.iinfo(dtype)
-    made: NDArray[Any] = np.clip(array, max(own.min, bounds.min), min(own.max, bounds.max)).astype(dtype)
-    return made
+def _int64(image: Tensor) -> Tensor:
+    """Integers as int64, in which torch does all arithmetic; of those beyond it, the largest that it holds."""
+    import torch
+
+    if image.dtype != torch.uint64:
+        return image.to(torch.int64)
+    signed = image.view(torch.int64)
+    return signed.masked_fill(signed < 0, torch.iinfo(torch.int64).max)
 
 
-def _truncated(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    bounds = np.iinfo(dtype)
-    wide = np.nan_to_num(array.astype(np.float64), nan=0.0)
+def _saturated(wide: Tensor, dtype: torch.dtype) -> Tensor:
+    """int64 numbers that `dtype` can hold."""
+    import torch
+
+    bounds = torch.iinfo(dtype)
+    return wide.clamp(bounds.min, min(bounds.max, torch.iinfo(torch.int64).max))
+
+
+def _truncated(image: Tensor, dtype: torch.dtype) -> Tensor:
+    import torch
+
+    bounds = torch.iinfo(dtype)
+    wide = image.double().nan_to_num(nan=0.0)
     highest = np.nextafter(float(bounds.max), 0.0) if float(bounds.max) > bounds.max else float(bounds.max)
-    made = np.clip(wide, bounds.min, highest).astype(dtype)
-    made[wide >= bounds.max] = bounds.max
+    made = wide.clamp(bounds.min, highest).to(dtype)
+    if highest < bounds.max:  # the bits of the largest: all but the sign of int64, all of uint64
+        made.view(torch.int64).masked_fill_(wide >= bounds.max, bounds.max if bounds.min else -1)
     return made

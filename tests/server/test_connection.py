@@ -152,6 +152,63 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
         connection.close()
 
 
+def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
+    """In the place of the batch that failed. The thread lives on, and serves the next iteration."""
+
+    def finish(tensors: Any) -> Any:
+        if tensors["id"].tolist() == [1, 1]:
+            raise ValueError("no such number")
+        return tensors
+
+    def play(other: Other) -> None:
+        other.hear(wire.Hello)
+        other.let_in([])
+        for step in range(3):
+            other.batch(step)
+        other.say(wire.Confirm([]))
+        begin = other.hear(wire.Begin)
+        other.say(wire.Begun(begin.number, 0))
+        other.batch(2)
+        other.hear(wire.Bye)
+        other.say(wire.Gone())
+
+    with other_side(play) as address:
+        connection = Connection(Options(address, patience=10.0), finish)
+        connection.open()
+        connection.begin(0, 0)
+        first = connection.next()
+        assert first is not None
+        assert first.key == (0, 0)
+        with pytest.raises(gpupipe.ServerError, match=r"what is left to the client failed.*no such number") as raised:
+            connection.next()
+        assert isinstance(raised.value.__cause__, ValueError)
+        connection.begin(0, 4)
+        third = connection.next()
+        assert third is not None
+        assert third.key == (0, 2)
+        connection.close()
+
+
+def test_a_message_that_cannot_be_taken_reaches_the_consumer_with_its_cause() -> None:
+    """Here for want of page-locked memory: there are not so many GPUs."""
+
+    def play(other: Other) -> None:
+        other.hear(wire.Hello)
+        other.let_in([])
+        other.batch(0)
+        other.hear(wire.Bye)
+        other.say(wire.Gone())
+
+    with other_side(play) as address:
+        connection = Connection(Options(address, patience=10.0, gpu=100), lambda tensors: tensors)
+        connection.open()
+        connection.begin(0, 0)
+        with pytest.raises(gpupipe.ServerError, match=f"a message of {address} cannot be taken") as raised:
+            connection.next()
+        assert isinstance(raised.value.__cause__, (RuntimeError, AssertionError))
+        connection.close()
+
+
 def test_good_bye_is_said_until_it_is_heard() -> None:
     """On whatever connection there is, with what was consumed and not confirmed."""
 

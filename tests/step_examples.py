@@ -1,0 +1,33 @@
+"""Every step as tests run it on tensors, without an engine: images that it takes, and what it draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from every_step import STEPS
+
+from gpupipe import step as steps
+from gpupipe.spec import Spec
+
+CASES = [(name, options) for name, every in STEPS.items() for options in every]
+
+
+def givens(name: str, options: dict[str, Any]) -> list[Spec]:
+    """Images of levels and of floats, as far as the step takes them."""
+    found = []
+    for dtype in ("uint8", "float32"):
+        given = Spec(encoded=False, channels=3, height=40, width=50, dtype=dtype)
+        try:
+            steps.find(name)(**options).fitted(given).spec(given)
+        except steps.Refused:
+            continue
+        found.append(given)
+    return found
+
+
+def drawn(name: str, options: dict[str, Any], given: Spec) -> tuple[Any, dict[str, Any]]:
+    """The step, and what it draws for one sample."""
+    step = steps.find(name)(**options).fitted(given)
+    values = step.sample(np.full((1, step.lanes), 0.3)) if step.lanes else {}
+    return step, {key: value[0] for key, value in values.items()}

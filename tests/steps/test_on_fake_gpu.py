@@ -1,0 +1,51 @@
+"""The torch lowering of every step on an image that is on a GPU, as `ship: uint8` leaves steps to a client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from every_step import STEPS
+from fake_gpu import GPU, FakeGpu
+from step_examples import CASES, drawn, givens
+
+from gpupipe import step as steps
+from gpupipe.engines.about import SHIPPED_ON
+
+
+def test_there_is_an_example_of_every_step() -> None:
+    """But of decode, whose image is made where its file is read."""
+    assert STEPS.keys() == steps.builtin() - {"decode"}
+    assert "decode" not in SHIPPED_ON
+
+
+def test_each_example_is_run() -> None:
+    """But to_dtype from levels or floats to another range, some of which it refuses."""
+    assert all(givens(name, options) for name, options in CASES if not options.get("scale"))
+
+
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if not case[1].get("expand")], ids=str)
+def test_all_of_it_is_on_the_gpu(name: str, options: dict[str, Any]) -> None:
+    """But random_rotation with expand, where torchvision computes a size from numbers, which a fake tensor has not."""
+    for given in givens(name, options):
+        step, p = drawn(name, options, given)
+        dtype = getattr(torch, given.dtype)
+        expected = step.torch(torch.zeros(3, 40, 50, dtype=dtype), p)
+        with FakeGpu(strict=False):
+            made = step.torch(torch.zeros(3, 40, 50, dtype=dtype, device=GPU), p)
+        assert made.device == GPU
+        assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
+
+
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if case[0] in SHIPPED_ON], ids=str)
+def test_what_may_be_left_to_a_client_never_waits_for_the_gpu(name: str, options: dict[str, Any]) -> None:
+    """Whole batches, in each memory format."""
+    for given in givens(name, options):
+        step, p = drawn(name, options, given)
+        with FakeGpu():
+            for memory_format in (torch.contiguous_format, torch.channels_last):
+                batch = torch.empty(4, 3, 40, 50, dtype=getattr(torch, given.dtype), device=GPU)
+                made = step.torch(batch.to(memory_format=memory_format), p)
+                assert made.device == GPU
+                assert made.is_contiguous(memory_format=memory_format)
