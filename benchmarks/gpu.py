@@ -8,8 +8,8 @@
 
 Answers: images a second with the batch on the GPU (torch.cuda.synchronize() ends every pass), peak GPU memory, power and how busy
 the decoders are (NVML), and whether gpupipe's goals hold against a hand that does the same work ("-fancy" upsamples chroma as
-gpupipe and torchvision do) and against decoding alone. "-region" decodes only what a crop needs, and runs only where gpupipe's probe
-says that this survives; decode-only-region is its own ceiling. Sweeps, each in one process: hw_decoder_load, threads,
+gpupipe and torchvision do) and against decoding alone. "-region" decodes only what a crop needs, and runs only where gpupipe
+does so; decode-only-region is its own ceiling. Sweeps, each in one process: hw_decoder_load, threads,
 hybrid_huffman_threshold. Rounds come first; what the budget does not allow is left out, and listed. gpu_contestants.py has the names.
 """
 
@@ -165,9 +165,9 @@ class Everything:
 
     def _decodes_regions(self) -> bool:
         _need_gpu(self._arguments.device)
-        from gpupipe.probe import probe
+        from gpupipe.region_decoding import region_decode
 
-        return probe(None if self._arguments.device == "cpu" else 0).region
+        return self._arguments.device == "cpu" or region_decode(0)
 
     def run(self) -> None:
         for kind, what, work in self._tasks():

@@ -19,6 +19,7 @@ _FLOOR_DB = 28.0
 _MOST_DB = 100.0
 _PERCENT = (50.0, 90.0, 99.0)
 _SIDE = 96
+_RAW_KINDS = ("420", "progressive")
 Images = dict[str, NDArray[np.float32]]
 Check = tuple[str, bool, str]
 
@@ -99,16 +100,19 @@ def raw(
 
     decode: a decoder and files to pixels; the first of `decoders` is the reference.
     """
+    from gpupipe import probe
+
     fates: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         whole, damaged = _cut_files(Path(folder), photographs)
+        damaged = [f for f in damaged if f.stem.split("-")[1] in _RAW_KINDS]
         good = (whole * 3)[:31]
         expected = decode(decoders[0], good)
         for decoder, file in itertools.product(decoders, damaged):
             try:
                 *others, last = decode(decoder, [*good, file])
-            except RuntimeError:
-                fate = "raises"
+            except RuntimeError as e:
+                fate = f"raises: {probe.short(str(e))}"
             else:
                 filled = np.mean((last == last[-1, -1]).all(axis=-1))
                 levels = [_psnr(a, b) for a, b in zip(others, expected, strict=True)]

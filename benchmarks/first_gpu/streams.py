@@ -39,7 +39,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CASES: dict[str, dict[str, Any]] = {
     "dali": {"batches": 300},
     "remote": {"batches": 300, "transport": "shm", "ship": "uint8"},
-    "dali on an own stream": {"batches": 100, "own_stream": True},
+    "dali, bfloat16 on an own stream": {"batches": 100, "own_stream": True, "dtype": "bfloat16"},
     "remote on an own stream": {"batches": 100, "transport": "tcp", "own_stream": True},
     _CONTROL: {"batches": 100},
 }
@@ -114,7 +114,8 @@ def _loader(config: dict[str, Any], case: dict[str, Any], device: str) -> Iterat
     from gpupipe.server.start import start_server
 
     if "transport" not in case:
-        with gpupipe.load(config, engine="dali", device=device, hw_decoder_load=0.0) as loader:
+        options = {"engine": "dali", "device": device, "dtype": case.get("dtype")}
+        with gpupipe.load(config, hw_decoder_load=0.0, **options) as loader:
             yield loader
         return
     served = config | {"loader": config["loader"] | {"engine": "dali", "device": "cpu"}}

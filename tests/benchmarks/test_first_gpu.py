@@ -173,6 +173,15 @@ def test_a_checksum_sees_a_swap(dtype: torch.dtype) -> None:
     assert streams.checksum(field.t()) == streams.checksum(field.t().contiguous())
 
 
+def test_a_checksum_waits_for_no_gpu() -> None:
+    from first_gpu import streams
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        total = streams.checksum(torch.zeros(4, 3, 8, 8, device="cuda"))
+    assert (total.device.type, total.dtype) == ("cuda", torch.int64)
+
+
 def test_calls_that_wait_are_counted_by_thread() -> None:
     from first_gpu import training
 

@@ -21,7 +21,7 @@ class OnGpu(Seen):
         return super().training_step(batch, batch_idx)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")  # Lightning's
 @pytest.mark.parametrize("engine", ["dali", "dataloader"])
 def test_the_trainers_device_is_the_loaders(faces: Path, tmp_path: Path, engine: str) -> None:
     steps = ["decode", {"resize": {"size": [3, 3]}}, {"to_dtype": {"dtype": "float32", "scale": True}}]
