@@ -181,7 +181,7 @@ class DataLoaderEngine(Engine):
             if error := self._works.failed if made is None else made.error:
                 raise error
             return made
-        except RuntimeError as e:
+        except (RuntimeError, OSError, EOFError) as e:
             if (failed := self._failure(e)) is None:
                 raise
         raise failed

@@ -55,7 +55,7 @@ def failure(error: Exception, method: str | None, started: bool) -> EngineError 
     if not (killed or exited or broken):
         return None
     if started or killed or method == "fork":
-        return EngineError(f"{said}: {_NO_MEMORY}") if killed or exited else None
+        return EngineError(f"{said if killed or exited else 'a DataLoader worker ended while it sent a batch'}: {_NO_MEMORY}")
     return EngineError(f"no worker could be started ({said}). The likely cause: {_advice(method)}If it stands there already, see what the worker printed.")
 
 

@@ -67,6 +67,8 @@ class Connection:
         self._error: GpupipeError | None = None
         self._broken: GpupipeError | None = None
         """Why the thread ended, where it was not asked to."""
+        self._final: GpupipeError | None = None
+        """What a server ended with: every iteration fails so until a server says Welcome again."""
         self._refusal = ""
         self._number, self._run, self._ended, self._shared = 0, -1, False, options.transport != "tcp"
         self._place: tuple[int, int] | None = None
@@ -112,7 +114,7 @@ class Connection:
 
     def _begin(self, epoch: int, position: int) -> None:
         self._number += 1
-        self._place, self._run, self._error = (epoch, position), -1, None
+        self._place, self._run, self._error = (epoch, position), -1, self._final
         self._holding.drop()
         self._post(wire.Begin(self._number, epoch, position, -1))
 
@@ -306,6 +308,9 @@ class Connection:
             self._on_ended(message.run)
         elif isinstance(message, wire.Failed):
             self._error = error_of(message)
+            self._final = self._error if message.final else None
+            if message.final:
+                self._post(wire.Stop())
         elif isinstance(message, wire.Refused):
             self._refusal = message.why
             if not message.again or time.monotonic() - self._began > self.options.patience:
@@ -329,6 +334,9 @@ class Connection:
         with self._changed:
             same = self.welcome is not None and self.welcome.history == message.history
             self.welcome, self._greeted = message, True
+            if self._error is self._final:
+                self._error = None
+            self._final = None
             self._assembly.begin(message.pid)
             if same:
                 self._holding.keep_only(message.yours)

@@ -67,6 +67,10 @@ class Roster:
             raise Refusal(f"{taken} taken on the server: by {', '.join(c.hello.name for c in self.clients.values())}", again=True)
         return mine[0]
 
+    def runs_now(self) -> list[int]:
+        """The numbers of the runs of all lanes."""
+        return [lane.run.number for lane in self.lanes.values() if lane.run is not None]
+
     def must_wait(self, lane: Lane, epoch: int) -> bool:
         """Whether others of a broadcast are in the epoch before: those in one epoch keep together."""
         if self.rules.mode != "broadcast":

@@ -114,7 +114,7 @@ class Done(_Message, tag="done", frozen=True):
 
 
 class Stop(_Message, tag="stop", frozen=True):
-    """The iteration ended early: what was not consumed goes back."""
+    """The iteration ended early: what was not consumed goes back. Also the answer to a Failed that is final."""
 
 
 class Ping(_Message, tag="ping", frozen=True):
@@ -212,12 +212,13 @@ class Refused(_Message, tag="refused", frozen=True):
 
 
 class Failed(_Message, tag="failed", frozen=True):
-    """The iteration ended with an error of gpupipe, of this class; path and reason: of a SampleError."""
+    """The iteration ended with an error of gpupipe, of this class; path and reason: of a SampleError. final: whether the server ends with it too."""
 
     kind: Text
     text: Long
     path: Long
     reason: Long
+    final: bool = False
 
 
 class Pong(_Message, tag="pong", frozen=True):

@@ -4,7 +4,9 @@
 2. It is asked for the next batch only while somebody has room and nothing is parked for him: that is the backpressure, and what bounds the memory.
 3. A batch that several want (broadcast) is made once: it is attached to the plan that is under way, or found among those parked or given last.
 4. Plans that do not come out of the engine, in order, had no sample that could be read.
-5. An engine that fails is started again for the next plan; the readers of the lane whose plan failed get the error.
+5. An error of the data ends the iterations of those who read the plan that failed, or of all readers if no plan is at fault. The next plan starts the
+   engine again.
+6. An EngineError is no fault of a plan: nothing that follows could be made. All clients get it, and the server ends.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpupipe.engines.base import Batch, Engine
-from gpupipe.errors import GpupipeError
+from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.link.ledger import Ledger
 from gpupipe.link.readers import Client
 from gpupipe.link.wire import Key
@@ -27,14 +29,15 @@ Made = tuple[Plan, Batch]
 
 
 class Producer(threading.Thread):
-    """deliver: sends a batch to a client; it is called without the lock. failed: gets an error and the clients whose iterations it ended, under the lock.
+    """deliver: sends a batch to a client; it is called without the lock. failed: gets an error, the clients whose iterations it ended, and whether the
+    server ends with it, under the lock.
 
     changed: the condition under which the ledger is used; notified whenever there may be something to do.
     """
 
     def __init__(
         self, engine: Engine, plans: Plans, ledger: Ledger, changed: threading.Condition,
-        deliver: Callable[[Client, Key, Plan, Batch], None], failed: Callable[[Exception, list[Client]], None],
+        deliver: Callable[[Client, Key, Plan, Batch], None], failed: Callable[[Exception, list[Client], bool], None],
     ) -> None:  # fmt: skip
         super().__init__(name="gpupipe producer", daemon=True)
         self._engine, self._plans, self._ledger, self._changed = engine, plans, ledger, changed
@@ -60,10 +63,10 @@ class Producer(threading.Thread):
                     self._deliver(*job)
                 else:
                     running = self._pull(running or self._engine.batches(self._source()))
-        except Exception as e:  # a fault of gpupipe: the server ends, and says so
+        except Exception as e:  # an EngineError, or a fault of gpupipe
             self.error = e
             with self._changed:
-                self._failed(e, list(self._ledger.clients.values()))
+                self._failed(e, list(self._ledger.clients.values()), True)
         finally:
             if running is not None:
                 running.close()
@@ -130,6 +133,8 @@ class Producer(threading.Thread):
         """One batch out of the engine. Returns what goes on running."""
         try:
             made = next(running, None)
+        except EngineError:
+            raise
         except GpupipeError as e:
             self._on_error(e)
             return None
@@ -156,11 +161,11 @@ class Producer(threading.Thread):
 
     def _on_error(self, error: GpupipeError) -> None:
         with self._changed:
-            runs = [key[0] for key in next(iter(self._fed.values()), [])]
+            runs = [key[0] for key in next(iter(self._fed.values()), [])] or self._ledger.runs_now()
             for key in (key for keys in self._fed.values() for key in keys):
                 self._ledger.not_made(key)
             self._fed.clear()
-            self._failed(error, [client for run in runs for client in self._ledger.fail(run)])
+            self._failed(error, [client for run in runs for client in self._ledger.fail(run)], False)
 
     def facts(self) -> dict[str, Any]:
         return {"parked": len(self._parked), "under_way": len(self._fed)}

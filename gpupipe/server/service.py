@@ -5,11 +5,13 @@
 3. A message that is none is counted and dropped; so is one from a connection that said no Hello, which is asked who it is.
 4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants, long answers are rationed (limits.py), a peer whose
    queue of answers is full is dropped, and a connection that sends more than any client has to say is cut (guard.py).
-5. close() ends the producer, tells nobody (clients find out, and try to reconnect), and leaves the journal as it is.
+5. Where the engine fails, all clients get the error, also those who say Hello before the socket is closed, and run() raises it.
+6. close() ends the producer, tells nobody (clients find out, and try to reconnect), and leaves the journal as it is.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -21,7 +23,7 @@ from typing import Any
 import zmq
 
 from gpupipe.engines.base import Batch
-from gpupipe.errors import GpupipeError, SampleError, StateError
+from gpupipe.errors import GpupipeError, SampleError, StateError, counted
 from gpupipe.link import wire
 from gpupipe.link.journal import Journal
 from gpupipe.link.ledger import Ledger
@@ -41,6 +43,9 @@ from gpupipe.server.sessions import Sessions
 _TICK_MS = 250
 _LOOK_MS = 50
 _IN_A_ROW = 200
+_FAREWELL = 5.0
+"""Seconds that a server whose engine failed waits until its clients say that they know."""
+_log = logging.getLogger("gpupipe")
 
 
 class Server:
@@ -56,6 +61,9 @@ class Server:
         self._plans = Plans(loader.config, loader.index, self.options.clients or 1)
         self._changed = threading.Condition()
         self._stopping = False
+        self._failure: wire.Failed | None = None
+        self._untold: set[str] = set()
+        self._ends_at = 0.0
         self._running = threading.Lock()
         self.malformed, self._limits = 0, Limits()
         self.started = time.monotonic()
@@ -87,7 +95,7 @@ class Server:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._waker.descriptor, zmq.POLLIN)
         ticked = looked = 0.0
-        while not self._stopping and self._producer.is_alive():
+        while not self._stopping and not self._is_over():
             ready = dict(poller.poll(_LOOK_MS))
             if self._waker.descriptor in ready:
                 self._waker.clear()
@@ -102,6 +110,11 @@ class Server:
                 self._tick()
                 each(self)
         self._send_all()
+
+    def _is_over(self) -> bool:
+        """Whether the engine failed and all clients know. A message that is sent right before the socket closes may not arrive: a client whose
+        connection ends drops what it has not read."""
+        return not self._producer.is_alive() and (not self._untold & set(self.sessions.of) or time.monotonic() > self._ends_at)
 
     def stop(self) -> None:
         """Make run() return. May be called from a signal handler, or another thread."""
@@ -170,12 +183,18 @@ class Server:
     def _deliver(self, client: Client, key: Key, plan: Plan, batch: Batch) -> None:
         self.sessions.send_batch(client.token, key, plan, batch)
 
-    def _on_failure(self, error: Exception, clients: list[Client]) -> None:
+    def _on_failure(self, error: Exception, clients: list[Client], final: bool) -> None:
         path, reason = (error.path, error.reason) if isinstance(error, SampleError) else ("", "")
         text = str(error) if isinstance(error, GpupipeError) else f"the server failed: {error!r}"
+        failed = wire.Failed(type(error).__name__, text[:4000], path[:4000], reason[:4000], final)
         for client in clients:
-            self.sessions.tell(client.token, wire.Failed(type(error).__name__, text[:4000], path[:4000], reason[:4000]))
+            self.sessions.tell(client.token, failed)
         self.sessions.flush()
+        if final:
+            self._failure, self._ends_at = failed, time.monotonic() + _FAREWELL
+            self._untold = {client.token for client in clients}
+        else:
+            _log.warning("gpupipe: %s got an error: %s", counted(len(clients), "client"), text)
 
     # --- the socket
 
@@ -214,6 +233,9 @@ class Server:
             why = f"the server speaks version {wire.VERSION} of the protocol, and this client version {hello.version}: use the same gpupipe on both sides"
             self._answer(route, wire.Refused(why, False))
             return
+        if self._failure is not None:
+            self._answer(route, self._failure)
+            return
         if self.ledger.is_old(hello):
             return
         try:
@@ -238,6 +260,7 @@ class Server:
             self.sessions.tell(token, wire.Pong())
         elif isinstance(message, wire.Stop):
             self.ledger.stop(token)
+            self._untold.discard(token)
         elif isinstance(message, wire.Begin):
             try:
                 self.ledger.begin(token, message)

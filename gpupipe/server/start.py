@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -114,7 +115,10 @@ def child() -> int:
     for name in ("state", "keys", "allowed"):
         options[name] = Path(options[name]) if options[name] is not None else None
 
+    announced: list[Any] = []
+
     def announce(server: Any) -> None:
+        announced.append(server)
         print(json.dumps({"address": server.address}), flush=True)
         threading.Thread(target=_stop_at_end, args=(server,), daemon=True).start()
 
@@ -122,11 +126,17 @@ def child() -> int:
         import_zmq()
         run(quietly(configs.read(given["config"], **given["changes"])), Options(**options), announce)
     except (ConfigError, ServerError, Exception) as e:
-        print(json.dumps({"error": str(e)}), flush=True)
+        if announced:  # the parent has read the address, and reads no more
+            print(f"gpupipe: the server at {announced[0].address} ended: {e}", file=sys.stderr, flush=True)
+        else:
+            print(json.dumps({"error": str(e)}), flush=True)
         return 1
     return 0
 
 
 def _stop_at_end(server: Any) -> None:
-    sys.stdin.read()
+    """Stop a server at the end of the standard input. It is read without `sys.stdin`: a worker of a DataLoader, which is forked meanwhile, closes that,
+    and would wait for ever for the lock that its reader holds."""
+    while os.read(0, 4096):
+        pass
     server.stop()
