@@ -17,7 +17,7 @@ from gpupipe import pipeline as pipelines
 from gpupipe import shipped, source, yamlfile
 from gpupipe.complaints import complaints
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, short, shown
-from gpupipe.parameters import WHOLE, Probability, form
+from gpupipe.parameters import WHOLE, Bytes, Probability, form
 from gpupipe.pipeline import Pipeline
 from gpupipe.source import TAKEN, Source
 from gpupipe.step import Spec
@@ -105,6 +105,7 @@ class LoaderConfig(_Frozen):
     memory_format: contiguous (B, C, H, W), or the same shape stored channels_last: of fields that were image files.
     format: dict ({"image": ..., "label": ...}), or a tuple of the first field and the label.
     ids: also deliver "id", int64 (B,), the samples' rows in the index (format dict).
+    gpu_memory: what DALI may need of the GPU's memory, such as 2GB: load() is refused where it would need more, by arithmetic over a part of the samples.
     hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1.
     server: of the remote engine: tcp://HOST:PORT or ipc://FILE, or a list of servers that have a shard each.
     hwm: batches that a server sends ahead. transport: shm (memory shared with a server on this machine), tcp (a socket), or auto: shm where it can be.
@@ -134,6 +135,7 @@ class LoaderConfig(_Frozen):
     format: Literal["dict", "tuple"] = "dict"
     ids: bool = False
     hw_decoder_load: Probability = 0.9
+    gpu_memory: Bytes | None = None
     server: Annotated[tuple[Address, ...], BeforeValidator(_addresses)] | None = None
     hwm: Annotated[int, Field(ge=1, le=1000), WHOLE] = 10
     transport: Literal["auto", "shm", "tcp"] = "auto"

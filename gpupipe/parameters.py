@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WrapValidator
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, WrapValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -30,6 +31,12 @@ def _whole(value: Any) -> Any:
 def _not_a_flag(value: Any) -> Any:
     if isinstance(value, bool):
         raise PydanticKnownError("float_type")
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP]i?)?[bB]?\s*", str(value)):
+        raise form("bytes: a number, or one such as 64MB, 500GB or 2TiB")
     return value
 
 
@@ -116,6 +123,7 @@ def ordered(value: tuple[float, ...]) -> tuple[float, ...]:
     return value
 
 
+Bytes = Annotated[ByteSize, BeforeValidator(_bytes), Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False), NUMBER]
 Side = Annotated[int, Field(ge=1, le=65535), WHOLE]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, model_validator
+from pydantic import AfterValidator, ByteSize, Field, model_validator
 
-from gpupipe.parameters import NUMBER, WHOLE, expanded, form
+from gpupipe.parameters import NUMBER, WHOLE, Bytes, expanded, form
 
 IMAGES = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
@@ -25,13 +25,6 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
-def _bytes(value: Any) -> Any:
-    if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP]i?)?[bB]?\s*", str(value)):
-        raise form("bytes: a number, or one such as 64MB, 500GB or 2TiB")
-    return value
-
-
-Bytes = Annotated[ByteSize, BeforeValidator(_bytes), Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400), NUMBER]
 
 

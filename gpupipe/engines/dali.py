@@ -38,8 +38,9 @@ from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known
 from gpupipe.engines.dali_array import sizes
 from gpupipe.engines.dali_check import check_batch, check_steps
 from gpupipe.engines.dali_graph import Device, Lowering, cuts, delivered, layout
+from gpupipe.engines.dali_memory import check_memory
 from gpupipe.engines.dali_reader import Read, Reader, reader
-from gpupipe.engines.heap import give_back, pool
+from gpupipe.engines.heap import give_back, pool, release_unused_memory
 from gpupipe.engines.maps import Maps
 from gpupipe.engines.quarantine import Quarantine, blame, suspects
 from gpupipe.errors import EngineError, StepError
@@ -93,7 +94,7 @@ class DaliEngine(Engine):
 
     name = "dali"
     settings = Sampler.settings | Quarantine.settings | {
-        "threads", "prefetch", "dtype", "memory_format", "hw_decoder_load", "set_affinity",
+        "threads", "prefetch", "dtype", "memory_format", "hw_decoder_load", "set_affinity", "gpu_memory",
     }  # fmt: skip
 
     def __init__(self, job: Job, device_id: int | None, may_cut: bool = True, jpeg_ends: bool | None = None) -> None:
@@ -120,15 +121,18 @@ class DaliEngine(Engine):
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
-        return {"hw_decoder_load": "device is cpu"} if loader.device == "cpu" else {}
+        return dict.fromkeys(("hw_decoder_load", "gpu_memory"), "device is cpu") if loader.device == "cpu" else {}
 
     @classmethod
     def on(cls, job: Job, device: str) -> DaliEngine:
         number = resolve(device)
-        check_steps(job, number, _inputs)
         if job.loader.set_affinity:
             check_affinity(job.threads, number)
-        return cls(job, number, number is None or (cuts(job) and region_decode(number)))
+        check_steps(job, number, _inputs)
+        may_cut = number is None or (cuts(job) and region_decode(number))
+        if job.loader.gpu_memory is not None and number is not None:
+            check_memory(job, job.loader.gpu_memory, may_cut)
+        return cls(job, number, may_cut)
 
     @property
     def skipped(self) -> int:
@@ -177,6 +181,8 @@ class DaliEngine(Engine):
             self._stop()
             del self._source.reader  # or it would wait for a garbage collection, since DALI's operators hold the source and one another
             self._iterator = self._graph = self._source = None  # type: ignore[assignment]  # a closed engine has none
+            if self._torch_device.type == "cuda":
+                release_unused_memory()
 
     # --- running
 

@@ -16,12 +16,15 @@ from gpupipe.engines.dali_image import FusingImage
 from gpupipe.engines.dali_node import Feed
 from gpupipe.engines.deferred import Emitted
 from gpupipe.errors import EngineError
+from gpupipe.pipeline import Entry
 from gpupipe.sampler import Plan
 from gpupipe.step import NoLowering, Spec
 
 Device = Literal["cpu", "gpu"]
 Source = Callable[[], list[Any]]
 Arrays = list[NDArray[Any]]
+Seen = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
+"""Takes a step, and the sizes of the samples before and after it."""
 
 _ANY_PLAN = Plan(0, np.zeros(1, np.int64), 1, True)
 _DTYPES = {np.dtype(np.int32): types.INT32, np.dtype(np.float32): types.FLOAT, np.dtype(np.float64): types.FLOAT64}
@@ -69,7 +72,7 @@ class Lowering:
             pipe.build()
         except (RuntimeError, TypeError, ValueError) as e:
             raise EngineError(f"DALI cannot build pipeline '{self._job.pipeline.name}' on the {self._device}: {e}") from e
-        return Graph(pipe, _emitted(images), {name: image.exif for name, image in images.items() if self._job.pipeline.fields[name].encoded})
+        return Graph(pipe, _emitted(images), self._exif(images))
 
     def _inputs(self, source: Source, fed: Arrays) -> Any:
         """One external source for all that is given: of each field, and of each argument that differs from sample to sample."""
@@ -101,19 +104,38 @@ class Lowering:
             data = {name: fn.external_source(dtype=dtype, ndim=ndim, layout=layout) for name, (dtype, ndim, layout) in forms.items()}
             return _emitted(self._lower(data, feed)[0])
 
+    def traced(self, plan: Plan, size: dict[str, NDArray[np.float64]], seen: Seen) -> dict[str, list[Emitted]]:
+        """The operators by field, for a plan whose samples have `size`. `seen` is told what each step makes of the sizes.
+
+        Raises SampleIncompatible where a step cannot be done to a sample.
+        """
+        images, _ = self._lower(None, lambda _: None, plan, size, seen)
+        return {name: image.emitted for name, image in images.items()}
+
+    def exif(self) -> dict[str, bool]:
+        """Graph.exif, without a graph."""
+        images, _ = self._lower(None, lambda _: None)
+        return self._exif(images)
+
+    def _exif(self, images: dict[str, Any]) -> dict[str, bool]:
+        return {name: image.exif for name, image in images.items() if self._job.pipeline.fields[name].encoded}
+
     def _lower(
-        self, data: dict[str, Any] | None, feed: Feed, plan: Plan = _ANY_PLAN, size: dict[str, NDArray[np.float64]] | None = None
-    ) -> tuple[dict[str, Any], list[Any]]:
+        self, data: dict[str, Any] | None, feed: Feed, plan: Plan = _ANY_PLAN, size: dict[str, NDArray[np.float64]] | None = None,
+        seen: Seen = lambda entry, before, after: None,
+    ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
         """The steps carried out on each field: the images, and what of them is delivered."""
         images, outputs = {}, []
         for name, spec in self._job.pipeline.fields.items():
             image = images[name] = self._image(None if data is None else data[name], spec, _some_size(spec) if size is None else size[name], feed)
             for entry in self._job.pipeline.on(name):
                 image.spec, image.step = entry.given, entry.key
+                before = image.size
                 try:
                     entry.dali(image, entry.parameters(self._job.loader.seed, plan.epoch, plan.ids))
                 except NoLowering as e:
                     raise EngineError(f"{entry.where}: {e}; it cannot run on the DALI engine") from e
+                seen(entry, before, image.size)
             image.spec, image.step = self._job.pipeline.made_of(name), ""
             form = delivered(self._job, name), layout(self._job, name)
             outputs.append(image.as_it_is() if self._as_it_is else image.finish(*form))
