@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from importlib import metadata
 from typing import Any
@@ -21,7 +22,8 @@ def main() -> None:
     result.figures(commit=harness._commit(), nvidia_smi=_said("nvidia-smi"), lscpu=_said("lscpu"))
     found = _torch()
     result.figures(torch=found)
-    dali = [f"{name} {version}" for name, version in packages.items() if "nvidia-dali" in name]
+    builds = re.compile(r"nvidia-dali-(?!tf-plugin)(.+-)?cuda\d+")
+    dali = [f"{name} {version}" for name, version in packages.items() if builds.fullmatch(name)]
     result.check("one build of DALI is installed", len(dali) == 1, ", ".join(dali) or "none")
     if arguments.device == "gpu":
         result.check("torch sees a GPU", bool(found["gpus"]), ", ".join(found["gpus"]) or "none")
