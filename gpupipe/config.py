@@ -94,7 +94,7 @@ class LoaderConfig(_Frozen):
     device: auto (the GPU where there is one), cpu, gpu or gpu:N.
     threads: CPU threads of the engine; auto: this rank's share of the cores that the ranks of this machine may use.
     set_affinity: bind DALI's CPU threads to the cores near the GPU, or to those of DALI_AFFINITY_MASK, one for each thread.
-    prefetch: batches prepared ahead (dataloader: by each worker).
+    prefetch: batches prepared ahead (dataloader: by each worker). dali reads the files of as many more.
     workers: processes of the DataLoader, 0 for none; auto: as many as threads.
     decoder: of the DataLoader: torchvision or pil.
     pin_memory, multiprocessing_context, persistent_workers: as DataLoader takes them; batches are pinned only on their way to a GPU.

@@ -67,8 +67,9 @@ class Engine(ABC):
         """For each plan, in order, the plan and its batch: the fields, such as "image" (B, C, H, W), the index's values (B, ...), "label" int64 (B,)
         and "id" int64 (B,). All are on the engine's device but the ids, which stay on the CPU: most users do not ask for them.
 
-        Plans are taken ahead of the batches as far as `loader.prefetch` says. The plan that comes back holds the ids that were delivered:
-        fewer where samples were skipped. Raises SampleError, ShapeError, TooManyBadError, EngineError.
+        Plans are taken ahead of the batches as far as `loader.prefetch` says, and as many again by
+        an engine that reads ahead of what it makes. The plan that comes back holds the ids that
+        were delivered: fewer where samples were skipped. Raises SampleError, ShapeError, TooManyBadError, EngineError.
         """
 
     @abstractmethod

@@ -240,7 +240,7 @@ class DaliEngine(Engine):
 
     def _stop(self) -> None:
         if not self._fresh and self._iterator is not None and not (_gone(self._graph.pipe) or self._source.reader.gone):
-            self._source.reader.end()
+            self._source.reader.drop()
             while self._ready or self._advance():
                 self._ready.clear()
 

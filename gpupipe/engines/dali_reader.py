@@ -1,5 +1,9 @@
 """Files of plans, read ahead by DALI, with the sizes of their images: what comes before the graph.
 
+`prefetch` plans are read ahead of those that the graph has taken: a slow read holds nothing up
+while there are batches that were read before it. What is read ahead is still encoded, and so takes
+a fraction of the memory of as many decoded batches.
+
 A graph of its own, because sizes are known here before anything is decoded, so that windows and matrices are computed by NumPy for a
 whole batch at a time, and are no operators of DALI: those would cost as much as a twentieth of all time. And because DALI 2.4's decoder
 crashes (SIGSEGV) on a header that it cannot parse, in a batch of 32 and more: it sets samples up on several threads, and where its own
@@ -45,10 +49,13 @@ class Reader(Protocol):
     """An iterator of Read, in the order of the plans; iteration ends where the plans do."""
 
     def start(self, plans: Iterable[Plan]) -> None:
-        """Begin anew, behind the end of an iteration, and read the first."""
+        """Begin anew, behind the end of an iteration, and read the first `prefetch`."""
 
     def end(self) -> None:
-        """Take no more plans; the one that was taken still comes."""
+        """Take no more plans; those that were taken still come."""
+
+    def drop(self) -> None:
+        """Take no more plans, and drop those that were taken."""
 
     @property
     def gone(self) -> bool:
@@ -57,7 +64,7 @@ class Reader(Protocol):
     def __iter__(self) -> Iterator[Read]: ...
 
     def __next__(self) -> Read:
-        """One that was read; the next is then being read."""
+        """One that was read; the next one is begun in its place."""
 
 
 def reader(job: Job, exif: dict[str, bool], maps: dict[str, Maps], jpeg_ends: bool) -> Reader:
@@ -79,6 +86,8 @@ class NoReader:
 
     def end(self) -> None:
         self._plans = iter(())
+
+    drop = end
 
     def __iter__(self) -> NoReader:
         return self
@@ -118,7 +127,8 @@ class FileReader:
         self._jpeg_ends = jpeg_ends
         self._source = _Source([_inputs(job.index, name, maps) for name in exif])
         self._fresh = True
-        self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=1, exec_dynamic=True)
+        depth = job.loader.prefetch
+        self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=depth, exec_dynamic=True)
         with self._pipe:
             given = fn.external_source(self._source, num_outputs=len(exif), batch=True, dtype=types.UINT8, ndim=1, no_copy=True)
             outputs = []
@@ -137,6 +147,11 @@ class FileReader:
 
     def end(self) -> None:
         self._source.plans = iter(())
+
+    def drop(self) -> None:
+        self.end()
+        for _ in self:
+            pass
 
     @property
     def gone(self) -> bool:
