@@ -106,7 +106,8 @@ class LoaderConfig(_Frozen):
     format: dict ({"image": ..., "label": ...}), or a tuple of the first field and the label.
     ids: also deliver "id", int64 (B,), the samples' rows in the index (format dict).
     gpu_memory: what DALI may need of the GPU's memory, such as 2GB: load() is refused where it would need more, by arithmetic over a part of the samples.
-    hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1.
+    hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1. Its pixels differ from CUDA's by a level, and between 0 and 1
+      it depends on the batch which of the two decodes a file: with 0 and 1 a sample is the same to the bit in every batch.
     server: of the remote engine: tcp://HOST:PORT or ipc://FILE, or a list of servers that have a shard each.
     hwm: batches that a server sends ahead. transport: shm (memory shared with a server on this machine), tcp (a socket), or auto: shm where it can be.
     key, server_key: this side's secret key and the server's public one, files of `gpupipe keys new`.
