@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
-from gpupipe.errors import GpupipeError, StepError, short
+from gpupipe.errors import EngineError, GpupipeError, StepError, short
+from gpupipe.machine_failures import machine_failure
 
 _Base = TypeVar("_Base")
 STEPS, SOURCES = "gpupipe.steps", "gpupipe.sources"
@@ -83,6 +84,8 @@ def _package(module: str) -> str:
 def blamed(step: str, cls: type, where: str, call: str, *passed: type[Exception]) -> Iterator[None]:
     """Around a step's own code: raises StepError for every exception that is none of gpupipe's.
 
+    EngineError for what is the machine's failure.
+
     Args:
         step: What the pipeline calls it.
         cls: Its class.
@@ -96,6 +99,8 @@ def blamed(step: str, cls: type, where: str, call: str, *passed: type[Exception]
     except Exception as e:
         if isinstance(e, (GpupipeError, *passed)):
             raise
+        if what := machine_failure(e):
+            raise EngineError(what) from e
         raise step_failed(step, cls, where, call, e) from e
 
 

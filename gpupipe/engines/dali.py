@@ -8,7 +8,8 @@ How it runs, and in which order it stops:
 3. Labels and ids never enter DALI: they are known here, and become tensors directly.
 4. A run that fails costs its batch. The source stops; what is in flight is collected, so that the order stays; the samples to blame are found by
    running suspects alone; the rest of the batch runs again; then the source goes on.
-   What fails before the graph, being missing or no image, costs the same.
+   What fails before the graph, being missing or no image, costs the same. No sample is to blame where the machine fails: by what DALI says, or
+   because an image that is known to be good fails too.
 5. The plans go on over the end of an epoch. Closing the generator stops the source and drops what is in flight.
 6. At the end of the process engines close before DALI's own exit handler, which is registered earlier, takes the pipelines down.
 7. A forked child has none of DALI's threads, and a pipeline's destructor would wait for them: what is garbage there is left alone.
@@ -17,6 +18,7 @@ How it runs, and in which order it stops:
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
 from collections import deque
@@ -41,10 +43,12 @@ from gpupipe.engines.dali_graph import Device, Lowering, cuts, delivered, layout
 from gpupipe.engines.dali_memory import check_memory
 from gpupipe.engines.dali_reader import Read, Reader, reader
 from gpupipe.engines.heap import give_back, pool, release_unused_memory
+from gpupipe.engines.known_good import KnownGood
 from gpupipe.engines.maps import Maps
-from gpupipe.engines.quarantine import Quarantine, blame, suspects
+from gpupipe.engines.quarantine import Quarantine, blame, refused_dtype, suspects
 from gpupipe.errors import EngineError, StepError
 from gpupipe.index import Spans
+from gpupipe.machine_failures import machine_errors, machine_failure
 from gpupipe.region_decoding import region_decode
 from gpupipe.sampler import Plan, Sampler
 
@@ -113,6 +117,7 @@ class DaliEngine(Engine):
         self._source.reader = reader(job, self._graph.exif, self._maps, device_id is not None if jpeg_ends is None else jpeg_ends)
         self._ready: deque[tuple[Plan, Outcome | StepError]] = deque()
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], list(job.pipeline.fields), auto_reset=False, prepare_first_batch=False)
+        self._known_good = KnownGood(device_id)
         self._fresh = True
         self._epochs = 0
         self._take: Callable[[], Any] = self._tensors
@@ -146,6 +151,10 @@ class DaliEngine(Engine):
         return [*read_by(self._job), *((e.op, e.device, e.steps) for e in self._graph.emitted)]
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        with machine_errors():
+            yield from self._batches(plans)
+
+    def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
         self._stop()
         self._quarantine.refusal = None
@@ -178,9 +187,10 @@ class DaliEngine(Engine):
     def close(self) -> None:
         atexit.unregister(self._at_exit)
         if self._iterator is not None:
-            self._stop()
+            with contextlib.suppress(RuntimeError):  # of a GPU that has failed: closing must not hide why
+                self._stop()
             del self._source.reader  # or it would wait for a garbage collection, since DALI's operators hold the source and one another
-            self._iterator = self._graph = self._source = None  # type: ignore[assignment]  # a closed engine has none
+            self._iterator = self._graph = self._source = self._known_good = None  # type: ignore[assignment]  # a closed engine has none
             if self._torch_device.type == "cuda":
                 release_unused_memory()
 
@@ -211,6 +221,8 @@ class DaliEngine(Engine):
         except StopIteration:
             pass
         except RuntimeError as e:
+            if not flight:  # a GPU that failed fails at everything
+                raise
             outcome = e
             self._graph.pipe.schedule_run()
         while flight and (error := flight[0].error) is not None:
@@ -257,6 +269,8 @@ class DaliEngine(Engine):
         try:
             for beginning in plans:
                 for plan, outcome in self._run(chain([beginning], plans)):
+                    if isinstance(outcome, RuntimeError):
+                        self._check_not_the_machine(outcome)
                     yield 0 if isinstance(outcome, RuntimeError) else len(plan.ids)
         finally:
             self._stop()
@@ -289,6 +303,7 @@ class DaliEngine(Engine):
 
     def _without_culprits(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, Tensors]]:
         """The batch of a plan that failed, run again without the samples that fail alone: suspects are tried first, then all."""
+        self._check_not_the_machine(error)
         suspicious = plan.ids[suspects(self._job.index, plan.ids)]
         if len(suspicious) and self._try_alone(plan, suspicious):
             rest = self._again(plan)
@@ -298,13 +313,15 @@ class DaliEngine(Engine):
         self._try_alone(plan, self._quarantine.good(plan.ids))
         rest = self._again(plan)
         if isinstance(rest, RuntimeError):
+            self._check_not_the_machine(rest)
             raise EngineError(
                 f"DALI failed twice on a batch whose samples pass one by one, the first of them {self._job.index.path(int(plan.ids[0]))}: {rest}"
             ) from error
         yield from rest
 
     def _try_alone(self, plan: Plan, ids: Any) -> bool:
-        """Run samples one by one and quarantine those that fail; whether there were any. Raises ShapeError where their sizes differ."""
+        """Run samples one by one and quarantine those that fail; whether there were any. Raises ShapeError where their sizes differ, EngineError
+        where an image that is known to be good fails too."""
         shapes: list[Shapes] = []
         found = False
         for alone, outcome in self._each(replace(plan, ids=ids[i : i + 1]) for i in range(len(ids))):
@@ -313,10 +330,20 @@ class DaliEngine(Engine):
                 continue
             found = True
             id = int(alone.ids[0])
+            self._check_not_the_machine(outcome, id)
+            self._known_good.check(str(outcome))
             self._quarantine.add(id, blame(self._job.index, id, str(outcome)))
         if not found:
             check_shapes(shapes, replace(plan, ids=ids), self._job)
         return found
+
+    def _check_not_the_machine(self, error: RuntimeError, id: int | None = None) -> None:
+        """Raise EngineError if an error is the machine's, or an operator's that takes no such numbers. id: of the sample that was run alone."""
+        what = machine_failure(error)
+        if not what and (refused := refused_dtype(str(error))):
+            what = f"an operator of DALI does not take what a step gave it: {refused.rstrip('.')}. Write 'to_dtype: {{dtype: float32}}' before that step"
+        if what:
+            raise EngineError(what if id is None else f"{what}. It happened at {self._job.index.path(id)}") from error
 
     def _each(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Outcome]]:
         """All plans, in as many runs as failures make of them."""

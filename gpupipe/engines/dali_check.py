@@ -17,8 +17,9 @@ from gpupipe.engines.dali_graph import Lowering
 from gpupipe.engines.dali_reader import Read, reader
 from gpupipe.engines.maps import Maps
 from gpupipe.engines.quarantine import telling_line
-from gpupipe.errors import StepError
+from gpupipe.errors import EngineError, StepError
 from gpupipe.index import Spans
+from gpupipe.machine_failures import machine_failure
 from gpupipe.pipeline import Entry, Pipeline
 from gpupipe.plugins import is_foreign, step_failed, step_wrong
 from gpupipe.sampler import Plan
@@ -66,6 +67,8 @@ def _check_step(job: Job, entry: Entry, device_id: int | None, inputs: Inputs) -
         except SampleIncompatible:
             continue
         except RuntimeError as e:
+            if what := machine_failure(e):
+                raise EngineError(what) from e
             failures += 1
             if failures < _ENOUGH_FAILURES or entry.given.encoded:
                 continue

@@ -31,6 +31,7 @@ from gpupipe.engines.torch_samples import Made, Place, Recipe, Samples, Work
 from gpupipe.engines.torch_workers import failure, one_thread
 from gpupipe.errors import EngineError, StepError, counted
 from gpupipe.index import Column
+from gpupipe.machine_failures import machine_errors
 from gpupipe.sampler import Plan, Sampler
 
 if TYPE_CHECKING:
@@ -121,6 +122,10 @@ class DataLoaderEngine(Engine):
         return torch_lowering(self._job)
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        with machine_errors():
+            yield from self._batches(plans)
+
+    def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
         self._works.start(self._quarantine.without_bad(plans))
         self._start(self._loader)

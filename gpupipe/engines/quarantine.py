@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from gpupipe.cachedir import cache_dir
 from gpupipe.engines.base import Job
 from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
 from gpupipe.index import Column, Index
+from gpupipe.machine_failures import machine_errors
 from gpupipe.sampler import Plan
 from gpupipe.span import Span, missing
 
@@ -135,9 +137,13 @@ def blame(index: Index, id: int, message: str) -> str:
 
 
 def suspicion(span: Span) -> str:
-    """What looks wrong with an image from its first and last bytes, or ""."""
+    """What looks wrong with an image from its first and last bytes, or "".
+
+    Raises EngineError if it cannot be looked at for want of memory or of open files.
+    """
     try:
-        head, tail, size = span.ends(16, _TAIL_BYTES)
+        with machine_errors():
+            head, tail, size = span.ends(16, _TAIL_BYTES)
     except OSError as e:
         return (e.strerror or str(e)).lower()
     if span.length is not None and size < span.length:
@@ -167,6 +173,20 @@ def reason(span: Span, message: str) -> str:
     if not said.startswith(_SAYS_NOTHING):
         return f"cannot be decoded or transformed: {said}" + (f" ({seen})" if seen else "")
     return seen or f"cannot be decoded: its data are damaged, or of a kind that DALI does not know ({said.rstrip(' :')})"
+
+
+_DTYPE = re.compile(
+    r"(?:Unsupported|Not supported) (?:(?:input|data|output|input/output) )?types?\b|(?:element|data) type .*(?:is )?not supported"
+    r"|accepts the following input types|accept only uint8 tensors"
+)
+_OF_FILES = ("nvidia.dali.fn.decoders.", "nvidia.dali.fn.peek_image_shape", "nvidia.dali.fn.io.")
+"""Operators whose input is a file, which may well be of a kind that they do not take."""
+
+
+def refused_dtype(message: str) -> str:
+    """What an operator of DALI said if it refused the dtype of all samples, else ""."""
+    said = telling_line(message)
+    return said if _DTYPE.search(said) and not any(operator in message for operator in _OF_FILES) else ""
 
 
 def telling_line(message: str) -> str:

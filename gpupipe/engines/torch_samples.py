@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
 from gpupipe.axes import from_steps, to_steps
-from gpupipe.errors import StepError
+from gpupipe.errors import EngineError, StepError
+from gpupipe.machine_failures import machine_failure
 from gpupipe.pipeline import Entry
 from gpupipe.span import Span
 
@@ -60,7 +61,7 @@ class Made:
     fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
     shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
-    error: StepError | None = None
+    error: EngineError | StepError | None = None
     """What ends the run, and costs no sample."""
 
     def pin_memory(self) -> Made:
@@ -79,9 +80,11 @@ class Samples(Dataset[Made]):
         for place in range(len(work.places[0])):
             try:
                 samples.append(self._sample(work, place))
-            except StepError as e:
+            except (EngineError, StepError) as e:
                 return Made(error=e)
-            except (OSError, RuntimeError, ValueError) as e:
+            except (OSError, RuntimeError, ValueError, MemoryError) as e:
+                if what := machine_failure(e):
+                    return Made(error=EngineError(what))
                 made.failed.append((place, _said(e)))
         if not self._deliver:
             return made

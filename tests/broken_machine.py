@@ -1,0 +1,81 @@
+"""A process in which the machine fails, and gpupipe says so: run by tests with what is to fail.
+
+    python tests/broken_machine.py WHAT FOLDER '{"engine": "dali", ...}'
+
+It prints the class and the message of the error in a line each, and how many samples were skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def without_decoders(folder: Path) -> None:
+    """nvImageCodec finds none of its extensions."""
+    os.environ["NVIMGCODEC_EXTENSIONS_PATH"] = str(folder)
+
+
+def without_memory() -> None:
+    """Some 100 MB more than the process has now."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    now = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmSize")) << 10
+    resource.setrlimit(resource.RLIMIT_AS, (now + (100 << 20),) * 2)
+
+
+def without_files() -> None:
+    """No file more than are open now."""
+    most = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def with_broken_cuda() -> None:
+    """A kernel reads outside its array: no CUDA call of this process succeeds from then on."""
+    import torch
+
+    try:
+        torch.arange(4, device="cuda")[torch.tensor([10**6], device="cuda")].cpu()
+    except RuntimeError as e:
+        print(str(e).splitlines()[0], file=sys.stderr)
+
+
+def without_gpu_memory() -> None:
+    """64 MB are left on the GPU."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    taken.append(torch.empty(free - (64 << 20), dtype=torch.uint8, device="cuda"))
+
+
+taken: list[Any] = []
+
+
+def main(what: str, folder: Path, options: dict[str, Any]) -> None:
+    if what == "without_decoders":
+        without_decoders(folder / "nothing")
+    import gpupipe
+
+    steps = ["decode", {"to_dtype": {"dtype": "float32"}}]
+    with gpupipe.load({"data": {"source": "folder", "root": folder / "images"}, "pipeline": steps}, **options) as loader:
+        iterator = iter(loader)
+        if what == "with_broken_cuda":
+            next(iterator)
+        if what != "without_decoders":
+            globals()[what]()
+        try:
+            for _ in range(2):
+                for _ in iterator:
+                    pass
+                iterator = iter(loader)
+        except gpupipe.GpupipeError as e:
+            print(type(e).__name__, str(e), loader.engine.skipped, sep="\n", flush=True)
+            os._exit(0)  # what is broken may not be torn down in peace
+    print("nothing failed")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
