@@ -5,7 +5,7 @@
     python benchmarks/core.py --quick             # a check that it runs
     python benchmarks/core.py --one hand-written imagenet_eval     # one contestant, one process, one line of JSON
 
-Answers: images a second, CPU seconds per 1,000 images, time to the first batch (imports left out) and peak memory, as medians of
+Answers: images a second, CPU seconds per 1,000 images, time to the first batch (imports left out) and peak memory (PSS), as medians of
 interleaved rounds in fresh processes, and whether gpupipe's goals hold. torchvision's DataLoader runs at the worker count and with
 the decoder that a preliminary run finds best. Images are cut from real photographs (benchmarks/photos.py); with --copies 4 each of
 them counts four times (hard links), since 1,000 images make epochs of 8 batches, where the end of an epoch weighs more than in ImageNet.
@@ -117,7 +117,7 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     ratios = {
         "gpupipe / hand-written DALI": harness.ratio(own, hand),
         f"gpupipe / {best}": harness.ratio(own, loader),
-        "peak memory, gpupipe / hand-written DALI": harness.ratio(own, hand, "peak_rss_mib"),
+        "peak memory, gpupipe / hand-written DALI": harness.ratio(own, hand, "peak_memory_mib"),
     }
     busy = harness.disturbed({c: [r] for c, r in preliminary.items()} | rounds)
     shown = {"disturbed": busy, "workload": vars(yardsticks.WORKLOADS[name]), "torchvision": best, "preliminary": preliminary}

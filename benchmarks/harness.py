@@ -14,7 +14,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpupipe.bench.memory import PeakMemory
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _MIB = 2**20
@@ -146,26 +149,35 @@ def measured(
     Seconds of wall time; memory in MiB; others_cores: how many of this process's cores other processes kept busy
     meanwhile (0 on a quiet machine).
     """
-    started = time.perf_counter()
-    batches = build()
-    first, warm_passes = _warm(batches, started, warm_seconds, finish)
-    cpu, cores_cpu, started = cpu_seconds(), _cores_cpu_seconds(), time.perf_counter()
-    passes: list[tuple[int, float]] = []
-    while time.perf_counter() - started < seconds:
-        passes.append(_one_pass(batches, size, finish))
-    wall, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+    from gpupipe.bench.memory import PeakMemory
+
+    with PeakMemory() as memory:
+        started = time.perf_counter()
+        batches = build()
+        first, warm_passes = _warm(batches, started, warm_seconds, finish)
+        cpu, cores_cpu, started = cpu_seconds(), _cores_cpu_seconds(), time.perf_counter()
+        passes: list[tuple[int, float]] = []
+        while time.perf_counter() - started < seconds:
+            passes.append(_one_pass(batches, size, finish))
+        wall, cpu, cores_cpu = time.perf_counter() - started, cpu_seconds() - cpu, _cores_cpu_seconds() - cores_cpu
     images = sum(n for n, _ in passes)
     return {
         "images_per_second": images / wall,
         "cpu_seconds_per_1000": 1000 * cpu / images,
         "first_batch_seconds": first,
-        "peak_rss_mib": peak_memory(),
-        "others_cores": max(0.0, _cores_cpu_seconds() - cores_cpu - cpu) / wall,
+        **peak(memory),
+        "others_cores": max(0.0, cores_cpu - cpu) / wall,
         "images": images,
         "seconds": wall,
         "warm_up_passes": warm_passes,
         "passes": [n / s for n, s in passes],
     }
+
+
+def peak(memory: PeakMemory) -> dict[str, Any]:
+    """What `memory` found, for a result."""
+    memory.stop()
+    return {"peak_memory_mib": memory.bytes / _MIB, "peak_memory_kind": memory.kind}
 
 
 def _warm(batches: Iterable[Any], started: float, least: float, finish: Callable[[], None]) -> tuple[float, int]:
@@ -208,16 +220,6 @@ def _cores_cpu_seconds() -> float:
     return sum(sum(map(int, fields[1:4] + fields[6:9])) for fields in lines if fields[0] in mine) / _TICKS
 
 
-def peak_memory() -> float:
-    """MiB: the peak resident set (VmHWM) of this process and its live children, added up."""
-    return sum(_peak(pid) for pid in [os.getpid(), *(c.pid for c in multiprocessing.active_children())])
-
-
-def _peak(pid: int | None) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return max(int(line.split()[1]) for line in lines if line.startswith(("VmHWM", "VmRSS"))) * 1024 / _MIB
-
-
 # --- what rounds say
 
 
@@ -248,7 +250,7 @@ def print_goals(goals: list[dict[str, Any]]) -> None:
 
 
 _COLUMNS = (("images/s", "images_per_second", ",.0f"), ("CPU s/1000", "cpu_seconds_per_1000", ".3f"), ("first batch s", "first_batch_seconds", ".2f"),
-            ("peak MiB", "peak_rss_mib", ",.0f"), ("GPU MiB", "peak_gpu_mib", ",.0f"), ("others' cores", "others_cores", ".2f"))  # fmt: skip
+            ("peak MiB", "peak_memory_mib", ",.0f"), ("GPU MiB", "peak_gpu_mib", ",.0f"), ("others' cores", "others_cores", ".2f"))  # fmt: skip
 
 
 def print_table(results: dict[str, list[dict[str, Any]]]) -> None:

@@ -26,6 +26,7 @@ import harness
 import numpy as np
 
 from gpupipe import draws, index_file, source
+from gpupipe.bench.memory import PeakMemory
 from gpupipe.index import Files, Index, Texts, build
 from gpupipe.sampler import Plan, Sampler
 
@@ -116,21 +117,22 @@ def scanned(root: Path) -> dict[str, Any]:
 def made_up(data: Path, samples: int) -> dict[str, Any]:
     """An index of `samples` names that stand for nothing: what it costs to make, open and use."""
     path = data / f"made-up-{samples}.idx"
-    started = time.perf_counter()
-    index_file.save(joined([piece(n, min(n + _PIECE, samples)) for n in range(0, samples, _PIECE)]), path)
-    made_seconds = time.perf_counter() - started
-    found = {
-        "samples": samples,
-        "bytes": path.stat().st_size,
-        "build_and_save_seconds": made_seconds,
-        "open_seconds": repeated(lambda: index_file.open_saved(path)),
-    }
-    opened = index_file.open_saved(path)
-    assert opened is not None
-    assert opened.path(samples - 1).endswith(name_of(samples - 1)), "the index in pieces is not the index of the whole"
-    found |= used(opened)
+    with PeakMemory() as memory:
+        started = time.perf_counter()
+        index_file.save(joined([piece(n, min(n + _PIECE, samples)) for n in range(0, samples, _PIECE)]), path)
+        made_seconds = time.perf_counter() - started
+        found = {
+            "samples": samples,
+            "bytes": path.stat().st_size,
+            "build_and_save_seconds": made_seconds,
+            "open_seconds": repeated(lambda: index_file.open_saved(path)),
+        }
+        opened = index_file.open_saved(path)
+        assert opened is not None
+        assert opened.path(samples - 1).endswith(name_of(samples - 1)), "the index in pieces is not the index of the whole"
+        found |= used(opened)
     path.unlink()
-    return found
+    return found | harness.peak(memory)
 
 
 def name_of(n: int) -> str:
@@ -168,7 +170,6 @@ def used(index: Index) -> dict[str, Any]:
         "plan_batch_microseconds": plan,
         "look_up_batch_microseconds": looked_up,
         "batch_size": _BATCH,
-        "peak_rss_mib": harness.peak_memory(),
     }
 
 

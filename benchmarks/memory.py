@@ -78,11 +78,13 @@ def _config(root: Path) -> dict[str, Any]:
 def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
     """rss_mib: MiB after every epoch; held_mib: after every tenth, without freed memory; and what becomes of them."""
     import gpupipe
+    from gpupipe.bench.memory import PeakMemory
     from gpupipe.engines.heap import give_back
 
     rss: list[float] = []
     held: dict[int, float] = {}
-    with gpupipe.load(_config(photos.lfw_like(arguments.data, arguments.images)), batch_size=_EPOCHS_BATCH, device="cpu") as loader:
+    config = _config(photos.lfw_like(arguments.data, arguments.images))
+    with PeakMemory() as memory, gpupipe.load(config, batch_size=_EPOCHS_BATCH, device="cpu") as loader:
         for epoch in range(arguments.epochs):
             images = sum(len(batch["label"]) for batch in loader)
             assert images == arguments.images, f"epoch {epoch + 1} delivered {images} images instead of {arguments.images}"
@@ -98,7 +100,7 @@ def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
         "growth_held": list(held.values())[-1] / held[10],
         "growth": rss[-1] / rss[9],
         "growth_of_medians": statistics.median(rss[-10:]) / statistics.median(rss[5:15]),
-        "peak_rss_mib": harness.peak_memory(),
+        **harness.peak(memory),
     }
 
 

@@ -65,9 +65,10 @@ def run(
     """
     from gpupipe import config as configs
     from gpupipe.bench import tables
+    from gpupipe.bench.memory import PeakMemory
 
     checked = configs.read(config, overrides)
-    with Screen(quiet) as screen:
+    with Screen(quiet) as screen, PeakMemory() as memory:
         loader, meter = screen.start(checked, lambda loader, batch: _show(loader, batch, show) if show else None)
         count = batches or (epochs or meter.epochs()) * len(loader)
         try:
@@ -75,7 +76,7 @@ def run(
                 meter.run(f"{n + 1}/{repeats}", count)
         except KeyboardInterrupt:
             meter.result.interrupted = True
-        result = meter.finish()
+        result = meter.finish(memory)
     if quiet and result.passes and not result.too_short:
         click.echo(f"{result.mean_rate:.1f}")
     elif not quiet:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpupipe.bench.contestant import Contest, Outcome
 from gpupipe.bench.machine import machine
+from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.engines.base import has_torch_lowering
@@ -161,6 +162,8 @@ def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> N
     note = next((o.note for r in comparison.measured for o in r.outcomes if o.note), "")
     if note:
         comparison.notes.insert(0, note)
+    if any(o.peak_memory_kind != PSS for r in comparison.measured for o in r.outcomes):
+        comparison.notes.append(f"peak memory is {ADDED_UP}")
     comparison.notes += disturbance(max((o.others for r in comparison.measured for o in r.outcomes), default=0.0))
 
 

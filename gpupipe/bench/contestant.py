@@ -14,6 +14,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpupipe.bench.memory import PSS, PeakMemory
+
 if TYPE_CHECKING:
     from gpupipe.loader import Loader
 
@@ -36,7 +38,7 @@ class Contest:
 
 @dataclass
 class Outcome:
-    """What it did. Seconds of wall time; memory in bytes, of the process and its workers; gpu_utilisation: mean share of time, 0 to 1.
+    """What it did. Seconds of wall time; memory in bytes, as PeakMemory has it, of the process and its workers; gpu_utilisation: mean share of time, 0 to 1.
     others: cores that other processes kept busy meanwhile. batches_ahead: that are made before they are asked for."""
 
     engine: str
@@ -53,6 +55,7 @@ class Outcome:
     data: dict[str, Any] = field(default_factory=dict)
     others: float = 0.0
     batches_ahead: int = 0
+    peak_memory_kind: str = PSS
 
 
 def run(contest: Contest) -> Outcome:
@@ -60,7 +63,7 @@ def run(contest: Contest) -> Outcome:
     import gpupipe.loader
     from gpupipe import config as configs
     from gpupipe.bench.gpu import Utilisation
-    from gpupipe.bench.machine import Company, peak_memory
+    from gpupipe.bench.machine import Company
     from gpupipe.bench.measure import endless
 
     if hasattr(os, "sched_setaffinity"):
@@ -70,7 +73,7 @@ def run(contest: Contest) -> Outcome:
     if contest.cold:
         forget(checked.source.index())
     started = time.perf_counter()
-    with gpupipe.loader.quietly(checked) as loader:
+    with PeakMemory() as memory, gpupipe.loader.quietly(checked) as loader:
         stream = endless(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started
@@ -80,10 +83,11 @@ def run(contest: Contest) -> Outcome:
             images = _take(stream, contest.batches, loader)
             seconds = time.perf_counter() - started
         data = {"root": loader.index.root, "images": len(loader.index), "pipeline": checked.pipeline.name}
+        memory.stop()
         data |= {"batch_size": checked.loader.batch_size, "steps": [e.key for e in checked.pipeline.entries]}
         return Outcome(
-            loader.engine.name, loader.engine.device, loader.engine.crew, images, contest.batches, seconds, first, company.cpu_seconds, peak_memory(),
-            utilisation.mean, loader.index.note, data, company.cores, loader.engine.batches_ahead,
+            loader.engine.name, loader.engine.device, loader.engine.crew, images, contest.batches, seconds, first, company.cpu_seconds, memory.bytes,
+            utilisation.mean, loader.index.note, data, company.cores, loader.engine.batches_ahead, memory.kind,
         )  # fmt: skip
 
 

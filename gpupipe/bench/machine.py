@@ -48,22 +48,6 @@ def _first_value(path: Path, key: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
-def peak_memory() -> int:
-    """The most bytes that this process held, and its live children with it: the sum of what each held at most.
-
-    Not ru_maxrss where that can be helped: it also counts the process that started this one.
-    """
-    if sys.platform == "win32":
-        return sum(process.memory_info().peak_wset for process in _processes())
-    own = _first_value(Path("/proc/self/status"), "VmHWM")
-    if not own:
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    children = (_first_value(Path(f"/proc/{child.pid}/status"), "VmHWM") for child in active_children())
-    return sum(int(text.split()[0]) * 1024 for text in (own, *children) if text)
-
-
 def cpu_seconds() -> float:
     """CPU time of this process, of its children that have ended (not on Windows), and of the live ones."""
     if sys.platform == "win32":

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpupipe.bench.machine import cpu_seconds, machine, peak_memory
+from gpupipe.bench.machine import cpu_seconds, machine
+from gpupipe.bench.memory import OWN_PEAKS, PeakMemory
 from gpupipe.errors import counted
 from gpupipe.loader import Loader
 
@@ -43,6 +44,7 @@ class Measurement:
     passes: list[Pass] = field(default_factory=list)
     mean_file_bytes: float = 0.0
     peak_memory: int = 0
+    peak_memory_kind: str = OWN_PEAKS
     peak_gpu_memory: int | None = None
     skipped: int = 0
     interrupted: bool = False
@@ -158,10 +160,11 @@ class Meter:
             if delivered == batches:
                 self.result.passes.append(Pass(images, delivered, time.perf_counter() - started, cpu_seconds() - cpu))
 
-    def finish(self) -> Measurement:
-        """Look at what needs no timing."""
+    def finish(self, memory: PeakMemory) -> Measurement:
+        """Look at what needs no timing. memory: what has been looking at the memory since before the loader was made."""
         self.result.mean_file_bytes = _mean_file_bytes(self._loader)
-        self.result.peak_memory = peak_memory()
+        memory.stop()
+        self.result.peak_memory, self.result.peak_memory_kind = memory.bytes, memory.kind
         self.result.peak_gpu_memory = None if self._gpu_peak is None or self._gpu_before is None else self._gpu_peak
         self.result.skipped = self._loader.engine.skipped
         return self.result

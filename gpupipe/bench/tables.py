@@ -10,6 +10,7 @@ from rich.table import Table
 
 from gpupipe.bench.compare import Comparison, Result, interval
 from gpupipe.bench.measure import Measurement, what_runs
+from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.bench.parity import Agreement
 from gpupipe.bench.statistics import Ratio
 from gpupipe.errors import counted
@@ -57,7 +58,7 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
             yield "input", f"{result.input_megabytes_a_second:,.1f} MB/s ({result.mean_file_bytes / 1e3:,.1f} kB a file)"
         yield "CPU", f"{result.cpu_seconds_per_thousand:.2f} s per 1,000 images"
     yield "time to first batch", f"{result.first_batch_seconds:.2f} s (after the imports)"
-    yield "peak memory", f"{result.peak_memory / 2**20:,.0f} MiB"
+    yield "peak memory", f"{result.peak_memory / 2**20:,.0f} MiB{'' if result.peak_memory_kind == PSS else f' ({ADDED_UP})'}"
     if result.peak_gpu_memory is not None:
         yield "peak GPU memory", f"{result.peak_gpu_memory / 2**20:,.0f} MiB (all processes on the GPU)"
     if result.skipped:

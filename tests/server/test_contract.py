@@ -195,11 +195,12 @@ def test_what_run_measures_with_works_over_it(config: dict[str, Any]) -> None:
     from time import perf_counter
 
     from gpupipe.bench.measure import Meter
+    from gpupipe.bench.memory import PeakMemory
 
-    with serving(config) as server, gpupipe.load(config, engine="remote", server=server.address) as loader:
+    with PeakMemory() as memory, serving(config) as server, gpupipe.load(config, engine="remote", server=server.address) as loader:
         meter = Meter(loader, perf_counter(), lambda *_: None, lambda *_: None)
         meter.run("1/1", 20)
-        assert meter.finish().passes[0].batches == 20
+        assert meter.finish(memory).passes[0].batches == 20
 
 
 def test_a_consumer_that_closes_early_leaves_the_rest_to_others(config: dict[str, Any]) -> None:
