@@ -29,6 +29,7 @@ from itertools import chain
 from typing import Any
 from weakref import ref
 
+import numpy as np
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
@@ -94,14 +95,15 @@ class _Source:
 
 class DaliEngine(Engine):
     """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; may_cut: whether its decoder may be asked for a part of an image.
-    jpeg_ends: whether JPEGs without an end are refused before the decoder; by default on a GPU, see jpeg_end.py."""
+    jpeg_ends: whether JPEGs without an end are refused before the decoder; by default on a GPU, see jpeg_end.py.
+    warm_up: whether a full batch is decoded before a first one that is short; by default where the hardware decoder may be used, see _warmed_up."""
 
     name = "dali"
     settings = Sampler.settings | Quarantine.settings | {
         "threads", "prefetch", "dtype", "memory_format", "hw_decoder_load", "set_affinity", "gpu_memory",
     }  # fmt: skip
 
-    def __init__(self, job: Job, device_id: int | None, may_cut: bool = True, jpeg_ends: bool | None = None) -> None:
+    def __init__(self, job: Job, device_id: int | None, may_cut: bool = True, jpeg_ends: bool | None = None, warm_up: bool | None = None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         self.parallelism = job.threads
@@ -119,6 +121,8 @@ class DaliEngine(Engine):
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], list(job.pipeline.fields), auto_reset=False, prepare_first_batch=False)
         self._known_good = KnownGood(device_id)
         self._fresh = True
+        hardware = device_id is not None and job.loader.hw_decoder_load > 0 and any(spec.encoded for spec in job.pipeline.fields.values())
+        self._warm_up = min(job.loader.batch_size, len(job.index)) if (hardware if warm_up is None else warm_up) else 0
         self._epochs = 0
         self._take: Callable[[], Any] = self._tensors
         self._at_exit = partial(_close, ref(self), os.getpid())
@@ -199,11 +203,26 @@ class DaliEngine(Engine):
     def _run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
         """Put plans through an empty pipeline; a plan that fails comes back with the error. Those behind it are not harmed, but plans
         that were not taken yet then wait for the next run."""
-        self._source.reader.start(plans)
+        self._source.reader.start(self._warmed_up(plans))
         if not self._fresh:
             self._iterator.reset()
         self._fresh = False
         yield from self._results()
+
+    def _warmed_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
+        """`plans`, after a batch of `_warm_up` samples if they are the first, and begin with a shorter batch.
+
+        The size of the first batch sets the hardware decoder's share of all later ones. The batch
+        repeats the samples of the first plan. It is dropped; if it fails, the plan itself will, too.
+        """
+        plans, size = iter(plans), self._warm_up
+        if not size or (first := next(plans, None)) is None:
+            return plans
+        self._warm_up = 0
+        if len(first.ids) < size:
+            for _ in self._run([replace(first, ids=np.resize(first.ids, size))]):
+                pass
+        return chain([first], plans)
 
     def _results(self) -> Iterator[tuple[Plan, Outcome]]:
         while self._ready or self._advance():
