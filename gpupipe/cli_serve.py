@@ -28,8 +28,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--mode", type=click.Choice(["share", "broadcast"]), default="share", show_default=True, help="Each batch to one client, or to all.")
 @click.option("--clients", type=click.IntRange(1), help="Ranks to deal out to in equal steps, as DDP needs it.")
 @click.option("--max-clients", type=click.IntRange(1), default=64, show_default=True, help="Clients at once.")
-@click.option("--state", type=_FILE, help="Where to keep what a restart goes on from.  [default: in the cache folder]")
-@click.option("--fresh", is_flag=True, help="Begin anew, whatever the state says.")
+@click.option("--state", type=_FILE, help="Where to keep what a server goes on from after a crash.  [default: in the cache folder]")
+@click.option("--resume", is_flag=True, help="Go on where the last server was stopped, and keep the place when all clients are gone.")
+@click.option("--fresh", is_flag=True, help="Begin with the first epoch, also after a crash.")
 @click.option("--compress", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True, help="Of what goes over a socket.")
 @click.option("--ship", type=click.Choice(["batch", "uint8"]), default="batch", show_default=True, help="uint8: clients do to_dtype and normalize.")
 @click.option("--wire", type=click.Choice(["gpupipe", "fuel"]), default="gpupipe", show_default=True, help="fuel: for Fuel's original ServerDataStream.")
@@ -55,11 +56,19 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
         loader = quietly(checked, screen.progress)
     say_stand_in(loader.index)
     quiet = quiet or options.wire == "fuel"  # whose server has nothing to tell
+    servers: list[Any] = []
+
+    def announce(server: Any) -> None:
+        servers.append(server)
+        _announce(server, quiet)
+
     try:
-        start.run(loader, options, lambda server: _announce(server, quiet), _ticker(quiet))
+        start.run(loader, options, announce, _ticker(quiet))
     finally:
         if sys.stderr.isatty() and not quiet:
             click.echo(err=True)  # what follows begins a line of its own
+    if options.state is not None and not quiet:
+        _say_where_it_stopped(servers[0])
 
 
 def _options(checked: Config, given: dict[str, Any]) -> Any:
@@ -83,13 +92,24 @@ def _state_file(checked: Config, given: dict[str, Any]) -> Path:
 
 def _announce(server: Any, quiet: bool) -> None:
     click.echo(server.address)
-    if getattr(server, "resumed", False) and not quiet:
-        for lane in server.facts_now()["lanes"]:
-            click.echo(
-                f"going on with epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of {lane['steps']:,} batches done (--fresh begins anew)",
-                err=True,
-            )
+    if not quiet and server.options.state is not None:
+        if server.resumed:
+            for place in _places(server):
+                click.echo(f"going on with {place} (--fresh begins with the first epoch)", err=True)
+        elif server.options.resume:
+            click.echo(f"no server has kept its state in {server.options.state}: beginning with the first epoch", err=True)
     sys.stdout.flush()
+
+
+def _places(server: Any) -> list[str]:
+    """How far each rank is."""
+    lanes = server.facts_now()["lanes"]
+    return [f"epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of {lane['steps']:,} batches done" for lane in lanes]
+
+
+def _say_where_it_stopped(server: Any) -> None:
+    for place in _places(server):
+        click.echo(f"stopped in {place}; --resume goes on there, without it the next server begins with the first epoch", err=True)
 
 
 def _ticker(quiet: bool) -> Any:

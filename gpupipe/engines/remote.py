@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from weakref import ref
 
 import torch
@@ -22,65 +21,14 @@ from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.devices import resolve
 from gpupipe.engines.about import SETTLED, Understood, understand
 from gpupipe.engines.base import Batch, Engine, Job
-from gpupipe.errors import EngineError, ServerError, StateError
+from gpupipe.engines.turns import Sent, Turns
+from gpupipe.errors import EngineError, ServerError, warn
 from gpupipe.index import Index
 from gpupipe.link.connection import Arrived, Connection
 from gpupipe.link.dialing import Options
-from gpupipe.link.wire import Key, Welcome
-from gpupipe.sampler import Plan, Sampler
+from gpupipe.link.wire import Late, Welcome
+from gpupipe.sampler import Plan
 from gpupipe.transfer import record_stream
-
-
-@dataclass(frozen=True)
-class Sent(Plan):
-    """A plan of server number `server`. ahead: how many servers have given their batch of this step, 0 when all have; before: the `end` of the step before."""
-
-    server: int
-    key: Key
-    before: int
-    ahead: int
-
-
-class Turns(Sampler):
-    """The sampler of a loader over `servers` servers, whose batches follow one another: it stands between two steps, or `ahead` servers behind that."""
-
-    servers = 1
-    ahead = 0
-
-    def __len__(self) -> int:
-        return super().__len__() * self.servers
-
-    @property
-    def left(self) -> int:
-        return super().left * self.servers - self.ahead
-
-    def set_epoch(self, epoch: int) -> None:
-        before = self.epoch
-        super().set_epoch(epoch)
-        if self.epoch != before:
-            self.ahead = 0
-
-    def begin(self) -> Iterator[Plan]:
-        self.ahead = 0
-        return super().begin()
-
-    def state_after(self, plan: Plan) -> dict[str, Any]:
-        if not isinstance(plan, Sent) or plan.last or not plan.ahead:
-            return super().state_after(plan) | self._turn(0)
-        return self._state(plan.epoch, plan.before) | self._turn(plan.ahead)
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | self._turn(self.ahead)
-
-    def _turn(self, ahead: int) -> dict[str, Any]:
-        return {"ahead": ahead} if self.servers > 1 else {}
-
-    def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
-        ahead = state.get("ahead", 0)
-        if type(ahead) is not int or not 0 <= ahead < self.servers:
-            raise StateError(f"the state stands between the servers of one step ({ahead} have had their turn), and this loader has {self.servers}")
-        super().load_state(state, strict)
-        self.ahead = ahead
 
 
 class RemoteEngine(Engine):
@@ -97,6 +45,7 @@ class RemoteEngine(Engine):
         self._steps = tuple(head), tuple(tail)
         self.parallelism = len(connections)
         self.batches_ahead = sum(connection.options.hwm for connection in connections)
+        self._has_received = False
         self._at_exit = _closing(ref(self))
         atexit.register(self._at_exit)
 
@@ -107,14 +56,18 @@ class RemoteEngine(Engine):
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """The plans say nothing that the servers do not know: what counts is where the sampler stands now."""
         ahead = self._sampler.ahead
-        return self._endless(self._sampler.epoch, self._sampler.position, ahead, next(plans).end if ahead else 0)
+        end = next(plans).end if ahead else 0
+        return self._endless(self._sampler.epoch, self._sampler.position, ahead, end, self._sampler.asked)
 
-    def _endless(self, epoch: int, position: int, ahead: int, end: int) -> Generator[tuple[Plan, Batch], None, None]:
+    def _endless(self, epoch: int, position: int, ahead: int, end: int, asked: bool) -> Generator[tuple[Plan, Batch], None, None]:
         try:
             while True:
                 for number, connection in enumerate(self._connections):
-                    connection.begin(epoch, end if number < ahead else position)
-                yield from self._epoch(position, ahead)
+                    connection.begin(epoch, end if number < ahead else position, asked)
+                for plan, batch in self._epoch(position, ahead):
+                    self._warn_if_missed(epoch, plan.epoch)
+                    yield plan, batch
+                self._sampler.late, asked = None, False
                 epoch, position, ahead = max(connection.epoch for connection in self._connections), 0, 0
         finally:
             for connection in self._connections:
@@ -136,6 +89,16 @@ class RemoteEngine(Engine):
                 before = arrived.end if turn == servers - 1 else before
             turn = (turn + 1) % servers
 
+    def _warn_if_missed(self, expected: int, epoch: int) -> None:
+        """Warn if the first batch of all is of a later epoch than the loader stands at."""
+        if not self._has_received and epoch > expected:
+            warn(
+                f"others consumed epoch {expected} of {self._connections[0].options.address} before this client began it, so it gets none of it: this client "
+                f"goes on with its share of epoch {epoch}",
+                UserWarning,
+            )
+        self._has_received = True
+
     def _sent(self, arrived: Arrived, server: int, before: int, last: bool) -> Sent:
         ids = arrived.batch["id"].numpy()
         return Sent(arrived.epoch, ids, arrived.end, last, server, arrived.key, before, (server + 1) % len(self._connections))
@@ -143,6 +106,8 @@ class RemoteEngine(Engine):
     def consumed(self, plan: Plan) -> None:
         if isinstance(plan, Sent):
             self._connections[plan.server].consumed(plan.key)
+            if plan.last:
+                self._sampler.late = None
 
     def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         for plan, _ in self.batches(plans):
@@ -217,7 +182,10 @@ def _reached(connections: list[Connection], finishes: list[Finish], loader: Load
     for finish, understood in zip(finishes, found, strict=True):
         finish.left = understood
     config = _settled(first.config, welcome, own)
-    sampler = _sampler(config, first.index, welcome, len(found))
+    sampler = _sampler(config, first.index, [welcomes[n] for n in order])
+    for connection, opened in zip(connections, welcomes, strict=True):
+        if opened.late is not None:
+            _warn_of_what_is_gone(connection.options.address, opened.epoch, opened.late)
     head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in first.tail))
     engine = RemoteEngine([connections[n] for n in order], sampler, number, head, [e.key for e in first.tail])
     return Reached(config, first.index, sampler, engine)
@@ -228,14 +196,32 @@ def _settled(config: Config, welcome: Welcome, own: Config | None) -> Config:
     return replace(config, loader=loader, name=own.name if own else config.name)
 
 
-def _sampler(config: Config, index: Index, welcome: Welcome, servers: int) -> Turns:
-    options = config.loader
+def _sampler(config: Config, index: Index, welcomes: list[Welcome]) -> Turns:
+    options, welcome = config.loader, welcomes[0]
     sampler = Turns(
         len(index), options.batch_size, shuffle=options.shuffle, seed=options.seed, last_batch=options.last_batch, rank=welcome.rank, world_size=welcome.world
     )
-    sampler.servers = servers
+    sampler.servers = len(welcomes)
     sampler.load_state(sampler.state() | {"epoch": welcome.epoch, "position": welcome.position})
+    sampler.asked = False
+    if any(w.late for w in welcomes):
+        whole = sampler.left // len(welcomes)
+        sampler.late = sum(w.late.left if w.late else whole for w in welcomes)
     return sampler
+
+
+def _warn_of_what_is_gone(address: str, epoch: int, late: Late) -> None:
+    """Warn that a client is new in the middle of an epoch."""
+    gone = f"{late.steps - late.left:,} of the {late.steps:,} batches of epoch {epoch}"
+    if late.readers:
+        warn(
+            f"{address} shares its batches, and {gone} went to others before this client came ({'; '.join(late.readers)}). "
+            f"It gets its share of the {late.left:,} that are left, and of every epoch after that. "
+            "Serve with --mode broadcast to give all batches to every client, or with --clients N to ranks",
+            UserWarning,
+        )
+    else:
+        warn(f"{address} resumes: {gone} were consumed before, so this client gets {late.left:,} of it, and then whole epochs", UserWarning)
 
 
 def _check_agree(found: list[Understood], welcomes: list[Welcome], addresses: list[str]) -> None:

@@ -72,6 +72,7 @@ class Connection:
         self._refusal = ""
         self._number, self._run, self._ended, self._shared = 0, -1, False, options.transport != "tcp"
         self._place: tuple[int, int] | None = None
+        self._asked = False
         self._assembly = Assembly(options.hwm + 2, options.gpu)
         self._began = self._heard = time.monotonic()
         self._said_hello = 0.0
@@ -105,18 +106,19 @@ class Connection:
         why = self._refusal or peer.check(options.address, options.key is not None).text
         _log.warning("gpupipe: waiting for the server at %s for up to %g s: %s", options.address, options.patience, why)
 
-    def begin(self, epoch: int, position: int) -> None:
-        """Begin an iteration at a place. Where a run ended before it, the one behind it is begun already."""
+    def begin(self, epoch: int, position: int, asked: bool = False) -> None:
+        """Begin an iteration at a place. Where a run ended before it, the one after it is begun already. asked: whether the user named the place."""
         with self._changed:
             if not (self._ended and self._place == (epoch, position)):
-                self._begin(epoch, position)
+                self._begin(epoch, position, asked)
             self._ended = False
 
-    def _begin(self, epoch: int, position: int) -> None:
+    def _begin(self, epoch: int, position: int, asked: bool = False) -> None:
         self._number += 1
+        self._asked = asked
         self._place, self._run, self._error = (epoch, position), -1, self._final
         self._holding.drop()
-        self._post(wire.Begin(self._number, epoch, position, -1))
+        self._post(wire.Begin(self._number, epoch, position, -1, asked))
 
     @property
     def epoch(self) -> int:
@@ -239,9 +241,10 @@ class Connection:
     def _say_hello(self) -> bool:
         with self._changed:
             holding, done = self._holding.keys, list(self._holding.unconfirmed)
+            history = self.welcome.history if self.welcome is not None else ""
         self._said_hello, self._greeted = time.monotonic(), False
         self._assembly.drop()
-        return self._send(self._hello(self._shared, holding, done))
+        return self._send(self._hello(self._shared, holding, done, history))
 
     def _send_all(self) -> None:
         while self._say:
@@ -303,7 +306,7 @@ class Connection:
             self._holding.revoke(message.keys)
         elif isinstance(message, wire.Begun):
             if message.number == self._number and self._place is not None:
-                self._run = message.run
+                self._run, self._asked = message.run, False
         elif isinstance(message, wire.Ended):
             self._on_ended(message.run)
         elif isinstance(message, wire.Failed):
@@ -343,7 +346,7 @@ class Connection:
             else:
                 self._holding = Holding()
             if self._place is not None:
-                self._post(wire.Begin(self._number, *self._place, self._run if same else -1))
+                self._post(wire.Begin(self._number, *self._place, self._run if same else -1, self._asked))
             self._changed.notify_all()
 
     def _arrived(self, head: wire.Batch, memory: Tensor) -> None:

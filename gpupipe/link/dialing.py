@@ -38,15 +38,15 @@ class Options:
     gpu: int | None = None
 
 
-def greeting(options: Options, token: str) -> Callable[[bool, list[Key], list[Key]], wire.Hello]:
-    """What says Hello for the client `token` of this process, of (whether memory is shared, what is held, what is done)."""
+def greeting(options: Options, token: str) -> Callable[[bool, list[Key], list[Key], str], wire.Hello]:
+    """What says Hello for the client `token` of this process, of (whether memory is shared, what is held, what is done, the server's history)."""
     here, pid, numbers = place(), os.getpid(), count(1)
     name = f"{gethostname()}:{pid}"[:200]
 
-    def hello(shared: bool, holding: list[Key], done: list[Key]) -> wire.Hello:
+    def hello(shared: bool, holding: list[Key], done: list[Key], history: str) -> wire.Hello:
         return wire.Hello(
             wire.VERSION, token, next(numbers), name, options.rank, options.world, options.hwm, here, pid, started(pid), shared, list(codecs.installed()),
-            holding, done,
+            holding, done, history,
         )  # fmt: skip
 
     return hello

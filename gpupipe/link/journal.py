@@ -1,5 +1,7 @@
 """What a server must still know when it is killed and started again: one JSON line an event, written before what it tells of happens.
 
+A server that is stopped says so in its last line. The next one then begins anew, unless it is asked to go on.
+
 A line goes to the kernel in one write, so that it outlives the process, though not a power failure. The file is written anew when a run begins and when it
 is opened: then it holds only what counts.
 """
@@ -20,6 +22,7 @@ from gpupipe.link.ledger import Ledger
 from gpupipe.link.readers import Client
 from gpupipe.link.runs import Lane, Run
 
+_STOPPED = "stopped"
 _LOCKED = "another server keeps its state in {}: give each its own --state, or end the other"
 
 
@@ -43,10 +46,21 @@ class Journal:
         self._ledger: Ledger | None = None
         self.history = ""
 
-    def resume(self, ledger: Ledger, history: str, now: float) -> bool:
-        """Bring a new ledger to where the file says, if there is one, and note down from here on. history: the name of a new one. Raises StateError."""
+    def resume(self, ledger: Ledger, history: str, now: float, after_stop: bool = False) -> bool:
+        """Bring a new ledger to where the file says, and note down from here on. Returns whether there was anything to go on from.
+
+        Args:
+            ledger: A new one.
+            history: The name of a history that begins here, where the file's is not gone on with.
+            now: Seconds, of the ledger's clock.
+            after_stop: Go on also from a server that was stopped; else only from one that crashed.
+
+        Raises:
+            StateError: The file is the state of a server of something else.
+
+        """
         self._ledger, self.history = ledger, history
-        events = list(self._events())
+        events = self._events(after_stop)
         for event in events:
             _replay(ledger, event, now)
         after_restart(ledger)
@@ -61,6 +75,10 @@ class Journal:
             with _writing(self.path):
                 os.write(self._file, json.dumps(event).encode() + b"\n")
 
+    def stop(self) -> None:
+        """Note down that the server was stopped, so that its run ends with it. Raises ServerError."""
+        self.note(_STOPPED)
+
     def forget(self) -> None:
         """Remove what is there, so that a server begins anew. Raises ServerError."""
         with _writing(self.path):
@@ -72,24 +90,24 @@ class Journal:
                 os.close(descriptor)
         self._file = self._lock = -1
 
-    def _events(self) -> Iterator[list[Any]]:
+    def _events(self, after_stop: bool) -> list[list[Any]]:
         """What the file holds; a last line that was cut off does not count. Raises StateError."""
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except OSError:
-            return
+            return []
         if not lines:
-            return
+            return []
         head = _parsed(lines[0])
+        events = [event for event in map(_parsed, lines[1:]) if isinstance(event, list)]
+        if isinstance(head, dict) and "serves" in head and events[-1:] == [[_STOPPED]] and not after_stop:
+            return []
         if not isinstance(head, dict) or head.get("serves") != self._what:
             raise StateError(
                 f"{self.path} is the state of a server of something else ({_difference(head, self._what)}): name another --state, or begin anew with --fresh"
             )
         self.history = head["history"]
-        for line in lines[1:]:
-            event = _parsed(line)
-            if isinstance(event, list):
-                yield event
+        return [event for event in events if event != [_STOPPED]]
 
     def _rewrite(self) -> None:
         """Replace the file by what counts now, and open it to go on."""
@@ -146,6 +164,8 @@ def _state(ledger: Ledger) -> Iterator[list[Any]]:
         yield ["client", client.token, client.lane.name, hello.name, hello.place, hello.pid, hello.started]
     for lane in ledger.lanes.values():
         run = lane.run
+        if lane.anew:
+            yield ["anew", lane.name, lane.anew]
         if run is not None:
             yield ["run", lane.name, run.number, run.epoch, run.position, run.steps]
             yield ["all done", run.number, sorted(run.done)]
@@ -162,6 +182,8 @@ def _replay(ledger: Ledger, event: list[Any], now: float) -> None:
         gone = ledger.clients.pop(rest[0], None)
         if gone is not None and ledger.rules.mode == "broadcast":
             ledger.lanes.pop(gone.lane.name, None)
+    elif kind == "anew":
+        ledger.lanes[rest[0]].run, ledger.lanes[rest[0]].anew = None, rest[1]
     elif kind == "run":
         name, number, epoch, position, steps = rest
         ledger.lanes[name].run = Run(number, epoch, position, steps)

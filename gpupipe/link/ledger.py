@@ -15,7 +15,9 @@ The rules, which make every batch of an epoch be consumed once:
    consumed twice by clients that both live.
 7. A run is over when all its steps are done, or when nobody wants it any more and somebody wants another. Until then its readers wait at its end, since
    a batch may still come back from one that dies.
-8. A client says Hello again when its connection or the server was new: it names what it holds and what it has done. What was leased to it and never
+8. A new client that finds no other on its lane begins anew, with the first epoch; what was left of the run there is forgotten. With `resume` it goes on
+   with it. One that finds others takes part in what they read, and is told how much of it is gone.
+9. A client says Hello again when its connection or the server was new: it names what it holds and what it has done. What was leased to it and never
    arrived goes back; what it holds and is no longer its own, it drops.
 
 Lanes: `share` has one that all clients read, so that a batch goes to exactly one of them; with `clients: N` it has one for each of N ranks, with equal
@@ -57,11 +59,16 @@ class Ledger(Roster):
         known = self.clients.get(hello.token)
         return known is not None and hello.number <= known.hello.number
 
-    def hello(self, hello: wire.Hello, now: float) -> Client:
-        """Know a client, again or for the first time. Its Welcome is for the caller to send. Raises Refusal."""
+    def hello(self, hello: wire.Hello, now: float, returns: bool = False) -> Client:
+        """Know a client, again or for the first time. Its Welcome is for the caller to send. returns: whether it was a client of this server before, though
+        it is not known any more. Raises Refusal."""
         known = self.clients.get(hello.token)
         if known is None:
-            known = self.clients[hello.token] = Client(hello.token, hello, self.lane_for(hello), min(hello.hwm, self.rules.hwm), now)
+            lane = self.lane_for(hello)
+            if not (returns or self.rules.resume or self.members(lane)):
+                self._forget_run(lane)
+            known = self.clients[hello.token] = Client(hello.token, hello, lane, min(hello.hwm, self.rules.hwm), now)
+            known.late = not returns and self.late(known, now) is not None
             self._note("client", hello.token, known.lane.name, hello.name, hello.place, hello.pid, hello.started)
         known.hello, known.heard, known.quiet, known.revoked = hello, now, False, []
         known.pending = known.pending or known.run is not None
@@ -120,10 +127,15 @@ class Ledger(Roster):
         client.leave_run()
         client.number, client.pending = begin.number, False
         run = client.lane.run
+        if run is not None and client.late and begin.asked:
+            client.begun.add(run.number)  # so that it does not get the rest in place of the whole
+        client.late = False
         goes_on = run is not None and (run.number == begin.run or client.entered == (begin.number, run.number))
         self._give_back(client, [key for key in client.leases if not (goes_on and run is not None and key[0] == run.number)])
         if run is not None and not run.over and (goes_on or self._joins(client, begin, run)):
             self._enter(client, run)
+        elif 0 <= begin.run < client.lane.anew:
+            raise Refusal(f"this client was not heard for over {self.rules.lost:g} s, and another has begun anew since: connect again")
         elif goes_on or (0 <= begin.run < self.runs and (run is None or begin.run <= run.number)):
             self._say(client, wire.Ended(begin.run if run is None or not goes_on else run.number))
         else:
@@ -227,7 +239,7 @@ class Ledger(Roster):
 
     def _joins(self, client: Client, begin: wire.Begin, run: Run) -> bool:
         """Whether a client that asks for a whole epoch is given what others read now, which is further on: it was paused, or is new."""
-        behind = begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
+        behind = not begin.asked and begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
         return behind and bool(self.inside(client.lane, run)) and run.number not in client.begun
 
     def _refuse_what_others_bar(self, client: Client, begin: wire.Begin) -> None:
@@ -236,10 +248,17 @@ class Ledger(Roster):
         others = len(self.inside(client.lane, run)) if run is not None else 0
         if run is None or not others or begin.epoch > run.epoch or (run.is_at(begin.epoch, begin.position) and run.number not in client.begun):
             return
+        given = len(run.done) + len(run.out)
         raise Refusal(
             f"epoch {begin.epoch} from sample {begin.position} on was asked for, but {counted(others, 'other client')} of this server "
-            f"share epoch {run.epoch} now: go on with epoch {run.epoch + 1}, or serve with --mode broadcast or --clients N"
+            f"share epoch {run.epoch} now, and {given:,} of its {run.steps:,} batches are given out: go on with epoch {run.epoch + 1}, "
+            "or serve with --mode broadcast or --clients N"
         )
+
+    def _forget_run(self, lane: Lane) -> None:
+        if lane.run is not None:
+            lane.run, lane.anew = None, self.runs
+            self._note("anew", lane.name, self.runs)
 
     def _settle_all(self) -> None:
         for lane in self.lanes.values():

@@ -30,6 +30,8 @@ class Client:
     """The iteration that entered a run last, and that run."""
     pending: bool = False
     """Whether it was in a run when its connection, or the server, was lost, and has not said yet that it goes on."""
+    late: bool = False
+    """Whether it was new in the middle of a run, and has not begun an iteration yet."""
     between: bool = False
     """Whether its run has just ended, and it has not said yet what it does next."""
     consumed: int = 0
@@ -46,7 +48,8 @@ class Client:
 
 @dataclass(frozen=True)
 class Rules:
-    """How batches are dealt out. count: the ranks of `share` with equal steps, or None; silent, lost: seconds."""
+    """How batches are dealt out. count: the ranks of `share` with equal steps, or None; silent, lost: seconds; resume: whether a lane keeps its place when
+    the last of its clients is gone."""
 
     mode: Literal["share", "broadcast"] = "share"
     count: int | None = None
@@ -54,6 +57,7 @@ class Rules:
     silent: float = 10.0
     lost: float = 60.0
     most_clients: int = 64
+    resume: bool = False
 
 
 class Refusal(Exception):

@@ -11,6 +11,8 @@ from gpupipe.link.readers import Client, Refusal, Rules
 from gpupipe.link.runs import Lane, Run
 from gpupipe.link.wire import Key
 
+_NAMED, _SILENT = 4, 2.0
+
 
 class Roster:
     """Clients by their tokens, and lanes by their names. first: (epoch, position) where lanes begin."""
@@ -31,6 +33,15 @@ class Roster:
         if self.rules.mode == "broadcast" and client.lane.run is None and lanes:
             return max(lane.run.epoch for lane in lanes if lane.run) + 1, 0
         return client.lane.next_place(self._first)
+
+    def late(self, client: Client, now: float) -> wire.Late | None:
+        """What a new client must know of the run that it finds: None where nothing of it is consumed yet."""
+        run = client.lane.run
+        if run is None or run.over or not (run.done or len(run.out) == run.steps):
+            return None
+        others = [c for c in self.members(client.lane) if c is not client]
+        names = [c.hello.name + (f", silent for {now - c.heard:.0f} s" if now - c.heard > _SILENT else "") for c in others]
+        return wire.Late(run.steps - len(run.done) - len(run.out), run.steps, [name[:300] for name in names[:_NAMED]])
 
     def members(self, lane: Lane) -> list[Client]:
         """The clients of a lane."""

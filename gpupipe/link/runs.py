@@ -106,11 +106,12 @@ class Run:
 
 @dataclass
 class Lane:
-    """A sequence of runs, of the plans of one rank."""
+    """A sequence of runs, of the plans of one rank. anew: the number of the first run after the lane was begun anew last; those before it are forgotten."""
 
     name: str
     rank: int
     run: Run | None = None
+    anew: int = 0
 
     def next_place(self, first: tuple[int, int]) -> tuple[int, int]:
         """(epoch, position) where one who joins begins."""

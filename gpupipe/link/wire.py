@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, MsgspecError, Struct, msgpack
 
-VERSION = 1
+VERSION = 2
 PIECE = 1 << 20
 """Bytes of a batch in a message: many small messages go twice as fast as one large one, since their memory is used again."""
 HEAD_LIMIT = 1 << 16
@@ -78,7 +78,7 @@ class Field(NamedTuple):
 
 class Hello(_Message, tag="hello", frozen=True):
     """Who I am, also to a server that was started again. number: of this client's Hellos, so that none is heeded that was overtaken by a later one on another
-    connection; holding: batches that are here, in the order in which they came; done: that were consumed."""
+    connection; holding: batches that are here, in the order in which they came; done: that were consumed; history: the one of the last Welcome, or ""."""
 
     version: Count
     token: Token
@@ -95,15 +95,18 @@ class Hello(_Message, tag="hello", frozen=True):
     codecs: Annotated[list[Text], Meta(max_length=8)]
     holding: Keys
     done: Keys
+    history: Text = ""
 
 
 class Begin(_Message, tag="begin", frozen=True):
-    """An iteration begins at a place, or goes on in a run where `run` is one (-1: none). number: the iteration's."""
+    """An iteration begins at a place, or goes on in a run where `run` is one (-1: none). number: the iteration's; asked: whether the user named the place,
+    so that no other will do."""
 
     number: Count
     epoch: Count
     position: Count
     run: Annotated[int, Meta(ge=-1, lt=2**62)]
+    asked: bool = False
 
 
 class Done(_Message, tag="done", frozen=True):
@@ -135,6 +138,14 @@ class Ask(_Message, tag="ask", frozen=True):
 # --- from the server
 
 
+class Late(NamedTuple):
+    """A client is new in the middle of a run. left: the steps that nobody has yet, of `steps`; readers: who else reads it."""
+
+    left: Count
+    steps: Count
+    readers: Annotated[list[Text], Meta(max_length=8)]
+
+
 class Welcome(_Message, tag="welcome", frozen=True):
     """You are known. history: names what the server knows of runs, also when it was started again; pid: of the server's process; yours: what you still
     hold, in order, all else being others' now; about: what is served."""
@@ -148,6 +159,7 @@ class Welcome(_Message, tag="welcome", frozen=True):
     rank: Count
     world: Count
     about: dict[str, Any]
+    late: Late | None = None
 
 
 class Begun(_Message, tag="begun", frozen=True):

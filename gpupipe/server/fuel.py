@@ -49,8 +49,8 @@ class FuelServer:
                         return
                     each(self)
 
-    def stop(self) -> None:
-        """Make run() return."""
+    def stop(self, ends_run: bool = True) -> None:
+        """Make run() return. There is no state, so ends_run means nothing."""
         self._stopping = True
 
     def close(self) -> None:

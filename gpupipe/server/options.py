@@ -24,7 +24,8 @@ class Options:
 
     address: what it listens on: tcp://HOST:PORT, port 0 for any that is free, or ipc://FILE. hwm: batches that a client may hold.
     mode: share (each batch goes to one client) or broadcast (to all). clients: ranks of `share` with equal steps, or None.
-    state: the file that a server started again goes on from, or None. fresh: begin anew all the same. compress: none, lz4 or zstd, of what goes over a
+    state: the file that a server goes on from after a crash, or None. resume: go on also after a stop, and keep the place when all clients are gone; fresh:
+    begin anew in any case. compress: none, lz4 or zstd, of what goes over a
     socket. ship: batch, or uint8 to leave the steps behind the last uint8 image to the clients. wire: gpupipe, or fuel for Fuel's own stream.
     keys: this server's secret key; allowed: the folder of the public keys of clients. silent, lost: seconds without a word from a client until its
     prefetched batches, and until all of its batches, go to others. metrics: a port for Prometheus, or None.
@@ -35,6 +36,7 @@ class Options:
     mode: Literal["share", "broadcast"] = "share"
     clients: int | None = None
     state: Path | None = None
+    resume: bool = False
     fresh: bool = False
     compress: Literal["none", "lz4", "zstd"] = "none"
     ship: Literal["batch", "uint8"] = "batch"
@@ -61,6 +63,7 @@ class Options:
             raise ServerError("a server with keys needs both its secret key (--keys) and the folder of the clients that it lets in (--allow)")
         if self.allowed is not None and not any(self.allowed.glob("*" + keys.PUBLIC)):
             raise ServerError(f"{self.allowed} holds no public key (*{keys.PUBLIC}), so nobody could connect")
+        self._check_resume()
         if self.mode == "broadcast" and self.clients is not None:
             raise ServerError("broadcast sends everything to every client: it takes no number of clients")
         if not 0 < self.silent < self.lost:
@@ -72,12 +75,18 @@ class Options:
 
             codecs.check(self.compress)
 
+    def _check_resume(self) -> None:
+        if self.resume and self.fresh:
+            raise ServerError("resume goes on where the last server stopped, and fresh begins with the first epoch: give one of them")
+        if self.resume and self.state is None:
+            raise ServerError("resume needs the file that the last server kept its state in (--state)")
+
     @property
     def rules(self) -> Rules:
         """What the ledger goes by."""
         from gpupipe.link.readers import Rules
 
-        return Rules(self.mode, self.clients, self.hwm, self.silent, self.lost, self.most_clients)
+        return Rules(self.mode, self.clients, self.hwm, self.silent, self.lost, self.most_clients, self.resume)
 
     def what(self, fingerprints: dict[str, Any]) -> dict[str, Any]:
         """What a state file must be of, so that it can be gone on from."""

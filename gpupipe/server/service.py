@@ -6,7 +6,7 @@
 4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants, long answers are rationed (limits.py), a peer whose
    queue of answers is full is dropped, and a connection that sends more than any client has to say is cut (guard.py).
 5. Where the engine fails, all clients get the error, also those who say Hello before the socket is closed, and run() raises it.
-6. close() ends the producer, tells nobody (clients find out, and try to reconnect), and leaves the journal as it is.
+6. close() ends the producer and tells nobody: clients find out, and try to reconnect. The journal notes that the run has ended, unless an error did it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import zmq
 
 from gpupipe.engines.base import Batch
-from gpupipe.errors import GpupipeError, SampleError, StateError, counted
+from gpupipe.errors import GpupipeError, SampleError, ServerError, StateError, counted
 from gpupipe.link import wire
 from gpupipe.link.journal import Journal
 from gpupipe.link.ledger import Ledger
@@ -60,7 +60,7 @@ class Server:
         self.loader, self.about = served(loader, self.options)
         self._plans = Plans(loader.config, loader.index, self.options.clients or 1)
         self._changed = threading.Condition()
-        self._stopping = False
+        self._stopping, self._ends_run = False, True
         self._failure: wire.Failed | None = None
         self._untold: set[str] = set()
         self._ends_at = 0.0
@@ -68,6 +68,7 @@ class Server:
         self.malformed, self._limits = 0, Limits()
         self.started = time.monotonic()
         self.history = token_hex(16)
+        self.resumed = False
         self._context, self._authenticator, self._socket = listen(self.options)
         try:
             self._journal = self._open_journal()
@@ -116,8 +117,9 @@ class Server:
         connection ends drops what it has not read."""
         return not self._producer.is_alive() and (not self._untold & set(self.sessions.of) or time.monotonic() > self._ends_at)
 
-    def stop(self) -> None:
-        """Make run() return. May be called from a signal handler, or another thread."""
+    def stop(self, ends_run: bool = True) -> None:
+        """Make run() return. May be called from a signal handler, or another thread. ends_run: False where the next server is to go on, as after a crash."""
+        self._ends_run = self._ends_run and ends_run
         self._stopping = True
         self._waker.wake()
 
@@ -137,9 +139,17 @@ class Server:
             for token in list(self.sessions.of):
                 self.sessions.close(token)
         if self._journal is not None:
-            self._journal.close()
+            self._close_journal(self._journal)
         self.loader.close()
         self._waker.close()
+
+    def _close_journal(self, journal: Journal) -> None:
+        if self._ends_run and self._producer.error is None:
+            try:
+                journal.stop()
+            except ServerError as e:
+                _log.warning("gpupipe: %s", e)
+        journal.close()
 
     def _close_socket(self) -> None:
         if self._authenticator is not None:
@@ -151,6 +161,8 @@ class Server:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self._ends_run = False
         self.close()
 
     # --- state
@@ -171,7 +183,7 @@ class Server:
             return Ledger(self.options.rules, self._plans.steps, first)
         ledger = Ledger(self.options.rules, self._plans.steps, first, self._journal.note)
         try:
-            self.resumed = self._journal.resume(ledger, self.history, time.monotonic())
+            self.resumed = self._journal.resume(ledger, self.history, time.monotonic(), self.options.resume)
         except BaseException:
             self._journal.close()
             raise
@@ -238,15 +250,18 @@ class Server:
             return
         if self.ledger.is_old(hello):
             return
+        now = time.monotonic()
+        self.ledger.tick(now, self.sessions.ended)  # who is gone is nobody to join
         try:
-            client = self.ledger.hello(hello, time.monotonic())
+            client = self.ledger.hello(hello, now, hello.history == self.history)
         except Refusal as e:
             self._answer(route, wire.Refused(str(e), e.again))
             return
         self.sessions.open(route, hello, client.hwm)
         epoch, position = self.ledger.place(client)
+        late = self.ledger.late(client, now) if client.late else None
         rank, world = self._plans.global_rank(client.lane.rank), self._plans.world
-        welcome = wire.Welcome(wire.VERSION, self.history, os.getpid(), client.leases, epoch, position, rank, world, self.about)
+        welcome = wire.Welcome(wire.VERSION, self.history, os.getpid(), client.leases, epoch, position, rank, world, self.about, late)
         self._answer(route, welcome)
 
     def _on_message(self, token: str, message: wire.ToServer) -> None:

@@ -23,7 +23,8 @@ from gpupipe.loader import Loader, quietly
 from gpupipe.server.options import Options, options_of
 
 Served = Loader | Config | str | Path | Mapping[str, Any]
-_PATIENCE = 120.0
+_STOP = "stop\n"
+"""Sent by close(). Without it the end of the standard input means that the parent died."""
 
 
 def start_server(served: Served, port: int = 5557, hwm: int = 10, host: str = "127.0.0.1", **options: Any) -> ServerProcess | None:
@@ -86,6 +87,9 @@ class ServerProcess:
 
     def close(self) -> None:
         """End it, and wait for that."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(_STOP)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(BrokenPipeError):
@@ -137,6 +141,7 @@ def child() -> int:
 def _stop_at_end(server: Any) -> None:
     """Stop a server at the end of the standard input. It is read without `sys.stdin`: a worker of a DataLoader, which is forked meanwhile, closes that,
     and would wait for ever for the lock that its reader holds."""
-    while os.read(0, 4096):
-        pass
-    server.stop()
+    said = b""
+    while more := os.read(0, 4096):
+        said += more
+    server.stop(said == _STOP.encode())

@@ -80,7 +80,7 @@ class Stage:
     done: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def start_server(self) -> None:
-        options = Options(address=f"tcp://127.0.0.1:{self.port}", state=self.folder / "state", silent=1.0, lost=20.0, hwm=HWM)
+        options = Options(address=f"tcp://127.0.0.1:{self.port}", state=self.folder / "state", resume=True, silent=1.0, lost=20.0, hwm=HWM)
         self.server = _FORK.Process(target=serve, args=(self.config, options))
         self.server.start()
 

@@ -68,7 +68,7 @@ def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
             assert f'gpupipe_server_client_hwm{{client="{facts["clients"][0]["name"]}"}}' not in text
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
-    with served(str(file), "--port", str(port)) as (process, address):
+    with served(str(file), "--port", str(port), "--resume") as (process, address):
         assert process.stderr is not None
         assert any("going on with epoch" in line for line in process.stderr), "behind what is said of the data"
     missing = CliRunner().invoke(main, ["status", address, "--patience", "0.2"])

@@ -36,7 +36,7 @@ def test_a_silent_client_is_lost_at_last() -> None:
     lease_all(ledger)
     ledger.tick(1001.0, lambda hello: False)
     assert first not in ledger.clients
-    again = ledger.hello(hello(first, [(0, 3)], [(0, 0), (0, 1)]), 1002.0)
+    again = ledger.hello(hello(first, [(0, 3)], [(0, 0), (0, 1)]), 1002.0, returns=True)
     assert again.leases == [(0, 3)], "what nobody has got meanwhile is its own again"
     lane = again.lane
     assert lane.run is not None

@@ -1,0 +1,326 @@
+"""Where a client begins: what a user starts anew begins anew, what crashed goes on, and who joins in the middle is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from served import serving
+
+import gpupipe
+
+Batches = list[dict[str, torch.Tensor]]
+
+
+@pytest.fixture
+def whole(config: dict[str, Any]) -> list[Batches]:
+    """Three epochs, as they are in process."""
+    with gpupipe.load(config) as loader:
+        return [list(loader) for _ in range(3)]
+
+
+def _ids(batches: Batches) -> list[list[int]]:
+    return [b["id"].tolist() for b in batches]
+
+
+def _same(found: Batches, expected: Batches) -> bool:
+    return _ids(found) == _ids(expected) and all(torch.equal(a["image"], b["image"]) for a, b in zip(found, expected, strict=True))
+
+
+class Commands:
+    """`gpupipe serve` on one config and one port, again and again."""
+
+    def __init__(self, config: dict[str, Any], folder: Path) -> None:
+        with socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{s.getsockname()[1]}"
+        (folder / "little.yaml").write_text(yaml.safe_dump(config))
+        self._words = [str(folder / "little.yaml"), "--port", self.address.rpartition(":")[2], "--hwm", "2"]
+        self._environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
+
+    @contextmanager
+    def serve(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, "-m", "gpupipe", "serve", *self._words, *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline().strip() == self.address
+                yield process
+            finally:
+                process.kill()
+
+
+@pytest.fixture
+def commands(config: dict[str, Any], tmp_path: Path) -> Commands:
+    return Commands(config, tmp_path)
+
+
+def _stop(process: subprocess.Popen[str], number: int) -> str:
+    """What it said on the standard error stream."""
+    assert process.stderr is not None
+    process.send_signal(number)
+    said = process.stderr.read()
+    assert process.wait(60) == (0 if number != signal.SIGKILL else -signal.SIGKILL)
+    return said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("taken", [3, 8])
+def test_a_training_that_starts_with_a_server_begins_with_the_first_epoch(commands: Commands, whole: list[Batches], number: int, taken: int) -> None:
+    """Whether the last server was stopped in the middle of an epoch, or after it."""
+    with commands.serve() as process:
+        with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
+            iterator = iter(loader)
+            first = [next(iterator) for _ in range(taken)]
+            assert _same(first, whole[0][:taken])
+        assert "--resume goes on there" in _stop(process, number)
+    with commands.serve() as process:
+        with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
+            assert len(loader) == 8
+            assert _same(list(loader), whole[0])
+        assert "going on" not in _stop(process, number)
+
+
+def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(commands: Commands, whole: list[Batches]) -> None:
+    with commands.serve("--resume") as process:
+        with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
+            iterator = iter(loader)
+            first = [next(iterator) for _ in range(3)]
+        said = _stop(process, signal.SIGINT)
+        assert "beginning with the first epoch" in said, "there was no state"
+        assert "stopped in epoch 0 of rank 0: 3 of 8 batches done" in said
+    with commands.serve("--resume") as process:
+        with pytest.warns(UserWarning, match="3 of the 8 batches of epoch 0 were consumed before, so this client gets 5"):
+            loader = gpupipe.connect(commands.address, device="cpu", ids=True)
+        with loader:
+            assert len(loader) == 5
+            assert _same(first + list(loader), whole[0])
+            assert _same(list(loader), whole[1])
+        assert "going on with epoch 0 of rank 0: 3 of 8 batches done" in _stop(process, signal.SIGINT)
+    with commands.serve("--fresh") as process, gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
+        assert _same(list(loader), whole[0])
+
+
+def test_a_server_that_crashed_goes_on_for_its_own_client(commands: Commands, whole: list[Batches]) -> None:
+    with commands.serve() as process:
+        loader = gpupipe.connect(commands.address, device="cpu", ids=True, hwm=1)
+        iterator = iter(loader)
+        found = [next(iterator) for _ in range(3)]
+        _stop(process, signal.SIGKILL)
+    with loader, commands.serve():
+        found += list(iterator)
+        assert _same(found, whole[0])
+        assert _same(list(loader), whole[1])
+
+
+CONSUME = """
+import sys, gpupipe
+loader = gpupipe.connect(sys.argv[1], device="cpu", hwm=1)
+for n, batch in enumerate(loader):
+    if n == 2:
+        print("third", flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextmanager
+def _other_client(address: str) -> Iterator[subprocess.Popen[str]]:
+    """A client in a process of its own, which has consumed two batches and holds the third."""
+    with subprocess.Popen([sys.executable, "-c", CONSUME, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "third\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_new_client_after_a_crash_that_its_own_did_not_outlive_begins_with_the_first_epoch(commands: Commands, whole: list[Batches]) -> None:
+    with commands.serve() as process, _other_client(commands.address) as other:
+        _stop(process, signal.SIGKILL)
+        other.kill()
+    with commands.serve(), gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
+        assert len(loader) == 8
+        assert _same(list(loader), whole[0])
+
+
+def test_a_new_client_after_a_crash_joins_those_that_outlived_it(commands: Commands, whole: list[Batches]) -> None:
+    with commands.serve() as process, _other_client(commands.address):
+        _stop(process, signal.SIGKILL)
+        with commands.serve(), pytest.warns(UserWarning, match=r"[34] of the 8 batches of epoch 0 went to others"):
+            loader = gpupipe.connect(commands.address, device="cpu", ids=True)
+            with loader:
+                iterator = iter(loader)
+                assert _ids([next(iterator)])[0] in _ids(whole[0])[3:]
+
+
+PARENT = """
+import sys, json, time
+from gpupipe.server.start import start_server
+server = start_server(json.loads(sys.argv[1]), port=int(sys.argv[2]), state=sys.argv[3])
+print(server.address, flush=True)
+if sys.argv[4] == "close":
+    sys.stdin.read()
+    server.close()
+else:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "die"])
+def test_a_server_process_ends_its_run_when_it_is_closed_and_not_when_its_parent_dies(
+    config: dict[str, Any], whole: list[Batches], tmp_path: Path, end: str
+) -> None:
+    with socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    words = [sys.executable, "-c", PARENT, json.dumps(config), str(port), str(tmp_path / "state"), end]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdin is not None
+        address = parent.stdout.readline().strip()
+        with gpupipe.connect(address, device="cpu", ids=True) as loader:
+            next(iter(loader))
+        if end == "die":
+            parent.kill()
+        parent.stdin.close()
+        parent.wait(60)
+    events = [json.loads(line) for line in _when_ended(tmp_path / "state").read_text().splitlines()]
+    assert (events[-1] == ["stopped"]) == (end == "close")
+
+
+def _when_ended(state: Path) -> Path:
+    """The state file, when the server that keeps it has ended."""
+    import fcntl
+
+    with state.with_name(state.name + ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return state
+
+
+def test_a_client_that_comes_when_the_others_are_gone_begins_with_the_first_epoch(config: dict[str, Any], whole: list[Batches]) -> None:
+    with serving(config) as server:
+        with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
+            assert _same(list(loader), whole[0])
+            next(iter(loader))
+        with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
+            assert loader.sampler.epoch == 0
+            assert _same(list(loader), whole[0])
+            assert _same(list(loader), whole[1])
+
+
+@pytest.mark.parametrize("world", [2])
+def test_ranks_that_come_again_begin_with_the_first_epoch(config: dict[str, Any], world: int) -> None:
+    """All of them, wherever each of them was."""
+    with serving(config, clients=world) as server:
+        for _ in range(2):
+            for rank in range(world):
+                shard = {"rank": rank, "world_size": world}
+                with gpupipe.load(config, shard=shard) as loader:
+                    expected = _ids(list(loader))
+                with gpupipe.connect(server.address, device="cpu", ids=True, shard=shard) as loader:
+                    assert _ids(list(loader)) == expected
+                    for _ in range(rank):
+                        next(iter(loader))
+
+
+def _connected(address: str, **more: Any) -> gpupipe.Loader:
+    return gpupipe.connect(address, device="cpu", ids=True, **more)
+
+
+def _told() -> Any:
+    return pytest.warns(UserWarning, match="3 of the 8 batches")
+
+
+@contextmanager
+def _reading(address: str, taken: int) -> Iterator[tuple[gpupipe.Loader, list[list[int]]]]:
+    """A client that has `taken` batches of its first epoch, holds the last of them, and has nothing more."""
+    with gpupipe.connect(address, device="cpu", ids=True, hwm=1) as loader:
+        iterator = iter(loader)
+        yield loader, _ids([next(iterator) for _ in range(taken)])
+
+
+def test_a_client_that_joins_in_the_middle_is_told_by_a_warning_and_by_its_len(config: dict[str, Any], whole: list[Batches]) -> None:
+    with serving(config, hwm=1) as server, _reading(server.address, 3) as (loader, found):
+        with pytest.warns(UserWarning, match=r"3 of the 8 batches of epoch 0 went to others before this client came \(.*--mode broadcast") as warned:
+            late = gpupipe.connect(server.address, device="cpu", ids=True)
+        assert [w.filename for w in warned] == [__file__], "the line of the user's"
+        with late:
+            assert (len(late), late.sampler.left) == (5, 5)
+            loader.close()
+            rest = _ids(list(late))
+            assert sorted(found + rest) == sorted(_ids(whole[0]))
+            assert (len(late), late.sampler.left) == (8, 8)
+            assert _same(list(late), whole[1])
+
+
+def test_a_late_client_that_leaves_its_first_epoch_early_has_whole_epochs_then(config: dict[str, Any]) -> None:
+    with serving(config, hwm=1) as server, _reading(server.address, 3), _told(), gpupipe.connect(server.address, device="cpu", ids=True) as late:
+        for _ in late:
+            assert len(late) == 5
+            break
+        late.sampler.set_epoch(2)
+        assert len(late) == 8
+
+
+def test_the_whole_of_an_epoch_is_refused_while_others_share_it(config: dict[str, Any], whole: list[Batches]) -> None:
+    """And given, once they are gone."""
+    with serving(config, hwm=1) as server, _reading(server.address, 3) as (loader, _), _told(), gpupipe.connect(server.address, device="cpu", ids=True) as late:
+        late.sampler.set_epoch(0)
+        assert len(late) == 8, "what was asked for"
+        with pytest.raises(gpupipe.ServerError, match=r"epoch 0 from sample 0 .* 1 other client .* share epoch 0 now, and 3 of its 8 batches.*epoch 1"):
+            list(late)
+        loader.close()
+        late.sampler.set_epoch(0)
+        assert _same(list(late), whole[0])
+
+
+def test_an_epoch_that_others_are_beyond_is_refused(config: dict[str, Any]) -> None:
+    """It is not given the epoch of the others in its place."""
+    with serving(config, hwm=1) as server, gpupipe.connect(server.address, device="cpu", ids=True, hwm=1) as loader:
+        list(loader)
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        with pytest.warns(UserWarning, match="3 of the 8 batches of epoch 1"), gpupipe.connect(server.address, device="cpu", ids=True) as late:
+            late.sampler.set_epoch(0)
+            with pytest.raises(gpupipe.ServerError, match=r"epoch 0 .*share epoch 1 now"):
+                list(late)
+
+
+def test_an_epoch_that_passed_before_a_client_began_is_said(config: dict[str, Any], whole: list[Batches]) -> None:
+    with serving(config, hwm=1) as server, _connected(server.address, hwm=1) as loader, _connected(server.address) as idle:
+        list(loader)
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.warns(UserWarning, match=r"others consumed epoch 0 .*its share of epoch 1"):
+            assert list(idle) == []
+        second = iter(idle)
+        assert _ids([next(second)])[0] in _ids(whole[1])
+
+
+def test_a_state_of_something_else_that_was_stopped_is_no_obstacle(config: dict[str, Any], tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with serving(config, state=state):
+        pass
+    with pytest.raises(gpupipe.StateError, match="seed: 5 there, 6 here"), serving(config, {"seed": 6}, state=state, resume=True):
+        pass
+    with serving(config, {"seed": 6}, state=state):
+        pass
+
+
+@pytest.mark.parametrize(("options", "why"), [({"resume": True, "fresh": True, "state": Path("state")}, "give one of them"), ({"resume": True}, "--state")])
+def test_resume_needs_a_state_and_is_not_fresh(config: dict[str, Any], options: dict[str, Any], why: str) -> None:
+    with pytest.raises(gpupipe.ServerError, match=why), serving(config, **options):
+        pass
