@@ -81,8 +81,9 @@ ON_THE_WAY = [
 ]  # fmt: skip
 """What a batch passes in the process that trains. link/tensors.py is not among it: a server waits for what it sends."""
 WAITS = {"cpu", "item", "cuda", "synchronize"}
-ALLOWED = {"self._stream.synchronize()"}
-"""The connection's thread waits for the copies that it began, and training does not wait for that thread."""
+ALLOWED = {"self._stream.synchronize()", "torch.cuda.synchronize(self._device_id)"}
+"""The connection's thread waits for the copies that it began, and training does not wait for that thread. A batch that failed waits to learn whether the
+GPU is to blame (known_good.py)."""
 
 
 def waiting(source: str) -> Iterator[str]:
