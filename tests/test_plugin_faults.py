@@ -180,6 +180,24 @@ def test_a_sample_may_be_refused(plugin: Plugin, faces: Path) -> None:
     assert kept[0] == kept[1]
 
 
+def test_a_step_may_refuse_the_first_sample(plugin: Plugin, faces: Path) -> None:
+    """The graph is built from a sample that is not refused."""
+    dali = (
+        "    def dali(self, image, p):\n        if (p['strength'] < 0.9).any():\n"
+        "            raise SampleIncompatible('too dark')\n"
+        "        image.apply('same', lambda pixels: pixels)"
+    )
+    name = plugin(dali=dali)
+    for seed in range(8):
+        load(faces, name, **ENGINES[0], seed=seed).close()
+
+
+def test_a_step_that_refuses_every_sample_is_an_error(plugin: Plugin, faces: Path) -> None:
+    name = plugin(dali="    def dali(self, image, p):\n        raise SampleIncompatible('too dark')")
+    with pytest.raises(gpupipe.EngineError, match=r"a step refuses each of 1,000 samples.*too dark"):
+        load(faces, name, **ENGINES[0])
+
+
 def test_a_command_prints_the_traceback_and_one_line(tmp_path: Path, faces: Path, plugin: Plugin) -> None:
     name = plugin(torch=f"    def torch(self, image, p):\n        {RAISES.format('ValueError')}")
     (tmp_path / "c.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode, {name}]\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from gpupipe.engines.deferred import Emitted
 from gpupipe.errors import EngineError
 from gpupipe.pipeline import Entry
 from gpupipe.sampler import Plan
-from gpupipe.step import NoLowering, Spec
+from gpupipe.step import NoLowering, SampleIncompatible, Spec
 
 Device = Literal["cpu", "gpu"]
 Source = Callable[[], list[Any]]
@@ -26,7 +27,7 @@ Arrays = list[NDArray[Any]]
 Seen = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
 """Takes a step, and the sizes of the samples before and after it."""
 
-_ANY_PLAN = Plan(0, np.zeros(1, np.int64), 1, True)
+_MOST_TRIES = 1000
 _DTYPES = {np.dtype(np.int32): types.INT32, np.dtype(np.float32): types.FLOAT, np.dtype(np.float64): types.FLOAT64}
 _SOME_SIZE = np.full((1, 2), 4096.0)
 
@@ -121,10 +122,11 @@ class Lowering:
         return {name: image.exif for name, image in images.items() if self._job.pipeline.fields[name].encoded}
 
     def _lower(
-        self, data: dict[str, Any] | None, feed: Feed, plan: Plan = _ANY_PLAN, size: dict[str, NDArray[np.float64]] | None = None,
+        self, data: dict[str, Any] | None, feed: Feed, plan: Plan | None = None, size: dict[str, NDArray[np.float64]] | None = None,
         seen: Seen = lambda entry, before, after: None,
     ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
         """The steps carried out on each field: the images, and what of them is delivered."""
+        plan = plan or self._accepted
         images, outputs = {}, []
         for name, spec in self._job.pipeline.fields.items():
             image = images[name] = self._image(None if data is None else data[name], spec, _some_size(spec) if size is None else size[name], feed)
@@ -140,6 +142,19 @@ class Lowering:
             form = delivered(self._job, name), layout(self._job, name)
             outputs.append(image.as_it_is() if self._as_it_is else image.finish(*form))
         return images, outputs
+
+    @cached_property
+    def _accepted(self) -> Plan:
+        """A plan of one sample that every step accepts. The graph is the same for all samples."""
+        for id in range(_MOST_TRIES):
+            plan = Plan(0, np.full(1, id, np.int64), 1, True)
+            try:
+                self._lower(None, lambda _: None, plan)
+            except SampleIncompatible as e:
+                refusal = e
+            else:
+                return plan
+        raise EngineError(f"a step refuses each of {_MOST_TRIES:,} samples of which all else is unknown: {refusal}")
 
     def _image(self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed) -> Any:
         if not spec.encoded:
