@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ _GPU = Path(__file__).with_name("gpu")
 
 # pytest-timeout reads this when it is configured. As an option in pyproject.toml it would be an error where the plugin is not installed.
 os.environ.setdefault("PYTEST_TIMEOUT", "300")
+
+# A shell starts background jobs with Ctrl-C ignored, and a child process inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

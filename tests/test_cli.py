@@ -153,12 +153,15 @@ def test_check_prints_the_plan(config: Path) -> None:
 def test_ctrl_c_ends_at_once(config: Path, seconds: float) -> None:
     command = [sys.executable, "-m", "gpupipe", "run", str(config), "--epochs", "100000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    process.stdout.readline()
-    time.sleep(seconds)
-    process.send_signal(signal.SIGINT)
-    sent = time.monotonic()
-    out, err = process.communicate(timeout=60)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert time.monotonic() - sent < 10  # 0.3 s on an idle machine; 100,000 epochs take hours
     assert process.returncode == 130
     assert "interrupted" in err

@@ -72,12 +72,15 @@ def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path) -> N
 def test_ctrl_c_keeps_what_was_measured(config: Path) -> None:
     command = [sys.executable, "-m", "gpupipe", "compare", "config.yaml", "--cpu-workers", "1", "--repeats", "50", "--batches", "2", "--json", "out.json"]
     process = subprocess.Popen(command, cwd=config.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr
-    while "round 2 of 50: DataLoader" not in process.stderr.readline():
-        assert process.poll() is None
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    try:
+        assert process.stderr
+        while "round 2 of 50: DataLoader" not in process.stderr.readline():
+            assert process.poll() is None
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "DALI on CPU" in out
     found = json.loads((config.parent / "out.json").read_text())

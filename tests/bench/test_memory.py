@@ -132,11 +132,14 @@ def test_ctrl_c_in_a_terminal_leaves_the_memory_known(faces: Path) -> None:
     data = f"data={{source: folder, root: {faces}}}"
     command = [sys.executable, "-m", "gpupipe", "run", "lfw", data, "device=cpu", "batch_size=16", "--epochs", "100000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stdout
-        process.stdout.readline()
-        time.sleep(2)  # anywhere in the measuring
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            time.sleep(2)  # anywhere in the measuring
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
     row = next(line for line in out.splitlines() if "peak memory" in line)
