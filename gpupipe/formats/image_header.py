@@ -1,0 +1,211 @@
+"""The headers of image files: which format, how large, and whether it is a plain image.
+
+A plain image is one that every decoder of every engine reads alike, and that DALI's decoder does
+not refuse while it sets a batch up. DALI sets the samples of a large batch up on several threads,
+and a sample that it refuses there ends the process: so nothing but plain images may reach it.
+What is not plain is decoded by Pillow on every engine: see gpupipe.formats.pillow_decoder.
+
+Plain are
+  JPEG  baseline, extended and progressive with Huffman codes, 8 bits, gray or YCbCr with the
+        usual subsamplings;
+  PNG   of up to 8 bits a sample, whose chunks follow one another to the end of the file;
+  WebP  without animation and without EXIF.
+Their headers must be in order to the last byte: any doubt makes an image not plain.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from gpupipe.formats import exif
+
+_JPEG, _PNG, _RIFF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF"
+_OTHERS = {
+    b"BM": "BMP",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
+    b"\xff\x4f\xff\x51": "JPEG 2000",
+    b"GIF87a": "GIF",
+    b"GIF89a": "GIF",
+    b"\0\0\x01\0": "ICO",
+    **{b"P%d" % n: "PNM" for n in range(1, 7)},
+}
+_AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
+_BE16, _BE32, _LE32 = (struct.Struct(f).unpack_from for f in (">H", ">I", "<I"))
+_SUBSAMPLINGS = {0x11, 0x21, 0x12, 0x22, 0x41}
+"""Of luma, as horizontal << 4 | vertical, beside chroma of 1x1: 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1."""
+_PNG_DEPTHS = {0: (1, 2, 4, 8), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}
+"""By colour type, the bits a sample of plain PNGs."""
+_PNG_LONGEST = 2**31 - 1
+_ANIMATED, _EXIF = 0x02, 0x08
+
+
+class ImageHeader(NamedTuple):
+    """What the first bytes of an image file say.
+
+    format: "JPEG", "PNG", "WebP", "BMP", "TIFF", "JPEG 2000", "PNM", "GIF", "AVIF" or "ICO"; "" if
+        it is none of these.
+    height, width: in pixels as stored, or 0 if they were not found: the decoder then tells them.
+    plain: whether it is a plain image, as the head of this module says. Its size is known then.
+    orientation: of the EXIF tag of a plain image, 1 to 8.
+    """
+
+    format: str
+    height: int = 0
+    width: int = 0
+    plain: bool = False
+    orientation: int = 1
+
+
+def read_header(data: Any) -> ImageHeader:
+    """The header of an encoded image.
+
+    Args:
+        data: All of its bytes: bytes, or any buffer of single bytes. Only the header is looked at.
+
+    Returns:
+        What it says. It never raises, whatever the bytes are: what is no image has no format, and
+        what is damaged is not plain.
+    """
+    view = memoryview(data).cast("B")
+    head = bytes(view[:16])
+    try:
+        if head.startswith(_JPEG):
+            return _jpeg(view)
+        if head.startswith(_PNG):
+            return _png(view)
+        if head.startswith(_RIFF) and head[8:12] == b"WEBP":
+            return _webp(view)
+    except (IndexError, struct.error):  # the file ends in its header
+        return ImageHeader(_kind(head))
+    return ImageHeader(_kind(head))
+
+
+def _kind(head: bytes) -> str:
+    """The format that a file of these first bytes has, or ""."""
+    if head.startswith(_JPEG):
+        return "JPEG"
+    if head.startswith(_PNG):
+        return "PNG"
+    if head.startswith(_RIFF):
+        return "WebP" if head[8:12] == b"WEBP" else ""
+    if head[4:8] == b"ftyp":
+        return "AVIF" if head[8:12] in _AVIF_BRANDS else ""
+    return next((kind for magic, kind in _OTHERS.items() if head.startswith(magic)), "")
+
+
+# --- JPEG
+
+
+def _jpeg(view: memoryview) -> ImageHeader:
+    """Walks from the start of the image to its first scan."""
+    at, frame, plain, jfif, adobe, orientation = 2, 0, True, False, -1, 1
+    while True:
+        if view[at] != 0xFF:
+            return _unusual_jpeg(view, frame)
+        marker = view[at + 1]
+        size = _BE16(view, at + 2)[0]
+        if marker == 0xDA:
+            break
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            plain = plain and marker <= 0xC2 and not frame
+            frame = at
+        elif marker == 0xE0:
+            jfif = jfif or bytes(view[at + 4 : at + 9]) == b"JFIF\0"
+        elif marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
+            found = exif.orientation(view[at + 10 : at + 2 + size]) if size >= 8 else None
+            plain, orientation = plain and found is not None, found or 1
+        elif marker == 0xEE and bytes(view[at + 4 : at + 9]) == b"Adobe":
+            adobe, plain = view[at + 15], plain and size == 14
+        elif not (marker in (0xC4, 0xDB, 0xDD, 0xFE) or 0xE0 <= marker <= 0xEF):
+            plain = False
+        if size < 2:
+            return _unusual_jpeg(view, frame)
+        at += 2 + size
+    height, width = _jpeg_size(view, frame)
+    plain = plain and bool(height and width) and len(view) > at + 2 + size
+    plain = plain and _is_plain_frame(view, frame, jfif, adobe)
+    return ImageHeader("JPEG", height, width, plain, orientation)
+
+
+def _unusual_jpeg(view: memoryview, frame: int) -> ImageHeader:
+    return ImageHeader("JPEG", *_jpeg_size(view, frame))
+
+
+def _jpeg_size(view: memoryview, frame: int) -> tuple[int, int]:
+    return (_BE16(view, frame + 5)[0], _BE16(view, frame + 7)[0]) if frame else (0, 0)
+
+
+def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> bool:
+    """Whether a frame has 8 bits, and is gray or YCbCr as decoders agree to find it."""
+    bits, components = view[frame + 4], view[frame + 9]
+    if bits != 8 or _BE16(view, frame + 2)[0] != 8 + 3 * components:
+        return False
+    if components == 1:
+        return view[frame + 11] in (0x11, 0x21, 0x12, 0x22)
+    if components != 3 or adobe not in (-1, 1):
+        return False
+    ids = tuple(view[frame + 10 : frame + 19 : 3])
+    sampling = tuple(view[frame + 11 : frame + 19 : 3])
+    known = jfif or adobe == 1 or ids == (1, 2, 3)
+    return known and sampling[0] in _SUBSAMPLINGS and sampling[1:] == (0x11, 0x11)
+
+
+# --- PNG
+
+
+def _png(view: memoryview) -> ImageHeader:
+    """Walks over all chunks: decoders look for EXIF among them, and for the end."""
+    fields = struct.unpack_from(">IIBBBBB", view, 16)
+    width, height, bits, colour, compression, filtering, interlace = fields
+    if _BE32(view, 8)[0] != 13 or bytes(view[12:16]) != b"IHDR":
+        return ImageHeader("PNG")
+    plain = bits in _PNG_DEPTHS.get(colour, ()) and not (compression or filtering) and interlace < 2
+    plain = plain and 0 < width <= _PNG_LONGEST and 0 < height <= _PNG_LONGEST
+    at, seen, palette = 33, False, False
+    while plain:
+        size, kind = _BE32(view, at)[0], bytes(view[at + 4 : at + 8])
+        plain = at + 12 + size <= len(view)
+        if kind == b"IEND":
+            return ImageHeader("PNG", height, width, plain and seen and (palette or colour != 3))
+        plain = plain and kind not in (b"IHDR", b"eXIf") and (kind != b"PLTE" or not palette)
+        seen, palette = seen or kind == b"IDAT", palette or (kind == b"PLTE" and not seen)
+        at += 12 + size
+    return ImageHeader("PNG", height, width)
+
+
+# --- WebP
+
+
+def _webp(view: memoryview) -> ImageHeader:
+    """The chunk behind the RIFF header, and in an extended file the image's own."""
+    if _LE32(view, 4)[0] + 8 > len(view):
+        return ImageHeader("WebP")
+    kind = bytes(view[12:16])
+    if kind != b"VP8X":
+        height, width = _webp_frame(view, 12)
+        return ImageHeader("WebP", height, width, bool(height and width))
+    flags, size = view[20], _LE32(view, 16)[0]
+    width, height = (1 + int.from_bytes(view[at : at + 3], "little") for at in (24, 27))
+    plain, at = size == 10 and not flags & (_ANIMATED | _EXIF), 30
+    while plain and bytes(view[at : at + 4]) not in (b"VP8 ", b"VP8L"):
+        plain = bytes(view[at : at + 4]) in (b"ICCP", b"ALPH")
+        at += 8 + _LE32(view, at + 4)[0] + _LE32(view, at + 4)[0] % 2
+    plain = plain and _webp_frame(view, at) == (height, width)
+    return ImageHeader("WebP", height, width, plain)
+
+
+def _webp_frame(view: memoryview, at: int) -> tuple[int, int]:
+    """The height and width of the image in a chunk; zeros if they are not where they should be."""
+    kind, size = bytes(view[at : at + 4]), _LE32(view, at + 4)[0]
+    if at + 8 + size > len(view):
+        return 0, 0
+    if kind == b"VP8 " and bytes(view[at + 11 : at + 14]) == b"\x9d\x01\x2a":
+        width, height = struct.unpack_from("<HH", view, at + 14)
+        return height & 0x3FFF, width & 0x3FFF
+    if kind == b"VP8L" and view[at + 8] == 0x2F:
+        packed = _LE32(view, at + 9)[0]
+        return (packed >> 14 & 0x3FFF) + 1, (packed & 0x3FFF) + 1
+    return 0, 0

@@ -1,0 +1,322 @@
+"""What no decoder of an engine's own reads, decoded by Pillow: the same pixels on every engine.
+
+Which images come here is up to gpupipe.formats.image_header: those that are not plain. It is also
+the whole of `decoder: pil`. Rules that all engines share because they have but this code:
+
+- The first frame is decoded, and alpha is dropped.
+- 16 bits become 8 by dropping the low byte (value >> 8), as Pillow, libpng and `to_dtype` do; for
+  uint16, 8 bits become 16 by * 257, so that 255 becomes 65,535.
+- Floats, signed numbers and more than 16 bits a sample have no such rule, and are refused.
+- Pixels are turned as EXIF says only on request, those of a TIFF too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+import re
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from gpupipe.errors import counted
+from gpupipe.formats import exif
+
+Pixels = NDArray[Any]
+
+_PLUGINS = {
+    "JPEG": "JpegImagePlugin.JpegImageFile",
+    "PNG": "PngImagePlugin.PngImageFile",
+    "WebP": "WebPImagePlugin.WebPImageFile",
+    "BMP": "BmpImagePlugin.BmpImageFile",
+    "TIFF": "TiffImagePlugin.TiffImageFile",
+    "JPEG 2000": "Jpeg2KImagePlugin.Jpeg2KImageFile",
+    "PNM": "PpmImagePlugin.PpmImageFile",
+    "GIF": "GifImagePlugin.GifImageFile",
+    "AVIF": "AvifImagePlugin.AvifImageFile",
+    "ICO": "IcoImagePlugin.IcoImageFile",
+}
+_ORIENTATION = 0x0112
+_BITS, _PHOTOMETRIC, _PLANAR, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = 258, 262, 284, 322, 323, 339
+_GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
+_PNM = re.compile(
+    rb"P(?P<kind>[56])" + _GAP + rb"(?P<width>\d{1,10})" + _GAP + rb"(?P<height>\d{1,10})"
+    + _GAP + rb"(?P<maxval>\d{1,5})\s"
+)  # fmt: skip
+_SIZ = b"\xff\x4f\xff\x51"
+_OTHER_BYTE = {"L": "B", "B": "L", "N": "B" if np.little_endian else "L"}
+"""The end of Pillow's names of 16-bit layouts, and of those that read the low byte as the high one."""
+
+
+class CannotDecode(RuntimeError):
+    """An image that is damaged, too large, or of a kind that has no meaning as pixels."""
+
+
+def check_pixels(height: int, width: int, max_pixels: int | None) -> None:
+    """Raises CannotDecode if an image is larger than `data.max_pixels` allows."""
+    if max_pixels is not None and height * width > max_pixels:
+        raise CannotDecode(f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}")
+
+
+def decode(data: Any, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None) -> Pixels:
+    """The pixels of an encoded image.
+
+    Args:
+        data: Its bytes, as a buffer.
+        kind: Its format, as ImageHeader has it.
+        mode: "rgb" or "gray".
+        dtype: "uint8" or "uint16".
+        apply_exif: Whether to turn it as its EXIF orientation says.
+        max_pixels: Refuse more than so many, before anything is decoded.
+
+    Returns:
+        An array (height, width, 3 or 1) of `dtype`.
+
+    Raises:
+        CannotDecode: Whatever is wrong with the file.
+        MemoryError: The machine has not enough of it.
+    """
+    if not kind:
+        head = bytes(memoryview(data).cast("B")[:16])
+        raise CannotDecode(f"not an image in a known format (it begins with {head!r})" if head else "the file is empty")
+    arguments = bytes(data), kind, mode, dtype, apply_exif, max_pixels
+    try:
+        try:
+            return _decode(*arguments)
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            with _without_pillows_limit():
+                return _decode(*arguments)
+    except (CannotDecode, MemoryError):
+        raise
+    except Exception as e:  # Pillow's readers raise anything: SyntaxError, KeyError, struct.error
+        raise CannotDecode(f"{kind}: {str(e) or type(e).__name__}") from e
+
+
+def _decode(data: bytes, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None) -> Pixels:
+    with _opened(data, kind) as image, _whatever_pillows_limit(image.width * image.height):
+        check_pixels(image.height, image.width, max_pixels)
+        if kind == "TIFF":
+            _check_tiff(image.tag_v2, max_pixels)
+        if image.mode == "F" or (image.mode == "I" and kind not in ("PNM", "PNG")):
+            raise CannotDecode(f"{kind}: {_depth(image)}, which have no range as pixels")
+        if (deep := _deep_pnm(data) if kind == "PNM" else None) is not None:
+            return _of_dtype(_of_mode(deep, mode), dtype)
+        if kind == "JPEG" and mode == "gray":
+            image.draft("L", image.size)  # the luma of the file, as every other decoder takes it
+        if kind == "TIFF":  # Pillow turns it while it reads
+            orientation = image.getexif().get(_ORIENTATION, 1)
+            return _turned(_levels(image, data, kind, mode, dtype), orientation, apply_exif, True)
+        levels = _levels(image, data, kind, mode, dtype)
+        return _turned(levels, _orientation(image) if apply_exif else 1, apply_exif, False)
+
+
+def _opened(data: bytes, kind: str) -> Any:
+    """Pillow's image, of which no pixel is decoded yet: of this format and no other, and whatever
+    the limit that Image.open would hold it to."""
+    module, _, name = _PLUGINS[kind].partition(".")
+    try:
+        plugin = getattr(importlib.import_module(f"PIL.{module}"), name)
+    except ImportError:
+        raise CannotDecode(f"this Pillow cannot read {kind}: install a newer one") from None
+    return plugin(io.BytesIO(data))
+
+
+# --- pixels
+
+
+def _levels(image: Any, data: bytes, kind: str, mode: str, dtype: str) -> Pixels:
+    """The pixels as they are stored, (height, width, channels)."""
+    deep = _deep_gray(image, kind)
+    if deep is None and dtype == "uint16":
+        deep = _deep_colour(image, data, kind)
+    if deep is not None:
+        return _of_dtype(_of_mode(deep, mode), dtype)
+    levels = _as_bytes(image, "RGB" if mode == "rgb" else "L")
+    return levels.astype(np.uint16) * np.uint16(257) if dtype == "uint16" else levels
+
+
+def _as_bytes(image: Any, mode: str) -> Pixels:
+    image.load()
+    image.info.pop("transparency", None)  # or Pillow warns that a palette with alpha loses it
+    levels = np.asarray(image if image.mode == mode else image.convert(mode))
+    return levels if levels.ndim == 3 else levels[..., None]
+
+
+def _deep_gray(image: Any, kind: str) -> Pixels | None:
+    """uint16 (height, width, 1) of what Pillow reads as 16 bits gray, else None."""
+    if not (image.mode.startswith("I;16") or image.mode == "I"):
+        return None
+    bits = image.tag_v2.get(_BITS, (16,))[0] if kind == "TIFF" else 16
+    levels: Pixels = np.asarray(image).astype(np.uint16)[..., None]
+    if bits == 12:
+        levels = levels << 4 | levels >> 8
+    return levels
+
+
+def _deep_colour(image: Any, data: bytes, kind: str) -> Pixels | None:
+    """uint16 (height, width, 3) of 16 bits a channel, of which Pillow reads one byte at a time;
+    None if there are but 8."""
+    if kind == "JPEG 2000" and _jpeg2000_bits(data) > 8:
+        raise CannotDecode("JPEG 2000: more than 8 bits of colour, of which Pillow reads 8 alone")
+    raw = _raw_mode(image)
+    if ";16" not in raw:
+        return None
+    if raw == "LA;16B":
+        with _opened(_as_rgba(data), kind) as stored:
+            pairs = np.asarray(stored).astype(np.uint16)
+        return np.repeat(pairs[..., :1] << 8 | pairs[..., 1:2], 3, -1)
+    other = raw[:-1] + _OTHER_BYTE[raw[-1]]
+    if image.mode not in ("RGB", "RGBA") or "a;" in raw:
+        raise CannotDecode(f"{kind}: 16 bits a sample as {raw}, of which Pillow reads 8 alone")
+    with _opened(data, kind) as low:
+        low.tile = [tile._replace(args=_replaced(tile.args, other)) for tile in low.tile]
+        both = _as_bytes(image, "RGB"), _as_bytes(low, "RGB")
+    return both[0].astype(np.uint16) << 8 | both[1]
+
+
+def _raw_mode(image: Any) -> str:
+    """Pillow's name of how the pixels lie in the file."""
+    args = image.tile[0].args if image.tile else ""
+    return str(args[0] if isinstance(args, tuple) and args else args or "")
+
+
+def _replaced(args: Any, raw: str) -> Any:
+    return (raw, *args[1:]) if isinstance(args, tuple) else raw
+
+
+def _as_rgba(png: bytes) -> bytes:
+    """A PNG of gray and alpha, 16 bits each, told as RGBA of 8 bits: the same bytes a pixel."""
+    header = png[12:24] + b"\x08\x06" + png[26:29]
+    return png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
+
+
+def _deep_pnm(data: bytes) -> Pixels | None:
+    """uint16 of a binary PGM or PPM of two bytes a sample, else None."""
+    found = _PNM.match(data)
+    if found is None or not 255 < int(found["maxval"]) < 1 << 16:
+        return None
+    shape = int(found["height"]), int(found["width"]), 3 if found["kind"] == b"6" else 1
+    if len(data) - found.end() < 2 * math.prod(shape):
+        raise CannotDecode("PNM: it ends before its pixels do")
+    stored = np.frombuffer(data, ">u2", math.prod(shape), found.end()).reshape(shape)
+    highest = int(found["maxval"])
+    if highest == (1 << 16) - 1:
+        return stored.astype(np.uint16)
+    wide = np.minimum(stored, highest).astype(np.uint32) * ((1 << 16) - 1)
+    scaled: Pixels = ((wide + highest // 2) // highest).astype(np.uint16)
+    return scaled
+
+
+def _of_dtype(deep: Pixels, dtype: str) -> Pixels:
+    return deep if dtype == "uint16" else (deep >> 8).astype(np.uint8)
+
+
+def _of_mode(levels: Pixels, mode: str) -> Pixels:
+    """uint16 in the channels of a mode, by Pillow's own formula for gray."""
+    if mode == "rgb":
+        return levels if levels.shape[-1] == 3 else np.repeat(levels, 3, -1)
+    if levels.shape[-1] == 1:
+        return levels
+    wide = levels.astype(np.uint32)
+    gray = wide[..., 0] * 19595 + wide[..., 1] * 38470 + wide[..., 2] * 7471 + 0x8000
+    return (gray >> 16).astype(np.uint16)[..., None]
+
+
+def _depth(image: Any) -> str:
+    if image.mode == "F":
+        return "32-bit floats"
+    raw = _raw_mode(image)
+    return "signed 16-bit numbers" if "16" in raw else "32-bit integers"
+
+
+def _jpeg2000_bits(data: bytes) -> int:
+    """The most bits of a component, or 8 if its header cannot be found."""
+    at = data.find(_SIZ)
+    sizes = data[at + 42 : at + 42 + 3 * int.from_bytes(data[at + 40 : at + 42], "big") : 3]
+    return max(((size & 0x7F) + 1 for size in sizes), default=8) if at >= 0 else 8
+
+
+# --- TIFF
+
+
+def _check_tiff(tags: Any, max_pixels: int | None) -> None:
+    """Raises CannotDecode for what Pillow does not refuse, and reads wrong."""
+    bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_SAMPLE_FORMAT, (1,)))
+    if formats != {1}:
+        names = {2: "signed integers", 3: "floats", 5: "complex integers", 6: "complex numbers"}
+        what = ", ".join(sorted(names.get(n, "numbers of no known format") for n in formats - {1}))
+        raise CannotDecode(f"TIFF: {max(bits)}-bit {what}, which have no range as pixels")
+    if len(bits) > 1 or max(bits) > 16:
+        sizes = counted(max(bits), "bit") if len(bits) == 1 else "different numbers of bits"
+        raise CannotDecode(f"TIFF: {sizes} a sample, which have no range as pixels")
+    if max(bits) > 8 and tags.get(_PLANAR, 1) == 2 and len(tags.get(_BITS, (1,))) > 1:
+        raise CannotDecode("TIFF: planes of more than 8 bits, which Pillow reads wrong")
+    if max(bits) > 8 and tags.get(_PHOTOMETRIC) == 0:
+        raise CannotDecode("TIFF: more than 8 bits with 0 for white, which Pillow reads wrong")
+    tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
+    check_pixels(*tile, max_pixels)
+
+
+# --- EXIF
+
+
+def _orientation(image: Any) -> int:
+    """Of the EXIF data that the file carries; 1 if they are damaged or say nothing of it."""
+    found = image.info.get("exif")
+    if not isinstance(found, bytes):
+        image.load()  # PNGs may have it behind their pixels
+        found = image.info.get("exif") or b""
+    return exif.orientation(memoryview(found.removeprefix(b"Exif\0\0"))) or 1
+
+
+def _turned(levels: Pixels, orientation: int, apply: bool, is_turned: bool) -> Pixels:
+    """Turned, or turned back, so that it is turned if `apply` says so."""
+    if apply == is_turned:
+        return np.ascontiguousarray(levels)
+    if is_turned:
+        orientation = {6: 8, 8: 6}.get(orientation, orientation)
+    if orientation in (5, 6, 7, 8):
+        levels = levels.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        levels = levels[::-1]
+    if orientation in (2, 3, 6, 7):
+        levels = levels[:, ::-1]
+    return np.ascontiguousarray(levels)
+
+
+# --- Pillow's own limit
+
+
+_lifting, _lifted = threading.Lock(), 0
+_limit: int | None = None
+
+
+def _whatever_pillows_limit(pixels: int) -> AbstractContextManager[None]:
+    """For an image of so many pixels."""
+    limit = Image.MAX_IMAGE_PIXELS
+    return nullcontext() if limit is None or pixels <= limit else _without_pillows_limit()
+
+
+@contextmanager
+def _without_pillows_limit() -> Iterator[None]:
+    """Only data.max_pixels limits: Pillow's own number is put back when the last thread is done."""
+    global _lifted, _limit  # noqa: PLW0603  # Pillow's limit is a global, too
+    with _lifting:
+        if not _lifted:
+            _limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        _lifted += 1
+    try:
+        yield
+    finally:
+        with _lifting:
+            _lifted -= 1
+            if not _lifted:
+                Image.MAX_IMAGE_PIXELS = _limit

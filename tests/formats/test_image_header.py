@@ -1,0 +1,140 @@
+"""What headers of image files say, which images are plain, and that no bytes end in an exception."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gpupipe.formats.image_header import ImageHeader, read_header
+
+PICTURE = Image.linear_gradient("L").resize((70, 50)).convert("RGB")
+ARITHMETIC = Path(__file__).parents[1] / "data" / "arithmetic.jpg"
+
+
+def encoded(form: str, image: Image.Image = PICTURE, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+def animated(form: str) -> bytes:
+    other = PICTURE.rotate(180)
+    return encoded(form, save_all=True, append_images=[other])
+
+
+PLAIN = {
+    "baseline.jpg": encoded("JPEG"),
+    "progressive.jpg": encoded("JPEG", progressive=True),
+    "gray.jpg": encoded("JPEG", PICTURE.convert("L")),
+    "4:4:4.jpg": encoded("JPEG", subsampling=0),
+    "4:2:2.jpg": encoded("JPEG", subsampling=1),
+    "mpo.jpg": animated("MPO"),
+    "rgb.png": encoded("PNG"),
+    "palette.png": encoded("PNG", PICTURE.quantize(16)),
+    "bits.png": encoded("PNG", PICTURE.convert("1")),
+    "alpha.png": encoded("PNG", PICTURE.convert("LA")),
+    "lossy.webp": encoded("WEBP"),
+    "lossless.webp": encoded("WEBP", lossless=True),
+    "alpha.webp": encoded("WEBP", PICTURE.convert("RGBA").rotate(5)),
+}
+SPECIAL = {
+    "arithmetic": ("JPEG", ARITHMETIC.read_bytes()),
+    "cmyk": ("JPEG", encoded("JPEG", PICTURE.convert("CMYK"))),
+    "rgb": ("JPEG", encoded("JPEG", keep_rgb=True)),
+    "exif png": ("PNG", encoded("PNG", exif=turned(6))),
+    "animated webp": ("WebP", animated("WEBP")),
+    "exif webp": ("WebP", encoded("WEBP", exif=turned(6))),
+    "bmp": ("BMP", encoded("BMP")),
+    "tiff": ("TIFF", encoded("TIFF")),
+    "gif": ("GIF", encoded("GIF")),
+    "jpeg 2000": ("JPEG 2000", encoded("JPEG2000")),
+    "ppm": ("PNM", encoded("PPM")),
+    "ico": ("ICO", encoded("ICO")),
+    "text": ("", b"hello world"),
+    "wave": ("", b"RIFF\x10\0\0\0WAVEfmt "),
+    "nothing": ("", b""),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plain_image_has_its_size(name: str) -> None:
+    found = read_header(PLAIN[name])
+    assert found.plain
+    assert (found.width, found.height) == PICTURE.size
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_what_not_all_decoders_read_alike_is_not_plain(name: str) -> None:
+    form, data = SPECIAL[name]
+    found = read_header(data)
+    assert (found.format, found.plain) == (form, False)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_of_a_jpeg(orientation: int) -> None:
+    found = read_header(encoded("JPEG", exif=turned(orientation)))
+    assert found == ImageHeader("JPEG", 50, 70, True, orientation)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+def test_an_orientation_that_is_none_makes_a_jpeg_not_plain(orientation: int) -> None:
+    data = encoded("JPEG", exif=turned(6))
+    at = data.index(struct.pack("<HHI", 0x0112, 3, 1)) if b"II*\0" in data else data.index(struct.pack(">HHI", 0x0112, 3, 1))
+    order = "<" if b"II*\0" in data else ">"
+    wrong = data[: at + 8] + struct.pack(order + "H", orientation) + data[at + 10 :]
+    assert not read_header(wrong).plain
+
+
+def test_exif_data_shorter_than_their_name_are_not_plain() -> None:
+    """nvImageCodec takes the length of what follows for a number without a sign."""
+    data = encoded("JPEG", exif=turned(6))
+    at = data.index(b"Exif\0\0") - 2
+    assert not read_header(data[:at] + b"\0\x07" + data[at + 2 :]).plain
+
+
+def test_sixteen_bits_are_not_plain() -> None:
+    data = bytearray(PLAIN["rgb.png"])
+    data[24] = 16
+    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
+    assert read_header(data) == ImageHeader("PNG", 50, 70)
+
+
+def test_a_png_without_its_end_is_not_plain() -> None:
+    assert not read_header(PLAIN["rgb.png"][:-12]).plain
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_file_that_ends_in_its_header_is_not_plain(name: str) -> None:
+    data = PLAIN[name]
+    whole = len(data)
+    if name.endswith(".jpg"):
+        at = data.index(b"\xff\xda")
+        whole = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    for end in range(whole):
+        assert not read_header(data[:end]).plain, end
+
+
+def test_no_bytes_raise_and_no_mutant_is_looked_at_for_long() -> None:
+    """25,000 mutants."""
+    rng = np.random.default_rng(0)
+    seeds = [*PLAIN.values(), *(data for _, data in SPECIAL.values() if data)]
+    for _ in range(25_000):
+        data = bytearray(seeds[rng.integers(len(seeds))])
+        for _ in range(int(rng.integers(1, 4))):
+            at = int(rng.integers(min(len(data), 700)))
+            data[at] = int(rng.integers(256))
+        found = read_header(bytes(data[: rng.integers(1, len(data) + 1)]) if rng.random() < 0.2 else data)
+        assert not found.plain or (found.height > 0 and found.width > 0)
