@@ -140,7 +140,7 @@ class Loader:
         options = config.loader
         self.sampler = sampler_of(config, index) if sampler is None else sampler
         self.threads = cores_of_rank() if options.threads == "auto" else options.threads
-        self.engine = engine if engine is not None else _engine(Job(index, config.pipeline, options, self.threads))
+        self.engine = engine if engine is not None else _engine(Job(index, config.pipeline, options, self.threads, config.source.max_pixels))
         self._population = self._populated() if engine is None else None
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None

@@ -10,15 +10,19 @@ import importlib.util
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import pydantic
+from pydantic import Field
 
 from gpupipe import plugins
 from gpupipe.errors import did_you_mean
 from gpupipe.index import Index, Rows
+from gpupipe.parameters import WHOLE
 from gpupipe.step import Spec
 
+MAX_PIXELS = 178_956_970
+"""Above it Pillow, too, takes an image for one that is made to exhaust the memory."""
 TAKEN = ("label", "id")
 """Names in a batch that no field and no value may have."""
 Progress = Callable[[str, int, int | None], None]
@@ -71,6 +75,8 @@ class Source(pydantic.BaseModel):
     """The base of all sources: a frozen model of what stands under `data:` in the YAML, beside `source: NAME`.
 
     masks: fields whose numbers are classes, such as segmentation masks: steps take the nearest pixel, and fill with 0.
+    max_pixels: image files of more pixels are broken samples, which the header tells before
+      anything is decoded; null: no limit. By default Pillow's own.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -82,6 +88,7 @@ class Source(pydantic.BaseModel):
     """Whether each image is a file of its own, and not a part of a larger one."""
 
     masks: tuple[str, ...] = ()
+    max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS
 
     @abstractmethod
     def index(self, progress: Progress = quiet) -> Index:

@@ -74,8 +74,8 @@ class DaliImage(Protocol):
         """Anything that DALI can do. `make` gets the pixels as a DataNode, layout HWC, and a DataNode for each of `values` (arrays (B, ...),
         which become float32 or int32), and returns the DataNode to go on with. op: its name. size: [height, width] where it changes that."""
 
-    def decode(self, mode: str, apply_exif_orientation: bool) -> None:
-        """Decode to "rgb" or "gray", uint8."""
+    def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
+        """Decode to "rgb" or "gray", to "uint8" or "uint16"."""
 
     def crop(self, anchor: Any, shape: Any, fill: tuple[float, ...] | None = None) -> None:
         """Cut a window. Outside the image is `fill`; an error at run time where `fill` is None."""

@@ -115,6 +115,7 @@ def _decoded(
 
     from gpupipe.devices import cores
     from gpupipe.engines import dali_ops
+    from gpupipe.engines.deferred import Decoding
 
     on_gpu = arguments.device == "gpu" and decoder != "cpu"
     groups = [paths[n : n + _BATCH] for n in range(0, len(paths), _BATCH)]
@@ -126,7 +127,7 @@ def _decoded(
         data = fn.external_source(source, batch=True)
         options = decoders(arguments)[decoder]
         device = "gpu" if on_gpu else "cpu"
-        pipe.set_outputs(dali_ops.decode(data, device, "rgb", True, options))
+        pipe.set_outputs(dali_ops.decode(data, device, Decoding(exif=True), options))
     for _ in groups:
         (batch,) = pipe.run()
         there = batch.as_cpu()

@@ -25,12 +25,16 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Job:
-    """What an engine is to do: the samples, the steps, and how they are loaded."""
+    """What an engine is to do: the samples, the steps, and how they are loaded.
+
+    max_pixels: image files of more are broken samples; None: no limit.
+    """
 
     index: Index
     pipeline: Pipeline
     loader: LoaderConfig
     threads: int
+    max_pixels: int | None = None
 
 
 class Engine(ABC):

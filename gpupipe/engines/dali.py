@@ -66,7 +66,7 @@ class _Flying:
 
     plan: Plan
     kept: Any = None
-    error: RuntimeError | StepError | None = None
+    error: RuntimeError | StepError | EngineError | None = None
 
 
 class _Source:
@@ -85,7 +85,7 @@ class _Source:
                 if read.error is not None:
                     raise read.error
                 kept = self._inputs(read)
-            except (RuntimeError, StepError) as e:
+            except (RuntimeError, StepError, EngineError) as e:
                 self.flight.append(_Flying(read.plan, error=e))
                 self.reader.end()
                 continue
@@ -116,8 +116,8 @@ class DaliEngine(Engine):
         self._maps = {name: Maps(job.index, name) for name, column in job.index.columns.items() if isinstance(column, Spans)}
         self._source = _Source(_inputs(job, lowering, self._maps))
         self._graph = lowering.graph(device_id, self._source)
-        self._source.reader = reader(job, self._graph.exif, self._maps, device_id is not None if jpeg_ends is None else jpeg_ends)
-        self._ready: deque[tuple[Plan, Outcome | StepError]] = deque()
+        self._source.reader = reader(job, self._graph.decoding, self._maps, device_id is not None if jpeg_ends is None else jpeg_ends)
+        self._ready: deque[tuple[Plan, Outcome | StepError | EngineError]] = deque()
         self._iterator: Any = DALIGenericIterator([self._graph.pipe], list(job.pipeline.fields), auto_reset=False, prepare_first_batch=False)
         self._known_good = KnownGood(device_id)
         self._fresh = True
@@ -227,14 +227,14 @@ class DaliEngine(Engine):
     def _results(self) -> Iterator[tuple[Plan, Outcome]]:
         while self._ready or self._advance():
             plan, outcome = self._ready.popleft()
-            if isinstance(outcome, StepError):
+            if isinstance(outcome, StepError | EngineError):
                 raise outcome
             yield plan, outcome
 
     def _advance(self) -> bool:
         """Wait for the next batch; it goes into `_ready`, behind the failures before it. False where there is nothing more."""
         flight = self._source.flight
-        outcome: Outcome | StepError | None = None
+        outcome: Outcome | StepError | EngineError | None = None
         try:
             outcome = self._take()
         except StopIteration:

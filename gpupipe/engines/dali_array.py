@@ -41,15 +41,13 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
 class ArrayImage(Node):
     """The image that a step's `dali` works on, where it was an array from the beginning: see step.DaliImage."""
 
-    exif = False
-
     def __init__(self, data: Any, size: NDArray[np.float64], feed: Feed, device: Literal["cpu", "gpu"], spec: Spec) -> None:
         """data: DataNode of the arrays in the CPU's memory, or None where only values are wanted. size: (B, axes of space)."""
         super().__init__(data if data is None or device == "cpu" else data.gpu(), size, feed, device, spec)
 
     # --- asked by steps
 
-    def decode(self, mode: str, apply_exif_orientation: bool) -> None:
+    def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
         raise NotImplementedError("the step's spec refuses it")
 
     def crop(self, anchor: Any, shape: Any, fill: ops.Fill | None = None) -> None:

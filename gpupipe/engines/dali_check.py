@@ -111,7 +111,7 @@ def _made(job: Job, id: int, device_id: int | None, inputs: Inputs) -> tuple[tup
     graph = lowering.graph(device_id, lambda: feed)
     columns = {name: job.index.columns[name] for name in job.pipeline.fields}
     maps = {name: Maps(job.index, name) for name, column in columns.items() if isinstance(column, Spans)}
-    files = reader(job, graph.exif, maps, False)
+    files = reader(job, graph.decoding, maps, False)
     files.start([Plan(0, np.array([id]), 1, True)])
     read = next(files)
     if read.error is not None:

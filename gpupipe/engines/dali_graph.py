@@ -15,7 +15,7 @@ from gpupipe.engines.base import Job
 from gpupipe.engines.dali_array import ArrayImage, array_form, some_size
 from gpupipe.engines.dali_image import FusingImage
 from gpupipe.engines.dali_node import Feed
-from gpupipe.engines.deferred import Emitted
+from gpupipe.engines.deferred import Decoding, Emitted
 from gpupipe.errors import EngineError
 from gpupipe.pipeline import Entry
 from gpupipe.sampler import Plan
@@ -34,11 +34,11 @@ _SOME_SIZE = np.full((1, 2), 4096.0)
 
 @dataclass(frozen=True)
 class Graph:
-    """A DALI pipeline, and what its operators do. exif: of the fields that are image files, whether images are turned as their EXIF tag says."""
+    """A DALI pipeline, and what its operators do. decoding: of the fields that are image files."""
 
     pipe: Any
     emitted: list[Emitted]
-    exif: dict[str, bool]
+    decoding: dict[str, Decoding]
 
 
 class Lowering:
@@ -73,7 +73,7 @@ class Lowering:
             pipe.build()
         except (RuntimeError, TypeError, ValueError) as e:
             raise EngineError(f"DALI cannot build pipeline '{self._job.pipeline.name}' on the {self._device}: {e}") from e
-        return Graph(pipe, _emitted(images), self._exif(images))
+        return Graph(pipe, _emitted(images), self._decoding(images))
 
     def _inputs(self, source: Source, fed: Arrays) -> Any:
         """One external source for all that is given: of each field, and of each argument that differs from sample to sample."""
@@ -113,13 +113,13 @@ class Lowering:
         images, _ = self._lower(None, lambda _: None, plan, size, seen)
         return {name: image.emitted for name, image in images.items()}
 
-    def exif(self) -> dict[str, bool]:
-        """Graph.exif, without a graph."""
+    def decoding(self) -> dict[str, Decoding]:
+        """Graph.decoding, without a graph."""
         images, _ = self._lower(None, lambda _: None)
-        return self._exif(images)
+        return self._decoding(images)
 
-    def _exif(self, images: dict[str, Any]) -> dict[str, bool]:
-        return {name: image.exif for name, image in images.items() if self._job.pipeline.fields[name].encoded}
+    def _decoding(self, images: dict[str, Any]) -> dict[str, Decoding]:
+        return {name: image.decoding for name, image in images.items() if self._job.pipeline.fields[name].encoded}
 
     def _lower(
         self, data: dict[str, Any] | None, feed: Feed, plan: Plan | None = None, size: dict[str, NDArray[np.float64]] | None = None,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.dali_node import Feed, Node
-from gpupipe.engines.deferred import Decode, Flips, Floats, Resize, Window
+from gpupipe.engines.deferred import Decode, Decoding, Flips, Floats, Resize, Window
 from gpupipe.engines.resampling import needed_window, source_region
 from gpupipe.step import Spec
 
@@ -33,7 +33,7 @@ class FusingImage(Node):
         """data: DataNode of encoded bytes, or None where only values are wanted. size: (B, 2), of the images when decoded.
         region_decode: whether the decoder may be asked for a part of an image."""
         super().__init__(data, size, feed, device, Spec())
-        self.exif = False
+        self.decoding = Decoding()
         self._region_decode = region_decode
         self._decoder_options = decoder_options
         self._decode: Decode | None = None
@@ -44,9 +44,9 @@ class FusingImage(Node):
 
     # --- asked by steps
 
-    def decode(self, mode: str, apply_exif_orientation: bool) -> None:
-        self.exif = apply_exif_orientation
-        self._decode = Decode(mode, apply_exif_orientation, self.step)
+    def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
+        self.decoding = Decoding(mode, apply_exif_orientation, dtype)
+        self._decode = Decode(self.decoding, self.step)
 
     def crop(self, anchor: Any, shape: Any, fill: ops.Fill | None = None) -> None:
         window = Window(np.asarray(anchor, np.float64), np.asarray(shape, np.float64), fill, self.step, self._size)
@@ -171,7 +171,7 @@ class FusingImage(Node):
 
     def _carry_out_decode(self, decode: Decode) -> None:
         self._decode = None
-        how = (self.device, decode.mode, decode.exif, self._decoder_options)
+        how = (self.device, decode.how, self._decoder_options)
         if self._region_decode and self._window and self._window.fill is None:
             window, self._window = self._window, None
             self._emit_decode_window(window.bounds, how, [decode.step, window.step])

@@ -25,6 +25,7 @@ from gpupipe.engines.base import Job
 from gpupipe.engines.dali_array import sizes
 from gpupipe.engines.dali_graph import Lowering, delivered
 from gpupipe.engines.dali_reader import reader
+from gpupipe.engines.deferred import Decoding
 from gpupipe.engines.maps import Maps
 from gpupipe.errors import EngineError
 from gpupipe.index import Spans
@@ -106,16 +107,16 @@ def _words(size: float) -> str:
 def need_of(job: Job, may_cut: bool) -> Need | None:
     """What samples spread over the set need; None where none of them can be read."""
     lowering = Lowering(job, "gpu", may_cut)
-    found = [_of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.exif())]
+    found = [_of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.decoding())]
     known = [f for f in found if f is not None]
     return Need(*np.array(known).T) if known else None
 
 
-def _sizes(job: Job, exif: dict[str, bool]) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
+def _sizes(job: Job, decoding: dict[str, Decoding]) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
     """Plans of single samples, and by field the sizes of their images, from the headers, or of their arrays, from the index."""
     ids = np.unique(np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64))
     maps = {name: Maps(job.index, name) for name, column in job.index.columns.items() if isinstance(column, Spans)}
-    files = reader(job, exif, maps, False)
+    files = reader(job, decoding, maps, False)
     files.start(Plan(0, np.array([id]), 1, False) for id in ids)
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     return [(r.plan, r.size | {name: sizes(job, name, r.plan.ids) for name in arrays}) for r in files if r.error is None]
@@ -132,6 +133,7 @@ def _of_sample(job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray
         operators = lowering.traced(plan, size, seen)
     except SampleIncompatible:
         return None
+    decoded = lowering.decoding()
     made = out = 0.0
     for name, emitted in operators.items():
         spec, first = job.pipeline.fields[name], size[name]
@@ -148,7 +150,7 @@ def _of_sample(job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray
             again = any(key in other.steps for other in emitted[place + 1 :])
             whole = operator.op.startswith("decoders.")
             largest = first if whole else _larger(before, after) if again else after
-            made += _bytes(entry.made, largest, "uint8" if whole else entry.made.dtype)
+            made += _bytes(entry.made, largest, decoded[name].dtype if whole else entry.made.dtype)
         out += delivers
     return made, out
 

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from nvidia.dali import fn, types
 
+from gpupipe.engines.deferred import Decoding
+
 Layout = Literal["CHW", "HWC"]
 Fill = tuple[float, ...]
 
@@ -25,24 +27,21 @@ def read(paths: Any) -> Any:
     return fn.io.file.read(paths, dont_use_mmap=True)
 
 
-def encoded_shape(data: Any, exif: bool) -> Any:
-    """int64 [height, width, channels] from the header of an image file. Fails where the decoder would not know the header."""
-    return fn.peek_image_shape(data, adjust_orientation=exif)
+def decode(data: Any, device: str, how: Decoding, options: dict[str, Any]) -> Any:
+    """The pixels."""
+    return fn.decoders.image(data, jpeg_fancy_upsampling=True, **_decoding(device, how), **options)
 
 
-def decode(data: Any, device: str, mode: str, exif: bool, options: dict[str, Any]) -> Any:
-    """uint8 pixels."""
-    return fn.decoders.image(data, jpeg_fancy_upsampling=True, **_decoding(device, mode, exif), **options)
-
-
-def decode_window(data: Any, anchor: Any, shape: Any, device: str, mode: str, exif: bool, options: dict[str, Any]) -> Any:
-    """uint8 pixels of a window alone."""
+def decode_window(data: Any, anchor: Any, shape: Any, device: str, how: Decoding, options: dict[str, Any]) -> Any:
+    """The pixels of a window alone."""
     place = {"start": anchor, "shape": shape, "axes": [0, 1]}
-    return fn.decoders.image_slice(data, jpeg_fancy_upsampling=True, **place, **_decoding(device, mode, exif), **options)
+    return fn.decoders.image_slice(data, jpeg_fancy_upsampling=True, **place, **_decoding(device, how), **options)
 
 
-def _decoding(device: str, mode: str, exif: bool) -> dict[str, Any]:
-    return {"device": "mixed" if device == "gpu" else "cpu", "output_type": _MODES[mode], "adjust_orientation": exif}
+def _decoding(device: str, how: Decoding) -> dict[str, Any]:
+    dtype = types.UINT16 if how.dtype == "uint16" else types.UINT8
+    options = {"output_type": _MODES[how.mode], "adjust_orientation": how.exif, "dtype": dtype}
+    return {"device": "mixed" if device == "gpu" else "cpu", **options}
 
 
 def cut(pixels: Any, anchor: Any, shape: Any, fill: Fill | None, axes: Sequence[int] = (0, 1)) -> Any:

@@ -5,16 +5,17 @@ while there are batches that were read before it. What is read ahead is still en
 a fraction of the memory of as many decoded batches.
 
 A graph of its own, because sizes are known here before anything is decoded, so that windows and matrices are computed by NumPy for a
-whole batch at a time, and are no operators of DALI: those would cost as much as a twentieth of all time. And because DALI 2.4's decoder
-crashes (SIGSEGV) on a header that it cannot parse, in a batch of 32 and more: it sets samples up on several threads, and where its own
-one throws, the others go on in a frame that is gone. Headers are parsed here first, where a failure is an error and no more.
+whole batch at a time, and are no operators of DALI: those would cost as much as a twentieth of all time. And because not every file may
+reach DALI's decoder: see dali_files.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,8 +24,11 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.engines import dali_ops as ops
 from gpupipe.engines.base import Job
-from gpupipe.engines.jpeg_end import CutOff, check_ends
+from gpupipe.engines.dali_files import ImageFiles
+from gpupipe.engines.deferred import Decoding
+from gpupipe.engines.jpeg_end import check_ends
 from gpupipe.engines.maps import Maps
+from gpupipe.errors import EngineError
 from gpupipe.index import Files, Index
 from gpupipe.sampler import Plan
 
@@ -33,7 +37,9 @@ Inputs = Callable[[NDArray[np.int64]], Any]
 
 @dataclass(frozen=True)
 class Read:
-    """A plan that was read. data: by field, TensorListCPU of the files' bytes; size: by field, float64 (B, 2), [height, width]; or the error instead.
+    """A plan that was read, or why it could not be.
+
+    data, size: by field, what ImageFiles.look returns of the files' bytes.
 
     kept: what `data` is made of without a copy, to be kept as long as it.
     """
@@ -41,7 +47,7 @@ class Read:
     plan: Plan
     data: dict[str, Any] = field(default_factory=dict)
     size: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    error: RuntimeError | None = None
+    error: RuntimeError | EngineError | None = None
     kept: list[Any] = field(default_factory=list)
 
 
@@ -67,10 +73,10 @@ class Reader(Protocol):
         """One that was read; the next one is begun in its place."""
 
 
-def reader(job: Job, exif: dict[str, bool], maps: dict[str, Maps], jpeg_ends: bool) -> Reader:
-    """The reader of the fields of a job that are image files. exif: by field, whether sizes are those of images that were turned as their EXIF tag says.
+def reader(job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool) -> Reader:
+    """The reader of the fields of a job that are image files. decoding: by field, how they will be decoded.
     maps: of the fields that are parts of files. jpeg_ends: whether a JPEG without an end is an error here; see jpeg_end.py."""
-    return FileReader(job, exif, maps, jpeg_ends) if exif else NoReader()
+    return FileReader(job, decoding, maps, jpeg_ends) if decoding else NoReader()
 
 
 class NoReader:
@@ -122,20 +128,21 @@ def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
 class FileReader:
     """The Reader of image files."""
 
-    def __init__(self, job: Job, exif: dict[str, bool], maps: dict[str, Maps], jpeg_ends: bool) -> None:
-        self._names = list(exif)
+    def __init__(self, job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool) -> None:
+        threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
+        limit = job.max_pixels
+        self._files = {
+            name: ImageFiles(len(job.index), how, limit, threads) for name, how in decoding.items()
+        }
         self._jpeg_ends = jpeg_ends
-        self._source = _Source([_inputs(job.index, name, maps) for name in exif])
+        self._source = _Source([_inputs(job.index, name, maps) for name in decoding])
         self._fresh = True
         depth = job.loader.prefetch
         self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=depth, exec_dynamic=True)
         with self._pipe:
-            given = fn.external_source(self._source, num_outputs=len(exif), batch=True, dtype=types.UINT8, ndim=1, no_copy=True)
-            outputs = []
-            for node, (name, turned) in zip(given, exif.items(), strict=True):
-                data = ops.read(node) if isinstance(job.index.columns[name], Files) else node
-                outputs += [data, ops.encoded_shape(data, turned)]
-            self._pipe.set_outputs(*outputs)
+            given = fn.external_source(self._source, num_outputs=len(decoding), batch=True, dtype=types.UINT8, ndim=1, no_copy=True)
+            paths = [isinstance(job.index.columns[name], Files) for name in decoding]
+            self._pipe.set_outputs(*(ops.read(node) if is_path else node for node, is_path in zip(given, paths, strict=True)))
         self._pipe.build()
 
     def start(self, plans: Iterable[Plan]) -> None:
@@ -150,8 +157,9 @@ class FileReader:
 
     def drop(self) -> None:
         self.end()
-        for _ in self:
-            pass
+        with suppress(StopIteration):
+            while True:
+                self._collect()
 
     @property
     def gone(self) -> bool:
@@ -161,25 +169,27 @@ class FileReader:
         return self
 
     def __next__(self) -> Read:
-        data: list[Any] = []
-        error = None
+        return self._looked_at(*self._collect())
+
+    def _collect(self) -> tuple[Read, list[Any]]:
+        """Return the next plan and its files, and schedule another."""
+        files: list[Any] = []
+        error: RuntimeError | None = None
         try:
-            data = list(self._pipe.outputs())
+            files = list(self._pipe.outputs())
         except RuntimeError as e:
             error = e
         self._pipe.schedule_run()
-        size = [shape.as_array()[:, :2].astype(np.float64) for shape in data[1::2]]
         plan, kept = self._source.flight.popleft()
-        if self._jpeg_ends:
-            error = error or _missing_end(data[::2])
-        return Read(plan, dict(zip(self._names, data[::2], strict=False)), dict(zip(self._names, size, strict=False)), error, kept)
+        return Read(plan, error=error, kept=[kept, files]), files
 
-
-def _missing_end(fields: list[Any]) -> CutOff | None:
-    """What is wrong with a batch, of which the encoded bytes of each field are given."""
-    try:
-        for field in fields:
-            check_ends(field)
-    except CutOff as e:
-        return e
-    return None
+    def _looked_at(self, read: Read, files: list[Any]) -> Read:
+        """With what the graph gets of `files`, or with the error that they are."""
+        try:
+            for (name, field), encoded in zip(self._files.items(), files, strict=False):
+                if self._jpeg_ends:
+                    check_ends(encoded)
+                read.data[name], read.size[name] = field.look(read.plan.ids, encoded)
+        except (RuntimeError, EngineError) as e:
+            return replace(read, error=e)
+        return read

@@ -151,7 +151,7 @@ class DataLoaderEngine(Engine):
 
     def _done(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
         self._works.start(plans)
-        samples = Samples(_recipes(self._job, steps), self._job.loader.decoder, deliver=False)
+        samples = Samples(_recipes(self._job, steps), self._job.loader.decoder, False, self._job.max_pixels)
         self._start(_data_loader(self._job, self._works, self.parallelism, False, samples))
         try:
             while (made := self._next()) is not None:
@@ -230,7 +230,7 @@ def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool, samples: S
         kept["multiprocessing_context"] = options.multiprocessing_context
     with _without_torchs_warning():
         return DataLoader(
-            samples or Samples(_recipes(job), options.decoder),
+            samples or Samples(_recipes(job), options.decoder, max_pixels=job.max_pixels),
             batch_size=None,
             sampler=works,
             num_workers=workers,

@@ -15,10 +15,18 @@ class Emitted:
     steps: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Decoding:
+    """How the files of a field are decoded, as the step `decode` has it."""
+
+    mode: str = "rgb"
+    exif: bool = False
+    dtype: str = "uint8"
+
+
 @dataclass
 class Decode:
-    mode: str
-    exif: bool
+    how: Decoding
     step: str
 
 

@@ -11,6 +11,7 @@ from nvidia.dali import Pipeline, fn, types
 from PIL import Image
 
 from gpupipe.engines import dali_ops as ops
+from gpupipe.engines.deferred import Decoding
 from gpupipe.engines.quarantine import telling_line
 from gpupipe.errors import EngineError
 from gpupipe.machine_failures import machine_failure
@@ -56,7 +57,7 @@ class KnownGood:
         pipe = Pipeline(1, 1, self._device_id, prefetch_queue_depth=1, exec_dynamic=True)
         with pipe:
             data = fn.external_source(lambda: [encoded], batch=True, dtype=types.UINT8, ndim=1)
-            pipe.set_outputs(ops.decode(data, device, "rgb", False, {}))
+            pipe.set_outputs(ops.decode(data, device, Decoding(), {}))
         pipe.build()
         return pipe
 

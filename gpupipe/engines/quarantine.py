@@ -14,20 +14,19 @@ from numpy.typing import NDArray
 from gpupipe.cachedir import cache_dir
 from gpupipe.engines.base import Job
 from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
+from gpupipe.formats.image_header import read_header
 from gpupipe.index import Column, Index
 from gpupipe.machine_failures import machine_errors
 from gpupipe.sampler import Plan
 from gpupipe.span import Span, missing
 
-_JPEG, _PNG, _BMP, _RIFF, _JP2, _J2K = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"RIFF", b"\0\0\0\x0cjP", b"\xff\x4f\xff\x51"
-_NETPBM = (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6")
-_KINDS = {_JPEG: "JPEG", _PNG: "PNG", _BMP: "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", _RIFF: "WebP", _JP2: "JPEG 2000", _J2K: "JPEG 2000"}
-_KINDS |= dict.fromkeys(_NETPBM, "PNM")
-_END_MARKERS = {_JPEG: b"\xff\xd9", _PNG: b"IEND", _JP2: b"\xff\xd9", _J2K: b"\xff\xd9"}
+_END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "JPEG 2000": b"\xff\xd9"}
 _TAIL_BYTES = 64
 _SAYS_NOTHING = (
     "Failed to decode",
     "nvImageCodec failure",
+    "the file is empty",
+    "not an image in a known format",
     "a JPEG that was cut off",  # jpeg_end.py's own words, which `suspicion` repeats
     'Assert on "fp_ != nullptr" failed',
     'Assert on "read_nbytes == file_size" failed',
@@ -150,21 +149,21 @@ def suspicion(span: Span) -> str:
         return missing(span.path, span.length - size)
     if not head:
         return "the file is empty"
-    magic = next((m for m in _KINDS if head.startswith(m)), None)
-    if magic is None:
+    kind = read_header(head).format
+    if not kind:
         return f"not an image in a known format (it begins with {head!r})"
-    if _cut_off(magic, head, tail, size):
-        return f"a {_KINDS[magic]} that was cut off: its end is missing ({size:,} bytes are there)"
+    if _cut_off(kind, head, tail, size):
+        return f"a {kind} that was cut off: its end is missing ({size:,} bytes are there)"
     return ""
 
 
-def _cut_off(magic: bytes, head: bytes, tail: bytes, size: int) -> bool:
+def _cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
     """Whether a file ends before its format's end marker, or before the size that its header states."""
-    if magic == _BMP:
+    if kind == "BMP":
         return size < int.from_bytes(head[2:6], "little")
-    if magic == _RIFF:
+    if kind == "WebP":
         return size < int.from_bytes(head[4:8], "little") + 8
-    return _END_MARKERS.get(magic, b"") not in tail
+    return _END_MARKERS.get(kind, b"") not in tail
 
 
 def reason(span: Span, message: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,9 +13,11 @@ from torch.utils.data import Dataset, default_collate
 
 from gpupipe.axes import from_steps, to_steps
 from gpupipe.errors import EngineError, StepError
+from gpupipe.formats.pillow_decoder import CannotDecode
 from gpupipe.machine_failures import machine_failure
 from gpupipe.pipeline import Entry
 from gpupipe.span import Span
+from gpupipe.steps.decode import Decode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,8 +73,11 @@ class Made:
 class Samples(Dataset[Made]):
     """A map-style data set whose indices are batches of work. deliver: whether what is made is also returned."""
 
-    def __init__(self, recipes: Sequence[Recipe], decoder: Decoder, deliver: bool = True) -> None:
+    def __init__(
+        self, recipes: Sequence[Recipe], decoder: Decoder, deliver: bool = True, max_pixels: int | None = None
+    ) -> None:  # fmt: skip
         self._recipes, self._decoder, self._deliver = list(recipes), decoder, deliver
+        self._max_pixels = max_pixels
 
     def __getitem__(self, work: Work) -> Made:
         made, samples = Made(), []
@@ -113,13 +117,26 @@ class Samples(Dataset[Made]):
             return _bytes(place.span)
         else:
             first, p = steps.pop(0)
-            with_pil = self._decoder == "pil"
-            image = _with_pil(place.span, first.step) if with_pil else first.torch(_bytes(place.span), p)
+            image = self._decoded(first, _bytes(place.span), p)
         for entry, p in steps:
             image = entry.torch(image, p)
         image = image if recipe.stored is None else from_steps(image, recipe.layout)
         image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
         return image.contiguous()
+
+
+    def _decoded(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
+        """What the first step makes of a file. Raises CannotDecode for all that a decoder raises."""
+        if not isinstance(entry.step, Decode):
+            return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder
+        try:
+            return entry.step.pixels(data.numpy(), self._decoder, self._max_pixels)  # type: ignore[no-any-return]  # a tensor
+        except (CannotDecode, MemoryError, DeprecationWarning):  # the last is no file's fault
+            raise
+        except Exception as e:
+            if machine_failure(e):
+                raise
+            raise CannotDecode(str(e) or type(e).__name__) from e
 
 
 def _bytes(span: Span) -> Tensor:
@@ -128,16 +145,6 @@ def _bytes(span: Span) -> Tensor:
     if not len(data):
         raise ValueError("the file is empty")
     return torch.from_numpy(data)
-
-
-def _with_pil(span: Span, decode: Any) -> Any:
-    """What the step `decode` makes of a file, with Pillow's decoder. Raises OSError, ValueError."""
-    from PIL import Image, ImageOps
-    from torchvision.transforms.v2 import functional as F
-
-    with Image.open(io.BytesIO(span.read().tobytes())) as opened:
-        image: Any = ImageOps.exif_transpose(opened) if decode.apply_exif_orientation else opened
-        return F.pil_to_tensor(image.convert("RGB" if decode.mode == "rgb" else "L"))
 
 
 def _said(error: Exception) -> str:

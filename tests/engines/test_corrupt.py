@@ -75,7 +75,7 @@ BAD: dict[str, tuple[Callable[[Path, Image.Image], Any], str]] = {
     **{name: (write, CUT_OFF.format("WebP")) for name, write in shares("WEBP", 50).items()},
     **{name: (write, CUT_OFF.format("BMP")) for name, write in shares("BMP", 50).items()},
     **{name: (write, CUT_OFF.format("JPEG 2000")) for name, write in shares("JPEG2000", 50).items()},
-    **{name: (write, "its data are damaged") for name, write in (shares("TIFF", 50) | shares("PPM", 50)).items()},
+    **{name: (write, "image file is truncated") for name, write in (shares("TIFF", 50) | shares("PPM", 50)).items()},
     "damaged PNG": (damaged_png, "its data are damaged"),
     "garbled JPEG": (garbled_jpeg, "its data are damaged"),
     "empty": (holds(b""), "^the file is empty$"),
@@ -85,7 +85,7 @@ BAD: dict[str, tuple[Callable[[Path, Image.Image], Any], str]] = {
     "folder": (to_a_folder, "^is a directory$"),
     "text": (holds(b"hello world\n" * 50), r"not an image in a known format \(it begins with b'hello world"),
     "HTML": (holds(b"<!DOCTYPE html><html>404</html>"), "not an image in a known format .*DOCTYPE html"),
-    "GIF": (lambda path, image: path.write_bytes(encoded(image, "GIF")), "not an image in a known format .*GIF8"),
+    "PDF": (lambda path, image: path.write_bytes(encoded(image, "PDF")), "not an image in a known format .*%PDF-"),
     "zeros": (holds(bytes(5000)), r"not an image in a known format \(it begins with b'\\x00"),
 }
 """By name: what makes a bad file of a good one, and the reason that gpupipe must give (a regular expression)."""
