@@ -82,6 +82,11 @@ class Entry:
         with self._blamed("model_dump()"):
             return self.step.model_dump(mode="json")
 
+    def identity(self) -> dict[str, Any]:
+        """What of the parameters a fingerprint holds. Raises StepError."""
+        fields = type(self.step).model_fields
+        return {name: value for name, value in self.dumped().items() if name not in self.step.later or value != fields[name].default}
+
     def _blamed(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
         passed = (NoLowering, SampleIncompatible, *passed)
         return plugins.blamed(self.key, type(self.step), self.where, call, *passed)
@@ -123,7 +128,7 @@ class Pipeline:
     @property
     def fingerprint(self) -> str:
         """A hash of the steps and all their parameters: the same for two files that mean the same."""
-        content = [[e.key, e.dumped(), *([e.field] if e.field != self.main else [])] for e in self.entries]
+        content = [[e.key, e.identity(), *([e.field] if e.field != self.main else [])] for e in self.entries]
         return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

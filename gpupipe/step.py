@@ -106,6 +106,9 @@ class Step(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     lanes: ClassVar[int] = 0
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Parameters that the step did not have at first. With their defaults they are no part of a
+    pipeline's fingerprint, so that states from before them still fit."""
     interpolates: ClassVar[bool] = False
     """Whether pixels are made between those that are there: engines then agree in the mean, and not to a level in each pixel."""
 

@@ -276,6 +276,11 @@ def test_golden_fingerprint() -> None:
     assert build("decode", "random_affine: {degrees: 5}", FLOAT).fingerprint == "2ab7059724127bd756b91e123ff7f724"
 
 
+def test_a_later_parameter_changes_the_fingerprint_if_it_is_not_its_default() -> None:
+    as_before, given, other = (build(step).fingerprint for step in ("decode", "decode: {dtype: uint8}", "decode: {dtype: uint16}"))
+    assert as_before == given != other
+
+
 # Draws
 
 

@@ -131,9 +131,7 @@ class FileReader:
     def __init__(self, job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool) -> None:
         threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
         limit = job.max_pixels
-        self._files = {
-            name: ImageFiles(len(job.index), how, limit, threads) for name, how in decoding.items()
-        }
+        self._files = {name: ImageFiles(len(job.index), how, limit, threads) for name, how in decoding.items()}
         self._jpeg_ends = jpeg_ends
         self._source = _Source([_inputs(job.index, name, maps) for name in decoding])
         self._fresh = True

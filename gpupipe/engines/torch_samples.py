@@ -124,7 +124,6 @@ class Samples(Dataset[Made]):
         image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
         return image.contiguous()
 
-
     def _decoded(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
         """What the first step makes of a file. Raises CannotDecode for all that a decoder raises."""
         if not isinstance(entry.step, Decode):

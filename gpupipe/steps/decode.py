@@ -18,6 +18,8 @@ class Decode(Step):
       which 8 bits become by * 257. docs/formats.md has every format.
     """
 
+    later = frozenset({"dtype"})
+
     mode: Literal["rgb", "gray"] = "rgb"
     apply_exif_orientation: bool = False
     dtype: Literal["uint8", "uint16"] = "uint8"
