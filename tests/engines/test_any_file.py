@@ -26,7 +26,8 @@ ENGINES = {
 SIDE = 64
 MEMORY = 2 << 30
 PROGRAM = """
-import json, resource, sys, warnings
+import json, sys
+from pathlib import Path
 import gpupipe
 
 root, options = sys.argv[1], json.loads(sys.argv[2])
@@ -38,7 +39,8 @@ with gpupipe.load(config, device="cpu", on_error="skip", max_bad=0.9, ids=True, 
 print(json.dumps({
     "delivered": delivered,
     "bad": [json.loads(line)["path"] for line in open(options["quarantine"])] if loader.engine.skipped else [],
-    "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    # not ru_maxrss, which counts what the parent had when it started this process
+    "megabytes": int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024,
 }))
 """
 

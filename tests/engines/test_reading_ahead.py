@@ -15,6 +15,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import Job
 from gpupipe.engines.dali_reader import FileReader
+from gpupipe.engines.deferred import Decoding
 from gpupipe.sampler import Plan, Sampler
 
 COUNT = 24
@@ -75,7 +76,7 @@ def test_as_many_reads_are_under_way_as_prefetch_says(files: list[Path], prefetc
     """None of them was asked for yet: the last of them is begun, and no more."""
     wanted = job(files, prefetch)
     taken: list[int] = []
-    reader = FileReader(wanted, {"image": False}, {}, False)
+    reader = FileReader(wanted, {"image": Decoding()}, {}, False)
     with fifo(files[(prefetch - 1) * BATCH]) as begun:
         reader.start(plans(wanted, taken))
         assert begun.wait(LIMIT), f"read {prefetch} was not begun"
@@ -90,7 +91,7 @@ def test_as_many_reads_are_under_way_as_prefetch_says(files: list[Path], prefetc
 
 def test_what_was_read_ahead_is_dropped_unseen(files: list[Path]) -> None:
     wanted = job(files, 3)
-    reader = FileReader(wanted, {"image": False}, {}, False)
+    reader = FileReader(wanted, {"image": Decoding()}, {}, False)
     reader.start(plans(wanted, []))
     first = next(reader)
     reader.drop()
