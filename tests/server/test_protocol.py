@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -65,6 +66,10 @@ class Consumer:
             self.holding.arrive(message.key, message.key[1])
 
 
+RESUMED = replace(RULES, resume=True)
+"""Clients come and go on one epoch, which goes on when none is there."""
+
+
 class Disasters(RuleBasedStateMachine):
     """One epoch of 12 batches, three clients at most alive. What was consumed by whom is kept, and a batch must never be consumed by two that live."""
 
@@ -72,7 +77,7 @@ class Disasters(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.lines: list[list[Any]] = []
-        self.ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
+        self.ledger = Ledger(RESUMED, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
         self.consumers: dict[str, Consumer] = {}
         self.dead: list[Consumer] = []
         self.left: list[Consumer] = []
@@ -193,7 +198,7 @@ class Disasters(RuleBasedStateMachine):
         from gpupipe.link import journal
 
         lines, self.lines = self.lines, []
-        self.ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
+        self.ledger = Ledger(RESUMED, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
         for line in lines:
             journal._replay(self.ledger, line, self.now)
         journal.after_restart(self.ledger)
