@@ -28,7 +28,7 @@ from gpupipe.devices import cores, resolve
 from gpupipe.engines.base import Batch, Engine, Job, check_shapes, known, torch_lowering
 from gpupipe.engines.quarantine import Quarantine, blame
 from gpupipe.engines.torch_samples import Made, Place, Recipe, Samples, Work
-from gpupipe.engines.torch_workers import failure, one_thread
+from gpupipe.engines.torch_workers import failure, one_thread, without_child_signals
 from gpupipe.errors import EngineError, StepError, counted
 from gpupipe.index import Column
 from gpupipe.machine_failures import machine_errors
@@ -195,7 +195,10 @@ class DataLoaderEngine(Engine):
         """What the end of a worker comes to: the others end too."""
         found = failure(error, self._job.loader.multiprocessing_context, self._started) if self.parallelism else None
         if found is not None:
-            self.close()
+            with without_child_signals():
+                if hasattr(self._made, "_shutdown_workers"):  # the error's traceback holds it
+                    self._made._shutdown_workers()
+                self.close()
         return found
 
     def _without_failed(self, plan: Plan, made: Made) -> Plan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -57,6 +59,19 @@ def failure(error: Exception, method: str | None, started: bool) -> EngineError 
     if started or killed or method == "fork":
         return EngineError(f"{said if killed or exited else 'a DataLoader worker ended while it sent a batch'}: {_NO_MEMORY}")
     return EngineError(f"no worker could be started ({said}). The likely cause: {_advice(method)}If it stands there already, see what the worker printed.")
+
+
+@contextmanager
+def without_child_signals() -> Iterator[None]:
+    """Ignore that children end. torch raises from that signal, also in the middle of ending its workers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def _advice(method: str) -> str:
