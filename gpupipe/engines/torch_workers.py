@@ -64,10 +64,11 @@ def failure(error: Exception, method: str | None, started: bool) -> EngineError 
 @contextmanager
 def without_child_signals() -> Iterator[None]:
     """Ignore that children end. torch raises from that signal, also in the middle of ending its workers."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    handler = signal.getsignal(signal.SIGCHLD)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield  # a handler that is not Python's cannot be put back; other threads get no signals
         return
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:
