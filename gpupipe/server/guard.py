@@ -21,10 +21,12 @@ from zmq.utils.monitor import recv_monitor_message
 from gpupipe.server.limits import Allowance
 
 _log = logging.getLogger("gpupipe")
-_SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+"""Not FAILED_NO_DETAIL: so it ends if the client is the first to see that the sockets do not fit."""
 _OTHER_KIND = (
-    "gpupipe: a client was turned away whose ZeroMQ socket is of another kind; Fuel's own ServerDataStream needs 'gpupipe serve --wire fuel', "
-    "and gpupipe.ServerDataStream reads from this server"
+    "gpupipe: a connection ended before ZeroMQ's handshake did. If it was Fuel's own "
+    "ServerDataStream: that needs 'gpupipe serve --wire fuel', and gpupipe.ServerDataStream reads "
+    "from this server"
 )
 _ENDED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _RECEIVED_AT = 128
@@ -74,7 +76,10 @@ class Guard:
             self._senders[descriptor] = _Sender(*seen, Allowance(self._burst, self._rate, now))
 
     def _look_for_other_kinds(self, descriptor: int, event: int) -> None:
-        """Log once that a connection ended before its handshake did. ZeroMQ ends it so where the peer's socket type does not fit."""
+        """Log once that a connection ended before its handshake did.
+
+        Either side ends it so if the types of their sockets do not fit, whichever sees it first.
+        """
         if event == zmq.EVENT_ACCEPTED:
             self._shaking.add(descriptor)
         elif descriptor in self._shaking:

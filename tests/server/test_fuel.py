@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -157,18 +159,35 @@ def test_a_server_of_fuels_wire_is_told_from_one_of_gpupipe(config: dict[str, An
 
 
 def test_a_server_of_gpupipe_says_that_a_client_speaks_fuels_protocol(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    said = threading.Event()
+    with serving(config) as server, logged() as was_logged:
+        with gpupipe.connect(server.address, device="cpu") as loader:
+            list(loader)
+        assert not was_logged.is_set(), "of a client of gpupipe nothing is said"
+        with fuels_socket(server.address), fuels_socket(server.address):
+            assert was_logged.wait(60)
+    assert "needs 'gpupipe serve --wire fuel'" in caplog.text
+    assert caplog.text.count("--wire fuel") == 1
+
+
+def test_it_says_so_too_if_the_client_is_the_first_to_hang_up(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Which of the two sees first that the sockets do not fit is a race between their threads."""
+    with serving(config) as server, logged() as was_logged:
+        with socket.create_connection(("127.0.0.1", _port(server))) as connection:
+            connection.recv(1)
+            reset = struct.pack("ii", 1, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        assert was_logged.wait(60)
+    assert "needs 'gpupipe serve --wire fuel'" in caplog.text
+
+
+@contextmanager
+def logged() -> Iterator[threading.Event]:
+    """An event that is set when gpupipe logs something."""
+    event = threading.Event()
     handler = logging.Handler()
-    handler.emit = lambda record: said.set()  # type: ignore[method-assign]  # to wait for it
+    handler.emit = lambda record: event.set()  # type: ignore[method-assign]
     logging.getLogger("gpupipe").addHandler(handler)
     try:
-        with serving(config) as server:
-            with gpupipe.connect(server.address, device="cpu") as loader:
-                list(loader)
-            assert not said.is_set(), "of a client of gpupipe nothing is said"
-            with fuels_socket(server.address), fuels_socket(server.address):
-                assert said.wait(30)
+        yield event
     finally:
         logging.getLogger("gpupipe").removeHandler(handler)
-    assert "needs 'gpupipe serve --wire fuel'" in caplog.text
-    assert len(caplog.records) == 1

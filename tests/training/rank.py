@@ -7,6 +7,7 @@ itself with SIGKILL behind step --kill.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import signal
@@ -33,6 +34,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     with gpupipe.load(arguments.config, engine=arguments.engine, batch_size=arguments.batch_size, ids=True, device="cpu") as loader:
         train(loader, arguments)
+    gc.collect()  # DDP is in a cycle and holds the group: gloo's threads would abort the exiting interpreter
     dist.destroy_process_group()
 
 
