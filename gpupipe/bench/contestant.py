@@ -25,6 +25,7 @@ class Contest:
     """What a contestant has to do. config, overrides: as for load(); changes: what makes it this contestant.
 
     cores: numbers of the cores to stay on. cold: drop the files from the page cache first.
+    times_ahead: time at least so many times the batches that are made ahead, whatever `batches` is.
     """
 
     config: str
@@ -34,6 +35,7 @@ class Contest:
     batches: int
     warm_up: int
     cold: bool
+    times_ahead: int = 0
 
 
 @dataclass
@@ -77,17 +79,19 @@ def run(contest: Contest) -> Outcome:
         stream = endless(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started
-        _take(stream, max(contest.warm_up, loader.engine.batches_ahead), loader)
+        ahead = loader.engine.batches_ahead
+        _take(stream, max(contest.warm_up, ahead), loader)
+        batches = max(contest.batches, contest.times_ahead * ahead)
         with Utilisation(loader.engine.device) as utilisation, Company() as company:
             started = time.perf_counter()
-            images = _take(stream, contest.batches, loader)
+            images = _take(stream, batches, loader)
             seconds = time.perf_counter() - started
         data = {"root": loader.index.root, "images": len(loader.index), "pipeline": checked.pipeline.name}
         memory.stop()
         data |= {"batch_size": checked.loader.batch_size, "steps": [e.key for e in checked.pipeline.entries]}
         return Outcome(
-            loader.engine.name, loader.engine.device, loader.engine.crew, images, contest.batches, seconds, first, company.cpu_seconds, memory.bytes,
-            utilisation.mean, loader.index.note, data, company.cores, loader.engine.batches_ahead, memory.kind,
+            loader.engine.name, loader.engine.device, loader.engine.crew, images, batches, seconds, first, company.cpu_seconds, memory.bytes,
+            utilisation.mean, loader.index.note, data, company.cores, ahead, memory.kind,
         )  # fmt: skip
 
 

@@ -61,6 +61,8 @@ def test_it_finds_that_more_workers_wait_at_the_same_time(faces: Path, slow: Pat
     assert found.gain
     assert found.gain.value > 1.3
     assert [[r.side.name for r in setting] for setting in found.trials] == [["workers=0", "workers=3"]]
+    outcomes = [o for setting in found.trials for result in setting for o in result.outcomes]
+    assert all(o.batches >= 3 * o.batches_ahead for o in outcomes), "not what was made before"
     printed = advised(found, checked)
     assert yaml.safe_load("\n".join(printed[printed.index("") :])) == {"loader": {"workers": 3}}
 
