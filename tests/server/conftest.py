@@ -31,7 +31,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(noise: Path) -> dict[str, Any]:
-    loader = {"engine": "dataloader", "workers": 0, "device": "cpu", "batch_size": 3, "seed": 5, "ids": True, "threads": 1}
+    loader = {"engine": "dataloader", "workers": 0, "device": "cpu", "batch_size": 3, "seed": 5, "ids": True}
     return {"data": {"source": "folder", "root": str(noise)}, "pipeline": ["decode", "random_horizontal_flip"], "loader": loader}
 
 
