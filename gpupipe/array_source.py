@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from gpupipe import array_files
 from gpupipe.array_files import Files, Part
@@ -16,7 +16,7 @@ from gpupipe.errors import DataError
 from gpupipe.index import Index
 from gpupipe.listed import listing
 from gpupipe.parameters import expanded
-from gpupipe.source import Progress, Source, check_names, quiet
+from gpupipe.source import MAX_PIXELS, Progress, Source, check_names, quiet
 from gpupipe.spec import PAIR, Spec, default_layout, wrong_layout
 
 Patterns = str | tuple[str, ...]
@@ -54,6 +54,13 @@ class ArraySource(Source):
     layout: Annotated[str, AfterValidator(_layout)] | None = None
 
     _made: Index | None = PrivateAttr(None)
+
+    @field_validator("max_pixels")
+    @classmethod
+    def _only_of_image_files(cls, max_pixels: int | None) -> int | None:
+        if max_pixels == MAX_PIXELS:  # as others take it, so that a dump of this model is one
+            return max_pixels
+        raise ValueError("it bounds what the header of an image file may claim, and these samples are arrays: leave it out")
 
     @model_validator(mode="after")
     def _says_where_files_are(self) -> ArraySource:

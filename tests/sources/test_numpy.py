@@ -186,6 +186,15 @@ def test_a_mistake_in_the_yaml_is_told_with_its_place(tmp_path: Path) -> None:
         gpupipe.load(tmp_path / "c.yaml")
 
 
+@pytest.mark.parametrize("source", ["numpy", "raw"])
+@pytest.mark.parametrize("limit", ["1000", "null"])
+def test_a_limit_for_image_files_is_refused_by_name(tmp_path: Path, source: str, limit: str) -> None:
+    own = "" if source == "numpy" else "  dtype: uint8\n  shape: [4]\n"
+    (tmp_path / "c.yaml").write_text(f"data:\n  source: {source}\n  files: x.npy\n  max_pixels: {limit}\n{own}pipeline: []\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml:4:\d+: data\.max_pixels.*image file.*arrays: leave it out"):
+        gpupipe.load(tmp_path / "c.yaml")
+
+
 def test_the_index_is_kept_and_notices_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [tmp_path / f"{n}.npy" for n in range(3)]
     for n, file in enumerate(files):
