@@ -4,7 +4,8 @@
 2. DataLoader returns batches in the order in which they were handed out; `_flight` are their plans.
 3. A sample that fails costs only itself: the worker leaves it out and says why.
 4. Closing an iteration gives up what is in flight; the workers stay for the next one where they are persistent.
-5. A worker that dies ends the iteration with one error, and the others end with it.
+5. A worker that dies ends the others. If it died of a sample, that sample is found in a process that may die, and the batches in flight
+   are made again by new workers; else the iteration ends with one error.
 6. Only this engine holds torch's iterator, never a frame that an error's traceback keeps: what a cyclic garbage collection finds,
    torch takes five seconds a worker to end, since the queue that would tell it to is gone first.
 """
@@ -12,62 +13,29 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from gpupipe.config import LoaderConfig
 from gpupipe.devices import cores, resolve
 from gpupipe.engines.base import Batch, Engine, Job, check_shapes, known, torch_lowering
 from gpupipe.engines.quarantine import Quarantine, blame
-from gpupipe.engines.torch_samples import Made, Place, Recipe, Samples, Work
-from gpupipe.engines.torch_workers import failure, one_thread, without_child_signals
-from gpupipe.errors import EngineError, StepError, counted
-from gpupipe.index import Column
+from gpupipe.engines.torch_culprits import CRASHES, WorkerCrashed, killers, no_killer
+from gpupipe.engines.torch_samples import Made, Recipe, Samples
+from gpupipe.engines.torch_workers import dead_workers, end_workers, failure, one_thread, stop_watching
+from gpupipe.engines.torch_works import Works
+from gpupipe.errors import EngineError, counted
 from gpupipe.machine_failures import machine_errors
 from gpupipe.sampler import Plan, Sampler
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class _Works:
-    """DataLoader's sampler: the work of the plans that it is given, and in `flight` those that it handed out."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._plans: Iterator[Plan] = iter(())
-        self.flight: deque[Plan] = deque()
-        self.failed: StepError | None = None
-        """Why it ended before the plans. Raised here, it would leave torch's iterator half made."""
-
-    def start(self, plans: Iterator[Plan]) -> None:
-        self._plans = plans
-        self.failed = None
-        self.flight.clear()
-
-    def __iter__(self) -> Iterator[Work]:
-        for plan in self._plans:
-            seed, on = self._job.loader.seed, self._job.pipeline.on
-            try:
-                parameters = [[entry.parameters(seed, plan.epoch, plan.ids) for entry in on(name)] for name in self._job.pipeline.fields]
-            except StepError as e:
-                self.failed = e
-                return
-            self.flight.append(plan)
-            yield Work([_places(self._job.index.columns[name], plan.ids) for name in self._job.pipeline.fields], parameters)
-
-
-def _places(column: Column, ids: NDArray[np.int64]) -> list[Place]:
-    array = column.array
-    return [Place(column.span(i), None if array is None else array.shape_of(i)) for i in ids.tolist()]
 
 
 class DataLoaderEngine(Engine):
@@ -88,8 +56,8 @@ class DataLoaderEngine(Engine):
         self.batches_ahead = self.parallelism * job.loader.prefetch
         self._job = job
         self._quarantine = Quarantine(job)
-        self._works = _Works(job)
-        self._loader: DataLoader[Made] | None = _data_loader(job, self._works, self.parallelism, device_id is not None)
+        self._works = Works(job)
+        self._loader: DataLoader[Made] | None = self._new_loader()
         self._made: Iterator[Made] = iter(())
         self._started = False
         """Whether a worker of those that run has made a batch."""
@@ -127,11 +95,24 @@ class DataLoaderEngine(Engine):
 
     def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
-        self._works.start(self._quarantine.without_bad(plans))
+        while True:
+            try:
+                yield from self._run(self._quarantine.without_bad(plans))
+                break
+            except WorkerCrashed as e:
+                crash = e
+            plans = chain(list(self._works.flight), plans)
+            self._quarantine_killers(crash)
+            self._loader = self._new_loader()
+        if self._quarantine.refusal is not None:
+            raise self._quarantine.refusal
+
+    def _run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Batch]]:
+        self._works.start(plans, self.batches_ahead)
         self._start(self._loader)
         try:
             while (made := self._next()) is not None:
-                plan = self._works.flight.popleft()
+                plan = self._works.finish()
                 if made.failed:
                     plan = self._without_failed(plan, made)
                 if made.fields is not None:
@@ -140,8 +121,6 @@ class DataLoaderEngine(Engine):
                     check_shapes(made.shapes, plan, self._job)
         finally:
             self._made = iter(())
-        if self._quarantine.refusal is not None:
-            raise self._quarantine.refusal
 
     def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         yield from self._done(plans, False)
@@ -150,34 +129,39 @@ class DataLoaderEngine(Engine):
         yield from self._done(plans, True)
 
     def _done(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
-        self._works.start(plans)
+        self._works.start(plans, self.batches_ahead)
         samples = Samples(_recipes(self._job, steps), self._job.loader.decoder, False, self._job.max_pixels)
         self._start(_data_loader(self._job, self._works, self.parallelism, False, samples))
         try:
             while (made := self._next()) is not None:
-                yield len(self._works.flight.popleft().ids) - len(made.failed)
+                yield len(self._works.finish().ids) - len(made.failed)
         finally:
             self._made = iter(())
 
     def close(self) -> None:
         self._made, self._loader = iter(()), None
 
+    def _new_loader(self) -> DataLoader[Made]:
+        return _data_loader(self._job, self._works, self.parallelism, self._torch_device.type == "cuda")
+
     def _start(self, loader: DataLoader[Made] | None) -> None:
-        """Begin an iteration. Raises EngineError if workers cannot be started."""
+        """Begin an iteration. Raises EngineError if workers cannot be started, WorkerCrashed."""
         self._started = self._started and loader is not None and loader.persistent_workers
+        before = getattr(loader, "_iterator", None)  # of persistent workers
         try:
             with _without_torchs_warning():
                 self._made = iter(()) if loader is None else iter(loader)
+            stop_watching(self._made)
             return
         except (RuntimeError, OSError, EOFError) as e:
-            if (failed := self._failure(e)) is None:
+            if (failed := self._failure(e, before)) is None:
                 raise
         raise failed
 
     def _next(self) -> Made | None:
         """Return the next batch, or None after the last.
 
-        Raises EngineError if a worker died, StepError if a step's own code failed.
+        Raises EngineError if a worker died, WorkerCrashed if most likely of a sample, StepError if a step's own code failed.
         """
         try:
             with nullcontext() if self.parallelism else one_thread():
@@ -191,15 +175,35 @@ class DataLoaderEngine(Engine):
                 raise
         raise failed
 
-    def _failure(self, error: Exception) -> EngineError | None:
-        """What the end of a worker comes to: the others end too."""
-        found = failure(error, self._job.loader.multiprocessing_context, self._started) if self.parallelism else None
+    def _failure(self, error: Exception, before: Any = None) -> EngineError | None:
+        """What the end of a worker comes to: the others end too. before: the iterator whose workers were to begin another iteration."""
+        if not self.parallelism:
+            return None
+        iterator = before or self._made
+        dead = dead_workers(iterator, error)
+        found = failure(error, dead, self._job.loader.multiprocessing_context, self._started)
+        crashed = [worker for worker in dead if worker.signal in CRASHES]
+        if crashed:
+            # Between iterations a worker dies of what was given up: that is met again.
+            plans = [] if before else self._works.of_workers(iterator, {worker.number for worker in crashed})
+            found = WorkerCrashed(str(crashed[0]), plans)
         if found is not None:
-            with without_child_signals():
-                if hasattr(self._made, "_shutdown_workers"):  # the error's traceback holds it
-                    self._made._shutdown_workers()
-                self.close()
+            end_workers(iterator, dead)
+            self.close()
         return found
+
+    def _quarantine_killers(self, crash: WorkerCrashed) -> None:
+        """Find the samples that a worker died of. Raises SampleError, TooManyBadError; EngineError where no sample ends a process."""
+        ids = [int(i) for plan in crash.plans for i in plan.ids]
+        works = [self._works.work(plan).sample(n) for plan in crash.plans for n in range(len(plan.ids))]
+        try:
+            found = killers(_samples(self._job), works) if works else []
+        except EngineError as e:
+            raise EngineError(f"{crash.said}, and {e}") from e
+        for place, name in found:
+            self._quarantine.add(ids[place], f"the process that decodes or transforms it dies of {name}")
+        if works and not found:
+            raise no_killer(crash, len(works))
 
     def _without_failed(self, plan: Plan, made: Made) -> Plan:
         """The plan with the ids that were delivered; the others are quarantined."""
@@ -224,7 +228,7 @@ def _workers(job: Job) -> int:
     return workers
 
 
-def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool, samples: Samples | None = None) -> DataLoader[Made]:
+def _data_loader(job: Job, works: Works, workers: int, to_gpu: bool, samples: Samples | None = None) -> DataLoader[Made]:
     """samples: what workers do; by default the whole job."""
     options = job.loader
     kept: dict[str, Any] = {}
@@ -233,7 +237,7 @@ def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool, samples: S
         kept["multiprocessing_context"] = options.multiprocessing_context
     with _without_torchs_warning():
         return DataLoader(
-            samples or Samples(_recipes(job), options.decoder, max_pixels=job.max_pixels),
+            samples or _samples(job),
             batch_size=None,
             sampler=works,
             num_workers=workers,
@@ -241,6 +245,10 @@ def _data_loader(job: Job, works: _Works, workers: int, to_gpu: bool, samples: S
             collate_fn=_as_it_is,
             **kept,
         )
+
+
+def _samples(job: Job) -> Samples:
+    return Samples(_recipes(job), job.loader.decoder, max_pixels=job.max_pixels)
 
 
 def _recipes(job: Job, steps: bool = True) -> list[Recipe]:

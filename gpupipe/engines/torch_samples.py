@@ -40,6 +40,11 @@ class Work:
     places: list[list[Place]]
     parameters: list[list[dict[str, NDArray[Any]]]]
 
+    def sample(self, place: int) -> Work:
+        """Return the work of one sample."""
+        parameters = [[{n: v[place : place + 1] for n, v in p.items()} for p in of_field] for of_field in self.parameters]
+        return Work([[places[place]] for places in self.places], parameters)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -57,7 +62,7 @@ class Recipe:
 @dataclass
 class Made:
     """What became of it. fields: (B, ...) of the samples that are not in `failed`; None where there is none, or where they differ in shape.
-    failed: (place in the batch, what went wrong). shapes: of those that did not fail, as they are delivered, by field."""
+    failed: (place in the batch, what went wrong). shapes: of those that did not fail, as they are delivered, by field; empty where `fields` holds them."""
 
     fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
@@ -92,8 +97,10 @@ class Samples(Dataset[Made]):
                 made.failed.append((place, _said(e)))
         if not self._deliver:
             return made
-        made.shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
-        if samples and all(s == made.shapes[0] for s in made.shapes):
+        shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
+        if not samples or any(s != shapes[0] for s in shapes):
+            made.shapes = shapes  # a message below 16 KiB is one write, which no death can cut in two
+        else:
             made.fields = {r.name: self._stacked([s[r.name] for s in samples], r) for r in self._recipes}
         return made
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import get_context
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +24,9 @@ _GUARD = """
             ...  # all that uses the loader
 
 """
+_SHARED_MEMORY = Path("/dev/shm")  # of Linux, where torch puts what workers send
+_KILLED = re.compile(r"\(pid (\d+)\) is killed by signal: ([^.]+)")
+_SECONDS_TO_DIE = 5
 _NO_MEMORY = "out of memory, perhaps; try fewer loader.workers or a smaller batch"
 _UNFINISHED = "bootstrapping phase"
 """What multiprocessing says in a process that is still importing the main script, and is to start another."""
@@ -40,25 +48,93 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def failure(error: Exception, method: str | None, started: bool) -> EngineError | None:
+@dataclass(frozen=True)
+class DeadWorker:
+    """A worker that ended too soon. number: its place among the workers, or None if torch does not tell; signal: a name, or empty."""
+
+    number: int | None
+    pid: int
+    signal: str
+
+    def __str__(self) -> str:
+        return f"a DataLoader worker (pid {self.pid}) {f'died of {self.signal}' if self.signal else 'exited unexpectedly'}"
+
+
+def stop_watching(iterator: Any) -> None:
+    """Keep torch from raising, out of SIGCHLD, that a worker of this iterator died.
+
+    It raises in whatever the main thread does: in the training step, or in the generator of the plans, which an exception
+    ends for good. Without that signal torch looks at its workers after five seconds without a batch.
+    """
+    if getattr(iterator, "_worker_pids_set", False):
+        torch._C._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False
+
+
+def dead_workers(iterator: Any, error: Exception) -> list[DeadWorker]:
+    """The workers that ended too soon. iterator: torch's, or None where torch raised `error` before it was made."""
+    workers = getattr(iterator, "_workers", [])
+    if workers and _is_broken(error):  # the connection ends before the process does
+        connection.wait([w.sentinel for w in workers], _SECONDS_TO_DIE)
+    dead = [DeadWorker(n, w.pid, _signal_name(-w.exitcode)) for n, w in enumerate(workers) if w.exitcode is not None]
+    if not dead and (killed := _KILLED.search(str(error))):
+        number = next((s for s in signal.valid_signals() if signal.strsignal(s) == killed[2]), 0)
+        dead = [DeadWorker(None, int(killed[1]), _signal_name(number) or killed[2])]
+    return dead
+
+
+def _signal_name(number: int) -> str:
+    if number <= 0:
+        return ""
+    return next((s.name for s in signal.Signals if s == number), f"signal {number}")
+
+
+def failure(error: Exception, dead: list[DeadWorker], method: str | None, started: bool) -> EngineError | None:
     """What an error of torch's iterator comes to; None where no worker's end is behind it.
 
     Args:
         error: What torch or multiprocessing raised.
+        dead: The workers that ended too soon.
         method: How workers are started: fork, spawn or forkserver; None for the platform's default.
         started: Whether one of them has made a batch already.
     """
     method = get_context(method).get_start_method()
-    said = str(error).partition("\n")[0].partition(". ")[0].rstrip(" .") or type(error).__name__
     if _UNFINISHED in str(error):
         return EngineError(f"a worker that is being started imports the script, and the script starts workers of its own: {_advice(method)}")
-    killed, exited = "is killed by signal" in said, "exited unexpectedly" in said
-    broken = isinstance(error, EOFError | ConnectionError)  # of the pipe to a worker, or to the fork server
-    if not (killed or exited or broken):
+    if not (dead or _is_broken(error) or "exited unexpectedly" in str(error)):
         return None
-    if started or killed or method == "fork":
-        return EngineError(f"{said if killed or exited else 'a DataLoader worker ended while it sent a batch'}: {_NO_MEMORY}")
+    first = next((worker for worker in dead if worker.signal), next(iter(dead), None))
+    said = str(first) if first else "a DataLoader worker ended while it sent a batch"
+    if started or method == "fork" or (first and first.signal):
+        return EngineError(f"{said}: {_NO_MEMORY}")
     return EngineError(f"no worker could be started ({said}). The likely cause: {_advice(method)}If it stands there already, see what the worker printed.")
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether a pipe to a worker, or to the fork server, ended."""
+    return isinstance(error, EOFError | ConnectionError)
+
+
+def end_workers(iterator: Any, dead: list[DeadWorker]) -> None:
+    """End all workers of an iterator of which some have died, and remove what they left in shared memory."""
+    pids = {worker.pid for worker in dead} | {w.pid for w in getattr(iterator, "_workers", [])}
+    with without_child_signals():
+        if hasattr(iterator, "_shutdown_workers"):  # an error's traceback may hold it
+            iterator._shutdown_workers()
+    remove_shared_memory(pids)
+
+
+def remove_shared_memory(pids: Iterable[int]) -> None:
+    """Remove the files in /dev/shm of workers that have ended.
+
+    torch allocates such a file before it removes the name, which takes milliseconds for a large batch: a worker that
+    is killed meanwhile leaves it behind.
+    """
+    for pid in pids:
+        for file in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
+            with suppress(OSError):
+                if file.lstat().st_uid == os.getuid():
+                    file.unlink()
 
 
 @contextmanager
