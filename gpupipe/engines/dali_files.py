@@ -20,7 +20,7 @@ from gpupipe.engines.deferred import Decoding
 from gpupipe.errors import EngineError
 from gpupipe.formats import pillow_decoder
 from gpupipe.formats.image_header import ImageHeader, read_header
-from gpupipe.formats.pillow_decoder import check_pixels
+from gpupipe.formats.pillow_decoder import check_header
 
 _MOST_LENGTH, _MOST_SIDE = 2**32 - 1, 2**16 - 1
 _NO_MEMORY = "out of memory while an image was decoded: try a smaller batch, or a lower data.max_pixels"
@@ -77,7 +77,7 @@ class ImageFiles:
 
     def _header(self, file: Any) -> ImageHeader:
         header = read_header(file)
-        check_pixels(header.height, header.width, self._max_pixels)
+        check_header(header, self._max_pixels)
         return header
 
     def _oriented(self, header: ImageHeader) -> tuple[int, int]:

@@ -15,6 +15,7 @@ Their headers must be in order to the last byte: any doubt makes an image not pl
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any, NamedTuple
 
@@ -36,6 +37,9 @@ _AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
 _BE16, _BE32, _LE32 = (struct.Struct(f).unpack_from for f in (">H", ">I", "<I"))
 _SUBSAMPLINGS = {0x11, 0x21, 0x12, 0x22, 0x41}
 """Of luma, as horizontal << 4 | vertical, beside chroma of 1x1: 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1."""
+_MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
+"""A JPEG's marker that is neither a stuffed byte of a scan nor a restart within it."""
+_MOST_SCANS = 100
 _PNG_DEPTHS = {0: (1, 2, 4, 8), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}
 """By colour type, the bits a sample of plain PNGs."""
 _PNG_LONGEST = 2**31 - 1
@@ -50,6 +54,8 @@ class ImageHeader(NamedTuple):
     height, width: in pixels as stored, or 0 if they were not found: the decoder then tells them.
     plain: whether it is a plain image, as the head of this module says. Its size is known then.
     orientation: of the EXIF tag of a plain image, 1 to 8.
+    too_many_scans: whether it is a JPEG of more than 100 scans. Writers make about 10. A decoder
+        goes over the whole image for each, and a scan may be 12 bytes: 100 kB can take minutes.
     """
 
     format: str
@@ -57,6 +63,7 @@ class ImageHeader(NamedTuple):
     width: int = 0
     plain: bool = False
     orientation: int = 1
+    too_many_scans: bool = False
 
 
 def read_header(data: Any) -> ImageHeader:
@@ -127,11 +134,28 @@ def _jpeg(view: memoryview) -> ImageHeader:
     height, width = _jpeg_size(view, frame)
     plain = plain and bool(height and width) and len(view) > at + 2 + size
     plain = plain and _is_plain_frame(view, frame, jfif, adobe)
-    return ImageHeader("JPEG", height, width, plain, orientation)
+    is_one_scan = frame and view[frame + 1] < 0xC2 and view[at + 4] == view[frame + 9]
+    too_many = not is_one_scan and _has_too_many_scans(view, at)
+    return ImageHeader("JPEG", height, width, plain, orientation, too_many)
 
 
 def _unusual_jpeg(view: memoryview, frame: int) -> ImageHeader:
-    return ImageHeader("JPEG", *_jpeg_size(view, frame))
+    too_many = _has_too_many_scans(view, 2)
+    return ImageHeader("JPEG", *_jpeg_size(view, frame), too_many_scans=too_many)
+
+
+def _has_too_many_scans(view: memoryview, at: int) -> bool:
+    """Whether more than _MOST_SCANS scans begin between a marker and the end of the image."""
+    if bytes(view[at:]).count(b"\xff\xda") <= _MOST_SCANS:  # 10 times as fast as the search
+        return False
+    count = 0
+    while count <= _MOST_SCANS and (found := _MARKER.search(view, at)):
+        marker, at = found[1][0], found.end()
+        if marker == 0xD9 or at + 2 > len(view):
+            return False
+        count += marker == 0xDA
+        at += 0 if marker in (0x01, 0xD8) else _BE16(view, at)[0]
+    return count > _MOST_SCANS
 
 
 def _jpeg_size(view: memoryview, frame: int) -> tuple[int, int]:

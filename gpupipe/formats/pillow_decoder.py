@@ -29,6 +29,7 @@ from PIL import Image
 
 from gpupipe.errors import counted
 from gpupipe.formats import exif
+from gpupipe.formats.image_header import ImageHeader
 
 Pixels = NDArray[Any]
 
@@ -64,6 +65,13 @@ def check_pixels(height: int, width: int, max_pixels: int | None) -> None:
     """Raises CannotDecode if an image is larger than `data.max_pixels` allows."""
     if max_pixels is not None and height * width > max_pixels:
         raise CannotDecode(f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}")
+
+
+def check_header(header: ImageHeader, max_pixels: int | None) -> None:
+    """Raises CannotDecode if an image would take a decoder too much memory, or too long."""
+    check_pixels(header.height, header.width, max_pixels)
+    if header.too_many_scans:
+        raise CannotDecode("a JPEG of more than 100 scans, which would take a decoder very long")
 
 
 def decode(data: Any, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None) -> Pixels:

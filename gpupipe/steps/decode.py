@@ -54,10 +54,10 @@ class Decode(Step):
         import torch
 
         from gpupipe.formats.image_header import read_header
-        from gpupipe.formats.pillow_decoder import check_pixels, decode
+        from gpupipe.formats.pillow_decoder import check_header, decode
 
         header = read_header(data)
-        check_pixels(header.height, header.width, max_pixels)
+        check_header(header, max_pixels)
         if decoder == "torchvision" and header.plain and header.format == "JPEG":
             return self._with_torchvision(torch.from_numpy(data))
         how = self.mode, self.dtype, self.apply_exif_orientation, max_pixels

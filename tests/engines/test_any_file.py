@@ -155,6 +155,22 @@ def test_images_too_large_are_refused_before_they_are_decoded(tmp_path: Path, en
     assert all("65,000 x 65,000 pixels, more than data.max_pixels=178,956,970" in line["reason"] for line in lines)
 
 
+def scans(count: int) -> bytes:
+    """A progressive JPEG whose last scan is repeated."""
+    data = encoded(noise(), "JPEG", progressive=True)
+    last, end = data.rindex(b"\xff\xda"), data.rindex(b"\xff\xd9")
+    return data[:end] + data[last:end] * (count - data.count(b"\xff\xda")) + data[end:]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_jpegs_of_more_than_100_scans_are_refused(tmp_path: Path, engine: str) -> None:
+    """Each costs a decoder a pass over the image, and may have 12 bytes."""
+    files = {"good_scans.jpg": scans(100), "few.jpg": scans(101), "many.jpg": scans(1000)}
+    check(folder(tmp_path / "data", files, 5), engine, tmp_path, 8)
+    lines = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert all("more than 100 scans" in line["reason"] for line in lines)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_max_pixels_is_to_the_pixel_and_null_is_no_limit(tmp_path: Path, engine: str) -> None:
     """On a plain image, and on one that Pillow decodes."""

@@ -138,3 +138,29 @@ def test_no_bytes_raise_and_no_mutant_is_looked_at_for_long() -> None:
             data[at] = int(rng.integers(256))
         found = read_header(bytes(data[: rng.integers(1, len(data) + 1)]) if rng.random() < 0.2 else data)
         assert not found.plain or (found.height > 0 and found.width > 0)
+
+
+def with_scans(data: bytes, count: int) -> bytes:
+    """A JPEG whose last scan, with what comes before it, is repeated until there are so many."""
+    last, end = data.rindex(b"\xff\xda"), data.rindex(b"\xff\xd9")
+    return data[:end] + data[last:end] * (count - data.count(b"\xff\xda")) + data[end:]
+
+
+@pytest.mark.parametrize("kind", ["progressive", "CMYK", "garbage before a marker"])
+def test_more_than_100_scans_are_too_many(kind: str) -> None:
+    image = PICTURE.convert("CMYK") if kind == "CMYK" else PICTURE
+    data = encoded("JPEG", image, progressive=True)
+    if kind == "garbage before a marker":
+        data = data[:20] + b"\0" + data[20:]
+    assert not read_header(data).too_many_scans
+    assert not read_header(with_scans(data, 100)).too_many_scans
+    assert read_header(with_scans(data, 101)).too_many_scans
+
+
+def test_what_follows_the_image_or_lies_in_a_segment_is_no_scan() -> None:
+    data = encoded("JPEG", progressive=True)
+    assert not read_header(data + b"\xff\xda\0\2" * 200).too_many_scans
+    last = data.rindex(b"\xff\xda")
+    comment = b"\xff\xfe" + struct.pack(">H", 402) + b"\xff\xda" * 200
+    assert not read_header(data[:last] + comment + data[last:]).too_many_scans
+    assert not read_header(data[: last + 1] + b"\xda\0" * 200).too_many_scans
