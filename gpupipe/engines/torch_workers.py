@@ -75,7 +75,9 @@ def dead_workers(iterator: Any, error: Exception) -> list[DeadWorker]:
     """The workers that ended too soon. iterator: torch's, or None where torch raised `error` before it was made."""
     workers = getattr(iterator, "_workers", [])
     if workers and _is_broken(error):  # the connection ends before the process does
-        connection.wait([w.sentinel for w in workers], _SECONDS_TO_DIE)
+        ended = connection.wait([w.sentinel for w in workers], _SECONDS_TO_DIE)
+        for worker in (w for w in workers if w.sentinel in ended):  # whose files are closed; its exit code comes later
+            worker.join(_SECONDS_TO_DIE)
     dead = [DeadWorker(n, w.pid, _signal_name(-w.exitcode)) for n, w in enumerate(workers) if w.exitcode is not None]
     if not dead and (killed := _KILLED.search(str(error))):
         number = next((s for s in signal.valid_signals() if signal.strsignal(s) == killed[2]), 0)

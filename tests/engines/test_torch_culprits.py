@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from multiprocessing import active_children, connection
+from multiprocessing import active_children, connection, get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from PIL import Image
 from plugin import install
 
 import gpupipe
+from gpupipe.engines.torch_workers import dead_workers
 
 FRAGILE = """
 import ctypes
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gpupipe.step import Step, decoded
@@ -180,3 +183,11 @@ def test_the_shared_memory_of_a_dead_worker_is_removed(root: Path) -> None:
     with load(root, fragile(signal="SIGKILL", left_behind=mark), workers=1) as loader, pytest.raises(gpupipe.EngineError):
         list(loader)
     assert not list(Path("/dev/shm").glob(f"torch_*_{mark}"))
+
+
+def test_a_connection_that_ends_before_its_worker_does_waits_for_the_exit_code() -> None:
+    """The kernel closes files first: without the wait 21 of 40 deaths were not told."""
+    for _ in range(20):
+        worker = get_context("fork").Process(target=os.abort)
+        worker.start()
+        assert [d.signal for d in dead_workers(SimpleNamespace(_workers=[worker]), ConnectionError())] == ["SIGABRT"]
