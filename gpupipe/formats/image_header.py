@@ -8,7 +8,8 @@ What is not plain is decoded by Pillow on every engine: see gpupipe.formats.pill
 Plain are
   JPEG  baseline, extended and progressive with Huffman codes, 8 bits, gray or YCbCr with the
         usual subsamplings;
-  PNG   of up to 8 bits a sample, whose chunks follow one another to the end of the file;
+  PNG   of up to 8 bits a sample, whose chunks follow one another to the end of the file, without
+        animation and EXIF;
   WebP  without animation and without EXIF.
 Their headers must be in order to the last byte: any doubt makes an image not plain.
 """
@@ -24,8 +25,7 @@ from gpupipe.formats import exif
 _JPEG, _PNG, _RIFF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF"
 _OTHERS = {
     b"BM": "BMP",
-    b"II*\0": "TIFF",
-    b"MM\0*": "TIFF",
+    **dict.fromkeys((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "TIFF"),  # of 32 and of 64 bits
     b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
     b"\xff\x4f\xff\x51": "JPEG 2000",
     b"GIF87a": "GIF",
@@ -56,6 +56,7 @@ class ImageHeader(NamedTuple):
     orientation: of the EXIF tag of a plain image, 1 to 8.
     too_many_scans: whether it is a JPEG of more than 100 scans. Writers make about 10. A decoder
         goes over the whole image for each, and a scan may be 12 bytes: 100 kB can take minutes.
+    end: how many bytes from the first on say all this of a plain image; 0 if they lie scattered.
     """
 
     format: str
@@ -64,6 +65,7 @@ class ImageHeader(NamedTuple):
     plain: bool = False
     orientation: int = 1
     too_many_scans: bool = False
+    end: int = 0
 
 
 def read_header(data: Any) -> ImageHeader:
@@ -136,7 +138,8 @@ def _jpeg(view: memoryview) -> ImageHeader:
     plain = plain and _is_plain_frame(view, frame, jfif, adobe)
     is_one_scan = frame and view[frame + 1] < 0xC2 and view[at + 4] == view[frame + 9]
     too_many = not is_one_scan and _has_too_many_scans(view, at)
-    return ImageHeader("JPEG", height, width, plain, orientation, too_many)
+    end = at + 2 + size + 1 if is_one_scan else 0  # the scan's first byte has to be there
+    return ImageHeader("JPEG", height, width, plain, orientation, too_many, end)
 
 
 def _unusual_jpeg(view: memoryview, frame: int) -> ImageHeader:
@@ -181,7 +184,7 @@ def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> boo
 
 
 def _png(view: memoryview) -> ImageHeader:
-    """Walks over all chunks: decoders look for EXIF among them, and for the end."""
+    """Walks over all chunks: decoders look for EXIF and frames among them, and for the end."""
     fields = struct.unpack_from(">IIBBBBB", view, 16)
     width, height, bits, colour, compression, filtering, interlace = fields
     if _BE32(view, 8)[0] != 13 or bytes(view[12:16]) != b"IHDR":
@@ -194,7 +197,7 @@ def _png(view: memoryview) -> ImageHeader:
         plain = at + 12 + size <= len(view)
         if kind == b"IEND":
             return ImageHeader("PNG", height, width, plain and seen and (palette or colour != 3))
-        plain = plain and kind not in (b"IHDR", b"eXIf") and (kind != b"PLTE" or not palette)
+        plain = plain and kind not in (b"IHDR", b"eXIf", b"acTL") and (kind != b"PLTE" or not palette)
         seen, palette = seen or kind == b"IDAT", palette or (kind == b"PLTE" and not seen)
         at += 12 + size
     return ImageHeader("PNG", height, width)
