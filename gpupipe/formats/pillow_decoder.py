@@ -45,6 +45,13 @@ _PLUGINS = {
     "AVIF": "AvifImagePlugin.AvifImageFile",
     "ICO": "IcoImagePlugin.IcoImageFile",
 }
+_MEANINGS = {
+    "not identified by this driver": "damaged, or of a kind that Pillow does not read",
+    "unknown pixel mode": "a depth, sign or number of channels that Pillow does not read",
+    "decoder error": "damaged, or of a compression that Pillow does not read",
+}
+_COMPRESSIONS = {34712: "JPEG 2000", 34887: "LERC", 34933: "PNG", 50002: "JPEG XL"}
+"""Of TIFF, the names of those that Pillow answers with their numbers."""
 _ORIENTATION = 0x0112
 _BITS, _PHOTOMETRIC, _PLANAR, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = 258, 262, 284, 322, 323, 339
 _GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
@@ -52,7 +59,7 @@ _PNM = re.compile(
     rb"P(?P<kind>[56])" + _GAP + rb"(?P<width>\d{1,10})" + _GAP + rb"(?P<height>\d{1,10})"
     + _GAP + rb"(?P<maxval>\d{1,5})\s"
 )  # fmt: skip
-_SIZ = b"\xff\x4f\xff\x51"
+_SIZ, _SIGNED = b"\xff\x4f\xff\x51", 0x80
 _OTHER_BYTE = {"L": "B", "B": "L", "N": "B" if np.little_endian else "L"}
 """The end of Pillow's names of 16-bit layouts, and of those that read the low byte as the high one."""
 
@@ -105,7 +112,18 @@ def decode(data: Any, kind: str, mode: str, dtype: str, apply_exif: bool, max_pi
     except (CannotDecode, MemoryError):
         raise
     except Exception as e:  # Pillow's readers raise anything: SyntaxError, KeyError, struct.error
-        raise CannotDecode(f"{kind}: {str(e) or type(e).__name__}") from e
+        raise CannotDecode(f"{kind}: {_plain(e, kind)}") from e
+
+
+def _plain(error: Exception, kind: str) -> str:
+    """What Pillow means."""
+    said = str(error) or type(error).__name__
+    if said.isdigit() and kind == "TIFF":
+        return f"compression {_COMPRESSIONS.get(int(said), said)}, which Pillow does not read"
+    for words, meaning in _MEANINGS.items():
+        if said.startswith(words):
+            return f"{meaning} ({said})"
+    return said
 
 
 def _decode(data: bytes, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None) -> Pixels:
@@ -113,6 +131,8 @@ def _decode(data: bytes, kind: str, mode: str, dtype: str, apply_exif: bool, max
         check_pixels(image.height, image.width, max_pixels)
         if kind == "TIFF":
             _check_tiff(image.tag_v2, max_pixels)
+        if kind == "JPEG 2000":
+            _check_jpeg2000(data)
         if image.mode == "F" or (image.mode == "I" and kind not in ("PNM", "PNG")):
             raise CannotDecode(f"{kind}: {_depth(image)}, which have no range as pixels")
         if (deep := _deep_pnm(data) if kind == "PNM" else None) is not None:
@@ -172,7 +192,7 @@ def _deep_gray(image: Any, kind: str) -> Pixels | None:
 def _deep_colour(image: Any, data: bytes, kind: str) -> Pixels | None:
     """uint16 (height, width, 3) of 16 bits a channel, of which Pillow reads one byte at a time;
     None if there are but 8."""
-    if kind == "JPEG 2000" and _jpeg2000_bits(data) > 8:
+    if kind == "JPEG 2000" and max(_jpeg2000_sizes(data), default=7) >= 8:
         raise CannotDecode("JPEG 2000: more than 8 bits of colour, of which Pillow reads 8 alone")
     raw = _raw_mode(image)
     if ";16" not in raw:
@@ -245,11 +265,19 @@ def _depth(image: Any) -> str:
     return "signed 16-bit numbers" if "16" in raw else "32-bit integers"
 
 
-def _jpeg2000_bits(data: bytes) -> int:
-    """The most bits of a component, or 8 if its header cannot be found."""
+def _check_jpeg2000(data: bytes) -> None:
+    """Raises CannotDecode for signed numbers, to which Pillow adds half of their range."""
+    signed = [size for size in _jpeg2000_sizes(data) if size & _SIGNED]
+    if signed:
+        bits = (max(signed) & ~_SIGNED) + 1
+        raise CannotDecode(f"JPEG 2000: {bits}-bit signed integers, which have no range as pixels")
+
+
+def _jpeg2000_sizes(data: bytes) -> bytes:
+    """By component, its bits less one, and _SIGNED; empty if the header cannot be found."""
     at = data.find(_SIZ)
-    sizes = data[at + 42 : at + 42 + 3 * int.from_bytes(data[at + 40 : at + 42], "big") : 3]
-    return max(((size & 0x7F) + 1 for size in sizes), default=8) if at >= 0 else 8
+    count = int.from_bytes(data[at + 40 : at + 42], "big") if at >= 0 else 0
+    return data[at + 42 : at + 42 + 3 * count : 3]
 
 
 # --- TIFF
