@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from gpupipe.spec import DTYPES
+from gpupipe.formats.npy import DTYPES
 
 _NUMBERS = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "float16"))
 _IMAGES = ("uint8", "float16", "float32")

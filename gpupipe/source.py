@@ -19,7 +19,7 @@ from gpupipe import plugins
 from gpupipe.errors import did_you_mean
 from gpupipe.index import Index, Rows
 from gpupipe.parameters import WHOLE
-from gpupipe.step import Spec
+from gpupipe.spec import Spec
 
 MAX_PIXELS = 178_956_970
 """Above it Pillow, too, takes an image for one that is made to exhaust the memory."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 FLOATS = ("float16", "float32", "bfloat16")
-DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
-"""Of arrays, as NumPy and torch call them."""
 PAIR = "P"
 """The axis of length 2 that stands for a complex number: its real part, its imaginary part."""
 SPACES = ("DHW", "HW", "L")

@@ -11,10 +11,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpupipe.spec import DTYPES
-
 MOST_HEADER = 10_000
 """NumPy's own limit for files that are not trusted."""
+DTYPES = (
+    "float16", "float32", "float64", "int8", "int16", "int32", "int64",
+    "uint8", "uint16", "uint32", "uint64", "bool",
+)  # fmt: skip
+"""Of arrays, as NumPy and torch call them."""
 _LONGEST_START = 12
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 

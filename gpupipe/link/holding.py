@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from gpupipe.link.ledger import WINDOW
-from gpupipe.link.wire import Key
+from gpupipe.link.wire import WINDOW, Key
 
 T = TypeVar("T")
 

@@ -33,9 +33,8 @@ from gpupipe.link import wire
 from gpupipe.link.readers import Client, Refusal, Rules
 from gpupipe.link.roster import Roster
 from gpupipe.link.runs import Lane, Run
-from gpupipe.link.wire import Key
+from gpupipe.link.wire import WINDOW, Key
 
-WINDOW = 3
 Note = Callable[..., None]
 
 

@@ -22,6 +22,8 @@ MESSAGE_LIMIT = 4 << 20
 """Bytes of any frame; a peer that announces more is cut off by ZeroMQ."""
 BATCH_LIMIT = 8 << 30
 _ALIGNED = 64
+WINDOW = 3
+"""Batches that a client may have handed to its consumer before the server has confirmed them."""
 
 ITEM = {
     "uint8": 1,

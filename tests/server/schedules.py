@@ -31,7 +31,7 @@ from PIL import Image
 
 import gpupipe
 import gpupipe.engines.remote
-from gpupipe.link.ledger import WINDOW
+from gpupipe.link.wire import WINDOW
 from gpupipe.server.options import Options
 from gpupipe.server.start import run as run_server
 

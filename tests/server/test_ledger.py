@@ -10,7 +10,7 @@ from ledgers import RULES, STEPS, consume_all, hello, joined, lease_all
 from gpupipe.link import wire
 from gpupipe.link.holding import Holding
 from gpupipe.link.journal import Journal
-from gpupipe.link.ledger import WINDOW, Ledger
+from gpupipe.link.ledger import Ledger
 from gpupipe.link.readers import Refusal, Rules
 
 
@@ -174,7 +174,7 @@ def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:
     while (taken := holding.take()) is not None:
         got.append(taken[1])
         holding.consume(taken[0])
-    assert got == list(range(WINDOW)), "nothing was confirmed"
+    assert got == list(range(wire.WINDOW)), "nothing was confirmed"
     holding.revoke([(0, 4), (0, 5)])
     holding.confirm([(0, 0)])
     assert holding.take() == ((0, 3), 3)

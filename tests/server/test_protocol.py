@@ -14,7 +14,7 @@ from ledgers import RULES, STEPS, hello
 
 from gpupipe.link import wire
 from gpupipe.link.holding import Holding
-from gpupipe.link.ledger import WINDOW, Ledger
+from gpupipe.link.ledger import Ledger
 
 
 class Consumer:
@@ -213,7 +213,7 @@ class Disasters(RuleBasedStateMachine):
 
     @invariant()
     def only_the_last_of_the_dead_come_again(self) -> None:
-        firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [key for c in self.dead for key in c.consumed[:-WINDOW]]
+        firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [key for c in self.dead for key in c.consumed[: -wire.WINDOW]]
         assert len(firm) == len(set(firm))
 
     @invariant()
