@@ -70,7 +70,7 @@ def one(contestant: str, workload_name: str, arguments: argparse.Namespace) -> d
 
 
 def _gpupipe(workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    import gpupipe.engines.dali
+    import gpupipe.engines.dali.engine
     import gpupipe.loader
 
     config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}

@@ -63,7 +63,7 @@ def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace)
         return harness.measured(
             lambda: yardsticks.torchvision_batches(workload, root, "tensor", workers), yardsticks.torchvision_size, arguments.seconds, _WARM_SECONDS
         )
-    import gpupipe.engines.dataloader
+    import gpupipe.engines.dataloader.engine
     import gpupipe.loader
 
     config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}

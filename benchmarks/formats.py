@@ -117,9 +117,9 @@ def one(contestant: str, name: str, arguments: argparse.Namespace) -> dict[str, 
 
 
 def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> dict[str, Any]:
-    import gpupipe.engines.dali
+    import gpupipe.engines.dali.engine
     import gpupipe.loader
-    from gpupipe import source
+    from gpupipe.dataset import source
 
     data: dict[str, Any] = {"source": name, "shards": list(map(str, shards))}
     indexing = _indexing(source.find(name)(**{k: v for k, v in data.items() if k != "source"}), shards)
@@ -133,9 +133,9 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
 
 def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
     """How fast the files are parsed and joined, the cache of indexes apart."""
-    from gpupipe.shard_index import joined
-    from gpupipe.shards import each
-    from gpupipe.source import quiet
+    from gpupipe.dataset.shard_index import joined
+    from gpupipe.dataset.shards import each
+    from gpupipe.dataset.source import quiet
 
     data.read(shards[0])  # imports, page cache
     started = time.perf_counter()
@@ -146,8 +146,8 @@ def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
 
 def _walking(shards: list[Path]) -> dict[str, float]:
     """Members a CPU second that gpupipe's parser finds in tars, and those that tarfile finds."""
+    from gpupipe.dataset.shards import mapped
     from gpupipe.formats import tar
-    from gpupipe.shards import mapped
 
     rates = {}
     for what, walk in (("tar_members_per_cpu_second", lambda path: tar.members(mapped(path))), ("tarfile_members_per_cpu_second", tarfile.open)):

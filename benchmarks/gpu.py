@@ -111,7 +111,7 @@ def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str
     try:
         photos.photographs()
     except FileNotFoundError:
-        return photos.copied(photos.drawn(arguments.data, count), _COPIES), "drawn 250x250 images (gpupipe.stand_in), not photographs"
+        return photos.copied(photos.drawn(arguments.data, count), _COPIES), "drawn 250x250 images (gpupipe.fetch.synthetic_faces), not photographs"
     make = photos.lfw_like if yardsticks.WORKLOADS[workload].photos == "lfw" else photos.imagenet_like
     root = make(arguments.data, count)
     return photos.copied(root, _COPIES), f"windows of photographs, {root.name}"
@@ -165,7 +165,7 @@ class Everything:
 
     def _decodes_regions(self) -> bool:
         _need_gpu(self._arguments.device)
-        from gpupipe.region_decoding import region_decode
+        from gpupipe.runtime.region_decoding import region_decode
 
         return self._arguments.device == "cpu" or region_decode(0)
 

@@ -69,7 +69,7 @@ def _by_hand(kind: str, how: set[str], workload: str, root: Path, device: str, o
 
 def _gpupipe(workload: yardsticks.Workload, root: Path, device: str, options: dict[str, Any]) -> Contestant:
     """Imported here and now, so that its imports do not count as time to the first batch."""
-    import gpupipe.engines.dali
+    import gpupipe.engines.dali.engine
     import gpupipe.loader
 
     config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}

@@ -54,7 +54,7 @@ def gpu_readers(number: int) -> Iterator[Readers]:
 
     What the card or the driver does not tell is left out.
     """
-    from gpupipe import nvml
+    from gpupipe.runtime import nvml
 
     with nvml.session() as library:
         if library is None:

@@ -68,7 +68,7 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 def threads() -> int:
     """The threads that a loader gets: the cores, or the quota of the control group where that is less; gpupipe takes as many."""
-    from gpupipe.devices import cores
+    from gpupipe.runtime.devices import cores
 
     return cores()
 

@@ -25,10 +25,11 @@ from typing import Any
 import harness
 import numpy as np
 
-from gpupipe import draws, index_file, source
 from gpupipe.bench.memory import PeakMemory
-from gpupipe.index import Files, Index, Texts, build
-from gpupipe.sampler import Plan, Sampler
+from gpupipe.dataset import index_file, source
+from gpupipe.dataset.index import Files, Index, Texts, build
+from gpupipe.sampling import draws
+from gpupipe.sampling.sampler import Plan, Sampler
 
 _REPEATS = 5
 _PIECE = 500_000

@@ -79,7 +79,7 @@ def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
     """rss_mib: MiB after every epoch; held_mib: after every tenth, without freed memory; and what becomes of them."""
     import gpupipe
     from gpupipe.bench.memory import PeakMemory
-    from gpupipe.engines.heap import give_back
+    from gpupipe.runtime.malloc import give_back
 
     rss: list[float] = []
     held: dict[int, float] = {}

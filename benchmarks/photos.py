@@ -83,12 +83,13 @@ def imagenet_like(root: Path, count: int = 1000) -> Path:
 
 def drawn(root: Path, count: int) -> Path:
     """`count` of gpupipe's drawn 250x250 images, for machines without photographs; made once."""
-    from gpupipe import source, stand_in
+    from gpupipe.dataset import source
+    from gpupipe.fetch import synthetic_faces
 
     target = root / f"drawn-{count}"
     if not target.exists():
         making = target.with_name(f"{target.name}.{os.getpid()}")
-        stand_in.make(making, count, source.quiet)
+        synthetic_faces.make(making, count, source.quiet)
         making.rename(target)
     return target
 

@@ -92,9 +92,9 @@ def files(root: Path) -> Iterable[Any]:
 
 def files_anew(root: Path) -> Iterable[Any]:
     """As of a data set of more files than stay mapped."""
-    from gpupipe.engines import maps
+    from gpupipe.engines.dali import mmap_reader
 
-    maps._MOST_OPEN = _BATCH
+    mmap_reader._MOST_OPEN = _BATCH
     return files(root)
 
 

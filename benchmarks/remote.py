@@ -153,7 +153,7 @@ def _source(data: dict[str, Any]) -> Any:
 
 def _run(source: Any, do: str) -> None:
     """Samplers until they are done."""
-    from gpupipe.cache.crew import Crew
+    from gpupipe.cache.worker_pool import Crew
 
     crew = Crew(source.dataset, source.cache, source.cache.samplers, do)
     while crew.ended() is None:

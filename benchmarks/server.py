@@ -120,7 +120,7 @@ def prepare_folder(folder: Path, way: str) -> dict[str, Any]:
     """An image list that nobody reads, and keys where the way needs them."""
     from PIL import Image
 
-    from gpupipe.link import keys
+    from gpupipe.protocol import keys
 
     Image.new("RGB", (8, 8)).save(folder / "dot.png")
     (folder / "list.csv").write_text("path,label\n" + "dot.png,0\n" * (SHAPE[0] * 400))

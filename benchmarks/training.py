@@ -48,7 +48,7 @@ def state_milliseconds(data: Path, calls: int) -> float:
     """Of one call, the mean."""
     import gpupipe.loader
     from gpupipe import config as configs
-    from gpupipe.index import build
+    from gpupipe.dataset.index import build
 
     root = _one_image(data)
     checked = configs.read({"data": {"source": "folder", "root": str(root)}, "pipeline": ["decode"]}, device="cpu", engine="dataloader", workers=0)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpupipe.client import ServerDataStream, connect
     from gpupipe.errors import (
         ConfigError,
         DataError,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     )
     from gpupipe.loader import Loader, load
     from gpupipe.monitor import Monitor
+    from gpupipe.remote_loader import ServerDataStream, connect
     from gpupipe.server.start import start_server
 
 __version__ = "0.1.0"
@@ -38,8 +38,8 @@ _HOMES = {
     "load": "gpupipe.loader",
     "Loader": "gpupipe.loader",
     "Monitor": "gpupipe.monitor",
-    "connect": "gpupipe.client",
-    "ServerDataStream": "gpupipe.client",
+    "connect": "gpupipe.remote_loader",
+    "ServerDataStream": "gpupipe.remote_loader",
     "start_server": "gpupipe.server.start",
 }
 

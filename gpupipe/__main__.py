@@ -1,5 +1,5 @@
 """`python -m gpupipe`."""
 
-from gpupipe.cli import main
+from gpupipe.cli.app import main
 
 main()

@@ -13,15 +13,17 @@ import numpy as np
 import pydantic
 from pydantic import BeforeValidator, Field
 
-from gpupipe import pipeline as pipelines
-from gpupipe import shipped, source, yamlfile
-from gpupipe.complaints import complaints
+from gpupipe.dataset import source
+from gpupipe.dataset.source import TAKEN, Source
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, short, shown
-from gpupipe.parameters import WHOLE, Bytes, Probability, form
-from gpupipe.pipeline import Pipeline
-from gpupipe.source import TAKEN, Source
-from gpupipe.step import Spec
-from gpupipe.yamlfile import UNRESOLVED, Document
+from gpupipe.pipeline import pipeline as pipelines
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.step import Spec
+from gpupipe.schema import builtin_configs
+from gpupipe.schema import document as yamlfile
+from gpupipe.schema.document import UNRESOLVED, Document
+from gpupipe.schema.field_types import WHOLE, Bytes, Probability, form
+from gpupipe.schema.validation_errors import complaints
 
 Change = str | tuple[str, Any]
 _TOP_LEVEL = ("data", "pipeline", "loader")
@@ -205,7 +207,7 @@ def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Cha
 def _open(config: str | Path | Mapping[str, Any]) -> tuple[Document, Path | None]:
     if isinstance(config, Mapping):
         return Document("config", plain(config)), None
-    path = shipped.locate("configs", str(config))
+    path = builtin_configs.locate("configs", str(config))
     document = yamlfile.read(path)
     return replace(document, data=plain(document.data)), path.parent
 

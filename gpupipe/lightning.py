@@ -14,7 +14,7 @@ from gpupipe.config import read_in_layers
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.loader import Loader, load
 from gpupipe.monitor import Monitor as _Watch
-from gpupipe.ranks import told_ranks_on_machine
+from gpupipe.runtime.ranks import told_ranks_on_machine
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 

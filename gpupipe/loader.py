@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
-from gpupipe.devices import cores_of_rank
-from gpupipe.engines.about import SETTLED
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.source import Population, Progress, quiet
 from gpupipe.engines.base import Engine, Job, without_effect
+from gpupipe.engines.remote.welcome import SETTLED
 from gpupipe.errors import (
     DeviceError,
     EngineError,
@@ -28,12 +29,11 @@ from gpupipe.errors import (
     shown,
     warn,
 )
-from gpupipe.index import Index
-from gpupipe.link.keys import import_zmq
-from gpupipe.ranks import rank_and_world
-from gpupipe.sampler import Plan, Sampler
-from gpupipe.source import Population, Progress, quiet
-from gpupipe.transfer import to_device
+from gpupipe.protocol.keys import import_zmq
+from gpupipe.runtime.devices import cores_of_rank
+from gpupipe.runtime.ranks import rank_and_world
+from gpupipe.runtime.transfer import to_device
+from gpupipe.sampling.sampler import Plan, Sampler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,7 @@ def remote(options: LoaderConfig, own: Config | None = None, patience: float = 6
     server before it counts as gone. Raises ServerError, DeviceError."""
     _refuse_in_worker()
     import_zmq()
-    from gpupipe.engines.remote import reach
+    from gpupipe.engines.remote.engine import reach
 
     if isinstance(options.shard, AutoShard):
         rank, world_size = rank_and_world()
@@ -361,12 +361,12 @@ def import_engine(engine: str) -> type[Engine]:
     """The class of an engine, imported: what load() does first. Raises DeviceError where DALI is asked for and not installed, ServerError likewise."""
     if engine == "remote":
         import_zmq()
-        from gpupipe.engines.remote import RemoteEngine
+        from gpupipe.engines.remote.engine import RemoteEngine
 
         return RemoteEngine
     if engine != "dataloader":
         try:
-            from gpupipe.engines.dali import DaliEngine
+            from gpupipe.engines.dali.engine import DaliEngine
         except ModuleNotFoundError as e:
             if not (e.name or "").startswith("nvidia"):
                 raise
@@ -375,7 +375,7 @@ def import_engine(engine: str) -> type[Engine]:
                 raise DeviceError(f"NVIDIA DALI is not installed ({install}); 'gpupipe doctor' tells more") from e
         else:
             return DaliEngine
-    from gpupipe.engines.dataloader import DataLoaderEngine
+    from gpupipe.engines.dataloader.engine import DataLoaderEngine
 
     return DataLoaderEngine
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 import gpupipe
-from gpupipe.index import Index
+from gpupipe.dataset.index import Index
 
 ENGINES: dict[str, dict[str, Any]] = {"dali": {"engine": "dali"}, "dataloader": {"engine": "dataloader", "workers": 0}}
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")

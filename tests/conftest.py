@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe import stand_in
-from gpupipe.source import quiet
+from gpupipe.dataset.source import quiet
+from gpupipe.fetch import synthetic_faces
 
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
 _GPU = Path(__file__).with_name("gpu")
@@ -61,7 +61,7 @@ def _present(folder: Path) -> Path:
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 drawn faces of 250x250 in class folders: what stands in for LFW."""
     root = tmp_path_factory.mktemp("faces") / "faces"
-    stand_in.make(root, 60, quiet)
+    synthetic_faces.make(root, 60, quiet)
     return root
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpupipe import index_file
-from gpupipe.index import Index
+from gpupipe.dataset import index_file
+from gpupipe.dataset.index import Index
 
 
 def grow(root: Path, *files: str) -> Path:

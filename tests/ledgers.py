@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from itertools import count
 
-from gpupipe.link import wire
-from gpupipe.link.ledger import Ledger
-from gpupipe.link.readers import Rules
+from gpupipe.protocol import messages
+from gpupipe.server.client_state import Rules
+from gpupipe.server.leases import Ledger
 
 STEPS = 12
 RULES = Rules(hwm=5, silent=10, lost=1000)
 _numbers = count(1)
 
 
-def hello(token: str, holding: list[wire.Key], done: list[wire.Key], rank: int = 0, world: int = 1) -> wire.Hello:
-    return wire.Hello(wire.VERSION, token, next(_numbers), f"client {token[:2]}", rank, world, 5, "", 1, "", False, [], holding, done)
+def hello(token: str, holding: list[messages.Key], done: list[messages.Key], rank: int = 0, world: int = 1) -> messages.Hello:
+    return messages.Hello(messages.VERSION, token, next(_numbers), f"client {token[:2]}", rank, world, 5, "", 1, "", False, [], holding, done)
 
 
 def joined(ledger: Ledger, number: int, rank: int = 0, world: int = 1) -> str:
     token = f"{number:032x}"
     ledger.hello(hello(token, [], [], rank, world), 0.0)
-    ledger.begin(token, wire.Begin(1, 0, 0, -1))
+    ledger.begin(token, messages.Begin(1, 0, 0, -1))
     return token
 
 

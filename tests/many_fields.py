@@ -15,9 +15,9 @@ import gpupipe
 SOURCE = '''
 import numpy as np
 from pathlib import Path
-from gpupipe.index import Array, Files, Spans, Texts, build
-from gpupipe.source import Source
-from gpupipe.step import Spec
+from gpupipe.dataset.index import Array, Files, Spans, Texts, build
+from gpupipe.dataset.source import Source
+from gpupipe.pipeline.step import Spec
 
 
 class Fields(Source):

@@ -20,8 +20,8 @@ ENGINES: list[dict[str, Any]] = [
 HEAD = """
 import numpy as np
 from dataclasses import replace
-from gpupipe.source import Source
-from gpupipe.step import SampleIncompatible, Step, decoded
+from gpupipe.dataset.source import Source
+from gpupipe.pipeline.step import SampleIncompatible, Step, decoded
 """
 GOOD = {
     "lanes": "    lanes = 1",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import gpupipe
-from gpupipe.pipeline import Pipeline
+from gpupipe.pipeline.pipeline import Pipeline
 
 DECODE = {"decode": {"mode": "rgb"}}
 

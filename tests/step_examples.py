@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from every_step import STEPS
 
-from gpupipe import step as steps
-from gpupipe.spec import Spec
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline import step as steps
 
 CASES = [(name, options) for name, every in STEPS.items() for options in every]
 

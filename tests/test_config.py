@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpupipe import config, shipped
+from gpupipe import config
 from gpupipe.config import Config
 from gpupipe.errors import ConfigError
+from gpupipe.schema import builtin_configs
 from gpupipe.steps.decode import Decode
 from gpupipe.steps.random_affine import RandomAffine
 from gpupipe.steps.random_horizontal_flip import RandomHorizontalFlip
@@ -210,7 +211,7 @@ def test_a_whole_config_as_text_is_no_name() -> None:
         config.read((DATA + STEPS) * 100)
 
 
-@pytest.mark.parametrize("name", shipped.names("configs"))
+@pytest.mark.parametrize("name", builtin_configs.names("configs"))
 def test_the_shipped_configs_load(name: str) -> None:
     loaded = config.read(name)
     assert loaded.name == name

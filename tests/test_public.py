@@ -47,7 +47,7 @@ def test_every_error_is_a_gpupipe_error() -> None:
     assert issubclass(gpupipe.ConfigError, ValueError)
 
 
-@pytest.mark.parametrize("code", ["import gpupipe", "import gpupipe.cli", "import sys; sys.argv = ['gpupipe', '--help']; import gpupipe.cli"])
+@pytest.mark.parametrize("code", ["import gpupipe", "import gpupipe.cli.app", "import sys; sys.argv = ['gpupipe', '--help']; import gpupipe.cli.app"])
 def test_nothing_heavy_is_imported_before_it_is_used(code: str) -> None:
     heavy = "('torch', 'nvidia.dali', 'numpy', 'pydantic', 'omegaconf', 'rich', 'pooch')"
     done = subprocess.run(
@@ -66,7 +66,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 sys.argv = ["gpupipe", *sys.argv[1:]]
-from gpupipe.cli import main
+from gpupipe.cli.app import main
 main()
 """
 

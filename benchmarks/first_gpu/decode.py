@@ -113,9 +113,9 @@ def _decoded(
     """Batches of pixels, decoded as gpupipe's graph does. They are valid until the next."""
     from nvidia.dali import Pipeline, fn
 
-    from gpupipe.devices import cores
-    from gpupipe.engines import dali_ops
-    from gpupipe.engines.deferred import Decoding
+    from gpupipe.engines.dali import ops
+    from gpupipe.engines.dali.pending_ops import Decoding
+    from gpupipe.runtime.devices import cores
 
     on_gpu = arguments.device == "gpu" and decoder != "cpu"
     groups = [paths[n : n + _BATCH] for n in range(0, len(paths), _BATCH)]
@@ -127,7 +127,7 @@ def _decoded(
         data = fn.external_source(source, batch=True)
         options = decoders(arguments)[decoder]
         device = "gpu" if on_gpu else "cpu"
-        pipe.set_outputs(dali_ops.decode(data, device, Decoding(exif=True), options))
+        pipe.set_outputs(ops.decode(data, device, Decoding(exif=True), options))
     for _ in groups:
         (batch,) = pipe.run()
         there = batch.as_cpu()

@@ -11,7 +11,7 @@ def main() -> None:
     arguments = part.options(__doc__).parse_args()
     part.prepare(arguments)
     result = part.Part("doctor", arguments)
-    from gpupipe.doctor import examine
+    from gpupipe.doctor.checks import examine
 
     findings = examine()
     result.figures(findings=[asdict(f) for f in findings])

@@ -13,7 +13,7 @@ from typing import Any
 
 import part
 
-from gpupipe import probe
+from gpupipe.runtime import capability_probe
 
 
 def main() -> None:
@@ -28,20 +28,20 @@ def main() -> None:
     region = f"parts of images: {'work' if outcome.region else outcome.reason}"
     result.headline(region)
     if number is not None:
-        engines = probe.jpeg_engines(number)
+        engines = capability_probe.jpeg_engines(number)
         result.figures(jpeg_engines=asdict(engines))
         result.check("nvJPEG counts its engines", engines.number is not None, engines.reason)
-        if probe.broken_codec():
+        if capability_probe.broken_codec():
             tried, found = _probed(number, even_if_broken=True)
             result.figures(probe_although_broken=found)
             result.headline(f"{region}; tried: {'they work' if tried.region else tried.reason}")
     result.finish()
 
 
-def _probed(number: int | None, **options: bool) -> tuple[probe.Outcome, dict[str, Any]]:
+def _probed(number: int | None, **options: bool) -> tuple[capability_probe.Outcome, dict[str, Any]]:
     """The answer, and it as plain JSON with the seconds that it took."""
     started = time.monotonic()
-    outcome = probe.probe(number, **options)
+    outcome = capability_probe.probe(number, **options)
     return outcome, asdict(outcome) | {"seconds": round(time.monotonic() - started, 1)}
 
 

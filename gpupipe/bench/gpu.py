@@ -6,7 +6,7 @@ import statistics
 import threading
 from types import TracebackType
 
-from gpupipe import nvml
+from gpupipe.runtime import nvml
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 

@@ -12,7 +12,7 @@ from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
-from gpupipe.devices import cores, gpu_count
+from gpupipe.runtime.devices import cores, gpu_count
 
 _PACKAGES = ("gpupipe", "torch", "torchvision", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy")
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from gpupipe.bench.measure import image_of
 from gpupipe.config import Config, Shard
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.spec import Spec
 from gpupipe.engines.base import has_torch_lowering
-from gpupipe.index import Index
 from gpupipe.loader import Loader
-from gpupipe.pipeline import Entry, Pipeline
-from gpupipe.spec import Spec
+from gpupipe.pipeline.pipeline import Entry, Pipeline
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.bench.parity import Levels, side_by_side
 from gpupipe.config import Config
-from gpupipe.index import Index
+from gpupipe.dataset.index import Index
 
 BLACK_FROM = 16
 """Levels of difference from which on a map is black."""

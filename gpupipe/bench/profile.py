@@ -17,8 +17,8 @@ from gpupipe.bench.gpu import Utilisation
 from gpupipe.bench.machine import Company, machine
 from gpupipe.bench.measure import endless, image_of, synchronise, what_runs
 from gpupipe.config import Config
+from gpupipe.dataset.index import Index
 from gpupipe.errors import EngineError
-from gpupipe.index import Index
 from gpupipe.loader import Loader, over
 
 SCHEMA = "gpupipe-profile-1"

@@ -15,8 +15,8 @@ from gpupipe.bench import compare, pictures, plots, tables
 from gpupipe.bench.compare import Comparison
 from gpupipe.bench.parity import Agreement, comparable
 from gpupipe.config import Config
+from gpupipe.dataset.index import Index
 from gpupipe.errors import counted
-from gpupipe.index import Index
 
 _SAMPLES = 4
 

@@ -15,8 +15,8 @@ from gpupipe.bench.parity import Agreement
 from gpupipe.bench.statistics import Ratio
 from gpupipe.errors import counted
 from gpupipe.loader import Loader
-from gpupipe.pipeline import Pipeline
-from gpupipe.step import Spec
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.step import Spec
 
 _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gpupipe.bench.measure import endless, image_of, synchronise
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
+from gpupipe.dataset.index import Index
 from gpupipe.errors import EngineError, did_you_mean
-from gpupipe.index import Index
 from gpupipe.loader import Loader, over
 
 if TYPE_CHECKING:

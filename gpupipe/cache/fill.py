@@ -15,14 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache import evict, shards
+from gpupipe.cache import evict, shard_files
+from gpupipe.cache.commit_log import Shard
 from gpupipe.cache.disk import on_disk
 from gpupipe.cache.folder import Folder
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.locks import Claim
-from gpupipe.cache.manifest import Shard
 from gpupipe.cache.rate import Rate
-from gpupipe.cache.shards import Sample
+from gpupipe.cache.shard_files import Sample
 from gpupipe.cache.store import Store, Unfetchable
 
 Outcome = Literal["published", "complete", "no room", "disk full", "failed"]
@@ -93,7 +93,7 @@ class Filler:
             if not len(rows):
                 return "failed" if self._retry else "complete"
             samples, cost = self._fitting(rows)
-            reserve = on_disk(cost) + on_disk(shards.table_size(len(samples)))
+            reserve = on_disk(cost) + on_disk(shard_files.table_size(len(samples)))
             if not evict.make_room(folder, reserve + on_disk(len(samples) * 12)):
                 return "no room"
             return self._claimed(self._next_name(), samples, reserve)
@@ -101,7 +101,7 @@ class Filler:
     def _again(self, name: str) -> _Order | Outcome:
         """A shard that was there before, in place of a file that is gone."""
         before = self._folder.manifest.known[name]
-        table = shards.open_table(self._folder.table(name), before.table_hash)
+        table = shard_files.open_table(self._folder.table(name), before.table_hash)
         samples = [self._listing.sample(int(row)) for row in table[0]]
         reserve = on_disk(before.bytes) + on_disk(before.table_bytes)
         if not evict.make_room_for_pinned(self._folder, reserve):
@@ -156,13 +156,13 @@ class Filler:
 
     def _rows_of(self, shard: Shard) -> NDArray[np.int64]:
         known = self._rows.get(shard.name)
-        found: NDArray[np.int64] = shards.open_table(self._folder.table(shard.name), shard.table_hash)[0] if known is None else known
+        found: NDArray[np.int64] = shard_files.open_table(self._folder.table(shard.name), shard.table_hash)[0] if known is None else known
         return found
 
     def _fitting(self, rows: NDArray[np.int64]) -> tuple[list[Sample], int]:
         """The first of the rows that make a shard, and its bytes; of samples whose size is not known, those that may be in it."""
         samples: list[Sample] = []
-        total, most = shards.END, int(self._options.shard_size)
+        total, most = shard_files.END, int(self._options.shard_size)
         for row in rows.tolist():
             sample, size = self._listing.sample(row), int(self._listing.sizes[row])
             cost = sample.cost(max(size, 0))
@@ -177,7 +177,7 @@ class Filler:
 
     def _carried_out(self, order: _Order) -> Outcome:
         tar, table = (self._folder.dir / "tmp" / f"{order.name}.{ending}" for ending in ("tar", "npy"))
-        writer = shards.Writer(tar)
+        writer = shard_files.Writer(tar)
         try:
             full = self._written(order, writer)
             if order.before is not None and len(writer) < len(order.samples):
@@ -185,7 +185,7 @@ class Filler:
             if not len(writer):
                 return "no room" if full else "failed"
             writer.finish()
-            made = self._as_published(order, writer, shards.save_table(writer.table, table))
+            made = self._as_published(order, writer, shard_files.save_table(writer.table, table))
             if order.before is not None and (made.hash, made.table_hash) != (order.before.hash, order.before.table_hash):
                 return self._lost(order, _OTHERS)
             self._publish(made, order, tar, table)
@@ -208,8 +208,8 @@ class Filler:
                 self._folder.manifest.evict([order.name], "not to be fetched again")
         return "failed"
 
-    def _as_published(self, order: _Order, writer: shards.Writer, table_hash: str) -> Shard:
-        return Shard(order.name, len(writer), writer.bytes, writer.hash, shards.table_size(len(writer)), table_hash, time.time())
+    def _as_published(self, order: _Order, writer: shard_files.Writer, table_hash: str) -> Shard:
+        return Shard(order.name, len(writer), writer.bytes, writer.hash, shard_files.table_size(len(writer)), table_hash, time.time())
 
     def _publish(self, made: Shard, order: _Order, tar: Any, table: Any) -> None:
         """The files first, under names that nobody looks for yet; then the line that says that they are there."""
@@ -225,12 +225,12 @@ class Filler:
                     raise
             order.claim.release()
 
-    def _written(self, order: _Order, writer: shards.Writer) -> bool:
+    def _written(self, order: _Order, writer: shard_files.Writer) -> bool:
         """Write the samples as they come; those that do not fit any more stay for another shard. Returns whether one did not fit."""
         for sample, image in self._fetched(order):
             if image is None:
                 continue
-            need = on_disk(writer.size_with(sample.cost(len(image)))) + on_disk(shards.table_size(len(order.samples)))
+            need = on_disk(writer.size_with(sample.cost(len(image)))) + on_disk(shard_files.table_size(len(order.samples)))
             if need > order.reserved and (len(writer) or not self._extended(order, need)):
                 return True
             writer.add(sample, image)

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpupipe.cache.commit_log import Manifest
 from gpupipe.cache.disk import BLOCK, on_disk, replaced
 from gpupipe.cache.locks import Claim, abandoned, content, exclusive
-from gpupipe.cache.manifest import Manifest
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError, shown
 

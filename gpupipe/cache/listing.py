@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from gpupipe.cache.disk import on_disk, replaced
 from gpupipe.cache.folder import Folder
-from gpupipe.cache.shards import Sample
+from gpupipe.cache.shard_files import Sample
+from gpupipe.dataset.index import Texts
 from gpupipe.errors import DataError
-from gpupipe.index import Texts
 
 UNKNOWN = -1
 _ARRAYS: dict[str, type] = {

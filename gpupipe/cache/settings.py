@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, ByteSize, Field, model_validator
 
-from gpupipe.parameters import NUMBER, WHOLE, Bytes, expanded, form
+from gpupipe.schema.field_types import NUMBER, WHOLE, Bytes, expanded, form
 
 IMAGES = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gpupipe.cache import shards
+from gpupipe.cache import shard_files
+from gpupipe.cache.commit_log import Shard
 from gpupipe.cache.disk import replaced
 from gpupipe.cache.fill import Filler
 from gpupipe.cache.folder import Folder
-from gpupipe.cache.manifest import Shard
 from gpupipe.errors import DataError
 
 
@@ -43,9 +43,9 @@ def _missing(folder: Folder) -> set[str]:
 def _wrong(folder: Folder, shard: Shard, rows: int) -> str:
     """What is wrong with a shard, or ""."""
     try:
-        if shards.hash_of(folder.shard(shard.name)) != shard.hash:
+        if shard_files.hash_of(folder.shard(shard.name)) != shard.hash:
             return "its checksum is another than when it was published"
-        table = shards.scanned(folder.shard(shard.name), rows)
+        table = shard_files.scanned(folder.shard(shard.name), rows)
     except OSError as e:
         return f"cannot be read: {e.strerror or e}"
     except DataError as e:
@@ -55,17 +55,17 @@ def _wrong(folder: Folder, shard: Shard, rows: int) -> str:
 
 def _table_is_right(folder: Folder, shard: Shard) -> bool:
     try:
-        shards.open_table(folder.table(shard.name), shard.table_hash)
+        shard_files.open_table(folder.table(shard.name), shard.table_hash)
     except DataError:
         return False
     return True
 
 
-def _table_again(folder: Folder, shard: Shard, table: shards.Table) -> str:
+def _table_again(folder: Folder, shard: Shard, table: shard_files.Table) -> str:
     """Make a damaged table again out of its shard."""
 
     def write(path: Path) -> None:
-        if shards.save_table(table, path) != shard.table_hash:
+        if shard_files.save_table(table, path) != shard.table_hash:
             raise DataError("its table is damaged, and does not follow from it")
 
     try:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gpupipe.config import LoaderConfig
+from gpupipe.dataset.index import Files, Index
 from gpupipe.errors import EngineError, ShapeError, counted, shown
-from gpupipe.index import Files, Index
-from gpupipe.pipeline import Pipeline
-from gpupipe.sampler import Plan
-from gpupipe.step import Step
-from gpupipe.transfer import to_device
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.step import Step
+from gpupipe.runtime.transfer import to_device
+from gpupipe.sampling.sampler import Plan
 
 if TYPE_CHECKING:
     from torch import Tensor, device

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import ServerError, counted
-from gpupipe.link.keys import import_zmq
+from gpupipe.protocol.keys import import_zmq
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,25 +67,25 @@ def table(facts: Mapping[str, Any]) -> list[str]:
 def ask(address: str, key: Path | None = None, server_key: Path | None = None, patience: float = 5.0) -> dict[str, Any]:
     """The facts of a running server. Raises ServerError where none answers."""
     zmq = import_zmq()
-    from gpupipe.link import keys, peer, wire
+    from gpupipe.protocol import keys, messages, peer
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger, socket.maxmsgsize = 0, wire.MESSAGE_LIMIT
+        socket.linger, socket.maxmsgsize = 0, messages.MESSAGE_LIMIT
         if key is not None and server_key is not None:
             keys.secure_client(socket, key, server_key)
         try:
             socket.connect(address)
         except zmq.ZMQError as e:
             raise ServerError(f"'{address}' is no address of a server: {e}; write tcp://HOST:PORT") from None
-        socket.send(wire.encode(wire.Ask()))
+        socket.send(messages.encode(messages.Ask()))
         if not socket.poll(1000 * patience):
             peer.check(address, key is not None)
             raise ServerError(f"no server answers at {address} within {patience:g} s; where it has keys, give --key and --server-key")
         try:
-            found = wire.from_server(socket.recv_multipart())
-        except wire.Malformed as e:
+            found = messages.from_server(socket.recv_multipart())
+        except messages.Malformed as e:
             raise ServerError(f"{address} does not speak as a server of gpupipe does: {e}") from None
-    if not isinstance(found, wire.State):
+    if not isinstance(found, messages.State):
         raise ServerError(f"{address} does not answer what it was asked")
     return found.facts
 

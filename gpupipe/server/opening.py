@@ -6,10 +6,10 @@ from typing import Any
 
 import zmq
 
-from gpupipe.engines.about import describe, split
+from gpupipe.engines.remote.welcome import describe, split
 from gpupipe.errors import ServerError
-from gpupipe.link import keys, wire
 from gpupipe.loader import Loader, quietly
+from gpupipe.protocol import keys, messages
 from gpupipe.server.options import Options
 
 _MOST_ANSWERS = 100_000
@@ -40,9 +40,9 @@ def _shortened(loader: Loader) -> tuple[Loader, int]:
 
 def _check_fits(about: dict[str, Any]) -> None:
     """Raises ServerError where what is served cannot be told in one message."""
-    size = len(wire.encode(wire.State(about)))
-    if size > wire.MESSAGE_LIMIT // 2:
-        raise ServerError(f"what is served takes {size:,} bytes to say (its class names, most likely), and {wire.MESSAGE_LIMIT // 2:,} is the limit")
+    size = len(messages.encode(messages.State(about)))
+    if size > messages.MESSAGE_LIMIT // 2:
+        raise ServerError(f"what is served takes {size:,} bytes to say (its class names, most likely), and {messages.MESSAGE_LIMIT // 2:,} is the limit")
 
 
 def listen(options: Options) -> tuple[Any, Any, Any]:
@@ -51,7 +51,7 @@ def listen(options: Options) -> tuple[Any, Any, Any]:
     authenticator = None
     socket = context.socket(zmq.ROUTER)
     for option, value in (
-        (zmq.LINGER, 200), (zmq.SNDHWM, _MOST_ANSWERS), (zmq.RCVHWM, 1000), (zmq.MAXMSGSIZE, wire.HEAD_LIMIT), (zmq.ROUTER_MANDATORY, 1),
+        (zmq.LINGER, 200), (zmq.SNDHWM, _MOST_ANSWERS), (zmq.RCVHWM, 1000), (zmq.MAXMSGSIZE, messages.HEAD_LIMIT), (zmq.ROUTER_MANDATORY, 1),
         (zmq.SNDBUF, _SOCKET_BUFFER), (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)), (zmq.BACKLOG, 1024),
         (zmq.HANDSHAKE_IVL, 10000),
     ):  # fmt: skip

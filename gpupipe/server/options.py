@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe.errors import ServerError, did_you_mean
-from gpupipe.link import keys
+from gpupipe.protocol import keys
 
 if TYPE_CHECKING:
-    from gpupipe.link.readers import Rules
+    from gpupipe.server.client_state import Rules
 
 
 _CHOICES = {"mode": ("share", "broadcast"), "compress": ("none", "lz4", "zstd"), "ship": ("batch", "uint8"), "wire": ("gpupipe", "fuel")}
@@ -71,9 +71,9 @@ class Options:
         if self.metrics is not None and self.wire == "fuel":
             raise ServerError("Fuel's wire says nothing of its clients: metrics need --wire gpupipe")
         if self.compress != "none":
-            from gpupipe.link import codecs
+            from gpupipe.protocol import compression
 
-            codecs.check(self.compress)
+            compression.check(self.compress)
 
     def _check_resume(self) -> None:
         if self.resume and self.fresh:
@@ -84,7 +84,7 @@ class Options:
     @property
     def rules(self) -> Rules:
         """What the ledger goes by."""
-        from gpupipe.link.readers import Rules
+        from gpupipe.server.client_state import Rules
 
         return Rules(self.mode, self.clients, self.hwm, self.silent, self.lost, self.most_clients, self.resume)
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpupipe.config import Config, Shard
-from gpupipe.index import Index
+from gpupipe.dataset.index import Index
 from gpupipe.loader import sampler_of
-from gpupipe.sampler import Plan, Sampler
+from gpupipe.sampling.sampler import Plan, Sampler
 
 _KEPT = 4
 Identity = tuple[int, int, int, int]

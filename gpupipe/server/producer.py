@@ -19,10 +19,10 @@ from typing import Any
 
 from gpupipe.engines.base import Batch, Engine
 from gpupipe.errors import EngineError, GpupipeError
-from gpupipe.link.ledger import Ledger
-from gpupipe.link.readers import Client
-from gpupipe.link.wire import Key
-from gpupipe.sampler import Plan
+from gpupipe.protocol.messages import Key
+from gpupipe.sampling.sampler import Plan
+from gpupipe.server.client_state import Client
+from gpupipe.server.leases import Ledger
 from gpupipe.server.plans import Identity, Plans
 
 Made = tuple[Plan, Batch]

@@ -1,7 +1,7 @@
 """The data processing server.
 
 1. One thread has the socket (run), one makes batches (producer.py); what both use is under one lock, whose condition wakes the producer.
-2. Every message is answered from the ledger (link/ledger.py, where the rules are); what it decides is in the journal before it is sent.
+2. Every message is answered from the ledger (server/leases.py, where the rules are); what it decides is in the journal before it is sent.
 3. A message that is none is counted and dropped; so is one from a connection that said no Hello, which is asked who it is.
 4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants, long answers are rationed (limits.py), a peer whose
    queue of answers is full is dropped, and a connection that sends more than any client has to say is cut (guard.py).
@@ -24,21 +24,21 @@ import zmq
 
 from gpupipe.engines.base import Batch
 from gpupipe.errors import GpupipeError, SampleError, ServerError, StateError, counted
-from gpupipe.link import wire
-from gpupipe.link.journal import Journal
-from gpupipe.link.ledger import Ledger
-from gpupipe.link.readers import Client, Refusal
-from gpupipe.link.waking import Waker
-from gpupipe.link.wire import Key
 from gpupipe.loader import Loader
-from gpupipe.sampler import Plan
-from gpupipe.server.guard import Guard
+from gpupipe.protocol import messages
+from gpupipe.protocol.messages import Key
+from gpupipe.protocol.wakeup import Waker
+from gpupipe.sampling.sampler import Plan
+from gpupipe.server.client_state import Client, Refusal
+from gpupipe.server.flood_guard import Guard
+from gpupipe.server.leases import Ledger
 from gpupipe.server.limits import Limits
 from gpupipe.server.opening import listen, served
 from gpupipe.server.options import Options
 from gpupipe.server.plans import Plans
 from gpupipe.server.producer import Producer
 from gpupipe.server.sessions import Sessions
+from gpupipe.server.write_ahead_log import Journal
 
 _TICK_MS = 250
 _LOOK_MS = 50
@@ -61,7 +61,7 @@ class Server:
         self._plans = Plans(loader.config, loader.index, self.options.clients or 1)
         self._changed = threading.Condition()
         self._stopping, self._ends_run = False, True
-        self._failure: wire.Failed | None = None
+        self._failure: messages.Failed | None = None
         self._untold: set[str] = set()
         self._ends_at = 0.0
         self._running = threading.Lock()
@@ -198,7 +198,7 @@ class Server:
     def _on_failure(self, error: Exception, clients: list[Client], final: bool) -> None:
         path, reason = (error.path, error.reason) if isinstance(error, SampleError) else ("", "")
         text = str(error) if isinstance(error, GpupipeError) else f"the server failed: {error!r}"
-        failed = wire.Failed(type(error).__name__, text[:4000], path[:4000], reason[:4000], final)
+        failed = messages.Failed(type(error).__name__, text[:4000], path[:4000], reason[:4000], final)
         for client in clients:
             self.sessions.tell(client.token, failed)
         self.sessions.flush()
@@ -218,32 +218,32 @@ class Server:
                 except zmq.Again:
                     break
                 try:
-                    self._handle(route, wire.from_client(frames))
-                except wire.Malformed:
+                    self._handle(route, messages.from_client(frames))
+                except messages.Malformed:
                     self.malformed += 1
             self.sessions.flush()
             self._changed.notify_all()
 
-    def _handle(self, route: bytes, message: wire.ToServer) -> None:
+    def _handle(self, route: bytes, message: messages.ToServer) -> None:
         token = self.sessions.tokens.get(route)
-        if isinstance(message, wire.Ask | wire.Hello) and not self._limits.allow(route, time.monotonic()):
+        if isinstance(message, messages.Ask | messages.Hello) and not self._limits.allow(route, time.monotonic()):
             return
-        if isinstance(message, wire.Ask):
-            self._answer(route, wire.State(self._facts()))
-        elif isinstance(message, wire.Hello):
+        if isinstance(message, messages.Ask):
+            self._answer(route, messages.State(self._facts()))
+        elif isinstance(message, messages.Hello):
             self._on_hello(route, message)
-        elif isinstance(message, wire.Bye):
+        elif isinstance(message, messages.Bye):
             self.ledger.part(message.token, message.done)
-            self._answer(route, wire.Gone())
+            self._answer(route, messages.Gone())
         elif token is None or not self.ledger.heard(token, time.monotonic()):
-            self._answer(route, wire.Who())
+            self._answer(route, messages.Who())
         else:
             self._on_message(token, message)
 
-    def _on_hello(self, route: bytes, hello: wire.Hello) -> None:
-        if hello.version != wire.VERSION:
-            why = f"the server speaks version {wire.VERSION} of the protocol, and this client version {hello.version}: use the same gpupipe on both sides"
-            self._answer(route, wire.Refused(why, False))
+    def _on_hello(self, route: bytes, hello: messages.Hello) -> None:
+        if hello.version != messages.VERSION:
+            why = f"the server speaks version {messages.VERSION} of the protocol, and this client version {hello.version}: use the same gpupipe on both sides"
+            self._answer(route, messages.Refused(why, False))
             return
         if self._failure is not None:
             self._answer(route, self._failure)
@@ -255,35 +255,35 @@ class Server:
         try:
             client = self.ledger.hello(hello, now, hello.history == self.history)
         except Refusal as e:
-            self._answer(route, wire.Refused(str(e), e.again))
+            self._answer(route, messages.Refused(str(e), e.again))
             return
         self.sessions.open(route, hello, client.hwm)
         epoch, position = self.ledger.place(client)
         late = self.ledger.late(client, now) if client.late else None
         rank, world = self._plans.global_rank(client.lane.rank), self._plans.world
-        welcome = wire.Welcome(wire.VERSION, self.history, os.getpid(), client.leases, epoch, position, rank, world, self.about, late)
+        welcome = messages.Welcome(messages.VERSION, self.history, os.getpid(), client.leases, epoch, position, rank, world, self.about, late)
         self._answer(route, welcome)
 
-    def _on_message(self, token: str, message: wire.ToServer) -> None:
-        if isinstance(message, wire.Done):
+    def _on_message(self, token: str, message: messages.ToServer) -> None:
+        if isinstance(message, messages.Done):
             session = self.sessions.of[token]
             for slot in message.slots if session.slots is not None else ():
                 session.slots.give_back(slot)  # type: ignore[union-attr]  # there are slots
             if message.keys:
                 self.ledger.done(token, message.keys)
-        elif isinstance(message, wire.Ping):
-            self.sessions.tell(token, wire.Pong())
-        elif isinstance(message, wire.Stop):
+        elif isinstance(message, messages.Ping):
+            self.sessions.tell(token, messages.Pong())
+        elif isinstance(message, messages.Stop):
             self.ledger.stop(token)
             self._untold.discard(token)
-        elif isinstance(message, wire.Begin):
+        elif isinstance(message, messages.Begin):
             try:
                 self.ledger.begin(token, message)
             except (Refusal, StateError) as e:
-                self.sessions.tell(token, wire.Refused(str(e)[:4000], False))
+                self.sessions.tell(token, messages.Refused(str(e)[:4000], False))
 
-    def _answer(self, route: bytes, message: wire.ToClient) -> None:
-        self.sessions.out.append((route, [wire.encode(message)]))
+    def _answer(self, route: bytes, message: messages.ToClient) -> None:
+        self.sessions.out.append((route, [messages.encode(message)]))
 
     def _send_all(self) -> None:
         out = self.sessions.out

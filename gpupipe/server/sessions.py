@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpupipe.engines.base import Batch
-from gpupipe.link import codecs, wire
-from gpupipe.link.ledger import Ledger
-from gpupipe.link.memory import Slots, place, started
-from gpupipe.link.tensors import fields_of, fill, pieces
-from gpupipe.link.wire import Key
-from gpupipe.sampler import Plan
+from gpupipe.protocol import compression
+from gpupipe.protocol import messages as wire
+from gpupipe.protocol.messages import Key
+from gpupipe.protocol.shared_memory import Slots, place, started
+from gpupipe.protocol.tensors import fields_of, fill, pieces
+from gpupipe.sampling.sampler import Plan
+from gpupipe.server.leases import Ledger
 
 Frames = list[Any]
 _HELD_BESIDE = 2
@@ -110,5 +111,5 @@ class Sessions:
 
 
 def _part(key: Key, start: int, data: memoryview, codec: str) -> Frames:
-    packed = codecs.pack(codec, data) if codec else None
+    packed = compression.pack(codec, data) if codec else None
     return [wire.encode(wire.Part(key, start, len(data), codec if packed is not None else "")), data if packed is None else packed]

@@ -18,8 +18,8 @@ from typing import Any
 from gpupipe import config as configs
 from gpupipe.config import Config
 from gpupipe.errors import ConfigError, ServerError
-from gpupipe.link.keys import import_zmq
 from gpupipe.loader import Loader, quietly
+from gpupipe.protocol.keys import import_zmq
 from gpupipe.server.options import Options, options_of
 
 Served = Loader | Config | str | Path | Mapping[str, Any]

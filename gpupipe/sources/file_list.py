@@ -7,15 +7,15 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gpupipe import index_cache, labels
+from gpupipe.dataset import index_cache, labels
+from gpupipe.dataset.index import Files, Index, Texts, build
+from gpupipe.dataset.manifest_paths import folder, inside, listing
+from gpupipe.dataset.source import Progress, Source, check_names, quiet
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest import Wanted
-from gpupipe.index import Files, Index, Texts, build
-from gpupipe.listed import folder, inside, listing
-from gpupipe.parameters import expanded
-from gpupipe.source import Progress, Source, check_names, quiet
-from gpupipe.step import Spec
+from gpupipe.pipeline.step import Spec
+from gpupipe.schema.field_types import expanded
 
 _MAIN = "image"
 _FORMAT = 2

@@ -10,10 +10,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from gpupipe import class_folders, datasets, index_cache, index_file
-from gpupipe.index import Index, build
-from gpupipe.parameters import WHOLE, expanded
-from gpupipe.source import Progress, Source, quiet
+from gpupipe.dataset import class_folders, index_cache, index_file
+from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.source import Progress, Source, quiet
+from gpupipe.fetch import dataset_catalog
+from gpupipe.schema.field_types import WHOLE, expanded
 
 EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 
@@ -31,11 +32,11 @@ class Folder(Source):
 
     root: Annotated[Path, AfterValidator(expanded)]
     extensions: tuple[str, ...] = Field(default=EXTENSIONS, min_length=1)
-    fetch: Annotated[str, AfterValidator(datasets.known)] | None = None
+    fetch: Annotated[str, AfterValidator(dataset_catalog.known)] | None = None
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 
     def index(self, progress: Progress = quiet) -> Index:
-        place = datasets.present(self.root, self.fetch, self.stand_in, progress)
+        place = dataset_catalog.present(self.root, self.fetch, self.stand_in, progress)
         root = place.root.resolve()
         saved = index_cache.place(self.name, root, self.extensions)
         index = index_file.open_saved(saved)
@@ -45,17 +46,17 @@ class Folder(Source):
             index_file.keep(index, saved, max(index.extra["times"].values()), started)
         return replace(index, note=place.note, warning=self._warning(place))
 
-    def _warning(self, place: datasets.Place) -> str:
+    def _warning(self, place: dataset_catalog.Place) -> str:
         if self.fetch is None or place.root == self.root:
             return ""
-        to = "" if self.root == datasets.default_root(self.fetch) else f" --root {self.root}"
+        to = "" if self.root == dataset_catalog.default_root(self.fetch) else f" --root {self.root}"
         return (
             f"{place.note}: {self.fetch} could not be fetched, and drawn images in {place.root} "
             f"stand in for it. For the data itself run 'gpupipe fetch {self.fetch}{to}', or set data.root"
         )
 
     def absent(self) -> str:
-        return datasets.absent(self.root, self.fetch, self.stand_in)
+        return dataset_catalog.absent(self.root, self.fetch, self.stand_in)
 
     def _scan(self, root: Path, progress: Progress) -> Index:
         found = class_folders.scan(root, self.extensions, "image", progress)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe import array_files
-from gpupipe.array_files import Files, Part
-from gpupipe.array_source import ArraySource, Patterns
+from gpupipe.dataset import array_files
+from gpupipe.dataset.array_files import Files, Part
+from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.formats import Damaged, npy
 
 

@@ -10,13 +10,13 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe import array_files
-from gpupipe.array_files import Files, Part
-from gpupipe.array_source import ArraySource, Patterns
+from gpupipe.dataset import array_files
+from gpupipe.dataset.array_files import Files, Part
+from gpupipe.dataset.array_source import ArraySource, Patterns
+from gpupipe.dataset.shards import Dtype, Shape
 from gpupipe.errors import counted
 from gpupipe.formats import Damaged
-from gpupipe.parameters import WHOLE
-from gpupipe.shards import Dtype, Shape
+from gpupipe.schema.field_types import WHOLE
 
 Complex = Literal["complex64", "complex128"]
 Bytes = Annotated[int, Field(ge=0, le=2**62), WHOLE]

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
-from gpupipe import index_cache, index_file
+from gpupipe.dataset import index_cache, index_file
+from gpupipe.dataset.index import Index, Spans
+from gpupipe.dataset.shard_index import Pieces, Shard
+from gpupipe.dataset.shards import Sharded, blamed, mapped
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio
 from gpupipe.formats.recordio import Images, Records
-from gpupipe.index import Index, Spans
-from gpupipe.parameters import WHOLE, form, listed, ordered
-from gpupipe.shard_index import Pieces, Shard
-from gpupipe.shards import Sharded, blamed, mapped
+from gpupipe.schema.field_types import WHOLE, form, listed, ordered
 
 _Place = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 

@@ -6,15 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from gpupipe.cache import crew, listing
+from gpupipe.cache import listing, worker_pool
+from gpupipe.cache.cached_epochs import Cached, does_not_fit, here, spans
 from gpupipe.cache.folder import Folder, prepared
-from gpupipe.cache.population import Cached, does_not_fit, here, spans
-from gpupipe.cache.runs import Run
+from gpupipe.cache.rank_agreement import Run
 from gpupipe.cache.settings import CacheOptions, DataSet
-from gpupipe.cache.shards import least_bytes
+from gpupipe.cache.shard_files import least_bytes
+from gpupipe.dataset.index import Column, Index, Rows, Spans
+from gpupipe.dataset.source import Population, Progress, Source, quiet
 from gpupipe.errors import DataError
-from gpupipe.index import Column, Index, Rows, Spans
-from gpupipe.source import Population, Progress, Source, quiet
 
 
 class Remote(DataSet, Source):
@@ -32,7 +32,7 @@ class Remote(DataSet, Source):
         folder = prepared(self.cache, self.dataset)
         if not listing.is_there(folder):
             progress("listing", 0, None)
-            crew.listed(self.dataset, self.cache)
+            worker_pool.listed(self.dataset, self.cache)
         return _index(folder, self)
 
     def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
@@ -43,7 +43,7 @@ class Remote(DataSet, Source):
         whole = int(np.count_nonzero(found.weights)) if self.weight is not None else len(index)
         run = Run(folder, rank, [index.fingerprint, seed, world_size]) if world_size > 1 else None
         samplers = self.cache.samplers if rank == 0 else 0
-        return Cached(folder, _spans(index), whole, crew.Crew(self.dataset, self.cache, samplers), run)
+        return Cached(folder, _spans(index), whole, worker_pool.Crew(self.dataset, self.cache, samplers), run)
 
     def available(self, index: Index) -> Rows | None:
         folder = Folder(self.cache)

@@ -12,13 +12,13 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
+from gpupipe.dataset.shard_index import Pieces, Shard
+from gpupipe.dataset.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped
 from gpupipe.errors import shown
 from gpupipe.formats import example, framing
 from gpupipe.formats.example import Feature
 from gpupipe.formats.protobuf import Bytes, Messages
-from gpupipe.shard_index import Pieces, Shard
-from gpupipe.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped
-from gpupipe.step import Spec
+from gpupipe.pipeline.step import Spec
 
 
 class Numbers(pydantic.BaseModel):

@@ -13,13 +13,13 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
+from gpupipe.dataset.shard_index import Pieces, Shard
+from gpupipe.dataset.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped, paths
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import npy, tar
 from gpupipe.formats.tar import Member
-from gpupipe.parameters import is_number
-from gpupipe.shard_index import Pieces, Shard
-from gpupipe.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped, paths
-from gpupipe.step import Spec
+from gpupipe.pipeline.step import Spec
+from gpupipe.schema.field_types import is_number
 
 _NPY = "npy"
 _MOST_TEXT = 1 << 20

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpupipe.arithmetic import center_offset
-from gpupipe.axes import cut, sides
-from gpupipe.parameters import Window
-from gpupipe.step import DaliImage, Params, Spec, Step
+from gpupipe.pipeline.axes import cut, sides
+from gpupipe.pipeline.geometry import center_offset
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step
+from gpupipe.schema.field_types import Window
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step
 
 
 class Decode(Step):

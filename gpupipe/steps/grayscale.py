@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from gpupipe.axes import in_float32, picture
-from gpupipe.parameters import WHOLE
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.pipeline.axes import in_float32, picture
+from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.schema.field_types import WHOLE
 
 _LUMA = (0.2989, 0.587, 0.114)
 """torchvision's weights (v2.functional.rgb_to_grayscale); they sum to 0.9999, and it truncates."""

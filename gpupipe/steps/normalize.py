@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import model_validator
 
-from gpupipe.axes import check_channels
-from gpupipe.dtypes import TAKEN
-from gpupipe.parameters import Channels, PositiveChannels
-from gpupipe.spec import PAIR
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded, one_a_channel
-from gpupipe.transfer import to_device
+from gpupipe.dataset.spec import PAIR
+from gpupipe.pipeline.axes import check_channels
+from gpupipe.pipeline.dtypes import TAKEN
+from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step, decoded, one_a_channel
+from gpupipe.runtime.transfer import to_device
+from gpupipe.schema.field_types import Channels, PositiveChannels
 
 
 class Normalize(Step):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from gpupipe.axes import before_and_after, check_mirror, cut, filled, margins, picture
-from gpupipe.parameters import Padding, PaddingMode, Value
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.pipeline.axes import before_and_after, check_mirror, cut, filled, margins, picture
+from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.schema.field_types import Padding, PaddingMode, Value
 
 if TYPE_CHECKING:
     from typing_extensions import Self

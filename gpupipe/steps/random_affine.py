@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
-from gpupipe.arithmetic import affine_inverse, round_half_up
-from gpupipe.axes import in_float32, picture
-from gpupipe.parameters import Degrees, Fill, Finite, Point, PositiveRange, Resampling, Shares, is_number, listed, ordered, symmetric
-from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
+from gpupipe.pipeline.axes import in_float32, picture
+from gpupipe.pipeline.geometry import affine_inverse, round_half_up
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, one_a_channel
+from gpupipe.schema.field_types import Degrees, Fill, Finite, Point, PositiveRange, Resampling, Shares, is_number, listed, ordered, symmetric
 
 
 def _shear(value: Any) -> Any:

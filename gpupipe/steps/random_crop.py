@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.axes import before_and_after, check_mirror, cut, filled, margins, picture, sides
-from gpupipe.parameters import Padding, PaddingMode, Value, Window
-from gpupipe.step import DaliImage, Params, Refused, SampleIncompatible, Spec, Step
+from gpupipe.pipeline.axes import before_and_after, check_mirror, cut, filled, margins, picture, sides
+from gpupipe.pipeline.step import DaliImage, Params, Refused, SampleIncompatible, Spec, Step
+from gpupipe.schema.field_types import Padding, PaddingMode, Value, Window
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from gpupipe.arithmetic import round_half_up
-from gpupipe.axes import resampled
-from gpupipe.parameters import Interpolation, PositiveRange, Size
-from gpupipe.step import DaliImage, Params, Spec, Step
+from gpupipe.pipeline.axes import resampled
+from gpupipe.pipeline.geometry import round_half_up
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step
+from gpupipe.schema.field_types import Interpolation, PositiveRange, Size
 
 _TRIES = 10
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.arithmetic import affine_inverse
-from gpupipe.axes import in_float32, picture
-from gpupipe.parameters import Degrees, Fill, Point, Resampling
-from gpupipe.step import DaliImage, Params, Spec, Step, one_a_channel
+from gpupipe.pipeline.axes import in_float32, picture
+from gpupipe.pipeline.geometry import affine_inverse
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, one_a_channel
+from gpupipe.schema.field_types import Degrees, Fill, Point, Resampling
 
 _DECIMALS = 12
 """Kept of sines and cosines where `expand` rounds up: the cosine of 90 degrees is 6e-17, and must not cost a row of pixels."""

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.axes import along
-from gpupipe.parameters import Probability
-from gpupipe.step import DaliImage, Params, Spec, Step
+from gpupipe.pipeline.axes import along
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step
+from gpupipe.schema.field_types import Probability
 
 
 class RandomVerticalFlip(Step):

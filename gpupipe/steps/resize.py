@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import BeforeValidator, model_validator
 
-from gpupipe.arithmetic import shorter_side
-from gpupipe.axes import resampled
-from gpupipe.parameters import Interpolation, Side, Size
-from gpupipe.step import DaliImage, Params, Spec, Step
+from gpupipe.pipeline.axes import resampled
+from gpupipe.pipeline.geometry import shorter_side
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step
+from gpupipe.schema.field_types import Interpolation, Side, Size
 
 
 def _alone(value: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from gpupipe.spec import FLOATS
-from gpupipe.step import DaliImage, Params, Refused, Spec, Step, decoded
+from gpupipe.dataset.spec import FLOATS
+from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step, decoded
 
 if TYPE_CHECKING:
     import torch

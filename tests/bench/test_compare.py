@@ -114,7 +114,7 @@ def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path) -> 
 
 
 PLUGIN = '''
-from gpupipe.step import Step, decoded
+from gpupipe.pipeline.step import Step, decoded
 
 
 class Brighten(Step):

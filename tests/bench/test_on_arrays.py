@@ -14,7 +14,7 @@ from gpupipe import config as configs
 from gpupipe.bench import grid, tables
 from gpupipe.bench.measure import image_of
 from gpupipe.bench.parity import comparable, measure
-from gpupipe.examine import facts, operators
+from gpupipe.bench.plan import facts, operators
 from gpupipe.testing import check_loader
 
 CROP: list[Any] = [{"random_crop": {"size": 4}}, {"normalize": {"mean": 0, "std": 2}}]

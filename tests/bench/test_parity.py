@@ -101,7 +101,7 @@ def test_what_makes_pixels_keeps_its_floor(images: Path, name: str) -> None:
 
 
 REVEAL = '''
-from gpupipe.step import Step, decoded
+from gpupipe.pipeline.step import Step, decoded
 
 
 class Reveal(Step):

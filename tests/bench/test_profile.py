@@ -14,8 +14,8 @@ from gpupipe import config as configs
 from gpupipe.bench import advice, profile, profile_tables, training
 from gpupipe.bench.profile import Profile, Stage
 from gpupipe.bench.training import Training
-from gpupipe.devices import cores
 from gpupipe.errors import EngineError, SampleError
+from gpupipe.runtime.devices import cores
 
 CROPPED = ["decode", {"center_crop": {"size": 32}}, {"to_dtype": {"dtype": "float32", "scale": True}}]
 COUNTS = {"batch_size": 16, "device": "cpu", "workers": 1}

@@ -17,13 +17,13 @@ from gpupipe.bench import tune
 from gpupipe.bench.compare import Result, Side
 from gpupipe.bench.contestant import Contest, Outcome, run
 from gpupipe.bench.tune import Tuned, Tuner, candidates
-from gpupipe.cli_profile import advised
+from gpupipe.cli.console import core_numbers
+from gpupipe.cli.profile import advised
 from gpupipe.config import LoaderConfig
-from gpupipe.screen import core_numbers
 
 SLOW = '''
 import time
-from gpupipe.step import Step, decoded
+from gpupipe.pipeline.step import Step, decoded
 
 
 class Slow(Step):

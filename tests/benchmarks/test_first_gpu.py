@@ -114,14 +114,14 @@ def test_decoders_of_a_gpu_take_the_options_that_they_get() -> None:
     from first_gpu import decode
     from nvidia.dali import Pipeline, fn
 
-    from gpupipe.engines import dali_ops
-    from gpupipe.engines.deferred import Decoding
+    from gpupipe.engines.dali import ops
+    from gpupipe.engines.dali.pending_ops import Decoding
 
     names = decode.decoders(argparse.Namespace(device="gpu"))
     assert list(names) == ["cpu", "CUDA", "hardware", "load 0.9"]
     for name, options in names.items():
         with Pipeline(batch_size=1, num_threads=1, device_id=None):
-            node = dali_ops.decode(fn.external_source(name="files"), "cpu" if name == "cpu" else "gpu", Decoding(exif=True), options)
+            node = ops.decode(fn.external_source(name="files"), "cpu" if name == "cpu" else "gpu", Decoding(exif=True), options)
         assert node.device == ("cpu" if name == "cpu" else "gpu")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache import listing, rows
+from gpupipe.cache import listing, store_listing
 from gpupipe.cache.fill import Filler
 from gpupipe.cache.folder import Folder, prepared
 from gpupipe.cache.settings import CacheOptions, DataSet
@@ -68,7 +68,7 @@ def make(blobs: Path, tmp_path: Path) -> Make:
         data = DataSet(**{"url": f"file://{blobs}"} | (dataset or {}))
         folder = prepared(cache, data)
         if not listing.is_there(folder):
-            found = rows.listed(data, _store(data, cache))
+            found = store_listing.listed(data, _store(data, cache))
             with folder.lock():
                 listing.save(found, folder)
         kept = listing.opened(folder)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpupipe.cache import epochs, evict, shards, status
+from gpupipe.cache import epochs, evict, shard_files, status
 from gpupipe.cache.folder import Folder
 from gpupipe.cache.rate import Rate
 
@@ -31,7 +31,7 @@ def on_disk(folder: Path) -> int:
 
 def rows_of(folder: Folder) -> list[int]:
     folder.manifest.refresh()
-    return [int(row) for name, shard in folder.manifest.alive().items() for row in shards.open_table(folder.table(name), shard.table_hash)[0]]
+    return [int(row) for name, shard in folder.manifest.alive().items() for row in shard_files.open_table(folder.table(name), shard.table_hash)[0]]
 
 
 def began(folder: Folder) -> None:
@@ -47,8 +47,8 @@ def test_every_sample_is_fetched_once_and_is_what_the_store_has(make: Any, blobs
     for name, shard in made.folder.manifest.alive().items():
         data = made.folder.shard(name).read_bytes()
         assert len(data) == shard.bytes <= 100_000
-        assert shards.hash_of(made.folder.shard(name)) == shard.hash
-        for row, offset, length in shards.open_table(made.folder.table(name), shard.table_hash).T:
+        assert shard_files.hash_of(made.folder.shard(name)) == shard.hash
+        for row, offset, length in shard_files.open_table(made.folder.table(name), shard.table_hash).T:
             assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
     assert made.another().step() == "complete"
     assert not list((made.folder.dir / "tmp").iterdir()) + list((made.folder.dir / "claims").iterdir())
@@ -277,7 +277,7 @@ def test_a_store_that_fails_now_and_then_never_poisons_the_cache(make: Any, web:
     assert made.fill() == "complete"
     for name, shard in made.folder.manifest.alive().items():
         data = made.folder.shard(name).read_bytes()
-        for row, offset, length in shards.open_table(made.folder.table(name), shard.table_hash).T:
+        for row, offset, length in shard_files.open_table(made.folder.table(name), shard.table_hash).T:
             assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
 
 

@@ -17,14 +17,14 @@ from typing import Any
 import disks
 import pytest
 
-from gpupipe.cache import evict, shards
-from gpupipe.cache.crew import Crew
+from gpupipe.cache import evict, shard_files
 from gpupipe.cache.folder import Folder
+from gpupipe.cache.worker_pool import Crew
 
 KILLS = int(os.environ.get("GPUPIPE_KILLS", "50"))
 SAMPLERS = """
 import os, sys
-from gpupipe.cache.sampler import Task, _Sampler
+from gpupipe.cache.downloader import Task, _Sampler
 from gpupipe.cache.folder import Folder
 import gpupipe.cache.store, fsspec.implementations.local, numpy.random
 task = Task.model_validate_json(sys.stdin.readline())
@@ -46,8 +46,8 @@ def check_what_a_reader_sees(folder: Folder) -> int:
     reader.manifest.refresh()
     alive = reader.manifest.alive()
     for name, shard in alive.items():
-        assert shards.hash_of(reader.shard(name)) == shard.hash
-        assert shards.open_table(reader.table(name), shard.table_hash).shape == (3, shard.samples)
+        assert shard_files.hash_of(reader.shard(name)) == shard.hash
+        assert shard_files.open_table(reader.table(name), shard.table_hash).shape == (3, shard.samples)
         with tarfile.open(reader.shard(name)) as tar:
             assert len(tar.getmembers()) == 3 * shard.samples
     for file in (reader.dir / "shards").iterdir():

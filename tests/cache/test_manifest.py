@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.cache.manifest import Manifest, Shard
+from gpupipe.cache.commit_log import Manifest, Shard
 from gpupipe.errors import DataError
 
 HASH = "0123456789abcdef" * 2

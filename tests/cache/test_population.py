@@ -64,7 +64,7 @@ def ids(batches: Any) -> list[int]:
 def complete(config: dict[str, Any]) -> Folder:
     """The cache's folder, when all is in it."""
     from gpupipe import config as configs
-    from gpupipe.cache.crew import Crew
+    from gpupipe.cache.worker_pool import Crew
 
     source: Any = configs.read(config).source
     source.index()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpupipe.cache import listing, rows
+from gpupipe.cache import listing, store_listing
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 from gpupipe.errors import DataError
@@ -21,7 +21,7 @@ from gpupipe.errors import DataError
 
 def listed(url: str, **options: Any) -> listing.Listing:
     data = DataSet(url=url, **options)
-    return rows.listed(data, Store(data, 0, 10.0))
+    return store_listing.listed(data, Store(data, 0, 10.0))
 
 
 def manifest(path: Path, text: str) -> str:
@@ -108,7 +108,7 @@ def test_names_that_lead_elsewhere_are_refused(blobs: Path, tmp_path: Path, name
 @example("a/..")
 def test_a_name_that_is_accepted_stays_below_the_url(name: str) -> None:
     try:
-        rows.safe(name, "here")
+        store_listing.safe(name, "here")
     except DataError:
         return
     assert not Path(name).is_absolute()

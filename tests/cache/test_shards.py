@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
-from gpupipe.cache import shards
-from gpupipe.cache.shards import Sample
+from gpupipe.cache import shard_files
+from gpupipe.cache.shard_files import Sample
 from gpupipe.errors import DataError
 
 SAMPLES = [
@@ -22,8 +22,8 @@ SAMPLES = [
 ]
 
 
-def written(path: Path) -> shards.Writer:
-    writer = shards.Writer(path)
+def written(path: Path) -> shard_files.Writer:
+    writer = shard_files.Writer(path)
     for sample, image in SAMPLES:
         assert writer.size_with(sample.cost(len(image))) > writer.bytes
         writer.add(sample, image)
@@ -34,18 +34,18 @@ def written(path: Path) -> shards.Writer:
 def test_the_same_samples_make_the_same_bytes_and_their_cost_is_known_before(tmp_path: Path) -> None:
     one, two = written(tmp_path / "1"), written(tmp_path / "2")
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
-    assert one.hash == two.hash == shards.hash_of(tmp_path / "1")
-    assert one.bytes == (tmp_path / "1").stat().st_size == sum(s.cost(len(i)) for s, i in SAMPLES) + shards.END
+    assert one.hash == two.hash == shard_files.hash_of(tmp_path / "1")
+    assert one.bytes == (tmp_path / "1").stat().st_size == sum(s.cost(len(i)) for s, i in SAMPLES) + shard_files.END
 
 
 def test_the_table_says_where_the_bytes_are_and_can_be_made_again(tmp_path: Path) -> None:
     writer = written(tmp_path / "1.tar")
     data = (tmp_path / "1.tar").read_bytes()
     assert [(row, data[offset : offset + length]) for row, offset, length in writer.table.T.tolist()] == [(s.row, image) for s, image in SAMPLES]
-    assert np.array_equal(shards.scanned(tmp_path / "1.tar", 10**12), writer.table)
-    hash = shards.save_table(writer.table, tmp_path / "1.npy")
-    assert (tmp_path / "1.npy").stat().st_size == shards.table_size(3)
-    assert np.array_equal(shards.open_table(tmp_path / "1.npy", hash), writer.table)
+    assert np.array_equal(shard_files.scanned(tmp_path / "1.tar", 10**12), writer.table)
+    hash = shard_files.save_table(writer.table, tmp_path / "1.npy")
+    assert (tmp_path / "1.npy").stat().st_size == shard_files.table_size(3)
+    assert np.array_equal(shard_files.open_table(tmp_path / "1.npy", hash), writer.table)
 
 
 def test_webdataset_and_tarfile_read_them(tmp_path: Path) -> None:
@@ -79,18 +79,18 @@ def test_members_that_are_none_of_ours_are_refused(tmp_path: Path, name: str, ki
         info.type, info.linkname = kind, "/etc/passwd"
         tar.addfile(info, io.BytesIO())
     with pytest.raises(DataError, match=r"bad.tar: the member .* is none that gpupipe writes"):
-        shards.scanned(tmp_path / "bad.tar", 50)
+        shard_files.scanned(tmp_path / "bad.tar", 50)
 
 
 def test_a_damaged_or_missing_table_is_named(tmp_path: Path) -> None:
-    hash = shards.save_table(np.zeros((3, 2), np.int64), tmp_path / "t.npy")
+    hash = shard_files.save_table(np.zeros((3, 2), np.int64), tmp_path / "t.npy")
     data = bytearray((tmp_path / "t.npy").read_bytes())
     data[-1] ^= 1
     (tmp_path / "t.npy").write_bytes(data)
     with pytest.raises(DataError, match=r"t.npy: damaged: its checksum .*'gpupipe cache verify CONFIG'"):
-        shards.open_table(tmp_path / "t.npy", hash)
+        shard_files.open_table(tmp_path / "t.npy", hash)
     with pytest.raises(DataError, match=r"none.npy: cannot be read: No such file"):
-        shards.open_table(tmp_path / "none.npy", hash)
+        shard_files.open_table(tmp_path / "none.npy", hash)
 
 
 def test_a_pickle_in_place_of_a_table_is_not_loaded(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_pickle_in_place_of_a_table_is_not_loaded(tmp_path: Path) -> None:
     np.save(buffer, np.array([{"an": "object"}], object), allow_pickle=True)
     (tmp_path / "t.npy").write_bytes(buffer.getvalue())
     with pytest.raises(DataError, match=r"t.npy: damaged: .*allow_pickle=False"):
-        shards.open_table(tmp_path / "t.npy", shards.hash_of(tmp_path / "t.npy"))
+        shard_files.open_table(tmp_path / "t.npy", shard_files.hash_of(tmp_path / "t.npy"))
 
 
 def test_a_tar_that_ends_early_is_refused(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_tar_that_ends_early_is_refused(tmp_path: Path) -> None:
     data = (tmp_path / "1.tar").read_bytes()
     (tmp_path / "1.tar").write_bytes(data[:700])
     with pytest.raises(DataError, match="not a whole tar file"):
-        shards.scanned(tmp_path / "1.tar", 10**12)
+        shard_files.scanned(tmp_path / "1.tar", 10**12)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpupipe
-from gpupipe.engines.affinity import check_affinity
+from gpupipe.engines.dali.affinity import check_affinity
 
 CORES = sorted(os.sched_getaffinity(0))
 THREADS = """

@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 import gpupipe
-from gpupipe.engines.dali_files import ImageFiles
-from gpupipe.engines.deferred import Decoding
+from gpupipe.engines.dali.files import ImageFiles
+from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.formats.pillow_decoder import CannotDecode
 
 ENGINES = {

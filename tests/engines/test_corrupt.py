@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 
 import gpupipe
-from gpupipe.engines.quarantine import suspicion
-from gpupipe.sampler import Sampler
-from gpupipe.span import Span
+from gpupipe.dataset.byte_range import Span
+from gpupipe.engines.bad_samples import suspicion
+from gpupipe.sampling.sampler import Sampler
 
 SIDE = 96
 AUGMENT = ["decode", {"random_affine": {"degrees": 20, "scale": [0.8, 1.2], "interpolation": "bilinear"}}, "random_horizontal_flip"]

@@ -212,7 +212,7 @@ def test_pillow_decodes_nearly_the_same(faces: Path) -> None:
 
 
 DALI_ALONE = """
-from gpupipe.step import Step, decoded
+from gpupipe.pipeline.step import Step, decoded
 
 
 class Posterize(Step):
@@ -261,7 +261,7 @@ def test_without_dali_the_dataloader_runs_and_says_so(faces: Path, tmp_path: Pat
     code = f"""
 import sys
 from click.testing import CliRunner
-from gpupipe.cli import main
+from gpupipe.cli.app import main
 import pathlib
 pathlib.Path("config.yaml").write_text("data: {{source: folder, root: {faces}}}\\npipeline: affine\\n")
 for command in (["run", "config.yaml", "batch_size=16", "workers=1", "--repeats", "1"], ["check", "config.yaml"]):
@@ -318,7 +318,7 @@ def test_a_thousand_workers_are_a_number(faces: Path) -> None:
 
 COUNTS_THREADS = """
 import torch
-from gpupipe.step import Step, decoded
+from gpupipe.pipeline.step import Step, decoded
 
 
 class Threaded(Step):

@@ -14,9 +14,9 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
+from gpupipe.bench.plan import facts
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali_graph import Lowering
-from gpupipe.examine import facts
+from gpupipe.engines.dali.graph import Lowering
 
 ENGINES = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
 

@@ -12,7 +12,7 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali_memory import BLOCK, PADDING, Need, check_memory, need_of
+from gpupipe.engines.dali.memory import BLOCK, PADDING, Need, check_memory, need_of
 
 MIB = 2**20
 HIGH, WIDE = 300, 400
@@ -111,10 +111,10 @@ def test_what_is_advised_fits_and_one_more_does_not(images: Path, prefetch: int)
 def test_fewer_batches_ahead_are_advised_where_a_smaller_batch_does_not_do(images: Path) -> None:
     large = Need(np.full(3, 100.0 * MIB), np.full(3, 10.0 * MIB))
     wanted = job(images, "affine", batch_size=1, prefetch=4)
-    from gpupipe.engines import dali_memory
+    from gpupipe.engines.dali import memory
 
-    assert dali_memory._advice(large, wanted, 192 * MIB) == "loader.batch_size=1 would fit with loader.prefetch=1"
-    assert dali_memory._advice(large, wanted, 64 * MIB).startswith("Not even a batch of one fits")
+    assert memory._advice(large, wanted, 192 * MIB) == "loader.batch_size=1 would fit with loader.prefetch=1"
+    assert memory._advice(large, wanted, 64 * MIB).startswith("Not even a batch of one fits")
 
 
 def test_the_message_says_what_takes_how_much(images: Path) -> None:
@@ -172,6 +172,6 @@ def test_closing_twice_and_another_loader_behind_it(images: Path) -> None:
 
 def test_dali_takes_the_call_that_gives_memory_back() -> None:
     """Also where there is no GPU, beside a pipeline or none."""
-    from gpupipe.engines.heap import release_unused_memory
+    from gpupipe.runtime.malloc import release_unused_memory
 
     release_unused_memory()

@@ -19,11 +19,11 @@ from reference import by_id
 
 import gpupipe
 from gpupipe import config
+from gpupipe.dataset.source import quiet
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali import DaliEngine
-from gpupipe.engines.jpeg_end import TAIL_BYTES, CutOff, check_ends, is_cut_off
+from gpupipe.engines.dali.engine import DaliEngine
+from gpupipe.engines.dali.jpeg_end import TAIL_BYTES, CutOff, check_ends, is_cut_off
 from gpupipe.loader import Loader
-from gpupipe.source import quiet
 
 CUTS = (50, 90, 99)
 """Percent of a file that is left."""

@@ -9,12 +9,12 @@ import pytest
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe import config
+from gpupipe.dataset.index import nothing
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali_graph import Lowering
-from gpupipe.engines.dali_image import FusingImage
-from gpupipe.index import nothing
-from gpupipe.sampler import Plan
-from gpupipe.step import Spec
+from gpupipe.engines.dali.graph import Lowering
+from gpupipe.engines.dali.image import FusingImage
+from gpupipe.pipeline.step import Spec
+from gpupipe.sampling.sampler import Plan
 
 SIZE = np.array([[480.0, 640.0]])
 DATA = {"source": "folder", "root": "/nowhere"}

@@ -16,15 +16,16 @@ from cut_jpegs import jpeg
 from nvidia.dali import fn
 
 import gpupipe
-from gpupipe import config, pipeline
+from gpupipe import config
+from gpupipe.dataset.source import quiet
+from gpupipe.engines.bad_samples import refused_dtype
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali import DaliEngine
-from gpupipe.engines.known_good import KnownGood
-from gpupipe.engines.quarantine import refused_dtype
+from gpupipe.engines.dali.engine import DaliEngine
+from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.loader import Loader
-from gpupipe.machine_failures import machine_errors, machine_failure
-from gpupipe.source import quiet
-from gpupipe.step import DaliImage, Params, Step
+from gpupipe.pipeline import pipeline
+from gpupipe.pipeline.step import DaliImage, Params, Step
+from gpupipe.runtime.machine_failures import machine_errors, machine_failure
 
 SCRIPT = Path(__file__).parents[1] / "broken_machine.py"
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.engines import maps
-from gpupipe.engines.maps import Maps, Missing
-from gpupipe.index import Array, Index, Spans, Texts, build
+from gpupipe.dataset.index import Array, Index, Spans, Texts, build
+from gpupipe.engines.dali import mmap_reader
+from gpupipe.engines.dali.mmap_reader import Maps, Missing
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def mapped_here(folder: Path) -> int:
 
 
 def test_what_is_in_flight_stays_mapped_and_no_more(faces: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "_MOST_OPEN", 1)
+    monkeypatch.setattr(mmap_reader, "_MOST_OPEN", 1)
     options: dict[str, Any] = {"device": "cpu", "batch_size": 6, "shuffle": False, "prefetch": 2}
     data = {"source": "webdataset", "shards": str(shards / "*.tar"), "label": None}
     with gpupipe.load({"data": data, "pipeline": ["decode"]}, **options) as found:

@@ -15,12 +15,12 @@ from fake_gpu import GPU, STREAM, FakeGpu
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.engines.about import Understood, split
+from gpupipe.dataset.index import nothing
 from gpupipe.engines.base import known
-from gpupipe.engines.remote import Finish, copied
-from gpupipe.index import nothing
-from gpupipe.sampler import Plan
-from gpupipe.transfer import record_stream
+from gpupipe.engines.remote.engine import Finish, copied
+from gpupipe.engines.remote.welcome import Understood, split
+from gpupipe.runtime.transfer import record_stream
+from gpupipe.sampling.sampler import Plan
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 NORMALIZE = {"normalize": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]}}
@@ -77,9 +77,9 @@ def test_labels_and_values_are_copied_without_waiting_and_ids_not_at_all() -> No
 PACKAGE = Path(gpupipe.__file__).parent
 ON_THE_WAY = [
     *PACKAGE.glob("engines/*.py"), *(PACKAGE / "link" / f"{name}.py" for name in ("assembly", "connection", "holding", "memory")),
-    PACKAGE / "loader.py", PACKAGE / "lightning.py", PACKAGE / "transfer.py", PACKAGE / "steps" / "normalize.py", PACKAGE / "steps" / "to_dtype.py",
+    PACKAGE / "loader.py", PACKAGE / "lightning.py", PACKAGE / "runtime/transfer.py", PACKAGE / "steps" / "normalize.py", PACKAGE / "steps" / "to_dtype.py",
 ]  # fmt: skip
-"""What a batch passes in the process that trains. link/tensors.py is not among it: a server waits for what it sends."""
+"""What a batch passes in the process that trains. protocol/tensors.py is not among it: a server waits for what it sends."""
 WAITS = {"cpu", "item", "cuda", "synchronize"}
 ALLOWED = {"self._stream.synchronize()", "torch.cuda.synchronize(self._device_id)"}
 """The connection's thread waits for the copies that it began, and training does not wait for that thread. A batch that failed waits to learn whether the
@@ -107,7 +107,7 @@ def _is_sound(call: ast.Call) -> bool:
 
 def test_nothing_on_the_way_of_a_batch_waits_for_the_gpu() -> None:
     found = [f"{file.relative_to(PACKAGE)}: {text}" for file in ON_THE_WAY for text in waiting(file.read_text(encoding="utf-8"))]
-    assert not found, "pin the tensor and copy it with non_blocking: see gpupipe/transfer.py"
+    assert not found, "pin the tensor and copy it with non_blocking: see gpupipe/runtime/transfer.py"
 
 
 @pytest.mark.parametrize(

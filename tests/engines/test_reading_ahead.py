@@ -14,9 +14,9 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali_reader import FileReader
-from gpupipe.engines.deferred import Decoding
-from gpupipe.sampler import Plan, Sampler
+from gpupipe.engines.dali.pending_ops import Decoding
+from gpupipe.engines.dali.reader import FileReader
+from gpupipe.sampling.sampler import Plan, Sampler
 
 COUNT = 24
 BATCH = 2

@@ -14,12 +14,12 @@ from served import serving
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe import shipped
 from gpupipe.config import LoaderConfig
-from gpupipe.engines.dali import DaliEngine
-from gpupipe.engines.dataloader import DataLoaderEngine
-from gpupipe.engines.remote import RemoteEngine
+from gpupipe.engines.dali.engine import DaliEngine
+from gpupipe.engines.dataloader.engine import DataLoaderEngine
+from gpupipe.engines.remote.engine import RemoteEngine
 from gpupipe.loader import Loader, ignored_settings
+from gpupipe.schema import builtin_configs
 
 ENGINES = [DaliEngine, DataLoaderEngine, RemoteEngine]
 SERVER = {"engine": "remote", "server": "tcp://127.0.0.1:5557"}
@@ -75,7 +75,7 @@ def test_what_is_used_or_says_what_is_so_anyway_is_not(settings: dict[str, Any])
     assert ignored(**settings) == []
 
 
-@pytest.mark.parametrize("name", shipped.names("configs"))
+@pytest.mark.parametrize("name", builtin_configs.names("configs"))
 @pytest.mark.parametrize("changes", [{}, {"engine": "dataloader"}, SERVER], ids=str)
 def test_shipped_configs_are_quiet(name: str, changes: dict[str, Any]) -> None:
     assert ignored_settings(configs.read(name, **changes)) == []

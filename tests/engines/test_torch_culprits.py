@@ -16,7 +16,7 @@ from PIL import Image
 from plugin import install
 
 import gpupipe
-from gpupipe.engines.torch_workers import dead_workers
+from gpupipe.engines.dataloader.workers import dead_workers
 
 FRAGILE = """
 import ctypes
@@ -26,7 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpupipe.step import Step, decoded
+from gpupipe.pipeline.step import Step, decoded
 
 
 class Fragile(Step):

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 import gpupipe
 from gpupipe import config as configs
+from gpupipe.dataset.index import Files
 from gpupipe.engines.base import Job
-from gpupipe.engines.dali import DaliEngine
-from gpupipe.index import Files
-from gpupipe.sampler import Plan, Sampler
+from gpupipe.engines.dali.engine import DaliEngine
+from gpupipe.sampling.sampler import Plan, Sampler
 
 COUNT, BATCH = 60, 8
 STEPS: list[Any] = ["decode", {"random_resized_crop": {"size": 20}}, "random_horizontal_flip"]

@@ -27,12 +27,12 @@ from typing import Any
 import atheris
 import numpy as np
 
-with atheris.instrument_imports(include=["gpupipe.formats", "gpupipe.sources", "gpupipe.shard_index", "gpupipe.labels"]):
-    from gpupipe import labels
+with atheris.instrument_imports(include=["gpupipe.formats", "gpupipe.sources", "gpupipe.dataset.shard_index", "gpupipe.dataset.labels"]):
+    from gpupipe.dataset import labels
+    from gpupipe.dataset.index import Index, Spans
+    from gpupipe.dataset.shard_index import joined
     from gpupipe.errors import DataError
     from gpupipe.formats import npy, tar
-    from gpupipe.index import Index, Spans
-    from gpupipe.shard_index import joined
     from gpupipe.sources.file_list import FileList
     from gpupipe.sources.recordio import Recordio
     from gpupipe.sources.tfrecord import Tfrecord

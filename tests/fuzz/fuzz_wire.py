@@ -19,8 +19,8 @@ from collections.abc import Callable
 
 import torch
 
-from gpupipe.link import codecs, wire
-from gpupipe.link.tensors import views
+from gpupipe.protocol import compression, messages
+from gpupipe.protocol.tensors import views
 
 _MOST_MEMORY_MIB = 512
 _KEYS = [(0, 1), (2**40, 7)]
@@ -28,17 +28,25 @@ _KEYS = [(0, 1), (2**40, 7)]
 
 def seeds() -> list[bytes]:
     """Real messages of every kind."""
-    fields = [wire.Field("image", "uint8", (4, 3, 8, 8), False), wire.Field("label", "int64", (4,), False)]
-    hello = wire.Hello(wire.VERSION, "0123456789abcdef" * 2, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4", "zstd"], _KEYS, _KEYS)
+    fields = [messages.Field("image", "uint8", (4, 3, 8, 8), False), messages.Field("label", "int64", (4,), False)]
+    hello = messages.Hello(messages.VERSION, "0123456789abcdef" * 2, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4", "zstd"], _KEYS, _KEYS)
     about = {"name": "x", "data": {"count": 5}, "pipeline": {"steps": [{"decode": {}}]}}
-    to_server = [hello, wire.Begin(1, 2, 3, -1), wire.Done(_KEYS, [1, 2]), wire.Stop(), wire.Ping(), wire.Bye("0123456789abcdef" * 2, _KEYS), wire.Ask()]
+    to_server = [
+        hello,
+        messages.Begin(1, 2, 3, -1),
+        messages.Done(_KEYS, [1, 2]),
+        messages.Stop(),
+        messages.Ping(),
+        messages.Bye("0123456789abcdef" * 2, _KEYS),
+        messages.Ask(),
+    ]
     to_client = [
-        wire.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, about), wire.Begun(1, 2), wire.Confirm(_KEYS), wire.Revoke(_KEYS), wire.Ended(1), wire.Who(),
-        wire.Batch((0, 1), 0, 4, False, fields, wire.offsets(fields)[1], None), wire.Batch((0, 1), 0, 4, True, fields, 800, wire.Slot(1, 2, 4096)),
-        wire.Part((0, 1), 0, 100, "lz4"), wire.Refused("why", True), wire.Failed("SampleError", "text", "path", "reason"), wire.Pong(), wire.State(about),
+        messages.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, about), messages.Begun(1, 2), messages.Confirm(_KEYS), messages.Revoke(_KEYS), messages.Ended(1), messages.Who(),
+        messages.Batch((0, 1), 0, 4, False, fields, messages.offsets(fields)[1], None), messages.Batch((0, 1), 0, 4, True, fields, 800, messages.Slot(1, 2, 4096)),
+        messages.Part((0, 1), 0, 100, "lz4"), messages.Refused("why", True), messages.Failed("SampleError", "text", "path", "reason"), messages.Pong(), messages.State(about),
     ]  # fmt: skip
-    packed = [codecs.pack(name, bytes(4096)) or b"" for name in codecs.installed()]
-    return [wire.encode(m) for m in [*to_server, *to_client]] + packed
+    packed = [compression.pack(name, bytes(4096)) or b"" for name in compression.installed()]
+    return [messages.encode(m) for m in [*to_server, *to_client]] + packed
 
 
 def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
@@ -64,17 +72,17 @@ def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
 
 
 def _server_side(data: bytes, rng: random.Random) -> None:
-    wire.from_client([data] * rng.choice([1, 1, 1, 0, 2]))
+    messages.from_client([data] * rng.choice([1, 1, 1, 0, 2]))
 
 
 def _client_side(data: bytes, rng: random.Random) -> None:
-    message = wire.from_server([data, *[b"abc"] * rng.choice([0, 0, 1, 2])])
-    if isinstance(message, wire.Batch) and message.size < 1 << 20:
+    message = messages.from_server([data, *[b"abc"] * rng.choice([0, 0, 1, 2])])
+    if isinstance(message, messages.Batch) and message.size < 1 << 20:
         views(torch.zeros(message.size, dtype=torch.uint8), message.fields)
 
 
 def _codec(data: bytes, rng: random.Random) -> None:
-    found = codecs.unpack(rng.choice(["", "gzip", *codecs.NAMES]), data, size := rng.choice([1, 64, 4096, wire.PIECE]))
+    found = compression.unpack(rng.choice(["", "gzip", *compression.NAMES]), data, size := rng.choice([1, 64, 4096, messages.PIECE]))
     assert len(found) == size
 
 
@@ -93,7 +101,7 @@ def main() -> int:
         try:
             target(data, rng)
             results["taken"] += 1
-        except wire.Malformed:
+        except messages.Malformed:
             results["refused"] += 1
         except Exception:
             traceback.print_exc()

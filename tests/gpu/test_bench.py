@@ -17,7 +17,7 @@ from gpupipe import config as configs
 from gpupipe.bench import profile, training
 from gpupipe.bench.gpu import Utilisation
 from gpupipe.bench.parity import measure
-from gpupipe.devices import cores
+from gpupipe.runtime.devices import cores
 
 STEPS: list[Any] = ["decode", {"random_crop": {"size": 128}}, {"to_dtype": {"dtype": "float32", "scale": True}}]
 

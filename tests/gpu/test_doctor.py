@@ -9,13 +9,13 @@ import sys
 import pynvml
 import torch
 
-from gpupipe import doctor
+from gpupipe.doctor import checks
 
 FIELDS = "print('\\n'.join('\\t'.join([f.subject, f.status, f.found, f.advice]) for f in doctor.examine()))"
 
 
 def test_a_gpu_machine_tells_card_driver_and_what_was_probed() -> None:
-    findings = {f.subject: f for f in doctor.examine()}
+    findings = {f.subject: f for f in checks.examine()}
     pynvml.nvmlInit()
     assert findings["driver"].found.startswith(pynvml.nvmlSystemGetDriverVersion())
     assert findings["driver"].status == "ok"
@@ -27,7 +27,7 @@ def test_a_gpu_machine_tells_card_driver_and_what_was_probed() -> None:
 
 
 def test_hidden_gpus_are_a_warning() -> None:
-    command = [sys.executable, "-c", f"from gpupipe import doctor\n{FIELDS}"]
+    command = [sys.executable, "-c", f"from gpupipe.doctor import checks as doctor\n{FIELDS}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
     status, found, advice = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}["GPU"]
     assert status == "warning"

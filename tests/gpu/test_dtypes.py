@@ -11,7 +11,8 @@ from arrays import DTYPES, numbers, saved
 from every_step import CASES, SIZE, of_image, photograph
 
 import gpupipe
-from gpupipe import config, step
+from gpupipe import config
+from gpupipe.pipeline import step
 
 
 @pytest.mark.parametrize("kind", ["image", "CHW", "HW"])

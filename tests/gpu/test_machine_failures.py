@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cut_jpegs import jpeg
 
-from gpupipe.engines.known_good import KnownGood
+from gpupipe.engines.dali.known_good import KnownGood
 
 SCRIPT = Path(__file__).parents[1] / "broken_machine.py"
 ON_ERROR = [{"on_error": "raise"}, {"on_error": "skip", "max_bad": 1.0}]

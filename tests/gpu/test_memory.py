@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.engines.dali_memory import BLOCK, need_of
+from gpupipe.engines.dali.memory import BLOCK, need_of
 
 MIB = 2**20
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe import nvml
 from gpupipe.bench.measure import synchronise
+from gpupipe.runtime import nvml
 
 SAY_UUIDS = """
 import torch
-from gpupipe import nvml
+from gpupipe.runtime import nvml
 with nvml.session() as library:
     for n in range(torch.cuda.device_count()):
         print(library.nvmlDeviceGetUUID(nvml.handle_of(library, n)))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import gpupipe
-from gpupipe import region_decoding
-from gpupipe.probe import broken_codec, jpeg_engines, probe
+from gpupipe.runtime import region_decoding
+from gpupipe.runtime.capability_probe import broken_codec, jpeg_engines, probe
 
 
 def test_a_gpu_answers() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.devices import resolve
+from gpupipe.runtime.devices import resolve
 
 LAUNCHERS = {
     "torchrun": {"LOCAL_RANK": "1"},

@@ -19,7 +19,7 @@ pytest.importorskip("msgspec", reason="the tests of the server need msgspec: pip
 from served import serving
 
 import gpupipe
-from gpupipe.link.memory import Mapped, Slots, _pin
+from gpupipe.protocol.shared_memory import Mapped, Slots, _pin
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind() -> None:
 
 ON_THE_LAST_GPU = """
 import numpy as np, torch
-from gpupipe.link.memory import Buffers, _pin
+from gpupipe.protocol.shared_memory import Buffers, _pin
 last = torch.cuda.device_count() - 1
 memory = np.zeros(1 << 20, np.uint8)
 _pin(memory, last)

@@ -30,8 +30,8 @@ import torchvision.transforms.v2  # noqa: F401  # so that copies of this process
 from PIL import Image
 
 import gpupipe
-import gpupipe.engines.remote
-from gpupipe.link.wire import WINDOW
+import gpupipe.engines.remote.engine
+from gpupipe.protocol.messages import WINDOW
 from gpupipe.server.options import Options
 from gpupipe.server.start import run as run_server
 

@@ -20,7 +20,7 @@ import yaml
 from click.testing import CliRunner
 
 import gpupipe
-from gpupipe.cli import main
+from gpupipe.cli.app import main
 
 
 def _free_port() -> int:
@@ -207,14 +207,14 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-from gpupipe.cli import main
+from gpupipe.cli.app import main
 sys.argv = ["gpupipe", *sys.argv[1:]]
 main()
 """
 
 
 def test_start_server_without_zeromq_says_so_too() -> None:
-    code = WITHOUT.replace("from gpupipe.cli import main", "import gpupipe").replace("main()", "gpupipe.start_server({})")
+    code = WITHOUT.replace("from gpupipe.cli.app import main", "import gpupipe").replace("main()", "gpupipe.start_server({})")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip().endswith("gpupipe.errors.ServerError: the data processing server needs msgspec: pip install 'gpupipe[server]'")
 

@@ -13,11 +13,11 @@ import pytest
 import zmq
 
 import gpupipe
-from gpupipe.link import wire
-from gpupipe.link.connection import Arrived, Connection
-from gpupipe.link.dialing import Options
+from gpupipe.client.connection import Arrived, Connection
+from gpupipe.client.dialing import Options
+from gpupipe.protocol import messages
 
-FIELDS = [wire.Field("id", "int64", (2,), False)]
+FIELDS = [messages.Field("id", "int64", (2,), False)]
 HISTORY = "a" * 32
 
 
@@ -27,35 +27,35 @@ class Other:
     def __init__(self, socket: Any) -> None:
         self._socket, self._route = socket, b""
 
-    def hear(self, kind: type[wire.Hello | wire.Begin | wire.Done | wire.Bye]) -> Any:
+    def hear(self, kind: type[messages.Hello | messages.Begin | messages.Done | messages.Bye]) -> Any:
         """The next message of a kind; others, such as signs of life, are passed over, but for a second Hello of one that waits long: it is answered."""
         while True:
             assert self._socket.poll(20_000), f"no {kind.__name__} came"
             self._route, frame = self._socket.recv_multipart()
-            message = wire.from_client([frame])
+            message = messages.from_client([frame])
             if isinstance(message, kind):
                 return message
-            if isinstance(message, wire.Hello):
+            if isinstance(message, messages.Hello):
                 self.say(self.welcome(message.holding))
 
-    def say(self, *frames: wire.ToClient | bytes) -> None:
-        self._socket.send_multipart([self._route, *(f if isinstance(f, bytes) else wire.encode(f) for f in frames)])
+    def say(self, *frames: messages.ToClient | bytes) -> None:
+        self._socket.send_multipart([self._route, *(f if isinstance(f, bytes) else messages.encode(f) for f in frames)])
 
-    def welcome(self, yours: list[wire.Key]) -> wire.Welcome:
-        return wire.Welcome(wire.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, {})
+    def welcome(self, yours: list[messages.Key]) -> messages.Welcome:
+        return messages.Welcome(messages.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, {})
 
-    def let_in(self, yours: list[wire.Key]) -> wire.Begin:
+    def let_in(self, yours: list[messages.Key]) -> messages.Begin:
         """Answer a Hello, and the Begin that follows: the client is in run 0."""
         self.say(self.welcome(yours))
-        begin: wire.Begin = self.hear(wire.Begin)
-        self.say(wire.Begun(begin.number, 0))
+        begin: messages.Begin = self.hear(messages.Begin)
+        self.say(messages.Begun(begin.number, 0))
         return begin
 
     def batch(self, step: int) -> None:
         """A batch whose two ids are its step."""
         data = np.full(2, step, np.int64).tobytes()
-        self.say(wire.Batch((0, step), 0, 2 * step + 2, False, FIELDS, len(data), None))
-        self.say(wire.Part((0, step), 0, len(data), ""), data)
+        self.say(messages.Batch((0, step), 0, 2 * step + 2, False, FIELDS, len(data), None))
+        self.say(messages.Part((0, step), 0, len(data), ""), data)
 
 
 @contextmanager
@@ -93,20 +93,20 @@ def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
     """The server takes back what the Hello did not name, so others may have it."""
 
     def play(other: Other) -> None:
-        other.hear(wire.Hello)
+        other.hear(messages.Hello)
         other.let_in([])
         other.batch(0)
-        other.hear(wire.Done)
-        other.say(wire.Confirm([(0, 0)]))
-        nowhere = wire.Slot(7, 0, 4096)
-        other.say(wire.Batch((0, 1), 0, 4, False, FIELDS, 16, nowhere))
-        again = other.hear(wire.Hello)
+        other.hear(messages.Done)
+        other.say(messages.Confirm([(0, 0)]))
+        nowhere = messages.Slot(7, 0, 4096)
+        other.say(messages.Batch((0, 1), 0, 4, False, FIELDS, 16, nowhere))
+        again = other.hear(messages.Hello)
         assert (again.holding, again.done) == ([], [])
         other.batch(2)
         assert other.let_in([]).run == 0, "it goes on in its run"
         other.batch(3)
-        other.hear(wire.Bye)
-        other.say(wire.Gone())
+        other.hear(messages.Bye)
+        other.say(messages.Gone())
 
     with other_side(play) as address:
         connection = _begun(address)
@@ -124,19 +124,19 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
     """A Welcome says what is still the client's own, of what its Hello said that it holds."""
 
     def play(other: Other) -> None:
-        other.hear(wire.Hello)
+        other.hear(messages.Hello)
         other.let_in([])
         for step in range(3):
             other.batch(step)
         time.sleep(0.3)  # a client says Hello no oftener than this
-        other.say(wire.Who())
-        assert other.hear(wire.Hello).holding == [(0, 0), (0, 1), (0, 2)]
+        other.say(messages.Who())
+        assert other.hear(messages.Hello).holding == [(0, 0), (0, 1), (0, 2)]
         other.let_in([(0, 0), (0, 2)])
         settled.set()
-        other.hear(wire.Done)
-        other.hear(wire.Done)
-        other.hear(wire.Bye)
-        other.say(wire.Gone())
+        other.hear(messages.Done)
+        other.hear(messages.Done)
+        other.hear(messages.Bye)
+        other.say(messages.Gone())
 
     settled = threading.Event()
     with other_side(play) as address:
@@ -161,16 +161,16 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         return tensors
 
     def play(other: Other) -> None:
-        other.hear(wire.Hello)
+        other.hear(messages.Hello)
         other.let_in([])
         for step in range(3):
             other.batch(step)
-        other.say(wire.Confirm([]))
-        begin = other.hear(wire.Begin)
-        other.say(wire.Begun(begin.number, 0))
+        other.say(messages.Confirm([]))
+        begin = other.hear(messages.Begin)
+        other.say(messages.Begun(begin.number, 0))
         other.batch(2)
-        other.hear(wire.Bye)
-        other.say(wire.Gone())
+        other.hear(messages.Bye)
+        other.say(messages.Gone())
 
     with other_side(play) as address:
         connection = Connection(Options(address, patience=10.0), finish)
@@ -193,11 +193,11 @@ def test_a_message_that_cannot_be_taken_reaches_the_consumer_with_its_cause() ->
     """Here for want of page-locked memory: there are not so many GPUs."""
 
     def play(other: Other) -> None:
-        other.hear(wire.Hello)
+        other.hear(messages.Hello)
         other.let_in([])
         other.batch(0)
-        other.hear(wire.Bye)
-        other.say(wire.Gone())
+        other.hear(messages.Bye)
+        other.say(messages.Gone())
 
     with other_side(play) as address:
         connection = Connection(Options(address, patience=10.0, gpu=100), lambda tensors: tensors)
@@ -213,12 +213,12 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
     """On whatever connection there is, with what was consumed and not confirmed."""
 
     def play(other: Other) -> None:
-        other.hear(wire.Hello)
+        other.hear(messages.Hello)
         other.let_in([])
         other.batch(0)
-        assert other.hear(wire.Bye).done == [(0, 0)]
-        assert other.hear(wire.Bye).done == [(0, 0)], "the first was not answered"
-        other.say(wire.Gone())
+        assert other.hear(messages.Bye).done == [(0, 0)]
+        assert other.hear(messages.Bye).done == [(0, 0)], "the first was not answered"
+        other.say(messages.Gone())
 
     with other_side(play) as address:
         connection = _begun(address)
@@ -235,19 +235,19 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
     ("answer", "why"),
     [
         (b"\xc1 no message", "does not speak as a server of gpupipe does"),
-        (wire.Welcome(wire.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, {}), f"speaks version {wire.VERSION + 1} of the protocol"),
-        (wire.Welcome(wire.VERSION, HISTORY, 1, [], 0, 0, 0, 1, {"name": 3}), "in a way that is not understood"),
-        (wire.Refused("not today", False), "not today"),
+        (messages.Welcome(messages.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, {}), f"speaks version {messages.VERSION + 1} of the protocol"),
+        (messages.Welcome(messages.VERSION, HISTORY, 1, [], 0, 0, 0, 1, {"name": 3}), "in a way that is not understood"),
+        (messages.Refused("not today", False), "not today"),
     ],
     ids=["noise", "version", "about", "refused"],
 )
 def test_a_server_that_is_none_is_an_error(answer: Any, why: str) -> None:
     def play(other: Other) -> None:
-        other.hear(wire.Hello)
+        other.hear(messages.Hello)
         other.say(answer)
         if "understood" in why:
-            other.hear(wire.Bye)
-            other.say(wire.Gone())
+            other.hear(messages.Bye)
+            other.say(messages.Gone())
 
     with other_side(play) as address, pytest.raises(gpupipe.ServerError, match=why):
         gpupipe.connect(address, device="cpu", patience=5)
@@ -256,13 +256,13 @@ def test_a_server_that_is_none_is_an_error(answer: Any, why: str) -> None:
 @pytest.mark.parametrize(("pieces", "why"), [([(12, 8)], "at byte 12, behind byte 0 of 16"), ([(0, 8), (0, 8)], "at byte 0, behind byte 8 of 16")], ids=str)
 def test_a_batch_whose_pieces_do_not_fit_is_an_error(pieces: list[tuple[int, int]], why: str) -> None:
     def play(other: Other) -> None:
-        other.hear(wire.Hello)
+        other.hear(messages.Hello)
         other.let_in([])
-        other.say(wire.Batch((0, 0), 0, 2, False, FIELDS, 16, None))
+        other.say(messages.Batch((0, 0), 0, 2, False, FIELDS, 16, None))
         for start, size in pieces:
-            other.say(wire.Part((0, 0), start, size, ""), bytes(size))
-        other.hear(wire.Bye)
-        other.say(wire.Gone())
+            other.say(messages.Part((0, 0), start, size, ""), bytes(size))
+        other.hear(messages.Bye)
+        other.say(messages.Gone())
 
     with other_side(play) as address:
         connection = _begun(address)

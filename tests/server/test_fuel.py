@@ -17,7 +17,7 @@ import zmq
 from served import serving
 
 import gpupipe
-from gpupipe.client import ServerDataStream
+from gpupipe.remote_loader import ServerDataStream
 from gpupipe.server.fuel import FuelServer
 from gpupipe.server.metrics import ask
 from gpupipe.server.options import Options

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from ledgers import RULES, STEPS, consume_all, hello, joined, lease_all
 
-from gpupipe.link import wire
-from gpupipe.link.holding import Holding
-from gpupipe.link.journal import Journal
-from gpupipe.link.ledger import Ledger
-from gpupipe.link.readers import Refusal, Rules
+from gpupipe.client.inbox import Holding
+from gpupipe.protocol import messages
+from gpupipe.server.client_state import Refusal, Rules
+from gpupipe.server.leases import Ledger
+from gpupipe.server.write_ahead_log import Journal
 
 
 def test_a_silent_client_keeps_what_its_consumer_may_have() -> None:
@@ -24,7 +24,7 @@ def test_a_silent_client_keeps_what_its_consumer_may_have() -> None:
     assert lease_all(ledger) == {second: [3, 4, 5, 6, 7]}
     ledger.outbox.clear()
     ledger.heard(first, 12.0)
-    assert ledger.outbox == [(first, wire.Revoke([(0, 3), (0, 4)]))]
+    assert ledger.outbox == [(first, messages.Revoke([(0, 3), (0, 4)]))]
     ledger.bye(first)
     ledger.done(second, [(0, 3), (0, 4), (0, 5)])
     assert lease_all(ledger) == {second: [0, 1, 2]}, "what comes back is first"
@@ -84,11 +84,11 @@ def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
     ledger.done(two, [(1, 0), (1, 1), (1, 2)])
     consume_all(ledger)
     assert [c.run for c in ledger.clients.values()] == [None, None], "the epoch is over"
-    ledger.begin(one, wire.Begin(2, 1, 0, -1))
+    ledger.begin(one, messages.Begin(2, 1, 0, -1))
     assert consume_all(ledger) == {one: [0, 1, 2]}, "the other is expected"
-    ledger.begin(two, wire.Begin(2, 1, 0, -1))
+    ledger.begin(two, messages.Begin(2, 1, 0, -1))
     assert consume_all(ledger) == {one: list(range(3, STEPS)), two: list(range(STEPS))}
-    ledger.begin(one, wire.Begin(3, 2, 0, -1))
+    ledger.begin(one, messages.Begin(3, 2, 0, -1))
     assert consume_all(ledger) == {one: [0, 1, 2]}
     ledger.stop(two)
     assert consume_all(ledger) == {one: list(range(3, STEPS))}, "it said that it does not come"
@@ -108,10 +108,10 @@ def test_a_place_that_others_bar_is_refused() -> None:
     ledger = Ledger(RULES, lambda *place: STEPS, (0, 0))
     first, second = joined(ledger, 1), joined(ledger, 2)
     with pytest.raises(Refusal, match="go on with epoch 1"):
-        ledger.begin(second, wire.Begin(2, 0, 7, -1))
+        ledger.begin(second, messages.Begin(2, 0, 7, -1))
     ledger.bye(first)
-    ledger.begin(second, wire.Begin(3, 0, 7, -1))
-    assert ledger.outbox[-1] == (second, wire.Begun(3, 1)), "alone it may go where it likes"
+    ledger.begin(second, messages.Begin(3, 0, 7, -1))
+    assert ledger.outbox[-1] == (second, messages.Begun(3, 1)), "alone it may go where it likes"
 
 
 def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:
     while (taken := holding.take()) is not None:
         got.append(taken[1])
         holding.consume(taken[0])
-    assert got == list(range(wire.WINDOW)), "nothing was confirmed"
+    assert got == list(range(messages.WINDOW)), "nothing was confirmed"
     holding.revoke([(0, 4), (0, 5)])
     holding.confirm([(0, 0)])
     assert holding.take() == ((0, 3), 3)

@@ -10,10 +10,10 @@ from socket import create_connection, create_server
 import pytest
 import torch
 
-from gpupipe.link.memory import Buffers, Mapped, Slots, cuda_last_error
-from gpupipe.link.waking import Waker
-from gpupipe.link.wire import Malformed
-from gpupipe.server import guard
+from gpupipe.protocol.messages import Malformed
+from gpupipe.protocol.shared_memory import Buffers, Mapped, Slots, cuda_last_error
+from gpupipe.protocol.wakeup import Waker
+from gpupipe.server import flood_guard
 
 SIZE = 10_000
 
@@ -97,17 +97,17 @@ def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path
     """Also without leaving a copy of that file open."""
     file = (tmp_path / "file").open("wb")
     before = len(os.listdir("/proc/self/fd"))
-    assert guard._seen(file.fileno()) is None
-    guard._shut_down(file.fileno())
+    assert flood_guard._seen(file.fileno()) is None
+    flood_guard._shut_down(file.fileno())
     assert len(os.listdir("/proc/self/fd")) == before
     file.close()
-    assert guard._seen(10_000) is None
+    assert flood_guard._seen(10_000) is None
     with create_server(("127.0.0.1", 0)) as listening, create_connection(listening.getsockname()) as one:
         other, _ = listening.accept()
         other.sendall(b"x" * 1000)
         assert one.recv(2000)
-        assert guard._seen(one.fileno()) == (listening.getsockname(), 1000)
-        guard._shut_down(one.fileno())
+        assert flood_guard._seen(one.fileno()) == (listening.getsockname(), 1000)
+        flood_guard._shut_down(one.fileno())
         assert other.recv(1) == b"", "the other side is told"
         other.close()
 

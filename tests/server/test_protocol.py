@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledgers import RULES, STEPS, hello
 
-from gpupipe.link import wire
-from gpupipe.link.holding import Holding
-from gpupipe.link.ledger import Ledger
+from gpupipe.client.inbox import Holding
+from gpupipe.protocol import messages
+from gpupipe.server.leases import Ledger
 
 
 class Consumer:
@@ -24,9 +24,9 @@ class Consumer:
         self.token = f"{number:032x}"
         self.holding: Holding[int] = Holding()
         self.run, self.number, self.ended, self.begun = -1, 0, False, False
-        self.up: deque[wire.ToServer] = deque()
+        self.up: deque[messages.ToServer] = deque()
         self.down: deque[Any] = deque()
-        self.consumed: list[wire.Key] = []
+        self.consumed: list[messages.Key] = []
         self.paused = self.leaving = self.gone = False
 
     def connect(self) -> None:
@@ -43,26 +43,26 @@ class Consumer:
         self.holding.drop()
         self.up.append(self.bye())
 
-    def bye(self) -> wire.Bye:
-        return wire.Bye(self.token, list(self.holding.unconfirmed))
+    def bye(self) -> messages.Bye:
+        return messages.Bye(self.token, list(self.holding.unconfirmed))
 
     def hear(self, message: Any) -> None:
         if self.leaving:
-            self.gone = self.gone or isinstance(message, wire.Gone)
-        elif isinstance(message, wire.Welcome):
+            self.gone = self.gone or isinstance(message, messages.Gone)
+        elif isinstance(message, messages.Welcome):
             self.holding.keep_only(message.yours)
-            self.up.append(wire.Begin(self.number, 0, 0, self.run))
-        elif isinstance(message, wire.Begun):
+            self.up.append(messages.Begin(self.number, 0, 0, self.run))
+        elif isinstance(message, messages.Begun):
             self.run = message.run
-        elif isinstance(message, wire.Confirm):
+        elif isinstance(message, messages.Confirm):
             self.holding.confirm(message.keys)
-        elif isinstance(message, wire.Revoke):
+        elif isinstance(message, messages.Revoke):
             self.holding.revoke(message.keys)
-        elif isinstance(message, wire.Ended):
+        elif isinstance(message, messages.Ended):
             self.ended = self.ended or message.run == self.run
-        elif isinstance(message, wire.Who):
+        elif isinstance(message, messages.Who):
             self.up.append(hello(self.token, self.holding.keys, list(self.holding.unconfirmed)))
-        elif isinstance(message, wire.Batch) and message.key[0] == self.run:
+        elif isinstance(message, messages.Batch) and message.key[0] == self.run:
             self.holding.arrive(message.key, message.key[1])
 
 
@@ -104,19 +104,19 @@ class Disasters(RuleBasedStateMachine):
         for _ in range(min(count, len(consumer.up))):
             self._handle(consumer, consumer.up.popleft())
 
-    def _handle(self, consumer: Consumer, message: wire.ToServer) -> None:
+    def _handle(self, consumer: Consumer, message: messages.ToServer) -> None:
         token = consumer.token
-        if isinstance(message, wire.Bye):
+        if isinstance(message, messages.Bye):
             self.ledger.part(token, message.done)
-            consumer.down.append(wire.Gone())
-        elif isinstance(message, wire.Hello):
+            consumer.down.append(messages.Gone())
+        elif isinstance(message, messages.Hello):
             client = self.ledger.hello(message, self.now)
-            consumer.down.append(wire.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {}))
+            consumer.down.append(messages.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {}))
         elif not self.ledger.heard(token, self.now):
-            consumer.down.append(wire.Who())
-        elif isinstance(message, wire.Done):
+            consumer.down.append(messages.Who())
+        elif isinstance(message, messages.Done):
             self.ledger.done(token, message.keys)
-        elif isinstance(message, wire.Begin):
+        elif isinstance(message, messages.Begin):
             self.ledger.begin(token, message)
         self._flush()
 
@@ -138,7 +138,7 @@ class Disasters(RuleBasedStateMachine):
             if leased is None:
                 self.ledger.not_made(key)
             elif leased[0].token in self.consumers:
-                self.consumers[leased[0].token].down.append(wire.Batch(key, 0, 0, leased[1], [], 0, None))
+                self.consumers[leased[0].token].down.append(messages.Batch(key, 0, 0, leased[1], [], 0, None))
 
     @rule(n=st.integers(0, 2), count=st.integers(1, 8))
     def client_hears(self, n: int, count: int) -> None:
@@ -154,7 +154,7 @@ class Disasters(RuleBasedStateMachine):
         for _ in range(0 if consumer.paused or consumer.leaving else count):
             for key in list(consumer.holding.taken):
                 consumer.holding.consume(key)
-                consumer.up.append(wire.Done([key], []))
+                consumer.up.append(messages.Done([key], []))
             taken = consumer.holding.take()
             if taken is not None:
                 consumer.consumed.append(taken[0])
@@ -169,7 +169,7 @@ class Disasters(RuleBasedStateMachine):
         self.now += seconds
         for consumer in self.consumers.values():
             if not consumer.paused:
-                consumer.up.append(wire.Ping())
+                consumer.up.append(messages.Ping())
         self.ledger.tick(self.now, lambda hello: hello.token not in self.consumers)
         self._flush()
 
@@ -195,13 +195,13 @@ class Disasters(RuleBasedStateMachine):
     @rule()
     def server_dies(self) -> None:
         """Only the journal is left."""
-        from gpupipe.link import journal
+        from gpupipe.server import write_ahead_log
 
         lines, self.lines = self.lines, []
         self.ledger = Ledger(RESUMED, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
         for line in lines:
-            journal._replay(self.ledger, line, self.now)
-        journal.after_restart(self.ledger)
+            write_ahead_log._replay(self.ledger, line, self.now)
+        write_ahead_log.after_restart(self.ledger)
         self.lines = lines
         for consumer in self.consumers.values():
             consumer.connect()
@@ -213,7 +213,7 @@ class Disasters(RuleBasedStateMachine):
 
     @invariant()
     def only_the_last_of_the_dead_come_again(self) -> None:
-        firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [key for c in self.dead for key in c.consumed[: -wire.WINDOW]]
+        firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [key for c in self.dead for key in c.consumed[: -messages.WINDOW]]
         assert len(firm) == len(set(firm))
 
     @invariant()

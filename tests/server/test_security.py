@@ -16,7 +16,7 @@ import zmq
 from served import serving
 
 import gpupipe
-from gpupipe.link import keys, wire
+from gpupipe.protocol import keys, messages
 from gpupipe.server.metrics import ask
 from gpupipe.server.options import Options
 
@@ -97,24 +97,26 @@ def test_one_that_asks_and_never_reads_gets_few_answers(config: dict[str, Any]) 
     """Else its answers would lie in the server's memory."""
     with serving(config) as server, zmq.Context() as context, _hostile(context, server.address) as greedy, _hostile(context, server.address) as other:
         for number in range(3000):
-            greedy.send(wire.encode(wire.Ask()))
-            greedy.send(wire.encode(wire.Hello(wire.VERSION, "e" * 32, number, "greedy", 0, 1, 10, "", 1, "", True, [], [], [])))
-        greedy.send(wire.encode(wire.Ping()))
+            greedy.send(messages.encode(messages.Ask()))
+            greedy.send(messages.encode(messages.Hello(messages.VERSION, "e" * 32, number, "greedy", 0, 1, 10, "", 1, "", True, [], [], [])))
+        greedy.send(messages.encode(messages.Ping()))
         answers = []
-        while not answers or not isinstance(answers[-1], wire.Pong):
+        while not answers or not isinstance(answers[-1], messages.Pong):
             assert greedy.poll(20_000)
-            answers.append(wire.from_server(greedy.recv_multipart()))
+            answers.append(messages.from_server(greedy.recv_multipart()))
         assert len(answers) < 200
-        other.send(wire.encode(wire.Ask()))
+        other.send(messages.encode(messages.Ask()))
         assert other.poll(20_000), "others get theirs"
 
 
-@pytest.mark.parametrize("begin", [wire.Begin(1, 2**62 - 1, 0, -1), wire.Begin(1, 0, 2**62 - 1, -1), wire.Begin(2**62 - 1, 0, 0, 2**62 - 1)], ids=str)
-def test_a_place_that_is_none_does_no_harm(config: dict[str, Any], begin: wire.Begin) -> None:
+@pytest.mark.parametrize(
+    "begin", [messages.Begin(1, 2**62 - 1, 0, -1), messages.Begin(1, 0, 2**62 - 1, -1), messages.Begin(2**62 - 1, 0, 0, 2**62 - 1)], ids=str
+)
+def test_a_place_that_is_none_does_no_harm(config: dict[str, Any], begin: messages.Begin) -> None:
     with serving(config) as server, zmq.Context() as context, _hostile(context, server.address) as odd:
-        odd.send(wire.encode(wire.Hello(wire.VERSION, "e" * 32, 1, "odd", 0, 1, 10, "", 1, "", True, [], [], [])))
-        odd.send(wire.encode(begin))
-        odd.send(wire.encode(wire.Bye("e" * 32, [(2**62 - 1, 2**62 - 1)])))
+        odd.send(messages.encode(messages.Hello(messages.VERSION, "e" * 32, 1, "odd", 0, 1, 10, "", 1, "", True, [], [], [])))
+        odd.send(messages.encode(begin))
+        odd.send(messages.encode(messages.Bye("e" * 32, [(2**62 - 1, 2**62 - 1)])))
         with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
             assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
 
@@ -136,7 +138,7 @@ def _raw(address: str) -> Iterator[socket]:
 
 def test_a_message_that_announces_more_than_may_be_is_cut_off(config: dict[str, Any]) -> None:
     with serving(config) as server:
-        for size in (wire.HEAD_LIMIT + 1, 2**40, 2**63 - 1):
+        for size in (messages.HEAD_LIMIT + 1, 2**40, 2**63 - 1):
             with _raw(server.address) as raw:
                 raw.recv(1000)
                 raw.sendall(b"\x02" + size.to_bytes(8, "big"))
@@ -162,12 +164,12 @@ def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
 def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
     """Noise, half messages, huge announcements, connects and disconnects, one that never reads: the others get their epochs."""
     rng = random.Random(3)
-    hello = wire.encode(wire.Hello(wire.VERSION, "f" * 32, 1, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []))
+    hello = messages.encode(messages.Hello(messages.VERSION, "f" * 32, 1, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []))
     with serving(config, hwm=4, silent=0.5, lost=2.0) as server, zmq.Context() as context, ExitStack() as stack:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         greedy = stack.enter_context(_hostile(context, server.address))
         greedy.send(hello)
-        greedy.send(wire.encode(wire.Begin(1, 0, 0, -1)))
+        greedy.send(messages.encode(messages.Begin(1, 0, 0, -1)))
         while not (clients := server.facts_now()["clients"]) or clients[0]["holds"] < 4:
             time.sleep(0.01)
         loader = stack.enter_context(gpupipe.connect(server.address, device="cpu", ids=True))

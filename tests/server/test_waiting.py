@@ -17,7 +17,7 @@ import zmq
 from served import serving
 
 import gpupipe
-from gpupipe.link import keys, peer
+from gpupipe.protocol import keys, peer
 
 
 def _free_port() -> int:

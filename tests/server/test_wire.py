@@ -13,72 +13,72 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupipe.link import codecs, wire
-from gpupipe.link.tensors import fields_of, fill, pieces, views
+from gpupipe.protocol import compression, messages
+from gpupipe.protocol.tensors import fields_of, fill, pieces, views
 
-HELLO = wire.Hello(wire.VERSION, "0" * 32, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4"], [(0, 1)], [])
-DTYPES = [getattr(torch, name) for name in wire.ITEM]
+HELLO = messages.Hello(messages.VERSION, "0" * 32, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4"], [(0, 1)], [])
+DTYPES = [getattr(torch, name) for name in messages.ITEM]
 
 
-def _batch(fields: list[wire.Field], size: int, slot: wire.Slot | None = None) -> bytes:
-    return wire.encode(wire.Batch((0, 0), 0, 1, False, fields, size, slot))
+def _batch(fields: list[messages.Field], size: int, slot: messages.Slot | None = None) -> bytes:
+    return messages.encode(messages.Batch((0, 0), 0, 1, False, fields, size, slot))
 
 
 @pytest.mark.parametrize(
     "message",
-    [HELLO, wire.Begin(1, 2, 3, -1), wire.Done([(1, 2)], [7]), wire.Stop(), wire.Ping(), wire.Bye("0" * 32, [(1, 2)]), wire.Ask()],
+    [HELLO, messages.Begin(1, 2, 3, -1), messages.Done([(1, 2)], [7]), messages.Stop(), messages.Ping(), messages.Bye("0" * 32, [(1, 2)]), messages.Ask()],
     ids=lambda m: type(m).__name__,
 )
-def test_what_a_client_says_comes_through(message: wire.ToServer) -> None:
-    assert wire.from_client([wire.encode(message)]) == message
+def test_what_a_client_says_comes_through(message: messages.ToServer) -> None:
+    assert messages.from_client([messages.encode(message)]) == message
 
 
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
-        ([], "0 frames"), ([b"\xc0"], "Expected"), ([wire.encode(wire.Ping()), b""], "2 frames"), ([b"x" * (wire.HEAD_LIMIT + 1)], "a head of"),
-        ([wire.encode(wire.Confirm([]))], "Invalid value"),
+        ([], "0 frames"), ([b"\xc0"], "Expected"), ([messages.encode(messages.Ping()), b""], "2 frames"), ([b"x" * (messages.HEAD_LIMIT + 1)], "a head of"),
+        ([messages.encode(messages.Confirm([]))], "Invalid value"),
         ([msgspec.msgpack.encode({"type": "begin", "number": -1, "epoch": 0, "position": 0, "run": 0})], ">= 0"),
         ([msgspec.msgpack.encode({"type": "ping", "more": 1})], "unknown field"),
         ([msgspec.msgpack.encode({"type": "done", "keys": [[0, 0]] * 1001, "slots": []})], "length"),
-        ([wire.encode(msgspec.structs.replace(HELLO, token="no token"))], "regex"), ([b"\x91" * 60000], "Expected"),
+        ([messages.encode(msgspec.structs.replace(HELLO, token="no token"))], "regex"), ([b"\x91" * 60000], "Expected"),
     ],
     ids=lambda v: repr(v)[:30],
 )  # fmt: skip
 def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str) -> None:
-    with pytest.raises(wire.Malformed, match=why):
-        wire.from_client(frames)
+    with pytest.raises(messages.Malformed, match=why):
+        messages.from_client(frames)
 
 
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (_batch([wire.Field("image", "uint8", (2**40, 2**40), False)], 5), "whose fields take"),
-        (_batch([wire.Field("image", "object", (1,), False)], 1), "dtype 'object'"),
-        (_batch([wire.Field("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"),
-        (_batch([wire.Field("a", "uint8", (1,), False)] * 2, 65), "two fields"),
-        (_batch([wire.Field("a", "uint8", (9,), False)], 9, wire.Slot(0, 3, 8)), "a slot of 8"),
-        (_batch([wire.Field("a", "uint8", (1,) * 9, False)], 1), "length"),
-        (_batch([wire.Field("a", "uint8", (1, 2), True)], 2), "shape"),
-        (msgspec.msgpack.encode({"type": "part", "key": [0, 0], "offset": 0, "size": wire.PIECE + 1, "codec": ""}), "<="),
+        (_batch([messages.Field("image", "uint8", (2**40, 2**40), False)], 5), "whose fields take"),
+        (_batch([messages.Field("image", "object", (1,), False)], 1), "dtype 'object'"),
+        (_batch([messages.Field("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"),
+        (_batch([messages.Field("a", "uint8", (1,), False)] * 2, 65), "two fields"),
+        (_batch([messages.Field("a", "uint8", (9,), False)], 9, messages.Slot(0, 3, 8)), "a slot of 8"),
+        (_batch([messages.Field("a", "uint8", (1,) * 9, False)], 1), "length"),
+        (_batch([messages.Field("a", "uint8", (1, 2), True)], 2), "shape"),
+        (msgspec.msgpack.encode({"type": "part", "key": [0, 0], "offset": 0, "size": messages.PIECE + 1, "codec": ""}), "<="),
     ],
     ids=lambda v: repr(v)[:30],
 )  # fmt: skip
 def test_sizes_that_do_not_add_up_are_refused_before_memory_is_taken(head: bytes, why: str) -> None:
-    with pytest.raises(wire.Malformed, match=why):
-        wire.from_server([head])
+    with pytest.raises(messages.Malformed, match=why):
+        messages.from_server([head])
 
 
 def test_a_part_comes_with_its_bytes() -> None:
-    head = wire.encode(wire.Part((0, 0), 0, 3, ""))
-    assert wire.from_server([head, b"abc"]) == wire.Part((0, 0), 0, 3, "")
-    with pytest.raises(wire.Malformed, match="1 frames of Part"):
-        wire.from_server([head])
+    head = messages.encode(messages.Part((0, 0), 0, 3, ""))
+    assert messages.from_server([head, b"abc"]) == messages.Part((0, 0), 0, 3, "")
+    with pytest.raises(messages.Malformed, match="1 frames of Part"):
+        messages.from_server([head])
 
 
 @given(
     st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans()), min_size=1, max_size=5),
-    st.sampled_from(["", *codecs.NAMES]),
+    st.sampled_from(["", *compression.NAMES]),
 )  # fmt: skip
 def test_any_batch_comes_through_in_pieces_and_in_memory(kinds: list[tuple[Any, list[int], bool]], codec: str) -> None:
     batch = {}
@@ -86,12 +86,12 @@ def test_any_batch_comes_through_in_pieces_and_in_memory(kinds: list[tuple[Any, 
         tensor = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
         batch[f"field {n}"] = tensor.contiguous(memory_format=torch.channels_last) if last and len(shape) == 4 else tensor
     fields = fields_of(batch)
-    size = wire.offsets(fields)[1]
+    size = messages.offsets(fields)[1]
     filled, received = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
     fill(filled, batch)
     for start, data in pieces(batch):
-        packed = codecs.pack(codec, data) if codec else None
-        found = codecs.unpack("" if packed is None else codec, data if packed is None else packed, len(data))
+        packed = compression.pack(codec, data) if codec else None
+        found = compression.unpack("" if packed is None else codec, data if packed is None else packed, len(data))
         memoryview(received.numpy())[start : start + len(data)] = found
     for memory in (filled, received):
         for name, tensor in views(memory, fields).items():
@@ -100,16 +100,16 @@ def test_any_batch_comes_through_in_pieces_and_in_memory(kinds: list[tuple[Any, 
             assert tensor.stride() == batch[name].stride() or 0 in tensor.shape or 1 in tensor.shape
 
 
-@pytest.mark.parametrize("codec", codecs.NAMES)
+@pytest.mark.parametrize("codec", compression.NAMES)
 def test_a_bomb_does_not_go_off(codec: str) -> None:
     """What unpacks to more, or less, than was announced is refused."""
-    packed = codecs.pack(codec, bytes(wire.PIECE))
+    packed = compression.pack(codec, bytes(messages.PIECE))
     assert packed is not None
-    for size in (1, wire.PIECE - 1, wire.PIECE + 1):
-        with pytest.raises(wire.Malformed, match=r"piece"):
-            codecs.unpack(codec, packed, size)
-    with pytest.raises(wire.Malformed, match="cannot be unpacked"):
-        codecs.unpack(codec, b"\x00\x01garbage", 100)
+    for size in (1, messages.PIECE - 1, messages.PIECE + 1):
+        with pytest.raises(messages.Malformed, match=r"piece"):
+            compression.unpack(codec, packed, size)
+    with pytest.raises(messages.Malformed, match="cannot be unpacked"):
+        compression.unpack(codec, b"\x00\x01garbage", 100)
 
 
 def test_a_few_seconds_of_fuzzing() -> None:

@@ -13,8 +13,8 @@ import pytest
 from folders import found, grow, is_mapped, names, settle
 from torchvision.datasets import ImageFolder
 
-from gpupipe import index_file
-from gpupipe.index_file import open_saved, save
+from gpupipe.dataset import index_file
+from gpupipe.dataset.index_file import open_saved, save
 from gpupipe.sources.folder import Folder
 
 

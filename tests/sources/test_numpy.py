@@ -11,7 +11,7 @@ from arrays import read
 from pydantic import ValidationError
 
 import gpupipe
-from gpupipe import array_files
+from gpupipe.dataset import array_files
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.numpy import Numpy
 

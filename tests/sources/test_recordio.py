@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe
-from gpupipe import index_file
+from gpupipe.dataset import index_file
 from gpupipe.formats import recordio
 from gpupipe.sources.recordio import Recordio
 from gpupipe.testing import check_loader

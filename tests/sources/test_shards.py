@@ -12,8 +12,8 @@ import webdataset
 from tfrecord import TFRecordWriter
 
 import gpupipe
-from gpupipe import index_file, source
-from gpupipe.labels import MOST_CLASSES
+from gpupipe.dataset import index_file, source
+from gpupipe.dataset.labels import MOST_CLASSES
 
 ENGINES: list[dict[str, Any]] = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
 Write = Callable[[Path, list[bytes]], None]

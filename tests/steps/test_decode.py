@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from reference import differences, emitted, load
 
-from gpupipe.step import Refused, Spec
+from gpupipe.pipeline.step import Refused, Spec
 from gpupipe.steps.decode import Decode
 
 

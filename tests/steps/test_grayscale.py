@@ -10,8 +10,8 @@ from nvidia.dali import Pipeline, backend, fn, types
 from reference import differences
 from torchvision.transforms.v2 import functional as F
 
-from gpupipe.engines.dali_image import FusingImage
-from gpupipe.spec import Spec
+from gpupipe.dataset.spec import Spec
+from gpupipe.engines.dali.image import FusingImage
 from gpupipe.steps.grayscale import Grayscale
 
 

@@ -6,7 +6,7 @@ import pydantic
 import pytest
 from reference import differences, load
 
-from gpupipe.step import Refused, Spec
+from gpupipe.pipeline.step import Refused, Spec
 from gpupipe.steps.normalize import Normalize
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}

@@ -10,8 +10,8 @@ from every_step import STEPS
 from fake_gpu import GPU, FakeGpu
 from step_examples import CASES, drawn, givens
 
-from gpupipe import step as steps
-from gpupipe.engines.about import SHIPPED_ON
+from gpupipe.engines.remote.welcome import SHIPPED_ON
+from gpupipe.pipeline import step as steps
 
 
 def test_there_is_an_example_of_every_step() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from reference import differences
 
-from gpupipe.step import Refused, Spec
+from gpupipe.pipeline.step import Refused, Spec
 from gpupipe.steps.pad import Pad
 
 

@@ -13,7 +13,7 @@ from gpupipe.steps.random_affine import RandomAffine
 
 def inside(d: Difference, step: RandomAffine, key: str, name: str, seed: int = 0, epoch: int = 0) -> torch.Tensor:
     """Where no neighbour that is blended lies outside the image: where an all-white image stays white, less two pixels."""
-    from gpupipe import draws
+    from gpupipe.sampling import draws
 
     p = {n: v[0] for n, v in step.sample(draws.uniform(seed, epoch, np.array([d.id]), draws.stream(key), step.lanes)).items()}
     white = step.torch(torch.full((3, *_input(name)), 255, dtype=torch.uint8), p)

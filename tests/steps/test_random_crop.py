@@ -7,7 +7,7 @@ import pytest
 from reference import differences, emitted, load
 
 import gpupipe
-from gpupipe.step import Refused, Spec
+from gpupipe.pipeline.step import Refused, Spec
 from gpupipe.steps.random_crop import RandomCrop
 
 

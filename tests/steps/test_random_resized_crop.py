@@ -9,7 +9,7 @@ import torch
 from reference import differences, emitted, load
 from torchvision.transforms.v2 import RandomResizedCrop as Torchvision
 
-from gpupipe.step import Params
+from gpupipe.pipeline.step import Params
 from gpupipe.steps.random_resized_crop import RandomResizedCrop
 
 

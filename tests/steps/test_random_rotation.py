@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from reference import differences, emitted, load
 
-from gpupipe.step import Spec
+from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_rotation import RandomRotation
 
 

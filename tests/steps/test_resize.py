@@ -8,7 +8,7 @@ import pytest
 import torch
 from reference import Difference, differences
 
-from gpupipe.step import Spec
+from gpupipe.pipeline.step import Spec
 from gpupipe.steps.resize import Resize
 
 

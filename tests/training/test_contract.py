@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import gpupipe
-from gpupipe.sampler import Sampler
+from gpupipe.sampling.sampler import Sampler
 from gpupipe.testing import check_loader
 
 STEPS = [

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 import gpupipe
-from gpupipe.devices import cores
+from gpupipe.runtime.devices import cores
 
 SCRIPT = Path(__file__).with_name("rank.py")
 COUNT = 37

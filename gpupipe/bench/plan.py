@@ -1,0 +1,64 @@
+"""What can be known of a config without reading a pixel: what `gpupipe check` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpupipe.config import Config
+from gpupipe.dataset.index import Index, nothing
+from gpupipe.engines.base import Job, torch_lowering
+from gpupipe.loader import ignored_settings, sampler_of, with_ranks
+from gpupipe.runtime.devices import cores_of_rank, resolve
+
+Operator = tuple[str, str, tuple[str, ...]]
+
+
+def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
+    """What an engine runs on each device: (operator, device, steps whose work it does). Raises EngineError where it cannot."""
+    job = Job(nothing(), config.pipeline, config.loader, _threads(config))
+    if engine == "dataloader":
+        return {"cpu": torch_lowering(job)}
+    from gpupipe.engines.dali.graph import Device, Lowering
+
+    Lowering(job, "cpu", True).graph(None, lambda: [])
+    devices: tuple[Device, ...] = ("gpu", "cpu")
+    encoded = any(spec.encoded for spec in config.pipeline.fields.values())
+    read = "io.file.read" if encoded and config.source.separate_files else "external_source"
+    return {d: [(read, "cpu", ()), *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted())] for d in devices}
+
+
+def facts(config: Config) -> Iterator[str]:
+    """Lines about the data, the device and the batches. Raises as load() would."""
+    missing = config.source.absent()
+    yield f"data: {missing or _about(config, config.source.index())}"
+    device_id = resolve(config.loader.device)
+    yield f"device: {'cpu' if device_id is None else f'gpu:{device_id}'}, {_threads(config)} threads, {config.loader.prefetch} batches ahead"
+    yield f"batch: {_batch(config)}"
+    yield from ignored_settings(config)
+
+
+def _threads(config: Config) -> int:
+    return cores_of_rank() if config.loader.threads == "auto" else config.loader.threads
+
+
+def _about(config: Config, index: Index) -> str:
+    sampler = sampler_of(with_ranks(config), index)
+    note = f" ({index.note})" if index.note else ""
+    return f"{len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} batches of up to {sampler.batch_size} an epoch"
+
+
+def _batch(config: Config) -> str:
+    pipeline = config.pipeline
+    unequal = [name for name in pipeline.fields if None in pipeline.made_of(name).shape]
+    of = "" if unequal == [pipeline.main] else f" of {' and '.join(unequal)}"
+    equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
+    return f"{', '.join(_field(config, name) for name in pipeline.fields)}, label int64 (B,){equal}"
+
+
+def _field(config: Config, name: str) -> str:
+    made = config.pipeline.made_of(name)
+    dtype, memory = made.dtype, ""
+    if name == config.pipeline.main:
+        dtype, memory = config.loader.dtype or dtype, f" {config.loader.memory_format}" if config.pipeline.fields[name].encoded else ""
+    shape = ", ".join(axis if n is None else str(n) for axis, n in zip(made.layout, made.shape, strict=True))
+    return f"{name} {dtype} (B{', ' if shape else ''}{shape}){memory}"

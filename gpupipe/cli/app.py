@@ -1,0 +1,166 @@
+"""The command line. Each command imports what it needs when it is called, so that --help is fast.
+
+Exit codes: 0 ok, 1 failure, 2 usage (a wrong option, or a mistake in a config), 130 interrupted with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import gpupipe
+from gpupipe.cli import cache, compare, profile, serve
+from gpupipe.cli.console import Screen, console, leave_interrupted
+from gpupipe.cli.output_files import OutputFile, PictureFile, write_json, writing
+from gpupipe.errors import ConfigError, GpupipeError, StepError
+
+if TYPE_CHECKING:
+    from gpupipe.bench.measure import Measurement
+    from gpupipe.loader import Loader
+
+
+class _Group(click.Group):
+    """Turns gpupipe's own errors into a message and an exit code: a user's mistake never shows a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as e:
+            click.echo(f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the configuration", err=True)
+            click.echo(str(e), err=True)
+            ctx.exit(2)
+        except GpupipeError as e:
+            if isinstance(e, StepError):
+                click.echo(e.traceback, err=True)
+            click.echo(f"gpupipe: {e}", err=True)
+            ctx.exit(1)
+        except (KeyboardInterrupt, click.Abort):
+            leave_interrupted()
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(gpupipe.__version__, prog_name="gpupipe")
+def main() -> None:
+    """Image loading for PyTorch from one YAML file, on DALI's GPU and CPU back ends."""
+
+
+@main.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--epochs", type=click.IntRange(1), help="Epochs in a measured pass.  [default: 1, or as many as pass what is made ahead]")
+@click.option("--batches", type=click.IntRange(1), help="Batches in a measured pass, in place of whole epochs.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Measured passes: what mean and deviation are taken over.")
+@click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
+@click.option("--show", type=PictureFile(), help="Write the first batch, with labels, to this PNG.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only the images per second.")
+def run(
+    config: str, overrides: tuple[str, ...], epochs: int | None, batches: int | None, repeats: int, json_path: Path | None, show: Path | None, quiet: bool
+) -> None:
+    """Load CONFIG (a file, or a shipped name such as lfw) as training would, and measure it.
+
+    KEY=VALUE changes a setting: batch_size=64, device=cpu, data.root=/images, pipeline=imagenet_train.
+    """
+    from gpupipe import config as configs
+    from gpupipe.bench import tables
+    from gpupipe.bench.memory import PeakMemory
+
+    checked = configs.read(config, overrides)
+    with Screen(quiet) as screen, PeakMemory() as memory:
+        loader, meter = screen.start(checked, lambda loader, batch: _show(loader, batch, show) if show else None)
+        count = batches or (epochs or meter.epochs()) * len(loader)
+        try:
+            for n in range(repeats):
+                meter.run(f"{n + 1}/{repeats}", count)
+        except KeyboardInterrupt:
+            meter.result.interrupted = True
+        result = meter.finish(memory)
+    if quiet and result.passes and not result.too_short:
+        click.echo(f"{result.mean_rate:.1f}")
+    elif not quiet:
+        console().print(tables.measured(loader, result))
+        _say_skipped(loader, result)
+    if json_path:
+        write_json(json_path, result.as_json(loader))
+    if result.interrupted:
+        leave_interrupted()
+    loader.close()
+    if quiet and result.too_short:
+        raise GpupipeError(f"images/s cannot be told: {result.too_short}")
+
+
+@main.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def check(config: str, overrides: tuple[str, ...]) -> None:
+    """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device runs them."""
+    from gpupipe import config as configs
+    from gpupipe.bench import tables
+    from gpupipe.loader import ignored_settings, import_engine
+
+    out = console()
+    checked = configs.read(config, overrides)
+    out.print(tables.steps(checked.pipeline))
+    if checked.loader.engine == "remote":
+        out.print(f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe status' asks it how it goes", highlight=False, soft_wrap=True)
+        for line in ignored_settings(checked):
+            out.print(line, highlight=False, soft_wrap=True)
+        return
+    engine = import_engine(checked.loader.engine)
+    from gpupipe.bench import plan
+
+    for device, operators in plan.operators(checked, engine.name).items():
+        out.print(tables.lowering(device, operators))
+    for line in plan.facts(checked):
+        out.print(line, highlight=False, soft_wrap=True)
+
+
+@main.command()
+def doctor() -> None:
+    """Look at this machine: versions, GPU, decoder, cores, memory, limits; what is wrong, and what to do."""
+    from gpupipe.bench import tables
+    from gpupipe.doctor import checks as examination
+
+    findings = examination.examine()
+    console().print(tables.findings(findings))
+    if any(f.status == "problem" for f in findings):
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("dataset")
+@click.option("--root", type=click.Path(path_type=Path), help="Where to put it.  [default: where the shipped configs look for it]")
+def fetch(dataset: str, root: Path | None) -> None:
+    """Download DATASET (lfw), check it and unpack it."""
+    from gpupipe.fetch import dataset_catalog
+
+    try:
+        known = dataset_catalog.DATASETS[dataset_catalog.known(dataset)]
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint="DATASET") from None
+    target = (root or dataset_catalog.default_root(dataset)).expanduser()
+    if target.exists():
+        click.echo(f"{target} is there already")
+        return
+    with Screen(False) as screen:
+        dataset_catalog.fetch(known, target, screen.progress)
+    click.echo(f"{known.title}: {target}")
+
+
+def _show(loader: Loader, batch: Any, path: Path) -> None:
+    from gpupipe.bench import grid
+
+    with writing(path):
+        grid.save(loader, batch, path)
+
+
+def _say_skipped(loader: Loader, result: Measurement) -> None:
+    if result.skipped:
+        click.echo(f"{result.skipped:,} samples were skipped; each is listed with its reason in {loader.engine.quarantine_file}")
+
+
+_PROFILING = (compare.compare, compare.parity, profile.profile, profile.tune)
+for _command in (*_PROFILING, cache.cache, serve.serve, serve.status, serve.keys):
+    main.add_command(_command)

@@ -1,0 +1,174 @@
+"""gpupipe compare and gpupipe parity."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpupipe.cli.console import Screen, console, core_numbers, leave_interrupted, read, say_stand_in
+from gpupipe.cli.output_files import OutputFile, OutputFolder, write_all, write_json, writing
+
+if TYPE_CHECKING:
+    from gpupipe.bench.compare import Comparison
+    from gpupipe.bench.parity import Agreement
+    from gpupipe.config import Config
+    from gpupipe.dataset.index import Index
+
+_SAMPLES = 32
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What `gpupipe compare` was called with."""
+
+    config: str | None
+    overrides: tuple[str, ...]
+    cpu_workers: str
+    repeats: int | None
+    batches: int | None
+    core_count: int | None
+    cold: bool
+    quick: bool
+    max_diff: float | None
+    json_path: Path | None
+    out: Path | None
+
+
+@click.command()
+@click.argument("config", required=False)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--cpu-workers", default="4", show_default=True, metavar="N[,N]...", help="Workers of the DataLoader; several to see how it scales.")
+@click.option("--repeats", type=click.IntRange(1), help="Rounds.  [default: 5, with --quick 3]")
+@click.option("--batches", type=click.IntRange(1), help="Batches that are timed in a round.  [default: 100, with --quick 15]")
+@click.option("--cores", "core_count", type=click.IntRange(1), help="Cores that every side is held to.  [default: all]")
+@click.option("--cold", is_flag=True, help="Drop the images from the page cache before each side's turn.")
+@click.option("--quick", is_flag=True, help="Fewer batches and rounds: a first look.")
+@click.option("--max-diff", type=click.FloatRange(0), help="As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that interpolates]")
+@click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
+@click.option("--out", type=OutputFolder(), help="Write results.json, plots and report.html to this folder.")
+def compare(**options: Any) -> None:
+    """Compare DALI on the GPU and the CPU with torch's DataLoader: same samples, same draws, same cores, with error bars.
+
+    CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
+    """
+    given = _Options(**options)
+    name, overrides = given.config or _default(), given.overrides
+    if "=" in name:
+        name, overrides = _default(), (name, *overrides)
+    checked, index = read(name, overrides, here=True)
+    cores = core_numbers(given.core_count)
+    workers = _worker_counts(given.cpu_workers, len(cores))
+    agreements = _agreements(checked, index, _SAMPLES, given.max_diff) if _has_dali() else []
+    comparison = _compared(given, name, overrides, checked, workers, cores)
+    _say(given, comparison, agreements, checked, index)
+    if comparison.interrupted:
+        leave_interrupted()
+    if not all(a.holds for a in agreements):
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--samples", type=click.IntRange(1), default=_SAMPLES, show_default=True, help="Images, spread over the set.")
+@click.option(
+    "--max-diff", type=click.FloatRange(0), help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: 0.5 for each of them]"
+)
+def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
+    """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws, step by step."""
+    checked, index = read(config, overrides, here=True)
+    say_stand_in(index)
+    if not all(a.holds for a in _agreements(checked, index, samples, max_diff)):
+        sys.exit(1)
+
+
+def _default() -> str:
+    return "configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw"
+
+
+def _compared(given: _Options, name: str, overrides: tuple[str, ...], checked: Config, workers: list[int], cores: tuple[int, ...]) -> Comparison:
+    from gpupipe.bench import compare as comparing
+    from gpupipe.bench.contestant import Contest
+
+    sides, notes = comparing.sides(checked, workers, _gpus(), _has_dali())
+    command = shlex.join(["gpupipe", *sys.argv[1:]])
+    comparison = comparing.Comparison([comparing.Result(side) for side in sides], notes, cores, command=command)
+    batches, warm_up, repeats = (15, 3, 3) if given.quick else (100, 10, 5)
+    contest = Contest(name, overrides, {}, cores, given.batches or batches, warm_up, given.cold)
+    with Screen(False) as screen:
+        comparing.run(comparison, contest, given.repeats or repeats, screen.counter("compare"))
+    return comparison
+
+
+def _say(given: _Options, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index) -> None:
+    """Print what came of it, and write the files that were asked for."""
+    from gpupipe.bench import compare as comparing
+    from gpupipe.bench import tables
+
+    if not comparison.measured:
+        return
+    console().print(tables.compared(comparison))
+    for sentence in comparing.verdict(comparison):
+        click.echo(sentence)
+    write_all(
+        lambda: write_json(given.json_path, comparison.as_json()),
+        lambda: _report(given.out, comparison, agreements, checked, index) if given.out else None,
+    )
+
+
+def _report(folder: Path, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index) -> None:
+    from gpupipe.bench import report
+
+    with writing(folder):
+        page = report.write(folder, comparison, agreements, checked, index, _dali_devices() if agreements else [])
+    click.echo(f"report: {page}")
+
+
+def _agreements(checked: Config, index: Index, samples: int, max_diff: float | None) -> list[Agreement]:
+    """Measure parity, and print it."""
+    from gpupipe.bench import parity as agreement
+    from gpupipe.bench import tables
+    from gpupipe.loader import import_engine
+
+    import_engine("dali")
+    found = list(agreement.measure(checked, index, _dali_devices(), samples, max_diff))
+    console().print(tables.agreements(found))
+    failed = next((a for a in found if not a.holds), None)
+    if failed:
+        click.echo(f"gpupipe: DALI on the {failed.device} and torchvision differ too much, from step '{failed.step}' on", err=True)
+    left_out = [e.key for e in checked.pipeline.entries[len({a.step for a in found}) :]]
+    if left_out:
+        click.echo(f"not compared, for lack of a torch lowering: {', '.join(left_out)}")
+    return found
+
+
+def _worker_counts(text: str, cores: int) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 0:
+        raise click.BadParameter(f"{text!r} is not a number, or numbers with commas between them, such as 0,1,2,4", param_hint="--cpu-workers")
+    if max(counts) > cores:
+        click.echo(f"gpupipe: warning: {max(counts)} workers share {cores} core{'s' * (cores != 1)}, and will take turns", err=True)
+    return list(dict.fromkeys(counts))
+
+
+def _gpus() -> int:
+    from gpupipe.runtime.devices import gpu_count
+
+    return gpu_count()
+
+
+def _dali_devices() -> list[str]:
+    return ["cpu", *(["gpu:0"] if _gpus() else [])]
+
+
+def _has_dali() -> bool:
+    return find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None

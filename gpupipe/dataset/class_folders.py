@@ -1,0 +1,88 @@
+"""A folder a class: what files there are, and when each folder was last changed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset.source import Progress
+from gpupipe.errors import DataError
+
+
+@dataclass
+class Found:
+    """paths: relative to the root. labels: the numbers of the classes. times: by folder, when it was last changed, ns."""
+
+    classes: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    times: dict[str, int] = field(default_factory=dict)
+
+
+def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -> Found:
+    """The files with these extensions in `root`/CLASS/..., at any depth, in ImageFolder's order; `of`: what messages call one.
+
+    Raises DataError where there are no classes, or one is empty or cannot be read.
+    """
+    try:
+        return _scan(root, tuple(f".{e.lower().lstrip('.')}" for e in extensions), of, progress)
+    except OSError as e:
+        raise DataError(f"{e.filename or root}: cannot be read while the folder is scanned: {e.strerror or e}") from e
+
+
+def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) -> Found:
+    here = os.stat(root)
+    found, counts = Found(times={"": changed(here)}), []
+    with os.scandir(root) as entries:
+        found.classes = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+    for name in found.classes:
+        tree = _Tree(root, suffixes, found.times)
+        tree.read(name, (_identity(here),))
+        files = [f"{folder}/{file}" for folder in sorted(tree.files) for file in sorted(tree.files[folder])]
+        if not files:
+            raise DataError(f"{root / name}: no {of} ({', '.join(suffixes)}): remove the empty class folder, or set data.extensions")
+        found.paths += files
+        counts.append(len(files))
+        progress("scanning", len(found.paths), None)
+    if not counts:
+        kind = suffixes[0]
+        raise DataError(f"{root}: no class folders: what is read is ROOT/CLASS/{of}{kind}, so put the {of}s into a folder for each class")
+    found.labels = np.repeat(np.arange(len(counts)), counts)
+    return found
+
+
+class _Tree:
+    """The files under a folder: file names by folder, both in `os.scandir`'s order; `times` gains when each folder was last changed."""
+
+    def __init__(self, root: Path, suffixes: tuple[str, ...], times: dict[str, int]) -> None:
+        self._root, self._suffixes, self._times = root, suffixes, times
+        self.files: dict[str, list[str]] = {}
+
+    def read(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
+        """Read `folder`, relative to the root. above: the identities of the folders that it lies in."""
+        here = os.stat(self._root / folder)
+        if _identity(here) in above:
+            raise DataError(f"{self._root / folder}: a link to a folder that it lies in, so the scan would never end: remove the link")
+        self._times[folder] = changed(here)
+        files = self.files[folder] = []
+        with os.scandir(self._root / folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    self.read(f"{folder}/{entry.name}", (*above, _identity(here)))
+                elif entry.name.lower().endswith(self._suffixes) and (entry.is_file() or entry.is_symlink()):
+                    files.append(entry.name)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def changed(status: os.stat_result) -> int:
+    """When a folder last gained, lost or renamed an entry, ns. The time of its inode too: tar, rsync and touch set back only the other one."""
+    return max(status.st_mtime_ns, status.st_ctime_ns)

@@ -1,0 +1,216 @@
+"""`gpupipe doctor`: asks the machine what it has; gpupipe.doctor.rules says what of it is wrong, and what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gpupipe.doctor import rules
+from gpupipe.doctor.rules import Driver, Finding
+from gpupipe.runtime import nvml
+from gpupipe.runtime.cache_dir import cache_dir
+from gpupipe.runtime.capability_probe import NVJPEG, installed, jpeg_engines, probe
+from gpupipe.runtime.devices import cores, gpu_count
+
+__all__ = ["Finding", "examine"]
+
+_PROBES_AT_ONCE = 4
+
+
+def examine() -> list[Finding]:
+    """Look at everything. Never raises; takes some seconds, and longer where there are GPUs."""
+    checks = {
+        "gpupipe": _gpupipe,
+        "packages": _packages,
+        "DALI on the CPU": _cpu_decoding,
+        "CUDA": _cuda,
+        "driver": _driver_finding,
+        "GPU": _gpus,
+        "cores": _cores,
+        "memory": _memory,
+        "shared memory": _shared_memory,
+        "open files": _open_files,
+        "cache folder": _cache_folder,
+    }
+    return [finding for subject, check in checks.items() for finding in tried(subject, check)]
+
+
+def tried(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """What a check finds; where it fails, that is a finding too."""
+    try:
+        yield from check()
+    except Exception as e:
+        yield Finding(subject, f"could not be examined: {type(e).__name__}: {e}", "warning", "please report this")
+
+
+# --- software
+
+
+def _gpupipe() -> Iterator[Finding]:
+    yield Finding("gpupipe", f"{_installed('gpupipe') or 'not installed, run from its folder'} on {platform.platform()}", "ok")
+    yield rules.python(sys.version_info[:3])
+
+
+def _packages() -> Iterator[Finding]:
+    """Versions as they are installed: nothing is imported."""
+    for name in ("torch", "torchvision"):
+        yield rules.package(name, _installed(name))
+    if _installed("torchvision"):
+        yield from rules.pair(metadata.requires("torchvision") or [], _installed("torch"))
+    yield rules.dali(_dali_packages())
+
+
+def _installed(name: str) -> str | None:
+    return installed([name])
+
+
+def _dali_packages() -> dict[str, str]:
+    """Version of each DALI package that is installed: there is one for each major version of CUDA."""
+    found = {(d.metadata["Name"] or "").lower().replace("_", "-"): d.version for d in metadata.distributions()}
+    return {name: version for name, version in found.items() if re.fullmatch(r"nvidia-dali-(.+-)?cuda\d{3}", name)}
+
+
+def _dali_cuda() -> list[int]:
+    """Major versions of CUDA: nvidia-dali-cuda120 is for 12."""
+    return [int(name[-3:]) // 10 for name in _dali_packages()]
+
+
+def _cpu_decoding() -> Iterator[Finding]:
+    if _dali_packages():
+        yield rules.decoding("DALI on the CPU", probe(None))
+
+
+def _torch_cuda() -> tuple[str | None, str]:
+    """The CUDA that torch is built for, and what its import raised."""
+    try:
+        import torch
+    except (ImportError, OSError) as e:
+        return None, str(e)
+    return torch.version.cuda, ""
+
+
+def _cuda() -> Iterator[Finding]:
+    yield rules.cuda(*_torch_cuda(), _dali_cuda())
+
+
+# --- driver and GPUs
+
+
+def _driver_finding() -> Iterator[Finding]:
+    built = {"torch": rules.release(_torch_cuda()[0] or "")[:1], "DALI": tuple(_dali_cuda()[:1])}
+    yield rules.driver(_driver(), {who: major[0] for who, major in built.items() if major}, _card_on_bus())
+
+
+def _driver() -> Driver | None:
+    """What NVML says; None where there is no driver to ask, or nothing to ask it with."""
+    with nvml.session() as library:
+        if library is None:
+            return None
+        number = nvml.ask(library, 0, library.nvmlSystemGetCudaDriverVersion)
+        cards = tuple(_card(library, i) for i in range(nvml.ask(library, 0, library.nvmlDeviceGetCount)))
+        version = nvml.ask(library, "of unknown version", library.nvmlSystemGetDriverVersion)
+        return Driver(version, (number // 1000, number % 1000 // 10) if number else None, cards)  # 13020 is CUDA 13.2
+
+
+def _card(library: Any, number: int) -> str:
+    """Name and memory of a card, by NVML's number."""
+    name = nvml.card_name(library, number)
+    handle = nvml.ask(library, None, library.nvmlDeviceGetHandleByIndex, number)
+    memory = nvml.ask(library, None, library.nvmlDeviceGetMemoryInfo, handle) if handle else None
+    return f"{name}, {memory.total / rules.GIB:.0f} GiB" if memory else name
+
+
+def _card_on_bus() -> bool:
+    """Whether a display controller of NVIDIA's is on the PCI bus, driver or none."""
+    kinds = [((d / "vendor").read_text().strip(), (d / "class").read_text()) for d in Path("/sys/bus/pci/devices").glob("*")]
+    return any(vendor == "0x10de" and kind.startswith("0x03") for vendor, kind in kinds)
+
+
+def _gpus() -> Iterator[Finding]:
+    torch_cuda, error = _torch_cuda()
+    if error:
+        return  # _cuda has said so
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        seen = gpu_count()
+    known = _driver()
+    yield rules.gpus(known.cards if known else (), torch_cuda, seen, os.environ.get("CUDA_VISIBLE_DEVICES"), str(said[-1].message) if said else "")
+    if not seen:
+        yield Finding("hardware JPEG decoder", "none without a GPU: the CPU decodes", "ok")
+        yield Finding("region-of-interest decoding", "on the CPU, where it works", "ok")
+    with ThreadPoolExecutor(_PROBES_AT_ONCE) as pool:
+        for findings in pool.map(_gpu, range(seen)):
+            yield from findings
+
+
+def _gpu(number: int) -> list[Finding]:
+    """What works on one GPU, by torch's number."""
+    import torch
+
+    capability = torch.cuda.get_device_capability(number)
+    found = [rules.card(number, torch.cuda.get_device_name(number), capability, _compute_error(number))]
+    if _dali_packages():
+        outcome = probe(number)
+        found.append(rules.decoding(f"GPU {number}: DALI", outcome))
+        found += [rules.region(f"GPU {number}: region-of-interest decoding", outcome, installed(NVJPEG))] if outcome.decode else []
+    return [*found, rules.jpeg(f"GPU {number}: hardware JPEG decoder", jpeg_engines(number), capability)]
+
+
+def _compute_error(number: int) -> str:
+    """What torch raises when it computes on a GPU: its memory may be full, or torch not built for such a card."""
+    import torch
+
+    try:
+        torch.ones(2, device=f"cuda:{number}").sum().item()
+    except RuntimeError as e:
+        return str(e).splitlines()[0]
+    return ""
+
+
+# --- the machine
+
+
+def _cores() -> Iterator[Finding]:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield rules.processors(cores(), allowed, os.cpu_count() or 1)
+
+
+def _memory() -> Iterator[Finding]:
+    words = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    size = {w[0].rstrip(":"): int(w[1]) * 1024 for w in words}
+    limit = rules.memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
+    yield rules.memory(size["MemTotal"], size["MemAvailable"], limit)
+
+
+def _shared_memory() -> Iterator[Finding]:
+    if Path("/dev/shm").is_dir():
+        disk = shutil.disk_usage("/dev/shm")
+        yield rules.shared_memory(disk.total, disk.free)
+
+
+def _open_files() -> Iterator[Finding]:
+    import resource
+
+    yield rules.open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+
+
+def _cache_folder() -> Iterator[Finding]:
+    """Written for a try, since permission bits do not tell of read-only file systems and of root."""
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as f:
+            f.write(b"gpupipe")
+        yield rules.cache(folder, shutil.disk_usage(folder).free, "")
+    except OSError as e:
+        yield rules.cache(folder, 0, str(e))

@@ -1,0 +1,166 @@
+"""How much of a GPU's memory a job needs, by arithmetic: loader.gpu_memory.
+
+DALI has no limit to set. Its pool grows with what its operators make, in blocks of 64 MiB, and shrinks only when it is told to. What they
+make follows from the sizes of the images, so that it is known before anything is decoded:
+
+- what each operator makes of a batch, for each of the `prefetch` batches that are being made;
+- what is delivered, once more, since the trainer holds a batch meanwhile;
+- a buffer of 16 MiB that nvJPEG has for each thread (device_memory_padding of DALI's decoder).
+
+Not counted are the CUDA context, scratch memory of kernels and of the hardware decoder, and batches that the trainer keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ByteSize
+
+from gpupipe.dataset.index import Spans
+from gpupipe.dataset.spec import Spec
+from gpupipe.engines.base import Job
+from gpupipe.engines.dali.array import sizes
+from gpupipe.engines.dali.graph import Lowering, delivered
+from gpupipe.engines.dali.mmap_reader import Maps
+from gpupipe.engines.dali.pending_ops import Decoding
+from gpupipe.engines.dali.reader import reader
+from gpupipe.errors import EngineError
+from gpupipe.pipeline.pipeline import Entry
+from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.sampling.sampler import Plan
+
+_log = logging.getLogger("gpupipe")
+PADDING = 16 * 2**20
+"""Bytes for each thread: DALI 2.4's default of device_memory_padding."""
+BLOCK = 64 * 2**20
+"""Bytes that DALI's pool takes at a time, of a GPU of 16 GiB and more (cuda_vm_resource.h)."""
+_SAMPLES = 64
+_DEVIATIONS = 4.0
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of single samples, (N,) each: `made` by all operators, `out` what is delivered of it."""
+
+    made: NDArray[np.float64]
+    out: NDArray[np.float64]
+
+    def of(self, batch_size: int, prefetch: int, threads: int) -> int:
+        """Bytes on the GPU, in whole blocks."""
+        total = prefetch * _of_batch(self.made, batch_size) + _of_batch(self.out, batch_size) + threads * PADDING
+        return int(-(-total // BLOCK)) * BLOCK
+
+
+def _of_batch(samples: NDArray[np.float64], batch_size: int) -> float:
+    """Of a batch of such samples: four standard deviations above what is expected, and no more than the largest ones make."""
+    expected = batch_size * samples.mean() + _DEVIATIONS * samples.std() * batch_size**0.5
+    return float(min(expected, batch_size * samples.max()))
+
+
+def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
+    """Raises EngineError where `job` needs more than `allowed` bytes on a GPU. It reads the headers of 64 samples.
+
+    may_cut: whether the decoder may be asked for a part of an image.
+    """
+    need = need_of(job, may_cut)
+    if need is None:
+        _log.warning("loader.gpu_memory is not checked: none of the samples that were tried can be read")
+        return
+    loader = job.loader
+    wanted = need.of(loader.batch_size, loader.prefetch, job.threads)
+    if wanted <= allowed:
+        return
+    batch, out = (_words(_of_batch(part, loader.batch_size)) for part in (need.made, need.out))
+    raise EngineError(
+        f"loader.gpu_memory={_words(allowed)}, but DALI needs about {_words(wanted)} on the GPU: {loader.prefetch} x {batch} for the batches that are being "
+        f"made, {out} for the one that is delivered, {_words(PADDING)} for each of {job.threads} threads. {_advice(need, job, allowed)}"
+    )
+
+
+def _advice(need: Need, job: Job, allowed: int) -> str:
+    loader = job.loader
+    for prefetch in dict.fromkeys((loader.prefetch, 1)):
+        fits = _largest(lambda n, ahead=prefetch: need.of(n, ahead, job.threads) <= allowed, loader.batch_size)  # type: ignore[misc]  # a default
+        if fits:
+            return f"loader.batch_size={fits} would fit" + (f" with loader.prefetch={prefetch}" if prefetch != loader.prefetch else "")
+    return "Not even a batch of one fits: take fewer loader.threads, or more memory"
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number up to `most` that fits, where all below it do; 0 where none does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _words(size: float) -> str:
+    return ByteSize(int(size)).human_readable()
+
+
+def need_of(job: Job, may_cut: bool) -> Need | None:
+    """What samples spread over the set need; None where none of them can be read."""
+    lowering = Lowering(job, "gpu", may_cut)
+    found = [_of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.decoding())]
+    known = [f for f in found if f is not None]
+    return Need(*np.array(known).T) if known else None
+
+
+def _sizes(job: Job, decoding: dict[str, Decoding]) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
+    """Plans of single samples, and by field the sizes of their images, from the headers, or of their arrays, from the index."""
+    ids = np.unique(np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64))
+    maps = {name: Maps(job.index, name) for name, column in job.index.columns.items() if isinstance(column, Spans)}
+    files = reader(job, decoding, maps, False)
+    files.start(Plan(0, np.array([id]), 1, False) for id in ids)
+    arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
+    return [(r.plan, r.size | {name: sizes(job, name, r.plan.ids) for name in arrays}) for r in files if r.error is None]
+
+
+def _of_sample(job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]) -> tuple[float, float] | None:
+    """Bytes that all operators make of a sample, and bytes of it that are delivered; None where a step cannot be done to it."""
+    steps: dict[tuple[str, str], tuple[Entry, Any, Any]] = {}
+
+    def seen(entry: Entry, before: Any, after: Any) -> None:
+        steps[entry.field, entry.key] = entry, before, after
+
+    try:
+        operators = lowering.traced(plan, size, seen)
+    except SampleIncompatible:
+        return None
+    decoded = lowering.decoding()
+    made = out = 0.0
+    for name, emitted in operators.items():
+        spec, first = job.pipeline.fields[name], size[name]
+        final = job.pipeline.made_of(name)
+        last = steps[name, job.pipeline.on(name)[-1].key][2] if job.pipeline.on(name) else first
+        delivers = _bytes(final, last, delivered(job, name))
+        made += 0.0 if spec.encoded else _bytes(spec, first, spec.dtype)
+        for place, operator in enumerate(emitted):
+            if operator is emitted[-1] or not operator.steps:
+                made += delivers
+                continue
+            key = operator.steps[-1]
+            entry, before, after = steps[name, key]
+            again = any(key in other.steps for other in emitted[place + 1 :])
+            whole = operator.op.startswith("decoders.")
+            largest = first if whole else _larger(before, after) if again else after
+            made += _bytes(entry.made, largest, decoded[name].dtype if whole else entry.made.dtype)
+        out += delivers
+    return made, out
+
+
+def _larger(before: Any, after: Any) -> Any:
+    return before if np.prod(before) > np.prod(after) else after
+
+
+def _bytes(spec: Spec, size: Any, dtype: str) -> float:
+    """Of an array of that spec, with `size` along the axes of space."""
+    others = [n for axis, n in zip(spec.layout, spec.shape, strict=True) if axis not in spec.space]
+    item = 4 if dtype in ("float16", "bfloat16") else np.dtype(dtype).itemsize  # on the way, many an operator makes float32 of them
+    return float(np.prod(np.asarray(size, np.float64).reshape(-1)) * np.prod([n or 1 for n in others]) * item)

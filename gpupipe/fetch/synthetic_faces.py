@@ -1,0 +1,92 @@
+"""Drawn faces for when a data set cannot be downloaded: textured JPEGs of 250x250 and about LFW's file size.
+
+They cost a decoder and an augmentation what LFW's photographs cost. They are not LFW, and everything made of them says so.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageChops, ImageDraw, ImageFilter
+
+from gpupipe.dataset.source import Progress
+from gpupipe.sampling import draws
+
+Numbers = NDArray[np.float64]
+SIDE = 250
+_QUALITY = 85
+_MARKER = ".gpupipe-stand-in.json"
+_MOST_A_PERSON = 9
+_GRAIN_SIDE = 640
+_GRAIN_OCTAVES = ((20, 22.0), (80, 16.0), (320, 14.0))
+"""Side of a grid of noise in cells, and its strength in levels: from soft shades down to grain, as in a photograph."""
+
+
+def make(root: Path, count: int, progress: Progress) -> None:
+    """Write `count` images under `root`, a folder a "person" with 1 to 9 images; the same pixels every time."""
+    grain = _grain()
+    person, left = -1, 0
+    for n in range(count):
+        if left == 0:
+            person += 1
+            left = 1 + int(_numbers(person, "images", 1)[0] * _MOST_A_PERSON)
+            (root / f"person_{person:05d}").mkdir(parents=True)
+        left -= 1
+        name = f"person_{person:05d}"
+        _face(n, person, grain).save(root / name / f"{name}_{left:04d}.jpg", quality=_QUALITY)
+        if n % 50 == 49 or n == count - 1:
+            progress("making stand-in images", n + 1, count)
+    (root / _MARKER).write_text(json.dumps({"stand_in_for": "lfw", "images": count}) + "\n")
+
+
+def is_stand_in(root: Path) -> bool:
+    """Whether a folder holds images made here."""
+    return (root / _MARKER).is_file()
+
+
+def _grain() -> Image.Image:
+    """A sheet of noise around the level 128, larger than an image, of which each image takes another part."""
+    sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)
+    for cells, strength in _GRAIN_OCTAVES:
+        noise = (_numbers(0, f"grain{cells}", cells * cells) * 255).astype(np.uint8).reshape(cells, cells)
+        smooth = Image.fromarray(noise).resize(sheet.shape, Image.Resampling.BICUBIC)
+        sheet += strength * (np.asarray(smooth, np.float32) / 127.5 - 1.0)
+    return Image.fromarray(np.clip(sheet, 0, 255).astype(np.uint8))
+
+
+def _face(n: int, person: int, grain: Image.Image) -> Image.Image:
+    """Image `n`: colours and proportions are the person's; place, size, background and grain are the image's."""
+    look, pose = _numbers(person, "look", 12), _numbers(n, "pose", 8 + 4 * 4 * 3)
+    background = (60 + pose[8:] * 160).astype(np.uint8).reshape(4, 4, 3)
+    image = Image.fromarray(background).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    _draw_head(ImageDraw.Draw(image), look, pose)
+    image = image.filter(ImageFilter.BoxBlur(1))
+    left, top = (int(p * (_GRAIN_SIDE - SIDE)) for p in pose[:2])
+    part = grain.crop((left, top, left + SIDE, top + SIDE))
+    return ImageChops.add(image, Image.merge("RGB", [part] * 3), offset=-128)
+
+
+def _draw_head(draw: ImageDraw.ImageDraw, look: Numbers, pose: Numbers) -> None:
+    skin, hair, shirt, eyes = (tuple(int(c) for c in 40 + 190 * look[i : i + 3]) for i in (0, 3, 6, 9))
+    x, y = 125 + 16 * (pose[2] - 0.5), 120 + 16 * (pose[3] - 0.5)
+    wide, high = 52 + 14 * look[1], 68 + 14 * look[4]
+    _ellipse(draw, x, 270, 110, 75, shirt)
+    _ellipse(draw, x, y - 12, wide + 12, high + 10, hair)
+    _ellipse(draw, x, y + 8, wide, high, skin)
+    for side in (-1, 1):
+        _ellipse(draw, x + side * wide * 0.42, y - 6, 11, 7, (240, 240, 235))
+        _ellipse(draw, x + side * wide * 0.42 + 4 * (pose[4] - 0.5), y - 6, 5, 5, eyes)
+    _ellipse(draw, x, y + 18, 6, 13, tuple(int(c * 0.8) for c in skin))
+    _ellipse(draw, x, y + 48, 22, 4 + 9 * pose[5], (150, 60, 60))
+
+
+def _ellipse(draw: ImageDraw.ImageDraw, x: float, y: float, wide: float, high: float, colour: tuple[int, ...]) -> None:
+    draw.ellipse((x - wide, y - high, x + wide, y + high), fill=colour)
+
+
+def _numbers(n: int, what: str, count: int) -> Numbers:
+    row: Numbers = draws.uniform(0, 0, np.array([n]), draws.stream(what), count)[0]
+    return row

@@ -1,1 +1,0 @@
-"""What a data processing server and its clients say to one another, over ZeroMQ and shared memory."""

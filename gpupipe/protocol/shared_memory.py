@@ -1,0 +1,224 @@
+"""Memory for batches: slots that a server shares with a client on the same machine, and buffers that a client receives into.
+
+Both are used again and again, since fresh memory costs more than the copy into it. A batch that is handed out holds its memory as long as one of its
+tensors lives, however long that is; only then it is used again. Nothing has a name in a file system, so nothing is left behind, whoever is killed:
+a slot is an anonymous file (memfd), sealed so that it cannot shrink under the other side, and gone with the last process that maps it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import itertools
+import mmap
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpupipe.protocol.messages import Malformed, Slot
+
+NAME = "gpupipe"
+_SEALS = 0x0001 | 0x0002  # F_SEAL_SEAL, F_SEAL_SHRINK: Python 3.10 has no names for them
+_ADD_SEALS = 1033
+_PAGE = mmap.PAGESIZE
+
+
+def place() -> str:
+    """Names the kernel, process namespace and user of this process: where two have the same, they can share memory and see one another's end. "" elsewhere."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.geteuid()}"
+    except OSError:
+        return ""
+
+
+def started(pid: int) -> str:
+    """When a process of this machine was started, in the kernel's own count; "" where it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+@dataclass
+class _Shared:
+    """A slot on the server's side."""
+
+    slot: Slot
+    tensor: Tensor
+
+    def close(self) -> None:
+        os.close(self.slot.fd)
+
+
+class Slots:
+    """The slots of one client. limit: how many it may hold at once."""
+
+    _numbers = itertools.count(time.time_ns())
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._free: list[_Shared] = []
+        self._busy: dict[int, _Shared] = {}
+
+    def take(self, size: int) -> tuple[Slot, Tensor] | None:
+        """A slot for a batch of `size` bytes, and its memory, uint8; None where the client holds as many as it may, or the system gives none."""
+        fits = next((s for s in self._free if s.slot.size >= size), None)
+        if fits is None and len(self._busy) + len(self._free) >= self._limit and not self._drop_one():
+            return None
+        try:
+            shared = fits or self._new(size)
+        except OSError:
+            return None
+        if fits is not None:
+            self._free.remove(fits)
+        self._busy[shared.slot.number] = shared
+        return shared.slot, shared.tensor
+
+    def give_back(self, number: int) -> None:
+        """The client is done with a slot; a number that is not known is of another time."""
+        shared = self._busy.pop(number, None)
+        if shared is not None:
+            self._free.append(shared)
+
+    def close(self) -> None:
+        for shared in [*self._free, *self._busy.values()]:
+            shared.close()
+        self._free, self._busy, self._limit = [], {}, 0
+
+    def _drop_one(self) -> bool:
+        """Make room for a larger slot."""
+        if not self._free:
+            return False
+        self._free.pop().close()
+        return True
+
+    def _new(self, size: int) -> _Shared:
+        size = max(_PAGE, -(-size // _PAGE) * _PAGE)
+        number = next(self._numbers)
+        fd = os.memfd_create(_name(number), 0x0001 | 0x0002)  # MFD_CLOEXEC | MFD_ALLOW_SEALING
+        try:
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
+            tensor = torch.from_numpy(np.frombuffer(mmap.mmap(fd, size), np.uint8))
+        except BaseException:
+            os.close(fd)
+            raise
+        return _Shared(Slot(number, fd, size), tensor)
+
+
+class Mapped:
+    """A client's sight of the slots of a server's process. gpu: the number of the GPU that they are page-locked for, or None. `freed` are those whose
+    tensors are gone."""
+
+    def __init__(self, pid: int, gpu: int | None = None) -> None:
+        self.pid, self._gpu = pid, gpu
+        self._maps: dict[int, np.ndarray[Any, Any]] = {}
+        self.freed: deque[int] = deque()
+
+    def tensor(self, slot: Slot, size: int) -> Tensor:
+        """The first `size` bytes of a slot, uint8. Raises Malformed where there is no such slot."""
+        if slot.number not in self._maps:
+            self._maps[slot.number] = self._map(slot)
+        return _handed_out(self._maps[slot.number][:size], self.freed.append, slot.number)
+
+    def _map(self, slot: Slot) -> np.ndarray[Any, Any]:
+        path = f"/proc/{self.pid}/fd/{slot.fd}"
+        try:
+            self._check_name(Path(path), slot)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as e:
+            raise Malformed(f"the server's slot {path} cannot be opened: {e.strerror}") from None
+        try:
+            self._check_name(Path(f"/proc/self/fd/{fd}"), slot)
+            if os.fstat(fd).st_size != slot.size:
+                raise Malformed(f"{path} has {os.fstat(fd).st_size} bytes, and {slot.size} were announced")
+            memory = np.frombuffer(mmap.mmap(fd, slot.size), np.uint8)
+        finally:
+            os.close(fd)
+        if self._gpu is not None:
+            _pin(memory, self._gpu)
+        return memory
+
+    @staticmethod
+    def _check_name(path: Path, slot: Slot) -> None:
+        """Raises Malformed where an open file is not this slot: the server closed it, and the number is another file's now."""
+        if str(path.readlink()) != f"/memfd:{_name(slot.number)} (deleted)":
+            raise Malformed(f"{path} is not slot {slot.number}")
+
+
+class Buffers:
+    """A client's own memory for what comes over a socket. keep: how many that are free are kept; gpu: the number of the GPU that it is page-locked for,
+    or None."""
+
+    def __init__(self, keep: int, gpu: int | None = None) -> None:
+        self._gpu = gpu
+        self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=keep)
+
+    def take(self, size: int) -> Tensor:
+        """Memory of `size` bytes, uint8."""
+        for _ in range(len(self._free)):
+            base = self._free.popleft()
+            if len(base) == size:
+                return _handed_out(base[:], self._free.append, base)
+            self._free.append(base)
+        with nullcontext() if self._gpu is None else torch.cuda.device(self._gpu):
+            base = torch.empty(size, dtype=torch.uint8, pin_memory=self._gpu is not None).numpy()
+        return _handed_out(base[:], self._free.append, base)
+
+
+def _pin(memory: np.ndarray[Any, Any], gpu: int) -> None:
+    """Page-lock memory as long as it is mapped, so that it is copied to `gpu` at full speed.
+
+    CUDA runs this on the current device, and starts a context there. Memory that it does not take
+    stays pageable: the copy is slower and the same.
+    """
+    cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
+    last_error = cuda_last_error()
+    if last_error is None:
+        return
+    address = memory.ctypes.data
+    with torch.cuda.device(gpu):
+        if cuda.cudaHostRegister(address, memory.nbytes, 0) == cuda.cudaError.success:
+            weakref.finalize(memory, _unpin, cuda, last_error, address, gpu).atexit = False
+        else:
+            last_error()
+
+
+def _unpin(cuda: Any, last_error: Callable[[], int], address: int, gpu: int) -> None:
+    with torch.cuda.device(gpu):
+        if cuda.cudaHostUnregister(address) != cuda.cudaError.success:
+            last_error()
+
+
+@cache
+def cuda_last_error() -> Callable[[], int] | None:
+    """cudaGetLastError of the CUDA runtime that torch uses, or None if torch hides it.
+
+    It returns and clears the error of the last call that failed in this thread. Without it, torch
+    raises that error after the next kernel launch. torch.cuda.cudart() does not have the function.
+    """
+    return getattr(ctypes.CDLL(torch._C.__file__), "cudaGetLastError", None)
+
+
+def _name(number: int) -> str:
+    """What the kernel calls a slot."""
+    return f"{NAME} {number}"
+
+
+def _handed_out(view: np.ndarray[Any, Any], back: Callable[[Any], None], what: Any) -> Tensor:
+    """A tensor over `view`; back(what) is called when the last tensor that shares its memory is gone."""
+    weakref.finalize(view, back, what).atexit = False
+    return torch.from_numpy(view)

@@ -1,0 +1,42 @@
+"""What `gpupipe check` says without running a pipeline, against what `gpupipe run` runs."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpupipe
+from gpupipe import config as configs
+from gpupipe.bench import plan
+
+RECORDS = Path(__file__).parents[1] / "data" / "records"
+
+
+def data_in(kind: str, faces: Path, folder: Path) -> dict[str, Any]:
+    if kind == "folder":
+        return {"source": "folder", "root": str(faces)}
+    if kind == "tfrecord":
+        return {"source": "tfrecord", "shards": str(RECORDS / "tensorflow.tfrecord")}
+    if kind == "numpy":
+        (folder / "a").mkdir()
+        np.save(folder / "a" / "0.npy", np.zeros((4, 4, 3), np.uint8))
+        return {"source": "numpy", "root": str(folder)}
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        tar.add(next(faces.glob("*/*.jpg")), "a.jpg")
+        (folder / "cls").write_text("0")
+        tar.add(folder / "cls", "a.cls")
+    return {"source": "webdataset", "shards": str(folder / "a.tar")}
+
+
+@pytest.mark.parametrize("kind", ["folder", "webdataset", "tfrecord", "numpy"])
+def test_check_names_the_operators_that_run_uses(kind: str, faces: Path, tmp_path: Path) -> None:
+    steps = [] if kind == "numpy" else ["decode"]
+    steps.append({"to_dtype": {"dtype": "float32", "scale": True}})
+    config = {"data": data_in(kind, faces, tmp_path), "pipeline": steps}
+    planned = plan.operators(configs.read(config), "dali")["cpu"]
+    with gpupipe.load(config, device="cpu", batch_size=1) as loader:
+        assert planned == loader.engine.lowering()

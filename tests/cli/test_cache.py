@@ -1,0 +1,134 @@
+"""gpupipe cache, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpupipe.cli.app import main
+
+
+@pytest.fixture
+def config(faces: Path, tmp_path: Path) -> str:
+    """The config of a cache of the faces: two thirds fit into it."""
+    path = tmp_path / "remote.yaml"
+    path.write_text(
+        f"data:\n  source: remote\n  url: file://{faces}\n  cache: {{dir: {tmp_path}/cache, max_bytes: 900kB, shard_size: 60kB, samplers: 1, low_water: 0.8}}\n"
+        "pipeline: [decode]\nloader: {device: cpu, batch_size: 4}\n"
+    )
+    return str(path)
+
+
+def gpupipe(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["cache", *arguments])
+
+
+def status(config: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gpupipe("status", config, "--json").stdout)
+    return found
+
+
+def test_fill_status_evict_and_fill_again(config: str, tmp_path: Path) -> None:
+    empty = status(config)
+    assert (empty["rows"], empty["samples"], empty["hit_rate"]) == (None, 0, None)
+    filled = gpupipe("fill", config)
+    assert filled.exit_code == 0, filled.output
+    found = status(config)
+    assert 30 < found["samples"] < 60 == found["rows"]
+    assert f"{found['samples']} samples fetched, " in filled.stdout
+    assert f"{found['samples']} of 60 samples in {found['shards']} shards, generation {found['generation']}: {tmp_path}/cache" in filled.stdout
+    text = gpupipe("status", config).stdout
+    assert f"generation   {found['generation']}: {found['samples']} of 60 samples in {found['shards']} shards; 0 evicted so far" in text
+    assert "hit rate     no epoch yet" in text
+    evicted = gpupipe("evict", config)
+    assert evicted.exit_code == 0
+    assert status(config)["bytes"] <= 720_000
+    assert gpupipe("evict", config, "--to", "0").exit_code == 0
+    assert status(config)["samples"] == 0
+    assert gpupipe("fill", config, "data.cache.max_bytes=4MB").stdout.splitlines()[1].startswith("the whole data set in ")
+
+
+def test_verify_names_a_damaged_shard_and_fetches_it_again(config: str, tmp_path: Path) -> None:
+    gpupipe("fill", config)
+    shard, table = tmp_path / "cache" / "shards" / "00000002.tar", tmp_path / "cache" / "tables" / "00000003.npy"
+    whole, rows = shard.read_bytes(), table.read_bytes()
+    shard.write_bytes(whole[:5000] + b"X" + whole[5001:])
+    table.write_bytes(b"X")
+    found = gpupipe("verify", config)
+    assert found.exit_code == 0, found.output
+    assert f"{shard}: its checksum is another than when it was published" in found.stdout
+    assert "1 damaged, 1 of them fetched again" in found.stdout
+    assert shard.read_bytes() == whole
+    assert table.read_bytes() == rows
+    assert "0 damaged" in gpupipe("verify", config).stdout
+
+
+def test_verify_gives_up_what_cannot_be_fetched_again(config: str, tmp_path: Path) -> None:
+    gpupipe("fill", config)
+    before = status(config)
+    for folder, name in (("shards", "00000001.tar"), ("tables", "00000001.npy"), ("shards", "00000002.tar")):
+        (tmp_path / "cache" / folder / name).write_bytes(b"X")
+    found = gpupipe("verify", config, "data.url=file:///nowhere", "data.cache.retries=0")
+    assert found.exit_code == 1
+    assert "the cache of another data set" in found.stderr
+    (tmp_path / "cache" / "dataset.json").write_text(json.dumps(json.loads((tmp_path / "cache" / "dataset.json").read_text()) | {"url": "file:///nowhere"}))
+    found = gpupipe("verify", config, "data.url=file:///nowhere", "data.cache.retries=0")
+    assert found.exit_code == 1
+    assert "00000002.tar: cannot be fetched again: " in found.stderr
+    assert status_of_nowhere(config)["shards"] == before["shards"] - 2
+
+
+def status_of_nowhere(config: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gpupipe("status", config, "--json", "data.url=file:///nowhere").stdout)
+    return found
+
+
+def test_serving_goes_on_until_it_is_ended(config: str) -> None:
+    serving = subprocess.Popen([sys.executable, "-m", "gpupipe", "cache", "fill", config, "--serve"], stderr=subprocess.PIPE)
+    end = time.monotonic() + 30
+    while not any(s["state"].startswith("waiting: the cache is full") for s in status(config)["samplers"]):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    text = gpupipe("status", config).stdout
+    assert "over 1 sampler" in text
+    assert "waiting: the cache is full, and all that may be evicted is in use" in text
+    (pid,) = [s["pid"] for s in status(config)["samplers"]]
+    serving.kill()
+    serving.wait()
+    assert serving.stderr
+    serving.stderr.close()
+    while status(config)["samplers"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process = Path(f"/proc/{pid}/stat")
+    assert not process.exists() or process.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_mistakes_are_messages(config: str, tmp_path: Path) -> None:
+    for command in ("fill", "status", "evict", "verify"):
+        found = gpupipe(command, "lfw")
+        assert found.exit_code == 2
+        assert "data.source is 'folder', but only 'remote' has a cache" in found.stderr
+    assert "is no size, such as 100GB" in gpupipe("evict", config, "--to", "plenty").stderr
+    found = gpupipe("status", config, "data.cache.max_bytes=a lot")
+    assert found.exit_code == 2
+    assert "data.cache.max_bytes is 'a lot', but should be bytes: a number, or one such as 64MB, 500GB or 2TiB" in found.stderr
+    found = gpupipe("fill", config, f"data.url=file://{tmp_path}/nothing", f"data.cache.dir={tmp_path}/other")
+    assert found.exit_code == 1
+    assert "no files that end in" in found.stderr
+
+
+def test_samples_that_cannot_be_fetched_are_told(config: str, faces: Path, tmp_path: Path) -> None:
+    names = [str(p.relative_to(faces)) for p in sorted(faces.glob("*/*.jpg"))[:5]]
+    (tmp_path / "m.csv").write_text("\n".join(["path", *names, "gone/1.jpg"]))
+    found = gpupipe("fill", config, f"data.manifest={tmp_path}/m.csv", "data.label=null", "data.cache.retries=0")
+    assert found.exit_code == 1
+    assert "5 of 6 samples in 2 shards" in found.stdout
+    assert "gpupipe: 1 sample could not be fetched, among them:\ngone/1.jpg: " in found.stderr

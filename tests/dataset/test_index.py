@@ -1,0 +1,159 @@
+"""The index, and how it is kept in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpupipe.dataset import index as indexes
+from gpupipe.dataset import index_file
+from gpupipe.dataset.index import Array, Column, Files, Index, Spans, Texts, build
+from gpupipe.dataset.index_file import open_saved, save
+
+
+def some_index(**changes: object) -> Index:
+    given = {"root": "/images", "names": ["a/1.jpg", "b/2.jpg", "b/3.jpg"], "labels": np.array([0, 1, 1]), "classes": ["a", "b"], "extra": {"times": {"": 1}}}
+    return build(**(given | changes))  # type: ignore[arg-type]
+
+
+def test_saved_and_opened_again(tmp_path: Path) -> None:
+    index = some_index(names=["a/ü.jpg", os.fsdecode(b"b/\xff.jpg"), "b/" + "x" * 999])
+    save(index, tmp_path / "new" / "some.idx")
+    again = open_saved(tmp_path / "new" / "some.idx")
+    assert again is not None
+    assert [again.path(i) for i in range(3)] == [index.path(i) for i in range(3)]
+    assert again.labels.tolist() == [0, 1, 1]
+    assert (again.root, again.classes, again.fingerprint, again.extra) == (index.root, index.classes, index.fingerprint, index.extra)
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["some.idx"]
+
+
+def test_columns_of_all_kinds_are_saved_and_opened_again(tmp_path: Path) -> None:
+    place, shapes = np.arange(3, dtype=np.int64), np.array([[1, 2], [3, 4], [5, 6]])
+    files = Texts.of(["x.tar", "y.tar", "z.tar"])
+    columns: dict[str, Column] = {
+        "image": Files("/images", Texts.of(["a/1.jpg", "b/2.jpg", "b/3.jpg"])),
+        "mask": Files("/masks", Texts.of(["m1", "m2", "m3"])),
+        "depth": Spans("/tars", files, place.astype(np.int32), place * 10, place + 1, Array("float32", (2, 3))),
+        "sound": Spans("", files, place.astype(np.int32), place, place, Array("int16", None, shapes)),
+    }
+    index = some_index(columns=columns, values={"weight": np.array([0.5, 1.5, 2.5]), "box": np.arange(12).reshape(3, 4)})
+    save(index, tmp_path / "some.idx")
+    again = open_saved(tmp_path / "some.idx")
+    assert again is not None
+    assert list(again.columns) == list(columns)
+    assert [again.span(2, name) for name in columns] == [index.span(2, name) for name in columns]
+    assert again.span(2, "depth") == ("/tars/z.tar", 20, 3)
+    assert [again.columns[n].array and again.columns[n].array.shape_of(1) for n in columns] == [None, None, (2, 3), (3, 4)]
+    assert {n: v.tolist() for n, v in again.values.items()} == {"weight": [0.5, 1.5, 2.5], "box": np.arange(12).reshape(3, 4).tolist()}
+    part = again.subset(np.array([2, 0]))
+    assert [part.span(0, name) for name in columns] == [index.span(2, name) for name in columns]
+    assert (part.values["weight"].tolist(), part.columns["sound"].array.shape_of(1)) == ([2.5, 0.5], (1, 2))
+
+
+def test_the_fingerprint_is_of_all_columns_and_values() -> None:
+    files, place = Texts.of(["x.tar"]), np.arange(3, dtype=np.int64)
+
+    def spans(**changes: Any) -> Index:
+        given: dict[str, Any] = {"root": "/", "files": files, "file": np.zeros(3, np.int32), "offset": place, "length": place, "array": Array("float32", (2,))}
+        return some_index(columns={"image": Spans(**(given | changes))})
+
+    others = [
+        some_index(),
+        some_index(values={"weight": place}),
+        some_index(values={"weight": place + 1}),
+        some_index(columns={"image": Files("/images", Texts.of(["a", "b", "c"]))}),
+        spans(),
+        spans(array=None),
+        spans(array=Array("int16", (2,))),
+        spans(array=Array("float32", None, place[:, None])),
+        spans(length=place + 1),
+        spans(files=Texts.of(["y.tar"])),
+    ]
+    assert len({index.fingerprint for index in others}) == len(others)
+    assert spans(root="/elsewhere", offset=place + 1).fingerprint == spans().fingerprint
+
+
+def test_an_index_of_nothing_can_be_saved(tmp_path: Path) -> None:
+    save(indexes.nothing(), tmp_path / "none.idx")
+    again = open_saved(tmp_path / "none.idx")
+    assert again is not None
+    assert len(again) == 0
+
+
+def test_no_file_is_no_index(tmp_path: Path) -> None:
+    assert open_saved(tmp_path / "none.idx") is None
+    assert open_saved(tmp_path) is None
+
+
+def test_an_index_in_use_survives_a_new_one_in_its_place(tmp_path: Path) -> None:
+    save(some_index(), tmp_path / "some.idx")
+    held = open_saved(tmp_path / "some.idx")
+    assert held is not None
+    save(some_index(names=["c/9.jpg"], labels=np.array([0]), classes=["c"]), tmp_path / "some.idx")
+    assert held.path(2) == "/images/b/3.jpg"
+
+
+def test_the_fingerprint_is_of_paths_labels_and_classes_but_not_of_the_root() -> None:
+    plain = some_index().fingerprint
+    assert some_index().fingerprint == plain
+    assert some_index(root="/elsewhere").fingerprint == plain
+    assert some_index(extra={"times": {"": 2}}).fingerprint == plain
+    others = [
+        some_index(names=["a/1.jpg", "b/2.jpg", "b/4.jpg"]),
+        some_index(names=["a/1.jpg", "b/3.jpg", "b/2.jpg"]),
+        some_index(names=["a/1.jpgb", "/2.jpg", "b/3.jpg"]),
+        some_index(names=["a/1.jpg", "b/2.jpg"], labels=np.array([0, 1])),
+        some_index(labels=np.array([0, 0, 1])),
+        some_index(classes=["a", "c"]),
+        some_index(classes=["a", "b", "c"]),
+    ]
+    assert len({plain, *(index.fingerprint for index in others)}) == len(others) + 1
+
+
+HEADERS = {
+    "no object": lambda header: [1, 2],
+    "no arrays": lambda header: {k: v for k, v in header.items() if k != "arrays"},
+    "arrays no object": lambda header: header | {"arrays": 3},
+    "a column missing": lambda header: header | {"arrays": {k: v for k, v in header["arrays"].items() if k != "names.ends"}},
+    "objects": lambda header: header | {"arrays": header["arrays"] | {"names.letters": ["|O", [10]]}},
+    "floats": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<f8", header["arrays"]["labels"][1]]}},
+    "a negative length": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", [-1]]}},
+    "a length in words": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", "many"]}},
+    "no length": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", None]}},
+    "beyond the end": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", [10**6]]}},
+    "beyond all memory": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", [10**40]]}},
+    "fewer labels than names": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", [1]]}},
+    "a length for all": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", 3]}},
+    "no columns": lambda header: header | {"columns": {}},
+    "columns no object": lambda header: header | {"columns": []},
+    "a column of another kind": lambda header: header | {"columns": {"image": {"kind": "spans", "root": "/images", "array": None}}},
+    "a column's root a number": lambda header: header | {"columns": {"image": {"kind": "files", "root": 1, "named": True}}},
+    "root a number": lambda header: header | {"root": 1},
+    "no root": lambda header: {k: v for k, v in header.items() if k != "root"},
+    "classes a number": lambda header: header | {"classes": 1},
+    "extra a list": lambda header: header | {"extra": []},
+}
+
+
+@pytest.mark.parametrize("change", HEADERS)
+def test_a_foreign_header_is_no_index(tmp_path: Path, change: str) -> None:
+    save(some_index(), tmp_path / "some.idx")
+    rewrite(tmp_path / "some.idx", lambda header: header)
+    assert open_saved(tmp_path / "some.idx") is not None, "the rewriting itself does no harm"
+    rewrite(tmp_path / "some.idx", HEADERS[change])
+    assert open_saved(tmp_path / "some.idx") is None
+
+
+def rewrite(file: Path, change: object) -> None:
+    """Give an index file another header."""
+    data, start, place = file.read_bytes(), 24, index_file._ALIGNMENT
+    end = start + int.from_bytes(data[16:24], "little")
+    text = json.dumps(change(json.loads(data[start:end]))).encode()  # type: ignore[operator]
+    columns = data[end + -end % place :]
+    header = data[:16] + len(text).to_bytes(8, "little") + text
+    file.write_bytes(header + bytes(-len(header) % place) + columns)

@@ -1,0 +1,103 @@
+"""Which GPU, and how many cores, a process takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from gpupipe.runtime.devices import gpu_count, why_unused
+
+ROOT = Path(__file__).parents[2]
+PYNVML = """
+class NVMLError(Exception): ...
+def nvmlInit(): ...
+def nvmlShutdown(): ...
+def nvmlSystemGetDriverVersion(): return "580.65.06"
+def nvmlSystemGetCudaDriverVersion(): return 13000
+def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetHandleByIndex(number): return 1
+def nvmlDeviceGetName(handle): return "NVIDIA H100"
+def nvmlDeviceGetMemoryInfo(handle): raise NVMLError
+"""
+"""What NVML says on a machine with a GPU: there is none here, and so no NVML."""
+
+
+@pytest.fixture
+def with_a_driver(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that finds this pynvml."""
+    if gpu_count():
+        pytest.skip("torch sees a GPU here")
+    (tmp_path / "pynvml.py").write_text(PYNVML)
+    return {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | {"PYTHONPATH": str(tmp_path)}
+
+
+def run(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+
+
+def test_auto_warns_once_of_a_gpu_that_torch_does_not_see(with_a_driver: dict[str, str]) -> None:
+    code = (
+        "import warnings; warnings.simplefilter('always'); from gpupipe.runtime.devices import resolve; print(resolve('auto'), resolve('auto'), resolve('cpu'))"
+    )
+    done = run(code, with_a_driver)
+    assert done.stdout == "None None None\n"
+    assert done.stderr.count("loader.device=auto runs on the CPU") == 1
+    assert "NVIDIA H100" in done.stderr
+
+
+@pytest.mark.parametrize(("device", "hidden"), [("cpu", None), ("auto", ""), ("auto", "-1")])
+def test_who_chose_the_cpu_is_not_warned(with_a_driver: dict[str, str], device: str, hidden: str | None) -> None:
+    environment = with_a_driver | ({} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden})
+    done = run(f"from gpupipe.runtime.devices import resolve; print(resolve({device!r}))", environment)
+    assert (done.stdout, done.stderr) == ("None\n", "")
+
+
+def test_the_doctor_tells_of_it_too(with_a_driver: dict[str, str]) -> None:
+    code = "from gpupipe.doctor import checks as doctor; print([(f.status, f.found) for f in doctor.examine() if f.subject == 'GPU'])"
+    said = run(code, with_a_driver).stdout
+    assert "problem" in said
+    assert "NVIDIA H100, but torch" in said
+
+
+@pytest.mark.parametrize(
+    ("cards", "torch_cuda", "setting", "parts"),
+    [
+        ([], "13.0", None, []),
+        ([], None, None, []),
+        (["H100", "A30"], "13.0", None, ["H100; A30", "'gpupipe doctor' says why"]),
+        (["H100"], None, None, ["H100", "torch is built without CUDA"]),
+        (["H100"], "13.0", "7", ["H100", "CUDA_VISIBLE_DEVICES='7'"]),
+        (["H100"], "13.0", "", []),
+        (["H100"], None, "-1", []),
+    ],
+)
+def test_why_a_gpu_is_not_used(cards: list[str], torch_cuda: str | None, setting: str | None, parts: list[str]) -> None:
+    said = why_unused(cards, torch_cuda, setting)
+    assert bool(said) == bool(parts)
+    assert all(part in said for part in parts)
+
+
+# --- which DALI is installed
+
+
+def test_dali_is_an_extra_for_each_cuda_and_never_both() -> None:
+    """What was required of everyone stood beside the other one, and each wrote over the other's files."""
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = setup["options.extras_require"]
+    assert "nvidia-dali" not in setup["options"]["install_requires"]
+    assert extras["cuda12"].strip() == 'nvidia-dali-cuda120 >= 2.4; sys_platform == "linux"'
+    assert extras["cuda13"].strip() == 'nvidia-dali-cuda130 >= 2.4; sys_platform == "linux"'
+    assert not [name for name, packages in extras.items() if "nvidia-dali" in packages and name not in ("cuda12", "cuda13")]
+
+
+@pytest.mark.parametrize(("words", "extra"), [([], "cuda12"), (["CUDA=cuda13"], "cuda13")])
+def test_the_two_commands_install_the_dali_for_cuda_12(words: list[str], extra: str, tmp_path: Path) -> None:
+    done = subprocess.run(["make", "-n", "test", f"VENV={tmp_path / 'new'}", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    installs = [line for line in done.stdout.splitlines() if "pip install" in line]
+    assert [line.partition("--editable ")[2] for line in installs] == [f"'.[{extra}]'", f"'.[{extra},test]'"]

@@ -1,0 +1,210 @@
+"""Steps and sources of other packages that are broken: they are named, and never a sample."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from odd_steps import ENGINES, HEAD, Plugin, failure, installer, load
+from plugin import install
+
+import gpupipe
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plugin:
+    return installer(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_a_step_that_is_as_it_should_be(plugin: Plugin, faces: Path, options: dict[str, Any]) -> None:
+    with load(faces, plugin(), **options) as loader:
+        assert sum(len(b["label"]) for b in loader) == 60
+
+
+# --- what cannot be imported, or is no step
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import nowhere", "cannot be imported from broken:Odd (ModuleNotFoundError: No module nam"),
+        ("1 / 0", "cannot be imported from broken:Odd (ZeroDivisionError: division by zero): rep"),
+        ("", "cannot be imported from broken:Odd (AttributeError: "),
+        ("def Odd(): ...", "broken:Odd, is a function: it must derive from gpupipe.pipeline.step.Step"),
+        ("class Odd: ...", "broken:Odd, is a class that is no Step: it must derive from gpupipe.pipeline.step."),
+    ],
+)
+def test_a_broken_entry_point_is_one_line(tmp_path: Path, faces: Path, code: str, said: str) -> None:
+    install(tmp_path, "broken", code, odd="Odd")
+    (tmp_path / "c.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode, odd]\n")
+    done = command(tmp_path, "check", "c.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    head, line = done.stderr.splitlines()
+    assert head == "gpupipe: 1 mistake in the configuration"
+    assert line.startswith("c.yaml:2:20: the step 'odd' of the package broken 1.0")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import nowhere", "cannot be imported from broken:Odd (ModuleNotFoundError"),
+        ("class Odd: ...", "is a class that is no Source"),
+        (HEAD + "class Odd(Source): ...", "does not define index, which each Source must"),
+    ],
+)
+def test_a_broken_source_is_one_line(tmp_path: Path, code: str, said: str) -> None:
+    install(tmp_path, "broken", code, source_odd="Odd")
+    (tmp_path / "c.yaml").write_text("data: {source: odd}\npipeline: [decode]\n")
+    done = command(tmp_path, "check", "c.yaml")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()[1:]
+    assert line.startswith("c.yaml:1:16: the source 'odd' of the package broken 1.0")
+    assert said in line
+
+
+def test_what_is_broken_and_not_used_is_no_matter(tmp_path: Path, faces: Path) -> None:
+    install(tmp_path, "broken", "1 / 0", odd="Odd")
+    (tmp_path / "c.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode]\n")
+    assert command(tmp_path, "check", "c.yaml").returncode == 0
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    words = (sys.executable, "-m", "gpupipe", *words)
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+
+
+# --- exceptions in a step's code
+
+
+RAISES = "raise {}('mine, not the file')"
+ERRORS = ["ValueError", "RuntimeError", "OSError", "TypeError", "KeyError"]
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_exception_in_sample(plugin: Plugin, faces: Path, options: dict[str, Any], error: str, on_error: str) -> None:
+    name = plugin(sample=f"    def sample(self, u):\n        {RAISES.format(error)}")
+    said = failure(faces, name, **options, on_error=on_error)
+    assert f"its sample() raised {error}: " in str(said)
+    assert "mine, not the file" in said.traceback
+    assert f'{name}.py", line' in said.traceback
+
+
+@pytest.mark.parametrize("options", ENGINES[1:], ids=str)
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_exception_in_torch(plugin: Plugin, faces: Path, options: dict[str, Any], error: str, on_error: str) -> None:
+    name = plugin(torch=f"    def torch(self, image, p):\n        {RAISES.format(error)}")
+    said = failure(faces, name, **options, on_error=on_error)
+    assert f"its torch() raised {error}: " in str(said)
+    assert f'{name}.py", line' in said.traceback
+    assert "mine, not the file" in str(said.__cause__), "which Python prints above it"
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_exception_in_dali(plugin: Plugin, faces: Path, error: str) -> None:
+    name = plugin(dali=f"    def dali(self, image, p):\n        {RAISES.format(error)}")
+    said = failure(faces, name, engine="dali")
+    assert f"its dali() raised {error}: " in str(said)
+    assert f'{name}.py", line' in said.traceback
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_exception_in_a_later_batch(plugin: Plugin, faces: Path, error: str, on_error: str) -> None:
+    """In `dali`, on values of the fourth batch: what comes before is delivered."""
+    name = plugin(
+        sample="    def sample(self, u):\n        return {'strength': np.arange(len(u)) * (len(u) > 1)}",
+        dali=f"    def dali(self, image, p):\n        if image.size[0][0] == 100:\n            {RAISES.format(error)}",
+    )
+    with load(faces, name, engine="dali", on_error=on_error, prefetch=1) as loader:
+        loader.engine._source._inputs = _After(3, loader.engine._source._inputs)  # type: ignore[attr-defined]
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        with pytest.raises(gpupipe.StepError, match=rf"its dali\(\) raised {error}"):
+            next(batches)
+        loader.engine._source._inputs.count = -99  # type: ignore[attr-defined]
+        assert len(list(loader)) == 15, "and the loader goes on when it is asked again"
+
+
+class _After:
+    """What finds the inputs of batches, and lets the images of one have another height."""
+
+    def __init__(self, count: int, inputs: Any) -> None:
+        self.count, self._inputs = count, inputs
+
+    def __call__(self, read: Any) -> Any:
+        self.count -= 1
+        if self.count == -1:
+            read.size["image"][:, 0] = 100
+        return self._inputs(read)
+
+
+@pytest.mark.parametrize("call", ["spec", "fitted"])
+def test_an_exception_in_spec(plugin: Plugin, faces: Path, call: str) -> None:
+    name = plugin(**{call: f"    def {call}(self, given):\n        {RAISES.format('KeyError')}"})
+    said = failure(faces, name)
+    assert "its spec() raised KeyError: 'mine, not the file'" in str(said)
+    assert f'{name}.py", line' in said.traceback
+
+
+def test_a_spec_that_is_none(plugin: Plugin, faces: Path) -> None:
+    said = failure(faces, plugin(spec="    def spec(self, given):\n        pass"))
+    assert "its spec() raised TypeError: it must return a Spec, and not empty" in str(said)
+
+
+def test_a_sample_may_be_refused(plugin: Plugin, faces: Path) -> None:
+    """What a step says of one sample costs that sample, in both engines."""
+    refuse = "raise SampleIncompatible('too dark')"
+    torch = f"    def torch(self, image, p):\n        if p['strength'][0] < 0.2:\n            {refuse}\n        return image"
+    dali = f"    def dali(self, image, p):\n        if (p['strength'] < 0.2).any():\n            {refuse}\n        image.apply('same', lambda pixels: pixels)"
+    name, kept = plugin(torch=torch, dali=dali), []
+    for options in ENGINES[:2]:
+        with load(faces, name, **options, on_error="skip", max_bad=0.5, ids=True) as loader:
+            kept.append([i for b in loader for i in b["id"].tolist()])
+            assert 0 < loader.engine.skipped < 30
+            assert "too dark" in Path(loader.engine.quarantine_file).read_text()
+        refused = pytest.raises(gpupipe.SampleError, match="too dark")
+        with load(faces, name, **options) as loader, refused:
+            list(loader)
+        Path(loader.engine.quarantine_file).unlink()
+    assert kept[0] == kept[1]
+
+
+def test_a_step_may_refuse_the_first_sample(plugin: Plugin, faces: Path) -> None:
+    """The graph is built from a sample that is not refused."""
+    dali = (
+        "    def dali(self, image, p):\n        if (p['strength'] < 0.9).any():\n"
+        "            raise SampleIncompatible('too dark')\n"
+        "        image.apply('same', lambda pixels: pixels)"
+    )
+    name = plugin(dali=dali)
+    for seed in range(8):
+        load(faces, name, **ENGINES[0], seed=seed).close()
+
+
+def test_a_step_that_refuses_every_sample_is_an_error(plugin: Plugin, faces: Path) -> None:
+    name = plugin(dali="    def dali(self, image, p):\n        raise SampleIncompatible('too dark')")
+    with pytest.raises(gpupipe.EngineError, match=r"a step refuses each of 1,000 samples.*too dark"):
+        load(faces, name, **ENGINES[0])
+
+
+def test_a_command_prints_the_traceback_and_one_line(tmp_path: Path, faces: Path, plugin: Plugin) -> None:
+    name = plugin(torch=f"    def torch(self, image, p):\n        {RAISES.format('ValueError')}")
+    (tmp_path / "c.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode, {name}]\n")
+    done = command(tmp_path, "run", "c.yaml", "engine=dataloader", "workers=1")
+    assert done.returncode == 1
+    *above, line = done.stderr.splitlines()
+    assert line.startswith(f"gpupipe: c.yaml:2:20: step '{name}' ({name} 1.0, ")
+    assert line.endswith("its torch() raised ValueError: mine, not the file")
+    assert "ValueError: mine, not the file" in above
+    assert len([text for text in above if text.startswith("Traceback")]) == 1

@@ -1,0 +1,95 @@
+"""Steps and sources of other packages, found by entry points, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plugin import install
+
+MODULE = '''
+import numpy as np
+from gpupipe.dataset.index import build
+from gpupipe.dataset.source import Source
+from gpupipe.pipeline.step import Step, decoded
+
+
+class Invert(Step):
+    """255 - x."""
+
+    def spec(self, given):
+        return decoded(given)
+
+    def dali(self, image, p):
+        from nvidia.dali import types
+        image.apply("invert", lambda pixels: pixels ^ types.Constant(np.uint8(255)))
+
+    def torch(self, image, p):
+        return 255 - image
+
+
+class OnlyTorch(Step):
+    """Has no DALI lowering."""
+
+
+class TwoFiles(Source):
+    root: str
+
+    def index(self, progress=None):
+        return build(self.root, ["a.jpg", "b.jpg"], np.array([0, 1]), ["a", "b"])
+'''
+
+
+@pytest.fixture
+def site(tmp_path: Path, faces: Path) -> Path:
+    """A folder as pip would leave it: a module with its entry points, and two images."""
+    install(tmp_path, "other_package", MODULE, invert="Invert", only_torch="OnlyTorch", source_two_files="TwoFiles")
+    for name, file in zip("ab", sorted(faces.glob("*/*.jpg")), strict=False):
+        (tmp_path / f"{name}.jpg").write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def python(site: Path, code: str) -> str:
+    paths = os.pathsep.join([str(site), str(Path(__file__).parents[1])])
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_step_and_a_source_of_a_plugin_run_and_agree(site: Path) -> None:
+    code = f"""
+import gpupipe
+from reference import by_id, reference
+data = {{"source": "two_files", "root": {str(site)!r}}}
+with gpupipe.load({{"data": data, "pipeline": ["decode", "invert", "random_horizontal_flip"]}}, batch_size=2, ids=True) as loader:
+    images = by_id(loader)
+    print(len(images), all((images[i] == reference(loader, 0, i)).all() for i in images), loader.engine.lowering()[2][2])
+"""
+    assert python(site, code) == "2 True ('invert',)"
+
+
+def test_plugins_are_suggested_for_a_typo(site: Path) -> None:
+    code = """
+import gpupipe
+try:
+    gpupipe.load({"data": {"source": "two_file"}, "pipeline": ["decode", "invrt"]})
+except gpupipe.ConfigError as e:
+    print(e)
+"""
+    said = python(site, code)
+    assert "did you mean 'two_files'" in said
+    assert "did you mean 'invert'" in said
+
+
+def test_a_step_without_a_dali_lowering_says_so(site: Path) -> None:
+    code = f"""
+import gpupipe
+try:
+    gpupipe.load({{"data": {{"source": "two_files", "root": {str(site)!r}}}, "pipeline": ["decode", "only_torch"]}})
+except gpupipe.EngineError as e:
+    print(e)
+"""
+    assert "OnlyTorch has no DALI lowering" in python(site, code)
