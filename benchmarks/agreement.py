@@ -33,11 +33,26 @@ def main() -> None:
     few = ["--batches", "2", "--repeats", "2"] if arguments.quick else []
     runs = [compared(arguments.data / "compare.json", few) for _ in range(arguments.runs)]
     names = [s["name"] for s in runs[0]["sides"] if s["ratio"]]
-    pairs = [agreement(name, a, b) for name in names for a, b in itertools.combinations(enumerate(runs), 2)]
+    pairs = [
+        agreement(name, a, b)
+        for name in names
+        for a, b in itertools.combinations(enumerate(runs), 2)
+    ]
     slowest = max(r["seconds"] for r in runs)
-    goals = [harness.goal("pairs of ratios that agree", sum(p["agree"] for p in pairs) / len(pairs), 1.0)]
+    goals = [
+        harness.goal("pairs of ratios that agree", sum(p["agree"] for p in pairs) / len(pairs), 1.0)
+    ]
     goals.append(harness.goal("seconds of the longest run", slowest, _LIMIT, at_most=True))
-    path = harness.write("agreement", {"command_measured": ["gpupipe", *_COMMAND, *few], "runs": runs, "pairs": pairs, "goals": goals}, arguments)
+    path = harness.write(
+        "agreement",
+        {
+            "command_measured": ["gpupipe", *_COMMAND, *few],
+            "runs": runs,
+            "pairs": pairs,
+            "goals": goals,
+        },
+        arguments,
+    )
     for r in runs:
         print(f"{r['seconds']:.0f} s: " + "; ".join(_said(s, r) for s in r["sides"]))
     harness.print_goals(goals)
@@ -53,19 +68,34 @@ def _arguments() -> argparse.Namespace:
 def compared(file: Path, few: list[str]) -> dict[str, Any]:
     """One run of the command, as a user's: its JSON, and the seconds that it took. Raises RuntimeError where it fails."""
     started = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "gpupipe", *_COMMAND, *few, "--json", str(file)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpupipe", *_COMMAND, *few, "--json", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        raise RuntimeError(f"gpupipe {' '.join(_COMMAND)} failed with status {done.returncode}:\n{done.stderr[-3000:]}")
+        raise RuntimeError(
+            f"gpupipe {' '.join(_COMMAND)} failed with status {done.returncode}:\n{done.stderr[-3000:]}"
+        )
     harness.say(done.stdout)
     found: dict[str, Any] = json.loads(file.read_text())
     return found | {"seconds": time.perf_counter() - started}
 
 
-def agreement(name: str, one: tuple[int, dict[str, Any]], other: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+def agreement(
+    name: str, one: tuple[int, dict[str, Any]], other: tuple[int, dict[str, Any]]
+) -> dict[str, Any]:
     """Of the ratios of a side in two runs: how far they are apart, and how far they may be, both as factors."""
     (a, half_a), (b, half_b) = (_logarithms(name, run) for _, run in (one, other))
     apart, allowed = abs(a - b), math.hypot(half_a, half_b)
-    return {"side": name, "runs": [one[0], other[0]], "apart": math.exp(apart), "allowed": math.exp(allowed), "agree": apart <= allowed}
+    return {
+        "side": name,
+        "runs": [one[0], other[0]],
+        "apart": math.exp(apart),
+        "allowed": math.exp(allowed),
+        "agree": apart <= allowed,
+    }
 
 
 def _logarithms(name: str, run: dict[str, Any]) -> tuple[float, float]:

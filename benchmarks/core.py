@@ -21,7 +21,9 @@ from typing import Any
 import harness
 import yardsticks
 
-_TORCHVISION = [f"torchvision-{decoder}-{workers}" for decoder in ("tensor", "pil") for workers in (0, 1, 2)]
+_TORCHVISION = [
+    f"torchvision-{decoder}-{workers}" for decoder in ("tensor", "pil") for workers in (0, 1, 2)
+]
 _PRELIMINARY_SECONDS, _PRELIMINARY_IMAGES = 4.0, 1000
 _WARM_SECONDS = 2.0
 _GOALS = {"lfw-affine": (1.0, 3.0), "imagenet_train": (0.95, 1.3), "imagenet_eval": (1.25, 1.35)}
@@ -35,9 +37,13 @@ def main() -> None:
         print(json.dumps(one(*arguments.one, arguments)))
         return
     for name in workloads(arguments):
-        yardsticks.images_root(yardsticks.WORKLOADS[name], arguments.data, arguments.images, arguments.copies)
+        yardsticks.images_root(
+            yardsticks.WORKLOADS[name], arguments.data, arguments.images, arguments.copies
+        )
     result = {name: compared(name, arguments) for name in workloads(arguments)}
-    path = harness.write(f"core.{arguments.only}" if arguments.only else "core", {"workloads": result}, arguments)
+    path = harness.write(
+        f"core.{arguments.only}" if arguments.only else "core", {"workloads": result}, arguments
+    )
     for name, found in result.items():
         report(name, found)
     print(f"written to {path}")
@@ -45,10 +51,25 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=8.0)
-    parser.add_argument("--images", type=int, default=5000, help="most images of a set (default: %(default)s; ImageNet's have 1000)")
-    parser.add_argument("--copies", type=int, default=1, help="names of each file, for longer epochs (default: %(default)s)")
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=5000,
+        help="most images of a set (default: %(default)s; ImageNet's have 1000)",
+    )
+    parser.add_argument(
+        "--copies",
+        type=int,
+        default=1,
+        help="names of each file, for longer epochs (default: %(default)s)",
+    )
     parser.add_argument("--only", choices=sorted(yardsticks.WORKLOADS), help="one workload")
-    parser.add_argument("--one", nargs=2, metavar=("CONTESTANT", "WORKLOAD"), help="run one contestant here, and print one line of JSON")
+    parser.add_argument(
+        "--one",
+        nargs=2,
+        metavar=("CONTESTANT", "WORKLOAD"),
+        help="run one contestant here, and print one line of JSON",
+    )
     return harness.parsed(parser, images=500)
 
 
@@ -69,30 +90,48 @@ def one(contestant: str, workload_name: str, arguments: argparse.Namespace) -> d
     return (_gpupipe if kind == "gpupipe" else _hand_written)(workload, root, arguments)
 
 
-def _gpupipe(workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def _gpupipe(
+    workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace
+) -> dict[str, Any]:
     import gpupipe.engines.dali.engine
     import gpupipe.loader
 
     config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
 
     def build() -> Any:
-        return gpupipe.loader.load(config, batch_size=workload.batch_size, shuffle=workload.shuffle, device="cpu")
+        return gpupipe.loader.load(
+            config, batch_size=workload.batch_size, shuffle=workload.shuffle, device="cpu"
+        )
 
-    return harness.measured(build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS)
+    return harness.measured(
+        build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS
+    )
 
 
-def _hand_written(workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def _hand_written(
+    workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace
+) -> dict[str, Any]:
     import nvidia.dali.plugin.pytorch  # noqa: F401  # before the clock starts
 
     graph = yardsticks.ON_CPU[workload.pipeline]
 
     def build() -> Any:
-        return yardsticks.dali_batches(yardsticks.dali_pipeline(graph, root, workload.batch_size, harness.threads(), workload.shuffle))
+        return yardsticks.dali_batches(
+            yardsticks.dali_pipeline(
+                graph, root, workload.batch_size, harness.threads(), workload.shuffle
+            )
+        )
 
     return harness.measured(build, yardsticks.dali_size, arguments.seconds, _WARM_SECONDS)
 
 
-def _torchvision(workload: yardsticks.Workload, root: Path, decoder: str, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def _torchvision(
+    workload: yardsticks.Workload,
+    root: Path,
+    decoder: str,
+    workers: int,
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
     import torchvision.datasets
     import torchvision.transforms.v2  # noqa: F401  # before the clock starts
 
@@ -107,12 +146,20 @@ def _torchvision(workload: yardsticks.Workload, root: Path, decoder: str, worker
 
 def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """A workload's rounds, and what they say."""
-    seconds, images = min(arguments.seconds, _PRELIMINARY_SECONDS), min(arguments.images, _PRELIMINARY_IMAGES)
+    seconds, images = (
+        min(arguments.seconds, _PRELIMINARY_SECONDS),
+        min(arguments.images, _PRELIMINARY_IMAGES),
+    )
     preliminary = {c: _run(c, name, arguments, seconds, images) for c in _TORCHVISION}
     best = max(preliminary, key=lambda c: preliminary[c]["images_per_second"])
     harness.say(f"{name}: the best DataLoader is {best}")
     contestants = ["gpupipe", "hand-written", best]
-    rounds = harness.interleaved(lambda c: _run(c, name, arguments, arguments.seconds, arguments.images), contestants, arguments.rounds, name)
+    rounds = harness.interleaved(
+        lambda c: _run(c, name, arguments, arguments.seconds, arguments.images),
+        contestants,
+        arguments.rounds,
+        name,
+    )
     own, hand, loader = (rounds[c] for c in contestants)
     ratios = {
         "gpupipe / hand-written DALI": harness.ratio(own, hand),
@@ -120,13 +167,22 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "peak memory, gpupipe / hand-written DALI": harness.ratio(own, hand, "peak_memory_mib"),
     }
     busy = harness.disturbed({c: [r] for c, r in preliminary.items()} | rounds)
-    shown = {"disturbed": busy, "workload": vars(yardsticks.WORKLOADS[name]), "torchvision": best, "preliminary": preliminary}
+    shown = {
+        "disturbed": busy,
+        "workload": vars(yardsticks.WORKLOADS[name]),
+        "torchvision": best,
+        "preliminary": preliminary,
+    }
     return shown | {"rounds": rounds, "ratios": ratios, "goals": _goals(name, ratios)}
 
 
-def _run(contestant: str, workload: str, arguments: argparse.Namespace, seconds: float, images: int) -> dict[str, Any]:
+def _run(
+    contestant: str, workload: str, arguments: argparse.Namespace, seconds: float, images: int
+) -> dict[str, Any]:
     size = ["--seconds", str(seconds), "--images", str(images)]
-    return harness.fresh(__file__, "--one", contestant, workload, *size, *harness.passed_on(arguments, "copies"))
+    return harness.fresh(
+        __file__, "--one", contestant, workload, *size, *harness.passed_on(arguments, "copies")
+    )
 
 
 def _goals(name: str, ratios: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -142,7 +198,9 @@ def _goals(name: str, ratios: dict[str, dict[str, Any]]) -> list[dict[str, Any]]
 def report(name: str, found: dict[str, Any]) -> None:
     print(f"\n{name} (best DataLoader: {found['torchvision']})")
     harness.print_table(found["rounds"])
-    print(f"  shared the cores with other processes, preliminary runs included: {', '.join(found['disturbed']) or 'none'}")
+    print(
+        f"  shared the cores with other processes, preliminary runs included: {', '.join(found['disturbed']) or 'none'}"
+    )
     for what, ratio in found["ratios"].items():
         harness.print_ratio(what, ratio)
     harness.print_goals(found["goals"])

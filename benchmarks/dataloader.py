@@ -32,7 +32,11 @@ def main() -> None:
     names = [arguments.only] if arguments.only else list(yardsticks.WORKLOADS)
     for name in names:
         yardsticks.images_root(yardsticks.WORKLOADS[name], arguments.data, arguments.images)
-    result = {f"{name}, {workers} workers": compared(name, workers, arguments) for name in names for workers in arguments.workers}
+    result = {
+        f"{name}, {workers} workers": compared(name, workers, arguments)
+        for name in names
+        for workers in arguments.workers
+    }
     path = harness.write("dataloader", {"workloads": result}, arguments)
     for title, found in result.items():
         print(f"\n{title}")
@@ -44,10 +48,19 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=6.0)
-    parser.add_argument("--images", type=int, default=2000, help="most images of a set (default: %(default)s)")
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="worker processes (default: 0 2)")
+    parser.add_argument(
+        "--images", type=int, default=2000, help="most images of a set (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[0, 2], help="worker processes (default: 0 2)"
+    )
     parser.add_argument("--only", choices=sorted(yardsticks.WORKLOADS), help="one workload")
-    parser.add_argument("--one", nargs=3, metavar=("CONTESTANT", "WORKLOAD", "WORKERS"), help="run one contestant here, and print one line of JSON")
+    parser.add_argument(
+        "--one",
+        nargs=3,
+        metavar=("CONTESTANT", "WORKLOAD", "WORKERS"),
+        help="run one contestant here, and print one line of JSON",
+    )
     return harness.parsed(parser, images=500)
 
 
@@ -61,14 +74,28 @@ def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace)
         import torchvision.transforms.v2  # noqa: F401  # imported before the clock starts
 
         return harness.measured(
-            lambda: yardsticks.torchvision_batches(workload, root, "tensor", workers), yardsticks.torchvision_size, arguments.seconds, _WARM_SECONDS
+            lambda: yardsticks.torchvision_batches(workload, root, "tensor", workers),
+            yardsticks.torchvision_size,
+            arguments.seconds,
+            _WARM_SECONDS,
         )
     import gpupipe.engines.dataloader.engine
     import gpupipe.loader
 
     config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
-    options = {"batch_size": workload.batch_size, "shuffle": workload.shuffle, "engine": "dataloader", "workers": workers, "device": "cpu"}
-    return harness.measured(lambda: gpupipe.loader.load(config, **options), lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS)
+    options = {
+        "batch_size": workload.batch_size,
+        "shuffle": workload.shuffle,
+        "engine": "dataloader",
+        "workers": workers,
+        "device": "cpu",
+    }
+    return harness.measured(
+        lambda: gpupipe.loader.load(config, **options),
+        lambda batch: batch["image"].shape[0],
+        arguments.seconds,
+        _WARM_SECONDS,
+    )
 
 
 def compared(name: str, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -76,12 +103,19 @@ def compared(name: str, workers: int, arguments: argparse.Namespace) -> dict[str
     size = ["--seconds", str(arguments.seconds), "--images", str(arguments.images)]
 
     def run(contestant: str) -> dict[str, Any]:
-        return harness.fresh(__file__, "--one", contestant, name, str(workers), *size, *harness.passed_on(arguments))
+        return harness.fresh(
+            __file__, "--one", contestant, name, str(workers), *size, *harness.passed_on(arguments)
+        )
 
     rounds = harness.interleaved(run, _CONTESTANTS, arguments.rounds, f"{name}, {workers} workers")
     ratio = harness.ratio(rounds["gpupipe"], rounds["by hand"])
     goals = [harness.goal("gpupipe / by hand", ratio["median"], _GOAL)]
-    return {"disturbed": harness.disturbed(rounds), "rounds": rounds, "ratio": ratio, "goals": goals}
+    return {
+        "disturbed": harness.disturbed(rounds),
+        "rounds": rounds,
+        "ratio": ratio,
+        "goals": goals,
+    }
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ def main() -> None:
     for name in formats:
         files(name, arguments)
     result = {name: compared(name, arguments) for name in formats}
-    path = harness.write(f"formats.{arguments.only}" if arguments.only else "formats", {"formats": result}, arguments)
+    path = harness.write(
+        f"formats.{arguments.only}" if arguments.only else "formats", {"formats": result}, arguments
+    )
     for name, found in result.items():
         report(name, found)
     print(f"written to {path}")
@@ -52,9 +54,16 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=9, seconds=4.0)
-    parser.add_argument("--images", type=int, default=4096, help="images in the files (default: %(default)s)")
+    parser.add_argument(
+        "--images", type=int, default=4096, help="images in the files (default: %(default)s)"
+    )
     parser.add_argument("--only", choices=sorted(FORMATS), help="one format")
-    parser.add_argument("--one", nargs=2, metavar=("CONTESTANT", "FORMAT"), help="run one contestant here, and print one line of JSON")
+    parser.add_argument(
+        "--one",
+        nargs=2,
+        metavar=("CONTESTANT", "FORMAT"),
+        help="run one contestant here, and print one line of JSON",
+    )
     return harness.parsed(parser, images=512)
 
 
@@ -69,7 +78,10 @@ def files(name: str, arguments: argparse.Namespace) -> list[Path]:
         making.mkdir(parents=True)
         images = sorted(photos.lfw_like(arguments.data, arguments.images).glob("*/*.jpg"))
         for n in range(_SHARDS):
-            _WRITERS[name](making / f"{n}.{FORMATS[name]}", [(i, images[i].read_bytes()) for i in range(n, len(images), _SHARDS)])
+            _WRITERS[name](
+                making / f"{n}.{FORMATS[name]}",
+                [(i, images[i].read_bytes()) for i in range(n, len(images), _SHARDS)],
+            )
         making.rename(target)
     return sorted(target.glob(f"*.{FORMATS[name]}"))
 
@@ -77,7 +89,10 @@ def files(name: str, arguments: argparse.Namespace) -> list[Path]:
 def _tar(path: Path, images: list[tuple[int, bytes]]) -> None:
     with tarfile.open(path, "w") as out:
         for i, content in images:
-            for ending, part in (("jpg", content), ("cls", b"%04d" % (i % 1000))):  # as many letters in each: DALI delivers the text
+            for ending, part in (
+                ("jpg", content),
+                ("cls", b"%04d" % (i % 1000)),
+            ):  # as many letters in each: DALI delivers the text
                 info = tarfile.TarInfo(f"{i:08}.{ending}")
                 info.size = len(part)
                 out.addfile(info, io.BytesIO(part))
@@ -100,11 +115,17 @@ def _rec(path: Path, images: list[tuple[int, bytes]]) -> None:
         for i, content in images:
             payload = struct.pack("<IfQQ", 0, i % 1000, i, 0) + content
             listed.write(f"{i}\t{out.tell()}\n")
-            out.write(struct.pack("<II", 0xCED7230A, len(payload)) + payload + bytes(-len(payload) % 4))
+            out.write(
+                struct.pack("<II", 0xCED7230A, len(payload)) + payload + bytes(-len(payload) % 4)
+            )
 
 
 FORMATS = {"webdataset": "tar", "tfrecord": "tfrecord", "recordio": "rec"}
-_WRITERS: dict[str, Callable[[Path, list[tuple[int, bytes]]], None]] = {"webdataset": _tar, "tfrecord": _tfrecord, "recordio": _rec}
+_WRITERS: dict[str, Callable[[Path, list[tuple[int, bytes]]], None]] = {
+    "webdataset": _tar,
+    "tfrecord": _tfrecord,
+    "recordio": _rec,
+}
 
 
 # --- one contestant, in a process of its own
@@ -113,7 +134,11 @@ _WRITERS: dict[str, Callable[[Path, list[tuple[int, bytes]]], None]] = {"webdata
 def one(contestant: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What harness.measured returns."""
     shards = files(name, arguments)
-    return _gpupipe(name, shards, arguments) if contestant == "gpupipe" else _dali(name, shards, arguments)
+    return (
+        _gpupipe(name, shards, arguments)
+        if contestant == "gpupipe"
+        else _dali(name, shards, arguments)
+    )
 
 
 def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> dict[str, Any]:
@@ -122,12 +147,18 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
     from gpupipe.dataset import source
 
     data: dict[str, Any] = {"source": name, "shards": list(map(str, shards))}
-    indexing = _indexing(source.find(name)(**{k: v for k, v in data.items() if k != "source"}), shards)
+    indexing = _indexing(
+        source.find(name)(**{k: v for k, v in data.items() if k != "source"}), shards
+    )
 
     def build() -> Any:
-        return gpupipe.loader.load({"data": data, "pipeline": _STEPS}, batch_size=_BATCH, device="cpu")
+        return gpupipe.loader.load(
+            {"data": data, "pipeline": _STEPS}, batch_size=_BATCH, device="cpu"
+        )
 
-    found = harness.measured(build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS)
+    found = harness.measured(
+        build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS
+    )
     return found | indexing | (_walking(shards) if name == "webdataset" else {})
 
 
@@ -141,7 +172,10 @@ def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
     started = time.perf_counter()
     count = len(joined(shards, each(shards, data.read, quiet), ""))
     seconds = time.perf_counter() - started
-    return {"indexed_per_second": count / seconds, "indexed_mb_per_second": sum(p.stat().st_size for p in shards) / seconds / 1e6}
+    return {
+        "indexed_per_second": count / seconds,
+        "indexed_mb_per_second": sum(p.stat().st_size for p in shards) / seconds / 1e6,
+    }
 
 
 def _walking(shards: list[Path]) -> dict[str, float]:
@@ -150,7 +184,10 @@ def _walking(shards: list[Path]) -> dict[str, float]:
     from gpupipe.formats import tar
 
     rates = {}
-    for what, walk in (("tar_members_per_cpu_second", lambda path: tar.members(mapped(path))), ("tarfile_members_per_cpu_second", tarfile.open)):
+    for what, walk in (
+        ("tar_members_per_cpu_second", lambda path: tar.members(mapped(path))),
+        ("tarfile_members_per_cpu_second", tarfile.open),
+    ):
         started = time.process_time()
         count = sum(1 for path in shards for _ in walk(path))
         rates[what] = count / (time.process_time() - started)
@@ -160,17 +197,29 @@ def _walking(shards: list[Path]) -> dict[str, float]:
 def _dali(name: str, shards: list[Path], arguments: argparse.Namespace) -> dict[str, Any]:
     import nvidia.dali.plugin.pytorch  # noqa: F401  # before the clock starts
 
-    return harness.measured(lambda: yardsticks.dali_batches(_dali_pipeline(name, shards)), yardsticks.dali_size, arguments.seconds, _WARM_SECONDS)
+    return harness.measured(
+        lambda: yardsticks.dali_batches(_dali_pipeline(name, shards)),
+        yardsticks.dali_size,
+        arguments.seconds,
+        _WARM_SECONDS,
+    )
 
 
 def _dali_pipeline(name: str, shards: list[Path]) -> Any:
     from nvidia.dali import Pipeline, fn, types
 
-    pipe = Pipeline(batch_size=_BATCH, num_threads=harness.threads(), device_id=None, prefetch_queue_depth=2)
+    pipe = Pipeline(
+        batch_size=_BATCH, num_threads=harness.threads(), device_id=None, prefetch_queue_depth=2
+    )
     with pipe:
         encoded, labels = _dali_reader(name, list(map(str, shards)))
         images = yardsticks.decode_only(encoded, "cpu")
-        pipe.set_outputs(fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", mean=[0.0], std=[255.0]), labels)
+        pipe.set_outputs(
+            fn.crop_mirror_normalize(
+                images, dtype=types.FLOAT, output_layout="CHW", mean=[0.0], std=[255.0]
+            ),
+            labels,
+        )
     return pipe
 
 
@@ -179,11 +228,18 @@ def _dali_reader(name: str, shards: list[str]) -> Any:
 
     shuffled = {"random_shuffle": True, "name": "reader"}
     if name == "webdataset":
-        return fn.readers.webdataset(paths=shards, ext=["jpg", "cls"], missing_component_behavior="error", **shuffled)
+        return fn.readers.webdataset(
+            paths=shards, ext=["jpg", "cls"], missing_component_behavior="error", **shuffled
+        )
     if name == "recordio":
         return _mxnet(shards, shuffled)
-    features = {"image/encoded": tfrecord.FixedLenFeature((), tfrecord.string, ""), "image/class/label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1)}
-    found = fn.readers.tfrecord(path=shards, index_path=[f"{p}.idx" for p in shards], features=features, **shuffled)
+    features = {
+        "image/encoded": tfrecord.FixedLenFeature((), tfrecord.string, ""),
+        "image/class/label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+    }
+    found = fn.readers.tfrecord(
+        path=shards, index_path=[f"{p}.idx" for p in shards], features=features, **shuffled
+    )
     return found["image/encoded"], found["image/class/label"]
 
 
@@ -193,7 +249,12 @@ def _mxnet(shards: list[str], options: dict[str, Any]) -> Any:
 
     before, lines = 0, []
     for path in map(Path, shards):
-        lines += [(int(place) + before) for _, place in (line.split("\t") for line in path.with_suffix(".idx").read_text().splitlines())]
+        lines += [
+            (int(place) + before)
+            for _, place in (
+                line.split("\t") for line in path.with_suffix(".idx").read_text().splitlines()
+            )
+        ]
         before += path.stat().st_size
     whole = Path(shards[0]).with_name(f"all.{os.getpid()}.idx")
     whole.write_text("".join(f"{n}\t{place}\n" for n, place in enumerate(lines)))
@@ -207,7 +268,9 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The rounds, and what they say."""
 
     def run(contestant: str) -> dict[str, Any]:
-        return harness.fresh(__file__, "--one", contestant, name, *harness.passed_on(arguments, "seconds", "images"))
+        return harness.fresh(
+            __file__, "--one", contestant, name, *harness.passed_on(arguments, "seconds", "images")
+        )
 
     rounds = harness.interleaved(run, _CONTESTANTS, arguments.rounds, name)
     ratio = harness.ratio(rounds["gpupipe"], rounds["dali"])
@@ -218,7 +281,11 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "megabytes": sum(p.stat().st_size for p in files(name, arguments)) / 1e6,
         "indexed_per_second": harness.median(rounds["gpupipe"], "indexed_per_second"),
         "indexed_mb_per_second": harness.median(rounds["gpupipe"], "indexed_mb_per_second"),
-        "walking": {key: harness.median(rounds["gpupipe"], key) for key in rounds["gpupipe"][0] if key.endswith("members_per_cpu_second")},
+        "walking": {
+            key: harness.median(rounds["gpupipe"], key)
+            for key in rounds["gpupipe"][0]
+            if key.endswith("members_per_cpu_second")
+        },
         "cpu_ratio": harness.ratio(rounds["gpupipe"], rounds["dali"], "cpu_seconds_per_1000"),
         "goals": [harness.goal("gpupipe to DALI's reader", ratio["median"], _GOAL)],
     }
@@ -228,7 +295,9 @@ def report(name: str, found: dict[str, Any]) -> None:
     print(f"\n{name}, {found['megabytes']:,.0f} MB")
     harness.print_table(found["rounds"])
     harness.print_ratio("gpupipe to DALI's reader", found["ratio"])
-    print(f"  indexed: {found['indexed_per_second']:,.0f} samples/s, {found['indexed_mb_per_second']:,.0f} MB/s")
+    print(
+        f"  indexed: {found['indexed_per_second']:,.0f} samples/s, {found['indexed_mb_per_second']:,.0f} MB/s"
+    )
     harness.print_ratio("CPU time of gpupipe to that of DALI's reader", found["cpu_ratio"])
     for what, rate in found["walking"].items():
         print(f"  {what}: {rate:,.0f}")

@@ -38,7 +38,14 @@ _SWEEP_WARM_SECONDS, _SWEEP_SECONDS = 0.5, 1.5
 _TO_HAND, _TO_DECODE = 0.97, 0.95
 _SURE_ROUNDS = 2
 _WORKLOADS = ("lfw-affine", "imagenet_train")
-_GRAPHS = (yardsticks.affine, yardsticks.train_whole, yardsticks.train_region, yardsticks.evaluate, yardsticks.decode_only, yardsticks.decode_region)
+_GRAPHS = (
+    yardsticks.affine,
+    yardsticks.train_whole,
+    yardsticks.train_region,
+    yardsticks.evaluate,
+    yardsticks.decode_only,
+    yardsticks.decode_region,
+)
 _LOADS = (0, 0.25, 0.5, 0.65, 0.8, 0.9, 1)
 _THREADS = (2, 4, 8, 16)
 _PIXELS = (1, 100_000, 1_000_000)
@@ -68,15 +75,58 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
-    parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu", help="the first GPU, or the CPU (default: %(default)s)")
-    parser.add_argument("--photos", type=Path, help="folder of class folders with photographs (default: GPUPIPE_PHOTOS, else shared/data/photos)")
-    parser.add_argument("--rounds", type=int, default=3, help="most interleaved rounds of gpupipe and hand-written DALI (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="least seconds of measured passes (default: %(default)s)")
-    parser.add_argument("--budget", type=float, default=390.0, help="seconds that all of it may take; the rest is left out (default: %(default)s)")
-    parser.add_argument("--images", type=int, default=12_000, help="images of a set, each file under 4 names (default: %(default)s)")
-    parser.add_argument("--one", nargs=2, metavar=("CONTESTANT", "WORKLOAD"), help="run one contestant here, and print one line of JSON")
-    parser.add_argument("--sweep", nargs=2, metavar=("SWEEP", "WORKLOAD"), help="run a sweep here, and print a line of JSON for each contestant")
-    parser.add_argument("--check-graphs", action="store_true", help="make the hand-written graphs' nodes, without a GPU, and end")
+    parser.add_argument(
+        "--device",
+        choices=["gpu", "cpu"],
+        default="gpu",
+        help="the first GPU, or the CPU (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--photos",
+        type=Path,
+        help="folder of class folders with photographs (default: GPUPIPE_PHOTOS, else shared/data/photos)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="most interleaved rounds of gpupipe and hand-written DALI (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="least seconds of measured passes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=390.0,
+        help="seconds that all of it may take; the rest is left out (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=12_000,
+        help="images of a set, each file under 4 names (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--one",
+        nargs=2,
+        metavar=("CONTESTANT", "WORKLOAD"),
+        help="run one contestant here, and print one line of JSON",
+    )
+    parser.add_argument(
+        "--sweep",
+        nargs=2,
+        metavar=("SWEEP", "WORKLOAD"),
+        help="run a sweep here, and print a line of JSON for each contestant",
+    )
+    parser.add_argument(
+        "--check-graphs",
+        action="store_true",
+        help="make the hand-written graphs' nodes, without a GPU, and end",
+    )
     arguments = harness.parsed(parser, images=400, seconds=0.3)
     if arguments.photos:
         os.environ["GPUPIPE_PHOTOS"] = str(arguments.photos.resolve())
@@ -89,7 +139,9 @@ def _need_gpu(device: str) -> None:
     import torch
 
     if device == "gpu" and not torch.cuda.is_available():
-        sys.exit("benchmarks/gpu.py needs an NVIDIA GPU, and torch sees none (--check-graphs and --device cpu need none)")
+        sys.exit(
+            "benchmarks/gpu.py needs an NVIDIA GPU, and torch sees none (--check-graphs and --device cpu need none)"
+        )
 
 
 def check_graphs() -> None:
@@ -99,8 +151,16 @@ def check_graphs() -> None:
     for graph in _GRAPHS:
         with Pipeline(batch_size=1, num_threads=1, device_id=None):
             encoded, labels = fn.readers.file(file_root=".", random_shuffle=True, name="reader")
-            made = graph(encoded, "gpu", hw_decoder_load=0.9, jpeg_fancy_upsampling=True, hybrid_huffman_threshold=1)
-            print(f"{graph.__name__}: ends on the {made.device}, labels on the {labels.gpu().device}")
+            made = graph(
+                encoded,
+                "gpu",
+                hw_decoder_load=0.9,
+                jpeg_fancy_upsampling=True,
+                hybrid_huffman_threshold=1,
+            )
+            print(
+                f"{graph.__name__}: ends on the {made.device}, labels on the {labels.gpu().device}"
+            )
 
 
 def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str]:
@@ -111,8 +171,12 @@ def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str
     try:
         photos.photographs()
     except FileNotFoundError:
-        return photos.copied(photos.drawn(arguments.data, count), _COPIES), "drawn 250x250 images (gpupipe.fetch.synthetic_faces), not photographs"
-    make = photos.lfw_like if yardsticks.WORKLOADS[workload].photos == "lfw" else photos.imagenet_like
+        return photos.copied(
+            photos.drawn(arguments.data, count), _COPIES
+        ), "drawn 250x250 images (gpupipe.fetch.synthetic_faces), not photographs"
+    make = (
+        photos.lfw_like if yardsticks.WORKLOADS[workload].photos == "lfw" else photos.imagenet_like
+    )
     root = make(arguments.data, count)
     return photos.copied(root, _COPIES), f"windows of photographs, {root.name}"
 
@@ -134,7 +198,11 @@ def sweep(name: str, workload: str, arguments: argparse.Namespace) -> None:
         made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
         seconds = min(arguments.seconds, _SWEEP_SECONDS)
         found = gpu_measuring.measured(made, arguments.device, seconds, _SWEEP_WARM_SECONDS)
-        kept = {key: found[key] for key in ("images_per_second", "cpu_seconds_per_1000", "gpu") if key in found}
+        kept = {
+            key: found[key]
+            for key in ("images_per_second", "cpu_seconds_per_1000", "gpu")
+            if key in found
+        }
         print(json.dumps({"contestant": contestant, **kept}), flush=True)
         del made
         gpu_measuring.release_memory(arguments.device)
@@ -158,10 +226,21 @@ class Everything:
         self._arguments, self._started = arguments, started
         self._longest: dict[str, float] = {}
         self._failed: set[tuple[str, str]] = set()
-        data = {workload: images_root(workload, arguments)[1] for workload in _WORKLOADS}  # before torch: it forks
+        data = {
+            workload: images_root(workload, arguments)[1] for workload in _WORKLOADS
+        }  # before torch: it forks
         self.region = self._decodes_regions()
-        self.result: dict[str, Any] = {"device": arguments.device, "data": data, "region_decode_survives": self.region}
-        self.result |= {"left_out": [], "rounds": {w: {} for w in _WORKLOADS}, "extra": {}, "sweeps": {}}
+        self.result: dict[str, Any] = {
+            "device": arguments.device,
+            "data": data,
+            "region_decode_survives": self.region,
+        }
+        self.result |= {
+            "left_out": [],
+            "rounds": {w: {} for w in _WORKLOADS},
+            "extra": {},
+            "sweeps": {},
+        }
 
     def _decodes_regions(self) -> bool:
         _need_gpu(self._arguments.device)
@@ -179,21 +258,46 @@ class Everything:
         """Kind (those of a kind take about as long), title, work."""
         affine, train = _WORKLOADS
         numbers = range(1, self._arguments.rounds + 1)
-        rounds = [(f"round, {w}", f"round {n}, {w}", partial(self._round, w)) for n in numbers for w in _WORKLOADS]
+        rounds = [
+            (f"round, {w}", f"round {n}, {w}", partial(self._round, w))
+            for n in numbers
+            for w in _WORKLOADS
+        ]
         yield from rounds[: _SURE_ROUNDS * len(_WORKLOADS)]
-        sweeps = [("load", affine), ("huffman", train), ("threads", affine), ("threads", train), ("decode", train)]
+        sweeps = [
+            ("load", affine),
+            ("huffman", train),
+            ("threads", affine),
+            ("threads", train),
+            ("decode", train),
+        ]
         for name, workload in sweeps[: 2 if self._arguments.quick else None]:
-            yield f"sweep, {name}", f"sweep of {name}, {workload}", partial(self._sweep, name, workload)
+            yield (
+                f"sweep, {name}",
+                f"sweep of {name}, {workload}",
+                partial(self._sweep, name, workload),
+            )
         for contestant, workload in self._extras():
-            yield f"single, {contestant[:5]}", f"{contestant}, {workload}", partial(self._single, contestant, workload)
+            yield (
+                f"single, {contestant[:5]}",
+                f"{contestant}, {workload}",
+                partial(self._single, contestant, workload),
+            )
         yield from rounds[_SURE_ROUNDS * len(_WORKLOADS) :]
 
     def _extras(self) -> list[tuple[str, str]]:
         affine, train = _WORKLOADS
-        plain = [("hand-written", affine), ("hand-written-region" if self.region else "hand-written", train)]
+        plain = [
+            ("hand-written", affine),
+            ("hand-written-region" if self.region else "hand-written", train),
+        ]
         if self._arguments.quick:
             return [("torchvision-tensor-1", train)]
-        return plain + [(f"torchvision-tensor-{n}", w) for n in dict.fromkeys((harness.threads(), 8)) for w in (train, affine)]
+        return plain + [
+            (f"torchvision-tensor-{n}", w)
+            for n in dict.fromkeys((harness.threads(), 8))
+            for w in (train, affine)
+        ]
 
     def _attempt(self, kind: str, what: str, work: Callable[[float], None]) -> None:
         """Do it where as much time is left as the longest of its kind took."""
@@ -211,7 +315,12 @@ class Everything:
     def _contestants(self, workload: str) -> list[str]:
         """Those of the rounds. Where regions are decoded, their own ceiling is what counts."""
         if workload == "imagenet_train" and self.region:
-            return ["gpupipe", "hand-written-region-fancy", "decode-only-region-fancy", "hand-written-fancy"]
+            return [
+                "gpupipe",
+                "hand-written-region-fancy",
+                "decode-only-region-fancy",
+                "hand-written-fancy",
+            ]
         return ["gpupipe", "hand-written-fancy", "decode-only-fancy"]
 
     def _round(self, workload: str, _left: float) -> None:
@@ -248,12 +357,17 @@ class Everything:
         found, why = harness.fresh_lines(__file__, *words, limit=min(_LIMIT_SECONDS, left))
         self.result["sweeps"].setdefault(workload, {})[name] = found
         for line in found:
-            harness.say(f"{workload}: {line['contestant']} {line['images_per_second']:,.0f} images/s")
+            harness.say(
+                f"{workload}: {line['contestant']} {line['images_per_second']:,.0f} images/s"
+            )
         if why:
             self._leave_out(f"sweep of {name}, {workload}, after {len(found)}: {self._why(why)}")
 
     def _shared(self) -> list[str]:
-        return harness.passed_on(self._arguments, "device", "seconds", "images") + ["--quick"] * self._arguments.quick
+        return (
+            harness.passed_on(self._arguments, "device", "seconds", "images")
+            + ["--quick"] * self._arguments.quick
+        )
 
     def _why(self, error: str) -> str:
         """What ended a process: the budget, or `error`."""
@@ -264,7 +378,11 @@ class Everything:
         self.result["left_out"].append(why)
 
     def _whole(self) -> dict[str, Any]:
-        return self.result | judged(self.result["rounds"]) | {"wall_seconds": time.monotonic() - self._started}
+        return (
+            self.result
+            | judged(self.result["rounds"])
+            | {"wall_seconds": time.monotonic() - self._started}
+        )
 
 
 def judged(rounds: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]:
@@ -273,12 +391,30 @@ def judged(rounds: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]
     goals: list[dict[str, Any]] = []
     for workload, found in rounds.items():
         own = found.get("gpupipe", [])
-        full = {name: results for name, results in found.items() if own and len(results) == len(own)}
-        ratios[workload] = {other: harness.ratio(own, full[other]) for other in full if other != "gpupipe"}
-        hands = [(r["median"], other) for other, r in ratios[workload].items() if other.startswith("hand")]
-        ceilings = [(r["median"], other) for other, r in ratios[workload].items() if other.startswith("decode")]
-        goals += [harness.goal(f"{workload}: gpupipe / {other}", ratio, _TO_HAND) for ratio, other in sorted(hands)[:1]]
-        goals += [harness.goal(f"{workload}: gpupipe / {other}", ratio, _TO_DECODE) for ratio, other in ceilings]
+        full = {
+            name: results for name, results in found.items() if own and len(results) == len(own)
+        }
+        ratios[workload] = {
+            other: harness.ratio(own, full[other]) for other in full if other != "gpupipe"
+        }
+        hands = [
+            (r["median"], other)
+            for other, r in ratios[workload].items()
+            if other.startswith("hand")
+        ]
+        ceilings = [
+            (r["median"], other)
+            for other, r in ratios[workload].items()
+            if other.startswith("decode")
+        ]
+        goals += [
+            harness.goal(f"{workload}: gpupipe / {other}", ratio, _TO_HAND)
+            for ratio, other in sorted(hands)[:1]
+        ]
+        goals += [
+            harness.goal(f"{workload}: gpupipe / {other}", ratio, _TO_DECODE)
+            for ratio, other in ceilings
+        ]
     return {"ratios": ratios, "goals": goals}
 
 
@@ -291,7 +427,10 @@ def _report(result: dict[str, Any], path: Path) -> None:
         for other, ratio in result["ratios"][workload].items():
             harness.print_ratio(f"gpupipe / {other}", ratio)
         for name, lines in result["sweeps"].get(workload, {}).items():
-            rates = ", ".join(f"{line['contestant'].partition('@')[2]}: {line['images_per_second']:,.0f}" for line in lines)
+            rates = ", ".join(
+                f"{line['contestant'].partition('@')[2]}: {line['images_per_second']:,.0f}"
+                for line in lines
+            )
             print(f"  sweep of {name}, images/s: {rates}")
     harness.print_goals(result["goals"])
     for why in result["left_out"]:

@@ -45,7 +45,9 @@ def contestant(text: str, workload: str, root: Path, device: str) -> Contestant:
     return _by_hand(kind, set(how), workload, root, device, options)
 
 
-def _by_hand(kind: str, how: set[str], workload: str, root: Path, device: str, options: dict[str, Any]) -> Contestant:
+def _by_hand(
+    kind: str, how: set[str], workload: str, root: Path, device: str, options: dict[str, Any]
+) -> Contestant:
     given = yardsticks.WORKLOADS[workload]
     threads = options.get("threads", harness.threads())
     decoder: dict[str, Any] = {"hw_decoder_load": options.get("load", _DEFAULT_LOAD)}
@@ -60,14 +62,18 @@ def _by_hand(kind: str, how: set[str], workload: str, root: Path, device: str, o
     where = None if device == "cpu" else 0
 
     def pipe() -> Any:
-        return yardsticks.dali_pipeline(graph, root, given.batch_size, threads, given.shuffle, where, **decoder)
+        return yardsticks.dali_pipeline(
+            graph, root, given.batch_size, threads, given.shuffle, where, **decoder
+        )
 
     if kind == "decode":
         return Contestant(lambda: _Decoded(pipe(), given.batch_size), len)
     return Contestant(lambda: yardsticks.dali_batches(pipe()), yardsticks.dali_size)
 
 
-def _gpupipe(workload: yardsticks.Workload, root: Path, device: str, options: dict[str, Any]) -> Contestant:
+def _gpupipe(
+    workload: yardsticks.Workload, root: Path, device: str, options: dict[str, Any]
+) -> Contestant:
     """Imported here and now, so that its imports do not count as time to the first batch."""
     import gpupipe.engines.dali.engine
     import gpupipe.loader
@@ -109,10 +115,14 @@ class _Decoded:
 class _Moved:
     """Epochs of torchvision's DataLoader; batches are copied to the GPU."""
 
-    def __init__(self, workload: yardsticks.Workload, root: Path, device: str, decoder: str, workers: int) -> None:
+    def __init__(
+        self, workload: yardsticks.Workload, root: Path, device: str, decoder: str, workers: int
+    ) -> None:
         self._device = "cpu" if device == "cpu" else "cuda:0"
         pinned = device != "cpu"
-        self._batches = yardsticks.torchvision_batches(workload, root, decoder, workers, pin_memory=pinned)
+        self._batches = yardsticks.torchvision_batches(
+            workload, root, decoder, workers, pin_memory=pinned
+        )
 
     def __iter__(self) -> Iterator[Any]:
         for image, label in self._batches:

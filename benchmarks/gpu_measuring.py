@@ -31,7 +31,12 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._done.set()
         self._thread.join()
 
@@ -65,12 +70,18 @@ def gpu_readers(number: int) -> Iterator[Readers]:
             "power_watts": lambda: library.nvmlDeviceGetPowerUsage(handle) / 1000,
             "gpu_utilisation": lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
             "jpeg_utilisation": lambda: library.nvmlDeviceGetJpgUtilization(handle)[0] / 100,
-            "video_decoder_utilisation": lambda: library.nvmlDeviceGetDecoderUtilization(handle)[0] / 100,
+            "video_decoder_utilisation": lambda: (
+                library.nvmlDeviceGetDecoderUtilization(handle)[0] / 100
+            ),
         }
-        yield {name: read for name, read in asked.items() if nvml.ask(library, None, read) is not None}
+        yield {
+            name: read for name, read in asked.items() if nvml.ask(library, None, read) is not None
+        }
 
 
-def measured(contestant: Contestant, device: str, seconds: float, warm_seconds: float) -> dict[str, Any]:
+def measured(
+    contestant: Contestant, device: str, seconds: float, warm_seconds: float
+) -> dict[str, Any]:
     """What harness.measured returns, and on a GPU: `gpu`, what NVML said in the measured passes; peak_gpu_mib, the most that the
     GPU held beyond the bare CUDA context, looked at in the warm-up."""
     if device == "cpu":
@@ -83,7 +94,9 @@ def measured(contestant: Contestant, device: str, seconds: float, warm_seconds: 
     before = _used_mib()
     watched = _Watched(contestant.build)
     with gpu_readers(0) as readers, Sampler(readers) as sampler:
-        found = harness.measured(watched.build, contestant.size, seconds, warm_seconds, torch.cuda.synchronize)
+        found = harness.measured(
+            watched.build, contestant.size, seconds, warm_seconds, torch.cuda.synchronize
+        )
         found["gpu"] = sampler.means(time.perf_counter() - found["seconds"])
     contestant.close()
     return found | {"peak_gpu_mib": watched.peak - before}

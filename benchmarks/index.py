@@ -47,7 +47,12 @@ def main() -> None:
     large = made_up(arguments.data, arguments.samples)
     goals = [
         harness.goal("files scanned a second", scan["files_per_second"]["median"], 150_000),
-        harness.goal("GB of the saved index", large["bytes"] / 1e9, 1.0 * arguments.samples / 10_000_000, at_most=True),
+        harness.goal(
+            "GB of the saved index",
+            large["bytes"] / 1e9,
+            1.0 * arguments.samples / 10_000_000,
+            at_most=True,
+        ),
         harness.goal("seconds to open it", large["open_seconds"]["median"], 0.1, at_most=True),
     ]
     path = harness.write("index", {"scan": scan, "large": large, "goals": goals}, arguments)
@@ -58,9 +63,18 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
-    parser.add_argument("--files", type=int, default=200_000, help="empty files to scan (default: %(default)s)")
-    parser.add_argument("--classes", type=int, default=2_000, help="their folders (default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=10_000_000, help="rows of the made-up index (default: %(default)s)")
+    parser.add_argument(
+        "--files", type=int, default=200_000, help="empty files to scan (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--classes", type=int, default=2_000, help="their folders (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=10_000_000,
+        help="rows of the made-up index (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.files, arguments.classes, arguments.samples = 20_000, 200, 1_000_000
@@ -109,7 +123,12 @@ def scanned(root: Path) -> dict[str, Any]:
     finally:
         shutil.rmtree(cache, ignore_errors=True)
     rates = [count / s for s in fresh["rounds"]]
-    return {"files": count, "files_per_second": {"median": statistics.median(rates), "rounds": rates}, "seconds": fresh, "seconds_when_cached": cached}
+    return {
+        "files": count,
+        "files_per_second": {"median": statistics.median(rates), "rounds": rates},
+        "seconds": fresh,
+        "seconds_when_cached": cached,
+    }
 
 
 # --- ten million
@@ -120,7 +139,9 @@ def made_up(data: Path, samples: int) -> dict[str, Any]:
     path = data / f"made-up-{samples}.idx"
     with PeakMemory() as memory:
         started = time.perf_counter()
-        index_file.save(joined([piece(n, min(n + _PIECE, samples)) for n in range(0, samples, _PIECE)]), path)
+        index_file.save(
+            joined([piece(n, min(n + _PIECE, samples)) for n in range(0, samples, _PIECE)]), path
+        )
         made_seconds = time.perf_counter() - started
         found = {
             "samples": samples,
@@ -130,7 +151,9 @@ def made_up(data: Path, samples: int) -> dict[str, Any]:
         }
         opened = index_file.open_saved(path)
         assert opened is not None
-        assert opened.path(samples - 1).endswith(name_of(samples - 1)), "the index in pieces is not the index of the whole"
+        assert opened.path(samples - 1).endswith(name_of(samples - 1)), (
+            "the index in pieces is not the index of the whole"
+        )
         found |= used(opened)
     path.unlink()
     return found | harness.peak(memory)
@@ -142,16 +165,25 @@ def name_of(n: int) -> str:
 
 def piece(start: int, end: int) -> Index:
     rows = range(start, end)
-    return build("/data", [name_of(n) for n in rows], np.arange(start, end, dtype=np.int64) // 1000, [])
+    return build(
+        "/data", [name_of(n) for n in rows], np.arange(start, end, dtype=np.int64) // 1000, []
+    )
 
 
 def joined(pieces: list[Index]) -> Index:
     """One index of several, whose fingerprint is made of theirs: it stands for nothing that is resumed."""
     offsets = np.cumsum([0] + [len(p.names.letters) for p in pieces[:-1]])
-    ends = np.concatenate([p.names.ends + offset for p, offset in zip(pieces, offsets, strict=True)])
-    names, labels = Texts(np.concatenate([p.names.letters for p in pieces]), ends), np.concatenate([p.labels for p in pieces])
+    ends = np.concatenate(
+        [p.names.ends + offset for p, offset in zip(pieces, offsets, strict=True)]
+    )
+    names, labels = (
+        Texts(np.concatenate([p.names.letters for p in pieces]), ends),
+        np.concatenate([p.labels for p in pieces]),
+    )
     classes = [f"class_{c:05d}" for c in range(int(labels[-1]) + 1)]
-    fingerprint = hashlib.blake2b("".join(p.fingerprint for p in pieces).encode(), digest_size=16).hexdigest()
+    fingerprint = hashlib.blake2b(
+        "".join(p.fingerprint for p in pieces).encode(), digest_size=16
+    ).hexdigest()
     return Index("/data", names, labels, classes, {"image": Files("/data", names)}, fingerprint)
 
 
@@ -186,11 +218,21 @@ def _look_up(index: Index, plan: Plan) -> tuple[Any, Any]:
 
 
 def report(scan: dict[str, Any], large: dict[str, Any]) -> None:
-    print(f"{scan['files']:,} files: {scan['files_per_second']['median']:,.0f} a second, {scan['seconds']['median']:.2f} s in all;")
-    print(f"  with the index cached {scan['seconds_when_cached']['median']:.3f} s (medians of {_REPEATS})")
-    print(f"{large['samples']:,} samples: {large['bytes'] / 1e6:,.0f} MB, opened in {large['open_seconds']['median'] * 1e3:.1f} ms,")
-    print(f"  permutation {large['permutation_seconds']['median']:.2f} s, begin of an epoch {large['begin_epoch_seconds']:.2f} s,")
-    print(f"  a batch of {_BATCH}: plan {large['plan_batch_microseconds']:.0f} us, paths and labels {large['look_up_batch_microseconds']:.0f} us")
+    print(
+        f"{scan['files']:,} files: {scan['files_per_second']['median']:,.0f} a second, {scan['seconds']['median']:.2f} s in all;"
+    )
+    print(
+        f"  with the index cached {scan['seconds_when_cached']['median']:.3f} s (medians of {_REPEATS})"
+    )
+    print(
+        f"{large['samples']:,} samples: {large['bytes'] / 1e6:,.0f} MB, opened in {large['open_seconds']['median'] * 1e3:.1f} ms,"
+    )
+    print(
+        f"  permutation {large['permutation_seconds']['median']:.2f} s, begin of an epoch {large['begin_epoch_seconds']:.2f} s,"
+    )
+    print(
+        f"  a batch of {_BATCH}: plan {large['plan_batch_microseconds']:.0f} us, paths and labels {large['look_up_batch_microseconds']:.0f} us"
+    )
 
 
 if __name__ == "__main__":

@@ -33,30 +33,71 @@ def main() -> None:
     arguments = _arguments()
     harness.prepare(arguments)
     if arguments.one:
-        print(json.dumps(first_batch(arguments) if arguments.one == "first-batch" else epochs(arguments)))
+        print(
+            json.dumps(
+                first_batch(arguments) if arguments.one == "first-batch" else epochs(arguments)
+            )
+        )
         return
-    photos.lfw_like(arguments.data, arguments.images), photos.lfw_like(arguments.data, arguments.first_images)
+    (
+        photos.lfw_like(arguments.data, arguments.images),
+        photos.lfw_like(arguments.data, arguments.first_images),
+    )
     found = {"epochs": _run("epochs", arguments), "first_batch": _first_batches(arguments)}
     goals = [
-        harness.goal("RSS without freed memory, after the last epoch / after the 10th", found["epochs"]["growth_held"], 1.05, at_most=True),
-        harness.goal("seconds to the first batch", found["first_batch"]["median"], 2.0, at_most=True),
+        harness.goal(
+            "RSS without freed memory, after the last epoch / after the 10th",
+            found["epochs"]["growth_held"],
+            1.05,
+            at_most=True,
+        ),
+        harness.goal(
+            "seconds to the first batch", found["first_batch"]["median"], 2.0, at_most=True
+        ),
     ]
     path = harness.write("memory", found | {"goals": goals}, arguments)
     rss, looks = found["epochs"]["rss_mib"], [*_FIRST_LOOKS, *range(20, arguments.epochs + 1, 10)]
-    print("RSS in MiB after epoch: " + ", ".join(f"{epoch} {rss[epoch - 1]:.0f}" for epoch in looks))
-    print("  without freed memory: " + ", ".join(f"{n} {mib:.0f}" for n, mib in found["epochs"]["held_mib"].items()))
-    print("  plain figures, last / 10th: {growth:.3f}; medians of ten: {growth_of_medians:.3f}".format(**found["epochs"]))
+    print(
+        "RSS in MiB after epoch: " + ", ".join(f"{epoch} {rss[epoch - 1]:.0f}" for epoch in looks)
+    )
+    print(
+        "  without freed memory: "
+        + ", ".join(f"{n} {mib:.0f}" for n, mib in found["epochs"]["held_mib"].items())
+    )
+    print(
+        "  plain figures, last / 10th: {growth:.3f}; medians of ten: {growth_of_medians:.3f}".format(
+            **found["epochs"]
+        )
+    )
     harness.print_goals(goals)
     print(f"written to {path}")
 
 
 def _arguments() -> argparse.Namespace:
     parser = harness.options(__doc__)
-    parser.add_argument("--epochs", type=int, default=100, help="epochs to run (default: %(default)s)")
-    parser.add_argument("--images", type=int, default=500, help="images of an epoch (default: %(default)s)")
-    parser.add_argument("--first-images", type=int, default=5000, help="images of the set whose first batch is timed (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="fresh processes for the first batch (default: %(default)s)")
-    parser.add_argument("--one", choices=("epochs", "first-batch"), help="run one part here, and print one line of JSON")
+    parser.add_argument(
+        "--epochs", type=int, default=100, help="epochs to run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--images", type=int, default=500, help="images of an epoch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--first-images",
+        type=int,
+        default=5000,
+        help="images of the set whose first batch is timed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="fresh processes for the first batch (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--one",
+        choices=("epochs", "first-batch"),
+        help="run one part here, and print one line of JSON",
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.epochs, arguments.rounds, arguments.first_images = 20, 2, 500
@@ -64,7 +105,14 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    numbers = ["--epochs", str(arguments.epochs), "--images", str(arguments.images), "--first-images", str(arguments.first_images)]
+    numbers = [
+        "--epochs",
+        str(arguments.epochs),
+        "--images",
+        str(arguments.images),
+        "--first-images",
+        str(arguments.first_images),
+    ]
     return harness.fresh(__file__, "--one", part, *numbers, *harness.passed_on(arguments))
 
 
@@ -84,10 +132,15 @@ def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
     rss: list[float] = []
     held: dict[int, float] = {}
     config = _config(photos.lfw_like(arguments.data, arguments.images))
-    with PeakMemory() as memory, gpupipe.load(config, batch_size=_EPOCHS_BATCH, device="cpu") as loader:
+    with (
+        PeakMemory() as memory,
+        gpupipe.load(config, batch_size=_EPOCHS_BATCH, device="cpu") as loader,
+    ):
         for epoch in range(arguments.epochs):
             images = sum(len(batch["label"]) for batch in loader)
-            assert images == arguments.images, f"epoch {epoch + 1} delivered {images} images instead of {arguments.images}"
+            assert images == arguments.images, (
+                f"epoch {epoch + 1} delivered {images} images instead of {arguments.images}"
+            )
             rss.append(resident_mib())
             if len(rss) % 10 == 0:
                 give_back()
@@ -115,7 +168,12 @@ def _first_batches(arguments: argparse.Namespace) -> dict[str, Any]:
     """One process to make sure that the index is cached, then the rounds."""
     _run("first-batch", arguments)
     rounds = [_run("first-batch", arguments) for _ in range(arguments.rounds)]
-    return {"images": arguments.first_images, "batch_size": _FIRST_BATCH, "median": statistics.median(r["seconds"] for r in rounds), "rounds": rounds}
+    return {
+        "images": arguments.first_images,
+        "batch_size": _FIRST_BATCH,
+        "median": statistics.median(r["seconds"] for r in rounds),
+        "rounds": rounds,
+    }
 
 
 def first_batch(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -126,10 +184,18 @@ def first_batch(arguments: argparse.Namespace) -> dict[str, Any]:
     import gpupipe
 
     started = time.perf_counter()
-    loader = gpupipe.load(_config(photos.lfw_like(arguments.data, arguments.first_images)), batch_size=_FIRST_BATCH, device="cpu")
+    loader = gpupipe.load(
+        _config(photos.lfw_like(arguments.data, arguments.first_images)),
+        batch_size=_FIRST_BATCH,
+        device="cpu",
+    )
     loaded = time.perf_counter()
     next(iter(loader))
-    return {"seconds": time.perf_counter() - started, "load_seconds": loaded - started, "import_seconds": started - begun}
+    return {
+        "seconds": time.perf_counter() - started,
+        "load_seconds": loaded - started,
+        "import_seconds": started - begun,
+    }
 
 
 if __name__ == "__main__":

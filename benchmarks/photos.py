@@ -18,10 +18,14 @@ def photographs() -> list[Path]:
 
     Raises FileNotFoundError, saying what to set, where there is none.
     """
-    folder = Path(os.environ.get("GPUPIPE_PHOTOS", REPOSITORY.parent / "shared" / "data" / "photos"))
+    folder = Path(
+        os.environ.get("GPUPIPE_PHOTOS", REPOSITORY.parent / "shared" / "data" / "photos")
+    )
     found = sorted(folder.glob("*/*.jpg"))
     if not found:
-        raise FileNotFoundError(f"no photographs under {folder}: set GPUPIPE_PHOTOS to a folder with JPEGs in a folder a class")
+        raise FileNotFoundError(
+            f"no photographs under {folder}: set GPUPIPE_PHOTOS to a folder with JPEGs in a folder a class"
+        )
     return found
 
 
@@ -35,19 +39,32 @@ def crops(root: Path, count: int, size: tuple[int, int], quality: int, seed: int
     photos = photographs()
     boxes = [_window(size_of(photos[n % len(photos)]), size, rng) for n in range(count)]
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        jobs = [pool.submit(_cut, photo, making, size, quality, boxes[k :: len(photos)], k, len(photos)) for k, photo in enumerate(photos)]
+        jobs = [
+            pool.submit(_cut, photo, making, size, quality, boxes[k :: len(photos)], k, len(photos))
+            for k, photo in enumerate(photos)
+        ]
         for job in jobs:
             job.result()
     making.rename(target)
     return target
 
 
-def _cut(path: Path, root: Path, size: tuple[int, int], quality: int, boxes: list[Box], first: int, step: int) -> None:
+def _cut(
+    path: Path,
+    root: Path,
+    size: tuple[int, int],
+    quality: int,
+    boxes: list[Box],
+    first: int,
+    step: int,
+) -> None:
     """The windows `boxes` of one photograph, as the files number `first`, `first + step` and so on."""
     with Image.open(path) as opened:
         photo = opened.convert("RGB")
     for n, box in enumerate(boxes):
-        photo.resize(size, Image.Resampling.BICUBIC, box=box).save(_name(root, first + n * step), quality=quality)
+        photo.resize(size, Image.Resampling.BICUBIC, box=box).save(
+            _name(root, first + n * step), quality=quality
+        )
 
 
 def size_of(path: Path) -> tuple[int, int]:

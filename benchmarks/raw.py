@@ -44,15 +44,29 @@ def main() -> None:
         return
     size = ["--seconds", str(arguments.seconds), "--samples", str(arguments.samples)]
     rounds = harness.interleaved(
-        lambda name: harness.fresh(__file__, "--one", name, *size, *harness.passed_on(arguments)), CONTESTANTS, arguments.rounds, "raw"
+        lambda name: harness.fresh(__file__, "--one", name, *size, *harness.passed_on(arguments)),
+        CONTESTANTS,
+        arguments.rounds,
+        "raw",
     )
-    result = {"samples": arguments.samples, "sample_bytes": _BYTES, "batch_size": _BATCH, "disturbed": harness.disturbed(rounds)}
+    result = {
+        "samples": arguments.samples,
+        "sample_bytes": _BYTES,
+        "batch_size": _BATCH,
+        "disturbed": harness.disturbed(rounds),
+    }
     result |= {"rounds": rounds, "ratios": ratios(rounds), "goals": goals(rounds)}
     path = harness.write("raw", result, arguments)
     harness.print_table(rounds)
     for name, found in rounds.items():
-        thread = f", busy thread {harness.median(found, 'busy_thread'):.0%}" if "busy_thread" in found[0] else ""
-        print(f"  {name:36}{harness.median(found, 'gigabytes_per_second'):>8.2f} GB/s, main thread {harness.median(found, 'main_thread'):.0%}{thread}")
+        thread = (
+            f", busy thread {harness.median(found, 'busy_thread'):.0%}"
+            if "busy_thread" in found[0]
+            else ""
+        )
+        print(
+            f"  {name:36}{harness.median(found, 'gigabytes_per_second'):>8.2f} GB/s, main thread {harness.median(found, 'main_thread'):.0%}{thread}"
+        )
     for name, ratio in result["ratios"].items():
         harness.print_ratio(name, ratio)
     harness.print_goals(result["goals"])
@@ -61,8 +75,14 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = harness.contest(__doc__, rounds=5, seconds=6.0)
-    parser.add_argument("--samples", type=int, default=1024, help="samples of 1 MB (default: %(default)s)")
-    parser.add_argument("--one", choices=list(CONTESTANTS), help="run one contestant here, and print one line of JSON")
+    parser.add_argument(
+        "--samples", type=int, default=1024, help="samples of 1 MB (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--one",
+        choices=list(CONTESTANTS),
+        help="run one contestant here, and print one line of JSON",
+    )
     return harness.parsed(parser, samples=256)
 
 
@@ -107,7 +127,13 @@ def busy_process(root: Path) -> Iterable[Any]:
 def _gpupipe(data: dict[str, Any]) -> Iterable[Any]:
     import gpupipe
 
-    return gpupipe.load({"data": {"source": "numpy", **data}, "pipeline": []}, batch_size=_BATCH, engine="dali", device="cpu", last_batch="drop")
+    return gpupipe.load(
+        {"data": {"source": "numpy", **data}, "pipeline": []},
+        batch_size=_BATCH,
+        engine="dali",
+        device="cpu",
+        last_batch="drop",
+    )
 
 
 def numpy_reader(root: Path) -> Iterable[Any]:
@@ -120,7 +146,13 @@ def numpy_reader(root: Path) -> Iterable[Any]:
     pipe = Pipeline(_BATCH, harness.threads(), None, exec_dynamic=True, prefetch_queue_depth=2)
     with pipe:
         pipe.set_outputs(fn.readers.numpy(files=names, shuffle_after_epoch=True, name="reader"))
-    return DALIGenericIterator([pipe], ["array"], reader_name="reader", auto_reset=True, last_batch_policy=LastBatchPolicy.DROP)
+    return DALIGenericIterator(
+        [pipe],
+        ["array"],
+        reader_name="reader",
+        auto_reset=True,
+        last_batch_policy=LastBatchPolicy.DROP,
+    )
 
 
 class Files:
@@ -141,7 +173,9 @@ class Files:
 def data_loader(root: Path) -> Iterable[Any]:
     from torch.utils.data import DataLoader
 
-    return DataLoader(Files(root), _BATCH, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True)  # type: ignore[arg-type]  # it has both methods
+    return DataLoader(
+        Files(root), _BATCH, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True
+    )  # type: ignore[arg-type]  # it has both methods
 
 
 class Queued:
@@ -214,8 +248,15 @@ class _Watched:
         for number, batch in enumerate(self._batches):
             yield batch
             if self._pace:
-                time.sleep(max(0.0, started + (number + 1) * _BATCH * _BYTES / self._pace - time.perf_counter()))
-        self.passes.append((time.thread_time() - cpu, time.perf_counter() - started, self._counted() - counted))
+                time.sleep(
+                    max(
+                        0.0,
+                        started + (number + 1) * _BATCH * _BYTES / self._pace - time.perf_counter(),
+                    )
+                )
+        self.passes.append(
+            (time.thread_time() - cpu, time.perf_counter() - started, self._counted() - counted)
+        )
 
     def _counted(self) -> int:
         return 0 if self._busy is None else self._busy.count
@@ -230,13 +271,18 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     watched: list[_Watched] = []
 
     def build() -> _Watched:
-        watched.append(_Watched(CONTESTANTS[name](made(arguments)), busy, _PACE if name == _PACED else None))
+        watched.append(
+            _Watched(CONTESTANTS[name](made(arguments)), busy, _PACE if name == _PACED else None)
+        )
         return watched[-1]
 
     found = harness.measured(build, _size, arguments.seconds, _WARM_SECONDS)
     counted = watched[0].passes[-len(found["passes"]) :]
     cpu, wall, count = (sum(column) for column in zip(*counted, strict=True))
-    found |= {"gigabytes_per_second": found["images_per_second"] * _BYTES / 1e9, "main_thread": cpu / wall}
+    found |= {
+        "gigabytes_per_second": found["images_per_second"] * _BYTES / 1e9,
+        "main_thread": cpu / wall,
+    }
     return found | ({} if busy is None else {"busy_thread": count / wall / busy.alone})
 
 
@@ -254,21 +300,51 @@ def _size(batch: Any) -> int:
 def ratios(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Round by round."""
     own, reader = rounds["gpupipe"], rounds["DALI readers.numpy"]
-    found = {f"beside {what} / alone": harness.ratio(rounds[f"gpupipe, {what}"], own) for what in ("a busy thread", "a busy process")}
-    found |= {f"{what} / DALI readers.numpy": harness.ratio(rounds[f"gpupipe, {what}"], reader) for what in ("a file a sample", "files mapped anew")}
-    return found | {f"gpupipe / {name}": harness.ratio(own, rounds[name]) for name in ("DALI readers.numpy", "DataLoader, 2 workers", "pickle over a Queue")}
+    found = {
+        f"beside {what} / alone": harness.ratio(rounds[f"gpupipe, {what}"], own)
+        for what in ("a busy thread", "a busy process")
+    }
+    found |= {
+        f"{what} / DALI readers.numpy": harness.ratio(rounds[f"gpupipe, {what}"], reader)
+        for what in ("a file a sample", "files mapped anew")
+    }
+    return found | {
+        f"gpupipe / {name}": harness.ratio(own, rounds[name])
+        for name in ("DALI readers.numpy", "DataLoader, 2 workers", "pickle over a Queue")
+    }
 
 
 def goals(rounds: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """What was aimed at."""
-    own, busy, paced, found = rounds["gpupipe"], rounds["gpupipe, a busy thread"], rounds[_PACED], ratios(rounds)
+    own, busy, paced, found = (
+        rounds["gpupipe"],
+        rounds["gpupipe, a busy thread"],
+        rounds[_PACED],
+        ratios(rounds),
+    )
     return [
         harness.goal("GB/s", harness.median(own, "gigabytes_per_second"), _RATE),
-        harness.goal("share of the main thread", harness.median(own, "main_thread"), _MAIN, at_most=True),
-        harness.goal("GB/s beside a busy thread", harness.median(busy, "gigabytes_per_second"), _BUSY_RATE),
-        harness.goal("GB/s beside a busy thread, taken at 700 MB/s", harness.median(paced, "gigabytes_per_second"), _BUSY_RATE),
-        harness.goal("of the busy thread's speed alone, taken at 700 MB/s", harness.median(paced, "busy_thread"), _BUSY_SHARE),
-        harness.goal("a file a sample / DALI readers.numpy", found["a file a sample / DALI readers.numpy"]["median"], _OF_DALI),
+        harness.goal(
+            "share of the main thread", harness.median(own, "main_thread"), _MAIN, at_most=True
+        ),
+        harness.goal(
+            "GB/s beside a busy thread", harness.median(busy, "gigabytes_per_second"), _BUSY_RATE
+        ),
+        harness.goal(
+            "GB/s beside a busy thread, taken at 700 MB/s",
+            harness.median(paced, "gigabytes_per_second"),
+            _BUSY_RATE,
+        ),
+        harness.goal(
+            "of the busy thread's speed alone, taken at 700 MB/s",
+            harness.median(paced, "busy_thread"),
+            _BUSY_SHARE,
+        ),
+        harness.goal(
+            "a file a sample / DALI readers.numpy",
+            found["a file a sample / DALI readers.numpy"]["median"],
+            _OF_DALI,
+        ),
     ]
 
 

@@ -42,15 +42,31 @@ def main() -> None:
     rounds, seconds = (1, 1.0) if quick else (_ROUNDS, _SECONDS)
     with remote_store.s3(root, 1) as s3:
         local = {"source": "remote", "url": f"file://{root}"}
-        fills = [f"{store}, {n} sampler{'s' * (n > 1)}" for store in ("S3 on loopback", "local files") for n in (1, 2)]
-        filled = harness.interleaved(lambda name: _fill(name, s3, local, arguments), fills, rounds, "fill")
+        fills = [
+            f"{store}, {n} sampler{'s' * (n > 1)}"
+            for store in ("S3 on loopback", "local files")
+            for n in (1, 2)
+        ]
+        filled = harness.interleaved(
+            lambda name: _fill(name, s3, local, arguments), fills, rounds, "fill"
+        )
     trains = ["folder", "cache", "cache, a sampler at 10 MB/s", "cache, a sampler at full rate"]
     given = {"local": local, "root": str(root), "seconds": seconds}
-    trained = harness.interleaved(lambda name: _fresh(name, given, arguments), trains, rounds, "train")
-    ratios = {name: harness.ratio(found, trained["folder"]) for name, found in trained.items() if name != "folder"}
-    path = harness.write("remote", {"fill": filled, "train": trained, "to_folder": ratios}, arguments)
+    trained = harness.interleaved(
+        lambda name: _fresh(name, given, arguments), trains, rounds, "train"
+    )
+    ratios = {
+        name: harness.ratio(found, trained["folder"])
+        for name, found in trained.items()
+        if name != "folder"
+    }
+    path = harness.write(
+        "remote", {"fill": filled, "train": trained, "to_folder": ratios}, arguments
+    )
     for name, found in filled.items():
-        print(f"  {name:28}{harness.median(found, 'mb_per_second'):8,.0f} MB/s {harness.median(found, 'images_per_second'):8,.0f} images/s")
+        print(
+            f"  {name:28}{harness.median(found, 'mb_per_second'):8,.0f} MB/s {harness.median(found, 'images_per_second'):8,.0f} images/s"
+        )
     harness.print_table(trained)
     for name, found in ratios.items():
         harness.print_ratio(f"{name} to folder", found)
@@ -64,13 +80,17 @@ def _arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def _fill(name: str, s3: dict[str, Any], local: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+def _fill(
+    name: str, s3: dict[str, Any], local: dict[str, Any], arguments: argparse.Namespace
+) -> dict[str, Any]:
     given = {"data": s3 if name.startswith("S3") else local, "samplers": int(name.split()[-2])}
     return _fresh(f"fill: {name}", given, arguments)
 
 
 def _fresh(name: str, given: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    return harness.fresh(__file__, "--side", name, "--given", json.dumps(given), *harness.passed_on(arguments))
+    return harness.fresh(
+        __file__, "--side", name, "--given", json.dumps(given), *harness.passed_on(arguments)
+    )
 
 
 def side(name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +115,13 @@ def fill(data: dict[str, Any], samplers: int) -> dict[str, Any]:
         folder.manifest.refresh()
         known = folder.manifest.known.values()
         size, count = sum(s.bytes for s in known), sum(s.samples for s in known)
-    return {"mb_per_second": size / wall / 1e6, "images_per_second": count / wall, "seconds": wall, "bytes": size, "images": count}
+    return {
+        "mb_per_second": size / wall / 1e6,
+        "images_per_second": count / wall,
+        "seconds": wall,
+        "bytes": size,
+        "images": count,
+    }
 
 
 def train(name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -103,13 +129,29 @@ def train(name: str, given: dict[str, Any]) -> dict[str, Any]:
     import gpupipe
 
     with _cache(0) as cache:
-        data = {"source": "folder", "root": given["root"]} if name == "folder" else given["local"] | {"cache": cache}
+        data = (
+            {"source": "folder", "root": given["root"]}
+            if name == "folder"
+            else given["local"] | {"cache": cache}
+        )
         if name != "folder":
             source = _source(given["local"] | {"cache": cache})
             source.index()
-            _run(source.model_copy(update={"cache": source.cache.model_copy(update={"samplers": 2})}), "fill")
-        with gpupipe.load({"data": data, "pipeline": _STEPS}, batch_size=64, device="cpu", threads=harness.threads()) as loader:
-            return harness.measured(lambda: loader, lambda batch: len(batch["label"]), given["seconds"], 1.0)
+            _run(
+                source.model_copy(
+                    update={"cache": source.cache.model_copy(update={"samplers": 2})}
+                ),
+                "fill",
+            )
+        with gpupipe.load(
+            {"data": data, "pipeline": _STEPS},
+            batch_size=64,
+            device="cpu",
+            threads=harness.threads(),
+        ) as loader:
+            return harness.measured(
+                lambda: loader, lambda batch: len(batch["label"]), given["seconds"], 1.0
+            )
 
 
 @contextmanager
@@ -166,7 +208,12 @@ def _cache(samplers: int) -> Iterator[dict[str, Any]]:
     """The settings of a fresh cache that holds everything."""
     folder = Path(tempfile.mkdtemp(prefix="gpupipe-remote-"))
     try:
-        yield {"dir": str(folder / "cache"), "max_bytes": 2_000_000_000, "shard_size": _SHARD, "samplers": samplers}
+        yield {
+            "dir": str(folder / "cache"),
+            "max_bytes": 2_000_000_000,
+            "shard_size": _SHARD,
+            "samplers": samplers,
+        }
     finally:
         shutil.rmtree(folder)
 

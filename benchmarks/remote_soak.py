@@ -39,11 +39,26 @@ def main() -> None:
     harness.prepare(arguments)
     seconds = 10.0 if arguments.quick else arguments.seconds
     root = remote_store.images(arguments.data, 100 if arguments.quick else 1000)
-    with remote_store.s3(root, 1 if arguments.quick else 2) as data, _disk(arguments.data / "soak") as disk:
-        options = {"dir": str(disk / "cache"), "max_bytes": _MAX_BYTES // (12 if arguments.quick else 1), "low_water": 0.5, "samplers": 2}
+    with (
+        remote_store.s3(root, 1 if arguments.quick else 2) as data,
+        _disk(arguments.data / "soak") as disk,
+    ):
+        options = {
+            "dir": str(disk / "cache"),
+            "max_bytes": _MAX_BYTES // (12 if arguments.quick else 1),
+            "low_water": 0.5,
+            "samplers": 2,
+        }
         options["shard_size"] = _SHARD // (8 if arguments.quick else 1)
         found = soak(data | {"cache": options}, disk, seconds)
-    goals = [harness.goal("most bytes on disk, as a share of max_bytes", found["most_bytes"] / options["max_bytes"], 1.0, at_most=True)]
+    goals = [
+        harness.goal(
+            "most bytes on disk, as a share of max_bytes",
+            found["most_bytes"] / options["max_bytes"],
+            1.0,
+            at_most=True,
+        )
+    ]
     path = harness.write("remote_soak", found | {"goals": goals}, arguments)
     harness.print_goals(goals)
     print(f"written to {path}")
@@ -52,7 +67,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     options = harness.options(__doc__)
-    options.add_argument("--seconds", type=float, default=600.0, help="how long (default: %(default)g)")
+    options.add_argument(
+        "--seconds", type=float, default=600.0, help="how long (default: %(default)g)"
+    )
     options.add_argument("--train", help=argparse.SUPPRESS)
     return options.parse_args()
 
@@ -61,7 +78,9 @@ def _arguments() -> argparse.Namespace:
 def _disk(place: Path) -> Iterator[Path]:
     """A file system of its own. Raises CalledProcessError where it cannot be mounted."""
     place.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={4 * _MAX_BYTES}", "tmpfs", str(place)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={4 * _MAX_BYTES}", "tmpfs", str(place)], check=True
+    )
     try:
         yield place
     finally:
@@ -71,8 +90,18 @@ def _disk(place: Path) -> Iterator[Path]:
 def soak(data: dict[str, Any], disk: Path, seconds: float) -> dict[str, Any]:
     """Train for so long, kill samplers, and look at the disk meanwhile."""
     config = json.dumps({"data": data, "pipeline": _STEPS})
-    trainer = subprocess.Popen([sys.executable, __file__, "--train", config, "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True)
-    dice, most, looks, kills, next_kill = random.Random(0), 0, 0, 0, time.monotonic() + _KILL_SECONDS
+    trainer = subprocess.Popen(
+        [sys.executable, __file__, "--train", config, "--seconds", str(seconds)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    dice, most, looks, kills, next_kill = (
+        random.Random(0),
+        0,
+        0,
+        0,
+        time.monotonic() + _KILL_SECONDS,
+    )
     while trainer.poll() is None:
         most, looks = max(most, _used(disk)), looks + 1
         if time.monotonic() > next_kill:
@@ -83,7 +112,12 @@ def soak(data: dict[str, Any], disk: Path, seconds: float) -> dict[str, Any]:
     if trainer.returncode:
         raise RuntimeError(f"training failed with status {trainer.returncode}")
     found = json.loads(trainer.stdout.read().splitlines()[-1])
-    return {"most_bytes": most, "max_bytes": data["cache"]["max_bytes"], "looks": looks, "samplers_killed": kills} | found
+    return {
+        "most_bytes": most,
+        "max_bytes": data["cache"]["max_bytes"],
+        "looks": looks,
+        "samplers_killed": kills,
+    } | found
 
 
 def _used(disk: Path) -> int:
@@ -94,7 +128,9 @@ def _used(disk: Path) -> int:
 def _kill_one(folder: Path, dice: random.Random) -> int:
     from gpupipe.cache.locks import content
 
-    alive = [content(path).get("pid") for path in sorted(folder.glob("*"))] if folder.is_dir() else []
+    alive = (
+        [content(path).get("pid") for path in sorted(folder.glob("*"))] if folder.is_dir() else []
+    )
     alive = [pid for pid in alive if pid]
     if not alive:
         return 0

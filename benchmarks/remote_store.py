@@ -26,9 +26,17 @@ def s3(root: Path, copies: int) -> Iterator[dict[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
-        options = {"key": "key", "secret": "secret", "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"}}
+        options = {
+            "key": "key",
+            "secret": "secret",
+            "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}"},
+        }
         _wait(port)
         _upload(options, root, copies)
         yield {"source": "remote", "url": f"s3://{BUCKET}", "storage_options": options}
@@ -56,7 +64,9 @@ def _upload(options: dict[str, Any], root: Path, copies: int) -> None:
     files.mkdir(BUCKET)
     images = sorted(root.glob("*/*.jpg"))
     for n in range(copies):
-        files.put([str(p) for p in images], [f"{BUCKET}/{p.parent.name}/{n}-{p.name}" for p in images])
+        files.put(
+            [str(p) for p in images], [f"{BUCKET}/{p.parent.name}/{n}-{p.name}" for p in images]
+        )
 
 
 def images(data: Path, count: int) -> Path:

@@ -36,7 +36,10 @@ def tensors(dtype: str, count: int = 3) -> list[Any]:
     """Batches, made once."""
     import torch
 
-    return [torch.randint(0, 255, SHAPE, dtype=torch.uint8).to(getattr(torch, dtype)) for _ in range(count)]
+    return [
+        torch.randint(0, 255, SHAPE, dtype=torch.uint8).to(getattr(torch, dtype))
+        for _ in range(count)
+    ]
 
 
 # --- the sending side
@@ -50,7 +53,10 @@ def serve(way: str, dtype: str, folder: str) -> None:
     from gpupipe.server.start import run
 
     ready = tensors(dtype)
-    config = {"data": {"source": "file_list", "file": f"{folder}/list.csv", "root": folder}, "pipeline": ["decode"]}
+    config = {
+        "data": {"source": "file_list", "file": f"{folder}/list.csv", "root": folder},
+        "pipeline": ["decode"],
+    }
     loader = gpupipe.load(config, batch_size=SHAPE[0], engine="dataloader", workers=0, device="cpu")
 
     def batches(plans: Any) -> Iterator[Any]:
@@ -59,8 +65,16 @@ def serve(way: str, dtype: str, folder: str) -> None:
 
     loader.engine.batches = batches  # type: ignore[method-assign, assignment]  # nothing is decoded here
     address = f"ipc://{folder}/socket" if way == "ipc" else "tcp://127.0.0.1:0"
-    keys: dict[str, Any] = {"keys": Path(folder) / "server.key_secret", "allowed": Path(folder) / "allowed"} if way == "curve" else {}
-    run(loader, Options(address=address, hwm=4, **keys), lambda server: print(json.dumps(server.address), flush=True))
+    keys: dict[str, Any] = (
+        {"keys": Path(folder) / "server.key_secret", "allowed": Path(folder) / "allowed"}
+        if way == "curve"
+        else {}
+    )
+    run(
+        loader,
+        Options(address=address, hwm=4, **keys),
+        lambda server: print(json.dumps(server.address), flush=True),
+    )
 
 
 def queue_sender(dtype: str, queue: Any, count: int, done: Any) -> None:
@@ -106,12 +120,20 @@ def over_server(way: str, dtype: str, seconds: float) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         keys = prepare_folder(Path(folder), way)
-        with subprocess.Popen([sys.executable, __file__, "--serve", way, dtype, folder], stdout=subprocess.PIPE, text=True) as server:
+        with subprocess.Popen(
+            [sys.executable, __file__, "--serve", way, dtype, folder],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as server:
             try:
                 assert server.stdout is not None
                 address = json.loads(server.stdout.readline())
-                with gpupipe.connect(address, device="cpu", hwm=4, transport="shm" if way == "shm" else "tcp", **keys) as loader:
-                    return consume((batch["image"] for _ in repeat(None) for batch in loader), seconds)
+                with gpupipe.connect(
+                    address, device="cpu", hwm=4, transport="shm" if way == "shm" else "tcp", **keys
+                ) as loader:
+                    return consume(
+                        (batch["image"] for _ in repeat(None) for batch in loader), seconds
+                    )
             finally:
                 server.terminate()
 
@@ -136,7 +158,9 @@ def over_queue(dtype: str, seconds: float) -> dict[str, Any]:
 
     context = mp.get_context("spawn")
     queue, done = context.Queue(2), context.Event()
-    process = context.Process(target=queue_sender, args=(dtype, queue, 1_000_000, done), daemon=True)
+    process = context.Process(
+        target=queue_sender, args=(dtype, queue, 1_000_000, done), daemon=True
+    )
     process.start()
     try:
         return consume((queue.get() for _ in repeat(None)), seconds)
@@ -167,8 +191,18 @@ def main() -> None:
     parser = harness.options(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="a measurement takes at least")
-    parser.add_argument("--serve", nargs=3, metavar=("WAY", "DTYPE", "FOLDER"), help="be the server of one measurement")
-    parser.add_argument("--measure", nargs=2, metavar=("WAY", "DTYPE"), help="make one measurement, and print it as JSON")
+    parser.add_argument(
+        "--serve",
+        nargs=3,
+        metavar=("WAY", "DTYPE", "FOLDER"),
+        help="be the server of one measurement",
+    )
+    parser.add_argument(
+        "--measure",
+        nargs=2,
+        metavar=("WAY", "DTYPE"),
+        help="make one measurement, and print it as JSON",
+    )
     arguments = parser.parse_args()
     if arguments.serve:
         serve(*arguments.serve)
@@ -178,12 +212,26 @@ def main() -> None:
         print(json.dumps(measure(*arguments.measure, arguments.seconds)))
         return
     rounds = 1 if arguments.quick else arguments.rounds
-    results: dict[str, dict[str, list[dict[str, Any]]]] = {d: {way: [] for way in WAYS} for d in ("uint8", "float32")}
+    results: dict[str, dict[str, list[dict[str, Any]]]] = {
+        d: {way: [] for way in WAYS} for d in ("uint8", "float32")
+    }
     for number in range(rounds):
         for dtype, ways in results.items():
             for way, found in ways.items():
-                found.append(harness.fresh(__file__, "--measure", way, dtype, "--seconds", str(0.5 if arguments.quick else arguments.seconds), limit=120))
-                harness.say(f"round {number + 1}/{rounds}: {dtype} {way} {found[-1]['gb_per_second']:.2f} GB/s, load {os.getloadavg()[0]:.1f}")
+                found.append(
+                    harness.fresh(
+                        __file__,
+                        "--measure",
+                        way,
+                        dtype,
+                        "--seconds",
+                        str(0.5 if arguments.quick else arguments.seconds),
+                        limit=120,
+                    )
+                )
+                harness.say(
+                    f"round {number + 1}/{rounds}: {dtype} {way} {found[-1]['gb_per_second']:.2f} GB/s, load {os.getloadavg()[0]:.1f}"
+                )
     report(results, arguments)
 
 
@@ -195,10 +243,21 @@ def report(results: dict[str, dict[str, list[dict[str, Any]]]], arguments: Any) 
         for way, found in ways.items():
             rates = [f["gb_per_second"] for f in found]
             busy = statistics.median(f["busy_at_600_mb"] for f in found)
-            print(f"  {way:12} {statistics.median(rates):6.2f} GB/s ({min(rates):.2f} to {max(rates):.2f}), main thread {busy:.1%} busy at 600 MB/s")
+            print(
+                f"  {way:12} {statistics.median(rates):6.2f} GB/s ({min(rates):.2f} to {max(rates):.2f}), main thread {busy:.1%} busy at 600 MB/s"
+            )
             if way in GOALS:
-                goals.append(harness.goal(f"{dtype} over {way}, GB/s", statistics.median(rates), GOALS[way]))
-                goals.append(harness.goal(f"{dtype} over {way}, consumer's main thread busy at 600 MB/s", busy, 0.25, at_most=True))
+                goals.append(
+                    harness.goal(f"{dtype} over {way}, GB/s", statistics.median(rates), GOALS[way])
+                )
+                goals.append(
+                    harness.goal(
+                        f"{dtype} over {way}, consumer's main thread busy at 600 MB/s",
+                        busy,
+                        0.25,
+                        at_most=True,
+                    )
+                )
     harness.print_goals(goals)
     print(harness.write("server", {"shape": SHAPE, "results": results, "goals": goals}, arguments))
 

@@ -31,10 +31,19 @@ def main() -> None:
     monitors = [monitor_seconds(calls) for _ in range(rounds)]
     share = statistics.median(monitors) / _STEP_SECONDS
     goals = [
-        harness.goal("milliseconds of state_dict()", statistics.median(states), _STATE_GOAL_MS, at_most=True),
-        harness.goal("share of a 10 ms step that monitoring takes", share, _MONITOR_GOAL, at_most=True),
+        harness.goal(
+            "milliseconds of state_dict()", statistics.median(states), _STATE_GOAL_MS, at_most=True
+        ),
+        harness.goal(
+            "share of a 10 ms step that monitoring takes", share, _MONITOR_GOAL, at_most=True
+        ),
     ]
-    found = {"state_dict_ms": states, "monitor_us_per_step": [1e6 * s for s in monitors], "samples": _SAMPLES, "goals": goals}
+    found = {
+        "state_dict_ms": states,
+        "monitor_us_per_step": [1e6 * s for s in monitors],
+        "samples": _SAMPLES,
+        "goals": goals,
+    }
     path = harness.write("training", found, arguments)
     harness.print_goals(goals)
     print(f"written to {path}")
@@ -51,7 +60,12 @@ def state_milliseconds(data: Path, calls: int) -> float:
     from gpupipe.dataset.index import build
 
     root = _one_image(data)
-    checked = configs.read({"data": {"source": "folder", "root": str(root)}, "pipeline": ["decode"]}, device="cpu", engine="dataloader", workers=0)
+    checked = configs.read(
+        {"data": {"source": "folder", "root": str(root)}, "pipeline": ["decode"]},
+        device="cpu",
+        engine="dataloader",
+        workers=0,
+    )
     index = build(str(root), ["one/0.png"] * _SAMPLES, np.zeros(_SAMPLES, np.int64), ("one",))
     with gpupipe.loader.Loader(checked, index) as loader:
         iterator = iter(loader)

@@ -59,8 +59,12 @@ def affine(encoded: Any, device: str, **decoder: Any) -> Any:
         images = fn.warp_affine(images, matrix=matrix, inverse_map=False, fill_value=0)
     else:
         square = fn.cat(matrix, types.Constant(np.array([[0, 0, 1]], np.float32)), axis=0)
-        images = fn.experimental.warp_perspective(images, matrix=square, inverse_map=False, fill_value=0)
-    return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", mean=[0.0], std=[255.0])
+        images = fn.experimental.warp_perspective(
+            images, matrix=square, inverse_map=False, fill_value=0
+        )
+    return fn.crop_mirror_normalize(
+        images, dtype=types.FLOAT, output_layout="CHW", mean=[0.0], std=[255.0]
+    )
 
 
 def _random_matrix() -> Any:
@@ -70,7 +74,9 @@ def _random_matrix() -> Any:
     scale = fn.random.uniform(range=[0.5, 2.0])
     matrix = fn.transforms.rotation(angle=fn.random.uniform(range=[-5.0, 5.0]), center=_CENTRE)
     matrix = fn.transforms.scale(matrix, scale=fn.stack(scale, scale), center=_CENTRE)
-    return fn.transforms.translation(matrix, offset=fn.random.uniform(range=[-25.0, 25.0], shape=[2]))
+    return fn.transforms.translation(
+        matrix, offset=fn.random.uniform(range=[-25.0, 25.0], shape=[2])
+    )
 
 
 _CROP = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3]}
@@ -90,14 +96,22 @@ def train_whole(encoded: Any, device: str, **decoder: Any) -> Any:
     from nvidia.dali import fn, types
 
     images = fn.decoders.image(encoded, device=_decoding(device), **decoder)
-    images = fn.random_resized_crop(images, size=[224, 224], interp_type=types.INTERP_LINEAR, antialias=True, **_CROP)
+    images = fn.random_resized_crop(
+        images, size=[224, 224], interp_type=types.INTERP_LINEAR, antialias=True, **_CROP
+    )
     return _mirrored_and_normalised(images)
 
 
 def _mirrored_and_normalised(images: Any) -> Any:
     from nvidia.dali import fn, types
 
-    return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", mirror=fn.random.coin_flip(probability=0.5), **_LEVELS)
+    return fn.crop_mirror_normalize(
+        images,
+        dtype=types.FLOAT,
+        output_layout="CHW",
+        mirror=fn.random.coin_flip(probability=0.5),
+        **_LEVELS,
+    )
 
 
 def evaluate(encoded: Any, device: str, **decoder: Any) -> Any:
@@ -105,7 +119,9 @@ def evaluate(encoded: Any, device: str, **decoder: Any) -> Any:
 
     images = fn.decoders.image(encoded, device=_decoding(device), **decoder)
     images = fn.resize(images, resize_shorter=256, interp_type=types.INTERP_LINEAR, antialias=True)
-    return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", crop=(224, 224), **_LEVELS)
+    return fn.crop_mirror_normalize(
+        images, dtype=types.FLOAT, output_layout="CHW", crop=(224, 224), **_LEVELS
+    )
 
 
 def decode_only(encoded: Any, device: str, **decoder: Any) -> Any:
@@ -127,18 +143,36 @@ def _decoding(device: str) -> str:
 
 
 Graph = Callable[..., Any]
-ON_CPU: dict[str, Graph] = {"affine": affine, "imagenet_train": train_region, "imagenet_eval": evaluate}
+ON_CPU: dict[str, Graph] = {
+    "affine": affine,
+    "imagenet_train": train_region,
+    "imagenet_eval": evaluate,
+}
 
 
-def dali_pipeline(graph: Graph, root: Path, batch_size: int, threads: int, shuffle: bool, device_id: int | None = None, **decoder: Any) -> Any:
+def dali_pipeline(
+    graph: Graph,
+    root: Path,
+    batch_size: int,
+    threads: int,
+    shuffle: bool,
+    device_id: int | None = None,
+    **decoder: Any,
+) -> Any:
     """The DALI pipeline of a graph over a folder of class folders: images and labels, both on the device."""
     from nvidia.dali import Pipeline, fn
 
     device = "cpu" if device_id is None else "gpu"
-    pipe = Pipeline(batch_size=batch_size, num_threads=threads, device_id=device_id, prefetch_queue_depth=2)
+    pipe = Pipeline(
+        batch_size=batch_size, num_threads=threads, device_id=device_id, prefetch_queue_depth=2
+    )
     with pipe:
-        encoded, labels = fn.readers.file(file_root=str(root), random_shuffle=shuffle, name="reader")
-        pipe.set_outputs(graph(encoded, device, **decoder), labels if device == "cpu" else labels.gpu())
+        encoded, labels = fn.readers.file(
+            file_root=str(root), random_shuffle=shuffle, name="reader"
+        )
+        pipe.set_outputs(
+            graph(encoded, device, **decoder), labels if device == "cpu" else labels.gpu()
+        )
     return pipe
 
 
@@ -147,7 +181,13 @@ def dali_batches(pipe: Any) -> Any:
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
     from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-    return DALIGenericIterator([pipe], ["image", "label"], reader_name="reader", auto_reset=False, last_batch_policy=LastBatchPolicy.FILL)
+    return DALIGenericIterator(
+        [pipe],
+        ["image", "label"],
+        reader_name="reader",
+        auto_reset=False,
+        last_batch_policy=LastBatchPolicy.FILL,
+    )
 
 
 def dali_size(batch: Any) -> int:
@@ -158,14 +198,27 @@ def dali_size(batch: Any) -> int:
 # --- torchvision
 
 
-def torchvision_batches(workload: Workload, root: Path, decoder: str, workers: int, **loader: Any) -> Any:
+def torchvision_batches(
+    workload: Workload, root: Path, decoder: str, workers: int, **loader: Any
+) -> Any:
     """A DataLoader over an ImageFolder. decoder: "tensor" (torchvision.io) or "pil"; each then transforms what it decodes to."""
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
 
-    dataset = ImageFolder(str(root), _transform(workload.pipeline, decoder), loader=_read_tensor if decoder == "tensor" else _read_pil)
+    dataset = ImageFolder(
+        str(root),
+        _transform(workload.pipeline, decoder),
+        loader=_read_tensor if decoder == "tensor" else _read_pil,
+    )
     kept = {"worker_init_fn": _one_thread, "persistent_workers": True} if workers else {}
-    return DataLoader(dataset, workload.batch_size, shuffle=workload.shuffle, num_workers=workers, **kept, **loader)
+    return DataLoader(
+        dataset,
+        workload.batch_size,
+        shuffle=workload.shuffle,
+        num_workers=workers,
+        **kept,
+        **loader,
+    )
 
 
 def torchvision_size(batch: Any) -> int:
@@ -197,9 +250,23 @@ def _transform(pipeline: str, decoder: str) -> Any:
     from torchvision.transforms import v2
 
     steps = {
-        "affine": lambda: [v2.RandomAffine(5, translate=(0.1, 0.1), scale=(0.5, 2.0), interpolation=v2.InterpolationMode.BILINEAR)],
-        "imagenet_train": lambda: [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()],
+        "affine": lambda: [
+            v2.RandomAffine(
+                5,
+                translate=(0.1, 0.1),
+                scale=(0.5, 2.0),
+                interpolation=v2.InterpolationMode.BILINEAR,
+            )
+        ],
+        "imagenet_train": lambda: [
+            v2.RandomResizedCrop(224, antialias=True),
+            v2.RandomHorizontalFlip(),
+        ],
         "imagenet_eval": lambda: [v2.Resize(256, antialias=True), v2.CenterCrop(224)],
     }[pipeline]()
-    made = [*steps, *([v2.ToImage()] if decoder == "pil" else []), v2.ToDtype(torch.float32, scale=True)]
+    made = [
+        *steps,
+        *([v2.ToImage()] if decoder == "pil" else []),
+        v2.ToDtype(torch.float32, scale=True),
+    ]
     return v2.Compose(made if pipeline == "affine" else [*made, v2.Normalize(MEAN, STD)])

@@ -17,7 +17,14 @@ class Faces(LightningModule):
     def __init__(self, classes: int = 6000):
         super().__init__()
         blocks = [(3, 16), (16, 32), (32, 64)]
-        layers = [[torch.nn.Conv2d(a, b, 3, stride=2, padding=1), torch.nn.BatchNorm2d(b), torch.nn.ReLU()] for a, b in blocks]
+        layers = [
+            [
+                torch.nn.Conv2d(a, b, 3, stride=2, padding=1),
+                torch.nn.BatchNorm2d(b),
+                torch.nn.ReLU(),
+            ]
+            for a, b in blocks
+        ]
         self.net = torch.nn.Sequential(
             torch.nn.AvgPool2d(4),
             *[layer for block in layers for layer in block],
@@ -36,13 +43,17 @@ class Faces(LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("config", nargs="?", default="lfw")
 parser.add_argument("--max_epochs", type=int, default=1)
 parser.add_argument("--limit_train_batches", type=int)
 parser.add_argument("--batch_size", type=int, default=64)
 parser.add_argument("--folder", default="lightning_lfw")
-parser.add_argument("--resume", help="a checkpoint; in mid-epoch it goes on with the very next batch")
+parser.add_argument(
+    "--resume", help="a checkpoint; in mid-epoch it goes on with the very next batch"
+)
 arguments = parser.parse_args()
 
 trainer = Trainer(
@@ -52,4 +63,8 @@ trainer = Trainer(
     logger=False,
     log_every_n_steps=1,
 )
-trainer.fit(Faces(), datamodule=PipeDataModule(train=arguments.config, batch_size=arguments.batch_size), ckpt_path=arguments.resume)
+trainer.fit(
+    Faces(),
+    datamodule=PipeDataModule(train=arguments.config, batch_size=arguments.batch_size),
+    ckpt_path=arguments.resume,
+)

@@ -11,7 +11,9 @@ import torch
 
 import gpupipe
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("config", nargs="?", default="lfw")
 parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
 parser.add_argument("--epochs", type=int, default=1)
@@ -20,7 +22,11 @@ arguments = parser.parse_args()
 
 with gpupipe.load(arguments.config, *arguments.overrides) as loader:
     device = loader.engine.device.replace("gpu", "cuda")
-    net = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(16), torch.nn.Flatten(), torch.nn.LazyLinear(len(loader.index.classes))).to(device)
+    net = torch.nn.Sequential(
+        torch.nn.AdaptiveAvgPool2d(16),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(len(loader.index.classes)),
+    ).to(device)
     net(next(iter(loader))["image"])  # tells the lazy layer its size
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     loader.sampler.set_epoch(0)
@@ -39,7 +45,14 @@ with gpupipe.load(arguments.config, *arguments.overrides) as loader:
             loss.backward()
             optimizer.step()
             if step % 10 == 0:
-                torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}, arguments.checkpoint)
+                torch.save(
+                    {
+                        "net": net.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "loader": loader.state_dict(),
+                    },
+                    arguments.checkpoint,
+                )
         print(f"epoch {loader.sampler.epoch - 1}: loss {loss.item():.3f}")
     arguments.checkpoint.unlink(missing_ok=True)
     print(monitor.summary())

@@ -27,7 +27,13 @@ EPOCHS = 5
 
 def slow_loader(folder: str) -> gpupipe.Loader:
     """Batches of one little image, each of which comes 5 ms later than it would."""
-    loader = gpupipe.load({"data": {"source": "folder", "root": folder}, "pipeline": ["decode"]}, batch_size=1, engine="dataloader", workers=0, device="cpu")
+    loader = gpupipe.load(
+        {"data": {"source": "folder", "root": folder}, "pipeline": ["decode"]},
+        batch_size=1,
+        engine="dataloader",
+        workers=0,
+        device="cpu",
+    )
     batches = loader.engine.batches
 
     def slowed(plans: Any) -> Any:
@@ -75,17 +81,25 @@ def plot(seconds: dict[str, list[float]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
-    axes.barh(list(seconds), [statistics.median(s) for s in seconds.values()], color=["#9aa5b1", "#2a7de1", "#d9822b"])
+    axes.barh(
+        list(seconds),
+        [statistics.median(s) for s in seconds.values()],
+        color=["#9aa5b1", "#2a7de1", "#d9822b"],
+    )
     for n, rounds in enumerate(seconds.values()):
         axes.plot(rounds, [n] * len(rounds), "k.", markersize=5)
     axes.invert_yaxis()
-    axes.set_xlabel(f"seconds for {EPOCHS} epochs: 10 ms a training step, 5 ms a batch of the data stream")
+    axes.set_xlabel(
+        f"seconds for {EPOCHS} epochs: 10 ms a training step, 5 ms a batch of the data stream"
+    )
     figure.savefig(path, dpi=150)
 
 
 def main() -> None:
     """Rounds of all three."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batches", type=int, default=200, help="an epoch")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--port", type=int, default=5557)
@@ -96,7 +110,11 @@ def main() -> None:
     if arguments.serve:
         gpupipe.start_server(slow_loader(arguments.serve), port=arguments.port)
         return
-    seconds: dict[str, list[float]] = {"training alone": [], "with a server": [], "in one process": []}
+    seconds: dict[str, list[float]] = {
+        "training alone": [],
+        "with a server": [],
+        "in one process": [],
+    }
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "class").mkdir()
         for n in range(arguments.batches):
@@ -106,14 +124,27 @@ def main() -> None:
             seconds["with a server"].append(with_server(folder, arguments.port))
             seconds["in one process"].append(in_process(folder))
     for name, found in seconds.items():
-        times = ", ".join(f"{s / a:.2f}" for s, a in zip(found, seconds["training alone"], strict=True))
+        times = ", ".join(
+            f"{s / a:.2f}" for s, a in zip(found, seconds["training alone"], strict=True)
+        )
         print(f"{name:15} {', '.join(f'{s:.2f} s' for s in found)}; {times} times training alone")
     if arguments.plot:
         plot(seconds, arguments.plot)
     if arguments.json:
         from gpupipe.bench.machine import machine
 
-        arguments.json.write_text(json.dumps({"machine": machine(), "seconds": seconds, "batches": arguments.batches, "epochs": EPOCHS}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps(
+                {
+                    "machine": machine(),
+                    "seconds": seconds,
+                    "batches": arguments.batches,
+                    "epochs": EPOCHS,
+                },
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

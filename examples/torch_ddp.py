@@ -11,18 +11,28 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gpupipe
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("config", nargs="?", default="lfw")
 parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
 parser.add_argument("--epochs", type=int, default=1)
 arguments = parser.parse_args()
 
 dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-with gpupipe.load(arguments.config, *arguments.overrides) as loader:  # shard: auto, device: auto: this rank's, on the GPU of LOCAL_RANK
+with gpupipe.load(
+    arguments.config, *arguments.overrides
+) as loader:  # shard: auto, device: auto: this rank's, on the GPU of LOCAL_RANK
     device = torch.device(loader.engine.device.replace("gpu", "cuda"))
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(16), torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, len(loader.index.classes)))
-    model = DistributedDataParallel(net.to(device), device_ids=None if device.type == "cpu" else [device.index])
+    net = torch.nn.Sequential(
+        torch.nn.AdaptiveAvgPool2d(16),
+        torch.nn.Flatten(),
+        torch.nn.Linear(3 * 16 * 16, len(loader.index.classes)),
+    )
+    model = DistributedDataParallel(
+        net.to(device), device_ids=None if device.type == "cpu" else [device.index]
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(arguments.epochs):
         images = torch.zeros((), dtype=torch.int64, device=device)
@@ -34,5 +44,8 @@ with gpupipe.load(arguments.config, *arguments.overrides) as loader:  # shard: a
             images += len(batch["label"])
         dist.all_reduce(images)
         if dist.get_rank() == 0:
-            print(f"epoch {epoch}: {images.item():,} of {len(loader.index):,} images on {dist.get_world_size()} ranks, loss {loss.item():.3f}", flush=True)
+            print(
+                f"epoch {epoch}: {images.item():,} of {len(loader.index):,} images on {dist.get_world_size()} ranks, loss {loss.item():.3f}",
+                flush=True,
+            )
 dist.destroy_process_group()

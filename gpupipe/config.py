@@ -31,7 +31,9 @@ _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
 def _device(value: Any) -> str:
-    text = str(value) if isinstance(value, str) or type(value).__name__ == "device" else ""  # a torch.device is as good
+    text = (
+        str(value) if isinstance(value, str) or type(value).__name__ == "device" else ""
+    )  # a torch.device is as good
     if not _DEVICE.fullmatch(text):
         raise form("auto, cpu, gpu or gpu:N")
     return text.replace("cuda", "gpu")
@@ -73,7 +75,9 @@ class Shard(_Frozen):
     @pydantic.model_validator(mode="after")
     def _rank_is_below(self) -> Shard:
         if self.rank >= self.world_size:
-            raise ValueError(f"rank {self.rank} must be below world_size {self.world_size}: ranks count from 0")
+            raise ValueError(
+                f"rank {self.rank} must be below world_size {self.world_size}: ranks count from 0"
+            )
         return self
 
 
@@ -148,9 +152,13 @@ class LoaderConfig(_Frozen):
     @pydantic.model_validator(mode="after")
     def _has_a_server(self) -> LoaderConfig:
         if self.engine == "remote" and not self.server:
-            raise ValueError("engine is remote, and no server is named: write 'server: tcp://HOST:PORT' beside it")
+            raise ValueError(
+                "engine is remote, and no server is named: write 'server: tcp://HOST:PORT' beside it"
+            )
         if (self.key is None) != (self.server_key is None):
-            raise ValueError("key and server_key go together: this side's secret key, and the server's public one")
+            raise ValueError(
+                "key and server_key go together: this side's secret key, and the server's public one"
+            )
         return self
 
 
@@ -177,7 +185,9 @@ class Config:
     loader: LoaderConfig
 
 
-def read(config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), **changes: Any) -> Config:
+def read(
+    config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), **changes: Any
+) -> Config:
     """The Config in a file (a path, or a shipped name) or a dict.
 
     overrides: "key=value" with dots between the keys; a key of `loader` may stand alone. changes: the same as keyword arguments,
@@ -195,8 +205,19 @@ def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Cha
     """
     document, beside = _open(config)
     if not isinstance(document.data, dict):
-        found = "this is a list" if isinstance(document.data, list) else f"this is {shown(document.data)}"
-        raise ConfigError([Problem(document.where(()), f"{found}, but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them")])
+        found = (
+            "this is a list"
+            if isinstance(document.data, list)
+            else f"this is {shown(document.data)}"
+        )
+        raise ConfigError(
+            [
+                Problem(
+                    document.where(()),
+                    f"{found}, but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them",
+                )
+            ]
+        )
     problems: list[Problem] = []
     for layer in layers:
         _apply(document, layer, problems)
@@ -297,7 +318,9 @@ def _instead(key: str, document: Document) -> str:
     """What to write in place of an override's key: the same with another first part, or a key from further in."""
     first, dot, rest = key.partition(".")
     near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL))
-    further = {str(k[-1]): ".".join(map(str, k)) for k in document.keys} | {k: f"shard.{k}" for k in Shard.model_fields}
+    further = {str(k[-1]): ".".join(map(str, k)) for k in document.keys} | {
+        k: f"shard.{k}" for k in Shard.model_fields
+    }
     leaf = nearest(key, further)
     if near or leaf:
         return f"; did you mean '{near + dot + rest if near else further[str(leaf)]}'?"
@@ -308,10 +331,19 @@ def _check_step(document: Document, loc: tuple[str, ...], place: str) -> None:
     """Raises ConfigError where an override changes a parameter of a step that does not stand there."""
     steps = document.at(("pipeline",))
     if isinstance(steps, str) and len(loc) > 1:
-        raise ConfigError([Problem(place, f"pipeline is a name, '{steps}': to change a step of it, write the list of its steps in the config instead")])
+        raise ConfigError(
+            [
+                Problem(
+                    place,
+                    f"pipeline is a name, '{steps}': to change a step of it, write the list of its steps in the config instead",
+                )
+            ]
+        )
     step = document.at(("pipeline", int(loc[1]))) if len(loc) > 2 and loc[1].isdecimal() else None
     if isinstance(step, dict) and loc[2] not in step:
-        raise ConfigError([Problem(place, f"pipeline.{loc[1]} is not '{loc[2]}' but '{next(iter(step), '')}'")])
+        raise ConfigError(
+            [Problem(place, f"pipeline.{loc[1]} is not '{loc[2]}' but '{next(iter(step), '')}'")]
+        )
 
 
 def _split(override: str) -> _Change:
@@ -319,7 +351,14 @@ def _split(override: str) -> _Change:
     key, equals, text = override.partition("=")
     place = f"'{override}'"
     if not equals or not all(key.strip().split(".")):
-        raise ConfigError([Problem(place, "an override is key=value, for instance batch_size=64 or data.root=/images")])
+        raise ConfigError(
+            [
+                Problem(
+                    place,
+                    "an override is key=value, for instance batch_size=64 or data.root=/images",
+                )
+            ]
+        )
     try:
         return _Change(key.strip(), yamlfile.parse(text, "").data, place)
     except ConfigError as e:
@@ -334,10 +373,16 @@ def _check(document: Document, beside: Path | None, problems: list[Problem]) -> 
         shape = _Shape.model_validate(document.data)
     except pydantic.ValidationError as e:
         problems += complaints(e, _Shape, document)
-    pipeline = _pipeline(document, steps, beside, problems, found) if isinstance(steps, (str, list)) else None
+    pipeline = (
+        _pipeline(document, steps, beside, problems, found)
+        if isinstance(steps, (str, list))
+        else None
+    )
     if problems or shape is None or found is None or pipeline is None:
         raise ConfigError(problems)
-    return Config(Path(document.name).stem, str(data["source"]) if data else "", found, pipeline, shape.loader)
+    return Config(
+        Path(document.name).stem, str(data["source"]) if data else "", found, pipeline, shape.loader
+    )
 
 
 def _source(document: Document, data: dict[str, Any], problems: list[Problem]) -> Source | None:
@@ -355,13 +400,27 @@ def _specs(document: Document, source: Source, problems: list[Problem]) -> Mappi
     """The fields of a sample, checked against the masks among them."""
     fields = source.specs()
     taken = [n for n in fields if n in TAKEN]
-    problems += [Problem(document.where(("data",), of_key=True), f"a field must not be called '{n}': that name is taken in a batch") for n in taken]
+    problems += [
+        Problem(
+            document.where(("data",), of_key=True),
+            f"a field must not be called '{n}': that name is taken in a batch",
+        )
+        for n in taken
+    ]
     unknown = [n for n in source.masks if n not in fields]
-    problems += [Problem(document.where(("data", "masks")), f"data.masks: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown]
+    problems += [
+        Problem(
+            document.where(("data", "masks")),
+            f"data.masks: there is no field '{n}'{did_you_mean(n, fields)}",
+        )
+        for n in unknown
+    ]
     return fields
 
 
-def _source_model(document: Document, data: dict[str, Any], problems: list[Problem]) -> type[Source] | None:
+def _source_model(
+    document: Document, data: dict[str, Any], problems: list[Problem]
+) -> type[Source] | None:
     name = data.get("source")
     if isinstance(name, str):
         try:
@@ -374,21 +433,48 @@ def _source_model(document: Document, data: dict[str, Any], problems: list[Probl
     misspelt = nearest("source", data)
     known = f"the name of what reads the data: {', '.join(source.names())}"
     if "source" in data:
-        problems.append(Problem(document.where(("data", "source")), f"data.source is {shown(name)}, but should be {known}"))
+        problems.append(
+            Problem(
+                document.where(("data", "source")),
+                f"data.source is {shown(name)}, but should be {known}",
+            )
+        )
     elif misspelt:
-        problems.append(Problem(document.where(("data", misspelt), of_key=True), f"data.{misspelt}: unknown key; did you mean 'source'?"))
+        problems.append(
+            Problem(
+                document.where(("data", misspelt), of_key=True),
+                f"data.{misspelt}: unknown key; did you mean 'source'?",
+            )
+        )
     else:
-        problems.append(Problem(document.where(("data",), of_key=True), f"data.source: missing; write 'source: ...' ({known})"))
+        problems.append(
+            Problem(
+                document.where(("data",), of_key=True),
+                f"data.source: missing; write 'source: ...' ({known})",
+            )
+        )
     return None
 
 
-def _pipeline(document: Document, steps: str | list[Any], beside: Path | None, problems: list[Problem], source: Source | None) -> Pipeline | None:
+def _pipeline(
+    document: Document,
+    steps: str | list[Any],
+    beside: Path | None,
+    problems: list[Problem],
+    source: Source | None,
+) -> Pipeline | None:
     """Where the source is wrong, its fields are not known: the pipeline is checked as one over images."""
-    fields = (pipelines.IMAGE, ()) if source is None else (_specs(document, source, problems), source.masks)
+    fields = (
+        (pipelines.IMAGE, ())
+        if source is None
+        else (_specs(document, source, problems), source.masks)
+    )
     try:
         if isinstance(steps, list):
             return pipelines.build("inline", document, ("pipeline",), *fields)
         return pipelines.build(Path(steps).stem, pipelines.find(steps, beside), (), *fields)
     except ConfigError as e:
-        problems += [p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems]
+        problems += [
+            p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems
+        ]
         return None

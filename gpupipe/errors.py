@@ -121,7 +121,9 @@ class SampleError(DataError):
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
-        super().__init__(f"{path}: {reason}; set loader.on_error=skip to leave such samples out and go on")
+        super().__init__(
+            f"{path}: {reason}; set loader.on_error=skip to leave such samples out and go on"
+        )
 
 
 class ShapeError(DataError):
@@ -186,7 +188,13 @@ def shown(value: Any) -> str:
         return short(f"[{', '.join(map(shown, value))}]")
     if isinstance(value, dict):
         return short(f"{{{', '.join(f'{k}: {shown(v)}' for k, v in value.items())}}}")
-    return "empty" if value is None else str(value).lower() if isinstance(value, bool) else short(repr(value))
+    return (
+        "empty"
+        if value is None
+        else str(value).lower()
+        if isinstance(value, bool)
+        else short(repr(value))
+    )
 
 
 def short(text: str, longest: int = _LONGEST) -> str:

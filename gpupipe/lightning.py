@@ -24,7 +24,9 @@ def _package() -> Any:
     loaded = [name for name in _PACKAGES if name in sys.modules]
     there = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
     if not (loaded or there):
-        raise ModuleNotFoundError("gpupipe.lightning needs Lightning: pip install lightning", name="lightning")
+        raise ModuleNotFoundError(
+            "gpupipe.lightning needs Lightning: pip install lightning", name="lightning"
+        )
     return import_module((loaded or there)[0])
 
 
@@ -94,7 +96,9 @@ class PipeDataModule(LightningDataModule):
         super().__init__()
         given = {"batch_size": batch_size, "seed": seed, "engine": engine, "format": format}
         self._configs = {"train": train, "val": val, "test": test, "predict": predict}
-        self._overrides = {k: v for k, v in given.items() if v is not None} | (overrides or {}) | more_overrides
+        self._overrides = (
+            {k: v for k, v in given.items() if v is not None} | (overrides or {}) | more_overrides
+        )
         self._own_overrides = {
             "train": train_overrides,
             "val": val_overrides,
@@ -136,7 +140,9 @@ class PipeDataModule(LightningDataModule):
     def _load(self, which: str, **changes: Any) -> Loader:
         """A new loader; the one before it, which Lightning asked to be reloaded, is closed."""
         if (config := self._configs[which]) is None:
-            raise ValueError(f"PipeDataModule has no config for '{which}': PipeDataModule({which}='configs/...yaml')")
+            raise ValueError(
+                f"PipeDataModule has no config for '{which}': PipeDataModule({which}='configs/...yaml')"
+            )
         if which in self._loaders:
             self._loaders.pop(which).close()
         own = self._own_overrides[which] or {}
@@ -175,7 +181,10 @@ class PipeDataModule(LightningDataModule):
             return {}
         device = self.trainer.strategy.root_device
         shard = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
-        return {"device": f"gpu:{device.index or 0}" if device.type == "cuda" else "cpu", "shard": shard}
+        return {
+            "device": f"gpu:{device.index or 0}" if device.type == "cuda" else "cpu",
+            "shard": shard,
+        }
 
 
 def _line_up(trainer: Trainer, loader: Loader) -> None:
@@ -209,7 +218,9 @@ class Monitor(Callback):
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        loader = next((found for found in _flat(trainer.train_dataloader) if isinstance(found, Loader)), None)
+        loader = next(
+            (found for found in _flat(trainer.train_dataloader) if isinstance(found, Loader)), None
+        )
         if loader is None:
             self.watch = None
         elif self.watch is None or self.watch.loader is not loader:
@@ -218,7 +229,9 @@ class Monitor(Callback):
         else:
             self.watch.resume()
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if self.watch is None:
             return
         self.watch.step()

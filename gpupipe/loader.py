@@ -44,7 +44,12 @@ _KINDS = {"version": int, "data": str, "pipeline": str, "seed": int, "shuffle": 
 _ENDED = "a newer iter() of the same loader, by load_state_dict() or by close()"
 
 
-def load(config: str | Path | Mapping[str, Any] | Config, *overrides: str, progress: Progress = quiet, **changes: Any) -> Loader:
+def load(
+    config: str | Path | Mapping[str, Any] | Config,
+    *overrides: str,
+    progress: Progress = quiet,
+    **changes: Any,
+) -> Loader:
     """A Loader over a config: a path, a shipped name ("lfw"), or a dict of the same shape.
 
     overrides: "key=value" as on the command line. changes: the same as keyword arguments (batch_size=64, data={"root": ...}).
@@ -114,7 +119,9 @@ def remote(options: LoaderConfig, own: Config | None = None, patience: float = 6
 
 def over(config: Config, index: Index) -> Loader:
     """A loader whose samples are known already, so that they are not looked for again. Raises what load() raises."""
-    return remote(config.loader, config) if config.loader.engine == "remote" else Loader(config, index)
+    return (
+        remote(config.loader, config) if config.loader.engine == "remote" else Loader(config, index)
+    )
 
 
 class Loader:
@@ -125,7 +132,13 @@ class Loader:
     batch_sampler = None
     """There is none, and Lightning asks."""
 
-    def __init__(self, config: Config, index: Index, sampler: Sampler | None = None, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        index: Index,
+        sampler: Sampler | None = None,
+        engine: Engine | None = None,
+    ) -> None:
         """sampler, engine: in place of those that the config asks for.
 
         Raises ConfigError, DeviceError, EngineError, GpupipeError in a worker of a DataLoader.
@@ -136,11 +149,21 @@ class Loader:
         self.waited = 0.0
         """Seconds that whoever iterates has waited for batches so far."""
         self._process = os.getpid()
-        self._identity = {"version": _STATE_VERSION, "data": index.fingerprint, "pipeline": config.pipeline.fingerprint}
+        self._identity = {
+            "version": _STATE_VERSION,
+            "data": index.fingerprint,
+            "pipeline": config.pipeline.fingerprint,
+        }
         options = config.loader
         self.sampler = sampler_of(config, index) if sampler is None else sampler
         self.threads = cores_of_rank() if options.threads == "auto" else options.threads
-        self.engine = engine if engine is not None else _engine(Job(index, config.pipeline, options, self.threads, config.source.max_pixels))
+        self.engine = (
+            engine
+            if engine is not None
+            else _engine(
+                Job(index, config.pipeline, options, self.threads, config.source.max_pixels)
+            )
+        )
         self._population = self._populated() if engine is None else None
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
@@ -154,7 +177,9 @@ class Loader:
 
     def _populated(self) -> Population | None:
         """What the epochs of a source that grows have."""
-        found = self.config.source.population(self.index, self.sampler.rank, self.sampler.world_size, self.config.loader.seed)
+        found = self.config.source.population(
+            self.index, self.sampler.rank, self.sampler.world_size, self.config.loader.seed
+        )
         self.sampler.population = found
         if found is not None:
             found.let_go = self.engine.let_go
@@ -169,7 +194,9 @@ class Loader:
         if self._closed:
             raise GpupipeError("this loader is closed: load() another")
         if os.getpid() != self._process:
-            raise GpupipeError(f"this loader belongs to process {self._process}, and cannot be used in one that was forked from it: load() it there")
+            raise GpupipeError(
+                f"this loader belongs to process {self._process}, and cannot be used in one that was forked from it: load() it there"
+            )
         self._let_go()
         self._iteration += 1
         return self._epoch(self._iteration)
@@ -181,7 +208,9 @@ class Loader:
         while not last:
             self._check_current(iteration)
             following = self._next()
-            if following is None or following[0].epoch != epoch:  # the last plans of the epoch were skipped whole
+            if (
+                following is None or following[0].epoch != epoch
+            ):  # the last plans of the epoch were skipped whole
                 self._held = following
                 break
             plan, batch = following
@@ -212,7 +241,9 @@ class Loader:
 
     def _check_current(self, iteration: int) -> None:
         if iteration != self._iteration:
-            raise GpupipeError(f"this iteration was ended by {_ENDED}: load() a second loader to run two at once")
+            raise GpupipeError(
+                f"this iteration was ended by {_ENDED}: load() a second loader to run two at once"
+            )
 
     def _has_next(self) -> bool:
         """Whether the stream goes on: it ends before an epoch whose samples were not all there when the engine asked for them."""
@@ -230,7 +261,9 @@ class Loader:
         following = next(self._running, None)
         self.waited += time.perf_counter() - started
         if following is None and self._population is None:
-            raise EngineError(f"{self.engine.name} ended before the epoch did; this is a mistake in the engine: please report it")
+            raise EngineError(
+                f"{self.engine.name} ended before the epoch did; this is a mistake in the engine: please report it"
+            )
         return following
 
     def _shaped(self, batch: dict[str, Tensor]) -> Any:
@@ -243,7 +276,11 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, as plain JSON: behind the batch that was delivered last, whatever is prefetched."""
-        place = self.sampler.state_after(self._last) if self._last else self._before or self.sampler.state()
+        place = (
+            self.sampler.state_after(self._last)
+            if self._last
+            else self._before or self.sampler.state()
+        )
         return self._identity | place
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
@@ -316,7 +353,12 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -337,9 +379,14 @@ def _check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
         raise StateError(f"the state is of another version of gpupipe: {versions}")
     if not strict:
         return
-    for key, what in (("data", "other data (the paths or labels differ)"), ("pipeline", "another pipeline (its steps or their parameters differ)")):
+    for key, what in (
+        ("data", "other data (the paths or labels differ)"),
+        ("pipeline", "another pipeline (its steps or their parameters differ)"),
+    ):
         if state[key] != own[key]:
-            raise StateError(f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here; strict=False goes on all the same")
+            raise StateError(
+                f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here; strict=False goes on all the same"
+            )
 
 
 def with_ranks(config: Config) -> Config:
@@ -347,14 +394,19 @@ def with_ranks(config: Config) -> Config:
     if not isinstance(config.loader.shard, AutoShard):
         return config
     rank, world_size = rank_and_world()
-    return replace(config, loader=config.loader.model_copy(update={"shard": Shard(rank=rank, world_size=world_size)}))
+    return replace(
+        config,
+        loader=config.loader.model_copy(update={"shard": Shard(rank=rank, world_size=world_size)}),
+    )
 
 
 def _refuse_in_worker() -> None:
     from torch.utils.data import get_worker_info
 
     if get_worker_info() is not None:
-        raise GpupipeError("load() was called in a worker of a DataLoader, where it would start threads and processes of its own: use the loader in its place")
+        raise GpupipeError(
+            "load() was called in a worker of a DataLoader, where it would start threads and processes of its own: use the loader in its place"
+        )
 
 
 def import_engine(engine: str) -> type[Engine]:
@@ -372,7 +424,9 @@ def import_engine(engine: str) -> type[Engine]:
                 raise
             if engine == "dali":
                 install = "on Linux: pip install nvidia-dali-cuda120, or nvidia-dali-cuda130 for CUDA 13, but not both"
-                raise DeviceError(f"NVIDIA DALI is not installed ({install}); 'gpupipe doctor' tells more") from e
+                raise DeviceError(
+                    f"NVIDIA DALI is not installed ({install}); 'gpupipe doctor' tells more"
+                ) from e
         else:
             return DaliEngine
     from gpupipe.engines.dataloader.engine import DataLoaderEngine

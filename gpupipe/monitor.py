@@ -54,7 +54,11 @@ class Monitor:
     def add(self, other: Monitor | None) -> None:
         """Count in what another one has measured."""
         if other is not None:
-            self.steps, self.seconds, self.waited = self.steps + other.steps, self.seconds + other.seconds, self.waited + other.waited
+            self.steps, self.seconds, self.waited = (
+                self.steps + other.steps,
+                self.seconds + other.seconds,
+                self.waited + other.waited,
+            )
 
     @property
     def share(self) -> float:
@@ -64,7 +68,11 @@ class Monitor:
     def metrics(self) -> dict[str, float]:
         """For a logger: the share, and milliseconds a step, waiting and in all."""
         steps = max(1, self.steps)
-        return {"data/wait_share": self.share, "data/wait_ms": 1000 * self.waited / steps, "data/step_ms": 1000 * self.seconds / steps}
+        return {
+            "data/wait_share": self.share,
+            "data/wait_ms": 1000 * self.waited / steps,
+            "data/step_ms": 1000 * self.seconds / steps,
+        }
 
     def summary(self) -> str:
         """In a line."""

@@ -31,7 +31,15 @@ def connect(
             for batch in loader:
                 batch["image"], batch["label"]
     """
-    given = {"engine": "remote", "server": server, "hwm": hwm, "device": device, "transport": transport, "key": key, "server_key": server_key}
+    given = {
+        "engine": "remote",
+        "server": server,
+        "hwm": hwm,
+        "device": device,
+        "transport": transport,
+        "key": key,
+        "server_key": server_key,
+    }
     given |= {"format": format, "ids": ids, **more}
     try:
         options = LoaderConfig.model_validate(given)
@@ -81,7 +89,9 @@ class ServerDataStream:
         for batch in self._loader:
             for name in self.sources:
                 if name not in batch:
-                    raise ServerError(f"the server's batches have no field '{name}'{did_you_mean(name, batch)}")
+                    raise ServerError(
+                        f"the server's batches have no field '{name}'{did_you_mean(name, batch)}"
+                    )
             arrays = tuple(np.asarray(batch[name]) for name in self.sources)
             if self.produces_examples:
                 yield from zip(*arrays, strict=True)

@@ -72,7 +72,14 @@ def check_loader(make: Make) -> None:
     with _new(make, batch_size=size) as loader:
         epochs = [_taken(loader, math.inf)[0] for _ in range(2)]
     case = _Case(make, count, size, math.inf if count <= _WHOLE else _WHOLE, epochs)
-    for rule in (_every_sample_once, _draws_do_not_depend_on_batches, _iterations, _states, _ranks, _ends):
+    for rule in (
+        _every_sample_once,
+        _draws_do_not_depend_on_batches,
+        _iterations,
+        _states,
+        _ranks,
+        _ends,
+    ):
         rule(case)
 
 

@@ -12,8 +12,24 @@ from numpy.typing import NDArray
 import gpupipe
 from gpupipe.dataset.index import Index
 
-ENGINES: dict[str, dict[str, Any]] = {"dali": {"engine": "dali"}, "dataloader": {"engine": "dataloader", "workers": 0}}
-DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+ENGINES: dict[str, dict[str, Any]] = {
+    "dali": {"engine": "dali"},
+    "dataloader": {"engine": "dataloader", "workers": 0},
+}
+DTYPES = (
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+)
 
 
 def saved(folder: Path, array: NDArray[Any], **data: Any) -> dict[str, Any]:
@@ -40,14 +56,25 @@ def read(index: Index, i: int) -> Any:
     return index.span(i).read().view(array.dtype).reshape(array.shape_of(i))
 
 
-def delivered(data: dict[str, Any], steps: list[Any], engine: str, **options: Any) -> dict[int, torch.Tensor]:
+def delivered(
+    data: dict[str, Any], steps: list[Any], engine: str, **options: Any
+) -> dict[int, torch.Tensor]:
     """What one engine makes of each sample in epoch 0, by id."""
     name = data.get("field", "array")
-    with gpupipe.load({"data": data, "pipeline": steps}, **({"device": "cpu", "batch_size": 3, "ids": True} | ENGINES[engine] | options)) as loader:
-        return {int(id): row for batch in loader for id, row in zip(batch["id"], batch[name], strict=True)}
+    with gpupipe.load(
+        {"data": data, "pipeline": steps},
+        **({"device": "cpu", "batch_size": 3, "ids": True} | ENGINES[engine] | options),
+    ) as loader:
+        return {
+            int(id): row
+            for batch in loader
+            for id, row in zip(batch["id"], batch[name], strict=True)
+        }
 
 
-def both(data: dict[str, Any], steps: list[Any], **options: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def both(
+    data: dict[str, Any], steps: list[Any], **options: Any
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """(DALI's, the DataLoader's) of each sample, by id; of the same dtype and shape."""
     made, expected = (delivered(data, steps, engine, **options) for engine in ENGINES)
     assert made.keys() == expected.keys()

@@ -23,7 +23,10 @@ def without_decoders(folder: Path) -> None:
 def without_memory() -> None:
     """Some 100 MB more than the process has now."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
-    now = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmSize")) << 10
+    now = (
+        next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmSize"))
+        << 10
+    )
     resource.setrlimit(resource.RLIMIT_AS, (now + (100 << 20),) * 2)
 
 
@@ -60,7 +63,9 @@ def main(what: str, folder: Path, options: dict[str, Any]) -> None:
     import gpupipe
 
     steps = ["decode", {"to_dtype": {"dtype": "float32"}}]
-    with gpupipe.load({"data": {"source": "folder", "root": folder / "images"}, "pipeline": steps}, **options) as loader:
+    with gpupipe.load(
+        {"data": {"source": "folder", "root": folder / "images"}, "pipeline": steps}, **options
+    ) as loader:
         iterator = iter(loader)
         if what == "with_broken_cuda":
             next(iterator)

@@ -32,7 +32,11 @@ def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(autouse=True)
-def cache(_cache_of_the_session: None, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(
+    _cache_of_the_session: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """The cache folder of one test, empty when it begins."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("GPUPIPE_CACHE", str(folder))
@@ -53,7 +57,9 @@ def orientation_photos(photos: Path) -> Path:
 
 def _present(folder: Path) -> Path:
     if not folder.is_dir():
-        pytest.skip(f"needs real photographs, and there is no {folder}: set GPUPIPE_PHOTOS to a folder with a folder of JPEGs for each class")
+        pytest.skip(
+            f"needs real photographs, and there is no {folder}: set GPUPIPE_PHOTOS to a folder with a folder of JPEGs for each class"
+        )
     return folder
 
 

@@ -35,7 +35,9 @@ class Watch:
 
     def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def watched(data: Any, *args: Any, **options: Any) -> Any:
-            self.decoder[self._names[hashlib.sha1(bytes(memoryview(np.asarray(data)))).digest()]] = name
+            self.decoder[
+                self._names[hashlib.sha1(bytes(memoryview(np.asarray(data)))).digest()]
+            ] = name
             return function(data, *args, **options)
 
         return watched
@@ -54,7 +56,10 @@ def run(folder: Path, one: dict[str, Any], watch: Watch) -> dict[str, Any]:
     listing.write_text("".join(f"files/{name}\n" for name in one["files"]))
     listed.unlink(missing_ok=True)
     expected = dict(np.load(folder / one["expected"]))
-    config = {"data": {"source": "file_list", "file": listing}, "pipeline": [{"decode": one["decode"]}]}
+    config = {
+        "data": {"source": "file_list", "file": listing},
+        "pipeline": [{"decode": one["decode"]}],
+    }
     options = one["options"] | {"device": "cpu", "shuffle": False, "ids": True}
     options |= {"on_error": "skip", "max_bad": 1.0, "quarantine": listed}
     delivered: Counter[str] = Counter()
@@ -66,8 +71,16 @@ def run(folder: Path, one: dict[str, Any], watch: Watch) -> dict[str, Any]:
                 for row, image in zip(batch["id"].tolist(), batch["image"], strict=True):
                     name = one["files"][row]
                     delivered[name] += 1
-                    apart = difference(image, expected[name]) if name in expected else "no pixels expected"
-                    if isinstance(apart, str) or isinstance(worst[name], str) or apart > worst[name]:
+                    apart = (
+                        difference(image, expected[name])
+                        if name in expected
+                        else "no pixels expected"
+                    )
+                    if (
+                        isinstance(apart, str)
+                        or isinstance(worst[name], str)
+                        or apart > worst[name]
+                    ):
                         worst[name] = apart
     bad = [json.loads(line) for line in listed.read_text().splitlines()] if listed.exists() else []
     refused = {Path(line["path"]).name: line["reason"] for line in bad}
@@ -79,7 +92,10 @@ def run_alone(folder: Path, one: dict[str, Any]) -> dict[str, Any]:
     raised = {}
     for name in one["files"]:
         (folder / "list.txt").write_text(f"files/{name}\n")
-        config = {"data": {"source": "file_list", "file": folder / "list.txt"}, "pipeline": ["decode"]}
+        config = {
+            "data": {"source": "file_list", "file": folder / "list.txt"},
+            "pipeline": ["decode"],
+        }
         try:
             with gpupipe.load(config, device="cpu", **one["options"]) as loader:
                 list(loader)
@@ -96,7 +112,10 @@ def main() -> None:
         print(json.dumps({"begins": one["name"]}), flush=True)
         start = time.perf_counter()
         result = run_alone(folder, one) if one.get("raises") else run(folder, one, watch)
-        print(json.dumps({"ends": one["name"]} | result | {"seconds": time.perf_counter() - start}), flush=True)
+        print(
+            json.dumps({"ends": one["name"]} | result | {"seconds": time.perf_counter() - start}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -68,14 +68,21 @@ class Corpus:
         for file, (_, sample) in both.items():
             (folder / "files" / file).write_bytes(sample.data)
         for name, how in DECODING.items():
-            words = how.get("mode", "rgb"), how.get("dtype", "uint8"), "apply_exif_orientation" in how
+            words = (
+                how.get("mode", "rgb"),
+                how.get("dtype", "uint8"),
+                "apply_exif_orientation" in how,
+            )
             pixels = {f: s.expected(*words) for f, (_, s) in both.items() if s.levels is not None}
             np.savez(folder / f"{name}.npz", **pixels)
 
-    def run(self, engine: str, decoding: str, batch: int, threads: int, files: list[str] | None = None) -> dict[str, Any]:
+    def run(
+        self, engine: str, decoding: str, batch: int, threads: int, files: list[str] | None = None
+    ) -> dict[str, Any]:
         """All of the corpus, in batches of this size. files: others instead."""
         return {
-            "name": f"{engine}, {decoding}, batches of {batch}, {threads} threads" + (", among good" if files else ""),
+            "name": f"{engine}, {decoding}, batches of {batch}, {threads} threads"
+            + (", among good" if files else ""),
             "options": self._options(engine, batch, threads),
             "decode": DECODING[decoding],
             "expected": f"{decoding}.npz",
@@ -95,7 +102,12 @@ class Corpus:
     def raising(self, engine: str, files: Iterable[str]) -> dict[str, Any]:
         """Files that may not be skipped, each alone."""
         options = self._options(engine, 1, 1)
-        return {"name": f"{engine}, raising", "raises": True, "options": options, "files": list(files)}
+        return {
+            "name": f"{engine}, raising",
+            "raises": True,
+            "options": options,
+            "files": list(files),
+        }
 
     def _options(self, engine: str, batch: int, threads: int) -> dict[str, Any]:
         """A DataLoader has workers for threads, and none for 1."""
@@ -106,7 +118,9 @@ class Corpus:
         """What is run in the test suite."""
         alone = [self.run(engine, decoding, 1, 1) for decoding in DECODING]
         sizes = ((31, 1), (32, 8), (64, 2), (256, 8), (256, 1))
-        together = [self.run(engine, decoding, *size) for size in sizes for decoding in ("rgb", "gray")]
+        together = [
+            self.run(engine, decoding, *size) for size in sizes for decoding in ("rgb", "gray")
+        ]
         return [*alone, *together, self.among(engine, "rgb", 256, 2)]
 
     def everything(self, engine: str) -> list[dict[str, Any]]:
@@ -130,7 +144,9 @@ class Corpus:
             raise AssertionError(f"{why}\nfiles that do it: {self._culprits(died, seconds)}")
         return {line["ends"]: line for line in lines if "ends" in line}
 
-    def _process(self, runs: list[dict[str, Any]], seconds: float) -> subprocess.CompletedProcess[str]:
+    def _process(
+        self, runs: list[dict[str, Any]], seconds: float
+    ) -> subprocess.CompletedProcess[str]:
         what = self.folder / "runs.json"
         what.write_text(json.dumps(runs))
         script = str(Path(__file__).with_name("corpus_process.py"))
@@ -158,14 +174,19 @@ class Corpus:
             if isinstance(apart, str) or apart > levels:
                 found.append(f"{file}: {apart if isinstance(apart, str) else f'{apart} levels'}")
             if result["delivered"].get(file, 0) != (times if reason is None else 0):
-                found.append(f"{file}: delivered {result['delivered'].get(file, 0)} times of {times}, {reason}")
+                found.append(
+                    f"{file}: delivered {result['delivered'].get(file, 0)} times of {times}, {reason}"
+                )
             if reason is not None and file in self.good:
                 found.append(f"{file}: {reason}")
         return found
 
     def outcomes(self, engine: str, result: dict[str, Any]) -> dict[str, str]:
         """What an engine did with each file, by the name of the sample: who decoded it, or why none did."""
-        return {name: result["refused"].get(file) or result["decoder"].get(file, OWN[engine]) for file, (name, _) in self.samples.items()}
+        return {
+            name: result["refused"].get(file) or result["decoder"].get(file, OWN[engine])
+            for file, (name, _) in self.samples.items()
+        }
 
 
 def file_name(name: str) -> str:

@@ -44,7 +44,10 @@ def refusals(outcomes: dict[str, str]) -> list[str]:
         if _decoder(outcome) == "refused":
             reason = outcome.removeprefix(_PREFIX).partition(" (it begins")[0]
             reasons.setdefault((reason, _split(name)[0]), []).append(_split(name)[1])
-    items = [f"- {kind}, {'; '.join(files)}: {reason.removeprefix(f'{kind}: ')}." for (reason, kind), files in reasons.items()]
+    items = [
+        f"- {kind}, {'; '.join(files)}: {reason.removeprefix(f'{kind}: ')}."
+        for (reason, kind), files in reasons.items()
+    ]
     return [line for item in items for line in textwrap.wrap(item, _WIDTH, subsequent_indent="  ")]
 
 

@@ -17,13 +17,19 @@ def pixels(height: int = 48, width: int = 64, seed: int = 0) -> NDArray[np.uint8
     """An image with edges and noise, uint8 (height, width, 3)."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
-    waves = 128 + 90 * np.sin(x[..., None] / (5 + seed % 7) + np.array([0, 1, 2])) * np.cos(y[..., None] / 9)
+    waves = 128 + 90 * np.sin(x[..., None] / (5 + seed % 7) + np.array([0, 1, 2])) * np.cos(
+        y[..., None] / 9
+    )
     return (waves + rng.integers(-20, 20, (height, width, 3))).clip(0, 255).astype(np.uint8)
 
 
-def jpeg(mode: str = "RGB", size: tuple[int, int] = (48, 64), seed: int = 0, **options: Any) -> bytes:
+def jpeg(
+    mode: str = "RGB", size: tuple[int, int] = (48, 64), seed: int = 0, **options: Any
+) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels(*size, seed)).convert(mode).save(buffer, "JPEG", **{"quality": 85, **options})
+    Image.fromarray(pixels(*size, seed)).convert(mode).save(
+        buffer, "JPEG", **{"quality": 85, **options}
+    )
     return buffer.getvalue()
 
 
@@ -51,4 +57,7 @@ def tails() -> Iterator[tuple[str, bytes]]:
     yield "text", b"appended by a scanner\n" * 9
     yield "a second image", with_thumbnail(jpeg(seed=3))
     yield "a second image that is cut off", jpeg(seed=3)[:-100]
-    yield "a film", b"\0\0\0\x18ftypmp42" + np.random.default_rng(0).bytes(900).replace(b"\xff", b"\0")
+    yield (
+        "a film",
+        b"\0\0\0\x18ftypmp42" + np.random.default_rng(0).bytes(900).replace(b"\xff", b"\0"),
+    )

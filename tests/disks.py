@@ -15,7 +15,12 @@ def mounted(folder: Path, size: str, read_only: bool = False) -> Iterator[Path]:
     """A file system of `size` (tmpfs's word: "512k") at `folder`; the test is skipped, saying so, where none can be mounted."""
     folder.mkdir(exist_ok=True)
     options = f"size={size}{',ro' if read_only else ''}"
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
     try:

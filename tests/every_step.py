@@ -11,15 +11,26 @@ from PIL import Image
 
 SIZE = (24, 32)
 STEPS: dict[str, list[dict[str, Any]]] = {
-    "resize": [{"size": [12, 10], "interpolation": i} for i in ("nearest", "bilinear", "bicubic")] + [{"size": 12, "antialias": False}],
+    "resize": [{"size": [12, 10], "interpolation": i} for i in ("nearest", "bilinear", "bicubic")]
+    + [{"size": 12, "antialias": False}],
     "center_crop": [{"size": 12}, {"size": 40}],
-    "random_crop": [{"size": 12}, {"size": 26, "padding": 4, "fill": 1}, {"size": 26, "padding": 4, "padding_mode": "reflect"}],
+    "random_crop": [
+        {"size": 12},
+        {"size": 26, "padding": 4, "fill": 1},
+        {"size": 26, "padding": 4, "padding_mode": "reflect"},
+    ],
     "random_resized_crop": [{"size": 12}, {"size": 12, "interpolation": "nearest"}],
     "random_horizontal_flip": [{"p": 1}],
     "random_vertical_flip": [{"p": 1}],
     "random_affine": [{"degrees": 20}, {"degrees": 20, "interpolation": "bilinear", "fill": 1}],
-    "random_rotation": [{"degrees": 20}, {"degrees": 20, "interpolation": "bilinear", "expand": True}],
-    "pad": [{"padding": 2}, *({"padding": 2, "padding_mode": m} for m in ("edge", "reflect", "symmetric"))],
+    "random_rotation": [
+        {"degrees": 20},
+        {"degrees": 20, "interpolation": "bilinear", "expand": True},
+    ],
+    "pad": [
+        {"padding": 2},
+        *({"padding": 2, "padding_mode": m} for m in ("edge", "reflect", "symmetric")),
+    ],
     "grayscale": [{}, {"num_output_channels": 3}],
     "normalize": [{"mean": 0.1, "std": 0.5}],
     "to_dtype": [{"dtype": dtype, "scale": scale} for dtype in DTYPES for scale in (False, True)],

@@ -41,7 +41,12 @@ class FakeGpu(TorchDispatchMode):
         super().__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         super().__exit__(kind, error, trace)
         self._modes.close()
 
@@ -63,9 +68,17 @@ class FakeGpu(TorchDispatchMode):
         if func is aten._local_scalar_dense.default and args[0].device.type == "cuda":
             raise Waits("a number of the GPU is asked for")
         if func is aten._to_copy.default:
-            self._check_copy(args[0], torch.device(kwargs.get("device") or args[0].device), kwargs.get("non_blocking", False))
+            self._check_copy(
+                args[0],
+                torch.device(kwargs.get("device") or args[0].device),
+                kwargs.get("non_blocking", False),
+            )
         if func is aten.copy_.default:
-            self._check_copy(args[1], args[0].device, args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+            self._check_copy(
+                args[1],
+                args[0].device,
+                args[2] if len(args) > 2 else kwargs.get("non_blocking", False),
+            )
 
     def _is_pinned(self, tensor: torch.Tensor) -> bool:
         return any(tensor is pinned for pinned in self._pinned)
@@ -76,4 +89,6 @@ class FakeGpu(TorchDispatchMode):
         if where.type == "cpu":
             raise Waits("a tensor is copied from the GPU")
         if not (non_blocking and self._is_pinned(source)):
-            raise Waits(f"a copy to the GPU that blocks, or out of pageable memory (non_blocking={non_blocking})")
+            raise Waits(
+                f"a copy to the GPU that blocks, or out of pageable memory (non_blocking={non_blocking})"
+            )

@@ -157,7 +157,10 @@ def frames(count: int = 3) -> dict[str, Any]:
 
 def jpegs() -> dict[str, Sample]:
     written = {
-        **{f"baseline {n}": encoded(RGB, "JPEG", subsampling=n) for n in ("4:4:4", "4:2:2", "4:2:0")},
+        **{
+            f"baseline {n}": encoded(RGB, "JPEG", subsampling=n)
+            for n in ("4:4:4", "4:2:2", "4:2:0")
+        },
         "gray": encoded(GRAY, "JPEG"),
         "progressive": encoded(RGB, "JPEG", progressive=True),
         "progressive gray": encoded(GRAY, "JPEG", progressive=True),
@@ -174,7 +177,8 @@ def jpegs() -> dict[str, Sample]:
         "progressive by OpenCV": by_opencv(RGB, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
         "arithmetic coding": arithmetic(),
         **{
-            f"{name} by OpenCV": by_opencv(RGB, ".jpg", cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor) for name, factor in (("4:1:1", 0x411111), ("4:4:0", 0x121111))
+            f"{name} by OpenCV": by_opencv(RGB, ".jpg", cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor)
+            for name, factor in (("4:1:1", 0x411111), ("4:4:0", 0x121111))
         },
         "YCCK": imagecodecs.jpeg8_encode(CMYK, 90, colorspace="CMYK", outcolorspace="YCCK"),
     }
@@ -216,9 +220,19 @@ def png(levels: Pixels, colour: int, *chunks: bytes, interlace: int = 0) -> byte
     """A PNG of 8 or 16 bits, with further chunks in front of its pixels."""
     bits = 8 * levels.dtype.itemsize
     header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, bits, colour, 0, 0, interlace)
-    passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+    passes = [
+        (0, 0, 8, 8),
+        (0, 4, 8, 8),
+        (4, 0, 8, 4),
+        (0, 2, 4, 4),
+        (2, 0, 4, 2),
+        (0, 1, 2, 2),
+        (1, 0, 2, 1),
+    ]
     parts = [levels[y::h, x::w] for y, x, h, w in passes] if interlace else [levels]
-    rows = b"".join(b"\0" + row.astype(f">u{bits // 8}").tobytes() for part in parts for row in part)
+    rows = b"".join(
+        b"\0" + row.astype(f">u{bits // 8}").tobytes() for part in parts for row in part
+    )
     start = b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + b"".join(chunks)
     return start + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
 
@@ -241,7 +255,10 @@ def pngs() -> dict[str, Sample]:
         "16 bits RGB": (png(deep(RGB), 2), deep(RGB)),
         "16 bits gray and alpha": (png(deep(LA), 4), deep(LA)[..., :1]),
         "16 bits RGBA": (png(deep(RGBA), 6), deep(RGBA)[..., :3]),
-        "16 bits RGB with a transparent colour": (png(deep(RGB), 2, png_chunk(b"tRNS", bytes(6))), deep(RGB)),
+        "16 bits RGB with a transparent colour": (
+            png(deep(RGB), 2, png_chunk(b"tRNS", bytes(6))),
+            deep(RGB),
+        ),
         "APNG": (encoded(RGB, "PNG", **frames()), RGB),
         "APNG with a default image": (encoded(RGB, "PNG", default_image=True, **frames()), RGB),
         "by OpenCV": (by_opencv(RGB, ".png"), RGB),
@@ -250,7 +267,10 @@ def pngs() -> dict[str, Sample]:
     }
     for bits in (1, 2, 4):
         few = Image.fromarray(RGB).quantize(1 << bits, dither=Image.Dither.NONE)
-        made[f"palette of {bits} bits"] = encoded(few, "PNG", bits=bits), np.asarray(few.convert("RGB"))
+        made[f"palette of {bits} bits"] = (
+            encoded(few, "PNG", bits=bits),
+            np.asarray(few.convert("RGB")),
+        )
     return {name: Sample("PNG", *each) for name, each in made.items()}
 
 
@@ -268,7 +288,9 @@ def webps() -> dict[str, Sample]:
     opaque = encoded(with_alpha, "WEBP", lossless=True, exact=True)
     made["lossless with alpha"] = Sample("WebP", opaque, RGB)
     made["lossless animated"] = Sample("WebP", encoded(RGB, "WEBP", lossless=True, **frames()), RGB)
-    made["lossless by OpenCV"] = Sample("WebP", by_opencv(RGB, ".webp", cv2.IMWRITE_WEBP_QUALITY, 101), RGB)
+    made["lossless by OpenCV"] = Sample(
+        "WebP", by_opencv(RGB, ".webp", cv2.IMWRITE_WEBP_QUALITY, 101), RGB
+    )
     return made
 
 

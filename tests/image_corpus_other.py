@@ -34,18 +34,24 @@ def jpeg2000s() -> dict[str, Sample]:
         for name, levels in (("gray", GRAY), ("RGB", RGB), ("RGBA", RGBA), ("gray and alpha", LA)):
             for bits in (8, 10, 12, 16):
                 wide = levels if bits == 8 else deep(levels, bits)
-                data = imagecodecs.jpeg2k_encode(wide, level=0, codecformat=container, bitspersample=bits, reversible=True)
+                data = imagecodecs.jpeg2k_encode(
+                    wide, level=0, codecformat=container, bitspersample=bits, reversible=True
+                )
                 kept = wide[..., : 1 if levels.shape[-1] < 3 else 3]
                 full = kept if bits == 8 else widened(kept, bits)
                 title = f"{name} {container}" if bits == 8 else f"{bits} bits {name} {container}"
                 made[title] = Sample("JPEG 2000", data, full)
-    signed = imagecodecs.jpeg2k_encode((GRAY[..., 0] - 128).astype(np.int8), level=0, reversible=True)
+    signed = imagecodecs.jpeg2k_encode(
+        (GRAY[..., 0] - 128).astype(np.int8), level=0, reversible=True
+    )
     made["signed gray"] = Sample("JPEG 2000", signed, None)
     made["RGB lossy"] = lossy("JPEG 2000", encoded(RGB, "JPEG2000", irreversible=True))
     made["RGB by Pillow"] = Sample("JPEG 2000", encoded(RGB, "JPEG2000"), RGB)
     tiled = encoded(RGB, "JPEG2000", tile_size=(16, 16))
     made["RGB in tiles"] = Sample("JPEG 2000", tiled, RGB)
-    made["16 bits gray by Pillow"] = Sample("JPEG 2000", encoded(deep(GRAY), "JPEG2000"), deep(GRAY))
+    made["16 bits gray by Pillow"] = Sample(
+        "JPEG 2000", encoded(deep(GRAY), "JPEG2000"), deep(GRAY)
+    )
     return made
 
 
@@ -63,7 +69,10 @@ def bmps() -> dict[str, Sample]:
         "8 bits RLE": (_bmp(8, 1), _sixteen()),
         "16 bits": (_bmp_555(), (RGB >> 3).astype(int) * 255 // 31),
     }
-    return {name: Sample("BMP", data, np.asarray(levels, np.uint8)) for name, (data, levels) in made.items()}
+    return {
+        name: Sample("BMP", data, np.asarray(levels, np.uint8))
+        for name, (data, levels) in made.items()
+    }
 
 
 def _sixteen() -> Pixels:
@@ -110,7 +119,10 @@ def gifs() -> dict[str, Sample]:
         "palette with a transparent colour": (encoded(PALETTE, "GIF", transparency=3), COLOURS),
         "interlaced": (encoded(PALETTE, "GIF", interlace=1), COLOURS),
         "gray": (encoded(GRAY, "GIF"), GRAY),
-        "animated": (encoded(PALETTE, "GIF", save_all=True, append_images=[PALETTE.rotate(180)]), COLOURS),
+        "animated": (
+            encoded(PALETTE, "GIF", save_all=True, append_images=[PALETTE.rotate(180)]),
+            COLOURS,
+        ),
     }
     found = {name: Sample("GIF", *each) for name, each in made.items()}
     found["by OpenCV"] = lossy("GIF", by_opencv(RGB, ".gif"))
@@ -151,7 +163,12 @@ def avifs() -> dict[str, Sample]:
         "RGB 4:4:4": encoded(RGB, "AVIF", subsampling="4:4:4"),
         "animated": encoded(RGB, "AVIF", **frames()),
         "by OpenCV": by_opencv(RGB, ".avif"),
-        **{f"{bits} bits by OpenCV": by_opencv(deep(RGB, bits), ".avif", cv2.IMWRITE_AVIF_DEPTH, bits) for bits in (10, 12)},
+        **{
+            f"{bits} bits by OpenCV": by_opencv(
+                deep(RGB, bits), ".avif", cv2.IMWRITE_AVIF_DEPTH, bits
+            )
+            for bits in (10, 12)
+        },
     }
     return {name: lossy("AVIF", data) for name, data in written.items()}
 

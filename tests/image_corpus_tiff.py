@@ -132,7 +132,10 @@ def _by_others() -> Files:
         "CMYK": (written(CMYK, photometric="separated"), OF_CMYK),
         "16 bits CMYK": (written(wide, photometric="separated"), OF_CMYK.astype(np.uint16) * 257),
         "palette": (encoded(PALETTE, "TIFF"), COLOURS),
-        "palette by tifffile": (written(indices, photometric="palette", colormap=colours.T), COLOURS),
+        "palette by tifffile": (
+            written(indices, photometric="palette", colormap=colours.T),
+            COLOURS,
+        ),
         "pages": (encoded(RGB, "TIFF", **frames()), RGB),
         "RGB by OpenCV": (by_opencv(RGB, ".tiff"), RGB),
         "RGBA by OpenCV": (by_opencv(RGBA, ".tiff"), RGB),

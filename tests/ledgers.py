@@ -13,8 +13,25 @@ RULES = Rules(hwm=5, silent=10, lost=1000)
 _numbers = count(1)
 
 
-def hello(token: str, holding: list[messages.Key], done: list[messages.Key], rank: int = 0, world: int = 1) -> messages.Hello:
-    return messages.Hello(messages.VERSION, token, next(_numbers), f"client {token[:2]}", rank, world, 5, "", 1, "", False, [], holding, done)
+def hello(
+    token: str, holding: list[messages.Key], done: list[messages.Key], rank: int = 0, world: int = 1
+) -> messages.Hello:
+    return messages.Hello(
+        messages.VERSION,
+        token,
+        next(_numbers),
+        f"client {token[:2]}",
+        rank,
+        world,
+        5,
+        "",
+        1,
+        "",
+        False,
+        [],
+        holding,
+        done,
+    )
 
 
 def joined(ledger: Ledger, number: int, rank: int = 0, world: int = 1) -> str:

@@ -20,14 +20,33 @@ COMMAND = "gpupipe compare faces.yaml --cpu-workers 0,1,16 --out '<a folder>'"
 
 def outcome(rate: float) -> Outcome:
     images = BATCHES * BATCH_SIZE
-    data = {"root": "/faces", "images": 2000, "pipeline": "affine", "batch_size": BATCH_SIZE, "steps": ["decode"]}
-    return Outcome("dali", "cpu", "2 threads", images, BATCHES, images / rate, 0.5, 4.0, 2**30, 0.5, "", data)
+    data = {
+        "root": "/faces",
+        "images": 2000,
+        "pipeline": "affine",
+        "batch_size": BATCH_SIZE,
+        "steps": ["decode"],
+    }
+    return Outcome(
+        "dali", "cpu", "2 threads", images, BATCHES, images / rate, 0.5, 4.0, 2**30, 0.5, "", data
+    )
 
 
 def measured(rates: dict[str, list[float]]) -> Comparison:
     results = []
     for name, values in rates.items():
         count = re.search(r"\d+", name)
-        results.append(Result(Side(name, {}, int(count[0]) if count else None), [outcome(rate) for rate in values]))
+        results.append(
+            Result(
+                Side(name, {}, int(count[0]) if count else None), [outcome(rate) for rate in values]
+            )
+        )
     contest = Contest("faces.yaml", (), {}, (0, 1), BATCHES, 3, True)
-    return Comparison(results, ["stand-in data, <not> LFW"], (0, 1), command=COMMAND, repeats=len(next(iter(rates.values()))), contest=contest)
+    return Comparison(
+        results,
+        ["stand-in data, <not> LFW"],
+        (0, 1),
+        command=COMMAND,
+        repeats=len(next(iter(rates.values()))),
+        contest=contest,
+    )

@@ -65,9 +65,16 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def loaded(data: dict[str, Any], steps: list[Any] = STEPS, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load({"data": data, "pipeline": steps}, **({"device": "cpu", "batch_size": 5, "ids": True} | options))
+    return gpupipe.load(
+        {"data": data, "pipeline": steps},
+        **({"device": "cpu", "batch_size": 5, "ids": True} | options),
+    )
 
 
 def samples(loader: gpupipe.Loader) -> dict[int, dict[str, Any]]:
     with loader:
-        return {int(id): {name: t[i] for name, t in batch.items()} for batch in loader for i, id in enumerate(batch["id"])}
+        return {
+            int(id): {name: t[i] for name, t in batch.items()}
+            for batch in loader
+            for i, id in enumerate(batch["id"])
+        }

@@ -20,7 +20,9 @@ JPEGS = 24
 Pixels = NDArray[Any]
 
 
-def check_pixels(root: Path, device: str, batch_size: int, mode: str, tolerance: int, **options: Any) -> None:
+def check_pixels(
+    root: Path, device: str, batch_size: int, mode: str, tolerance: int, **options: Any
+) -> None:
     """Each good file has Pillow's pixels once, and the bad one is listed by name. tolerance: levels of a plain JPEG.
 
     What Pillow decoded is the same to the bit, and what DALI made gray of a plain PNG or WebP to a level.
@@ -28,12 +30,16 @@ def check_pixels(root: Path, device: str, batch_size: int, mode: str, tolerance:
     expected = _write(root, mode)
     config = {"data": {"source": "folder", "root": root}, "pipeline": [{"decode": {"mode": mode}}]}
     own: dict[str, Any] = {"on_error": "skip", "max_bad": 0.5, "quarantine": root / "bad.jsonl"}
-    with gpupipe.load(config, engine="dali", device=device, batch_size=batch_size, ids=True, **own, **options) as loader:
+    with gpupipe.load(
+        config, engine="dali", device=device, batch_size=batch_size, ids=True, **own, **options
+    ) as loader:
         for _ in range(2):
             found = _by_name(loader)
             assert sorted(found) == sorted(expected)
             for name, pixels in expected.items():
-                allowed = {"other": 0, "deep": 0, "cmyk": 0, "plain": mode == "gray"}.get(name.partition(".")[0], tolerance)
+                allowed = {"other": 0, "deep": 0, "cmyk": 0, "plain": mode == "gray"}.get(
+                    name.partition(".")[0], tolerance
+                )
                 _compare(found[name], pixels, allowed, name)
         assert loader.engine.skipped == 1
     (line,) = [json.loads(line) for line in (root / "bad.jsonl").read_text().splitlines()]
@@ -59,18 +65,38 @@ def check_uint16(root: Path, device: str, mode: str, tolerance: int, **options: 
     (root / "class").mkdir()
     deep = np.random.default_rng(0).integers(0, 1 << 16, (SIDE, SIDE), np.uint16)
     flat = np.asarray(_smooth(1).convert("L"))
-    files = {"deep.png": _encoded(Image.fromarray(deep), "PNG"), "flat.png": _encoded(Image.fromarray(flat), "PNG")}
-    files |= {f"{n:02}.jpg": _encoded(Image.fromarray(flat), "JPEG", quality=95) for n in range(JPEGS)}
+    files = {
+        "deep.png": _encoded(Image.fromarray(deep), "PNG"),
+        "flat.png": _encoded(Image.fromarray(flat), "PNG"),
+    }
+    files |= {
+        f"{n:02}.jpg": _encoded(Image.fromarray(flat), "JPEG", quality=95) for n in range(JPEGS)
+    }
     for name, content in files.items():
         (root / "class" / name).write_bytes(content)
-    config = {"data": {"source": "folder", "root": root}, "pipeline": [{"decode": {"mode": mode, "dtype": "uint16"}}]}
-    with gpupipe.load(config, engine="dali", device=device, batch_size=64, ids=True, **options) as loader:
+    config = {
+        "data": {"source": "folder", "root": root},
+        "pipeline": [{"decode": {"mode": mode, "dtype": "uint16"}}],
+    }
+    with gpupipe.load(
+        config, engine="dali", device=device, batch_size=64, ids=True, **options
+    ) as loader:
         found = _by_name(loader)
     assert sorted(found) == sorted(files)
     for name, pixels in found.items():
         assert pixels.dtype == np.uint16
-        jpeg = np.asarray(Image.open(io.BytesIO(files[name]))).astype(np.uint16) * 257 if name.endswith(".jpg") else None
-        levels = jpeg if jpeg is not None else deep if name == "deep.png" else flat.astype(np.uint16) * 257
+        jpeg = (
+            np.asarray(Image.open(io.BytesIO(files[name]))).astype(np.uint16) * 257
+            if name.endswith(".jpg")
+            else None
+        )
+        levels = (
+            jpeg
+            if jpeg is not None
+            else deep
+            if name == "deep.png"
+            else flat.astype(np.uint16) * 257
+        )
         for channel in pixels:
             _compare(channel, levels, 0 if jpeg is None else 257 * tolerance, name)
 
@@ -120,7 +146,11 @@ def _by_name(loader: gpupipe.Loader) -> dict[str, Pixels]:
         for id, image in zip(batch["id"].tolist(), batch["image"].cpu(), strict=True):
             name = Path(loader.index.path(id)).name
             assert name not in found
-            found[name] = image.view(torch.int16).numpy().view(np.uint16) if image.dtype == torch.uint16 else image.numpy()
+            found[name] = (
+                image.view(torch.int16).numpy().view(np.uint16)
+                if image.dtype == torch.uint16
+                else image.numpy()
+            )
     return found
 
 

@@ -10,8 +10,18 @@ def install(folder: Path, name: str, code: str, **entry_points: str) -> Path:
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    steps = [f"{key} = {name}:{value}" for key, value in entry_points.items() if not key.startswith("source_")]
-    sources = [f"{key.removeprefix('source_')} = {name}:{value}" for key, value in entry_points.items() if key.startswith("source_")]
-    (info / "entry_points.txt").write_text("\n".join(["[gpupipe.steps]", *steps, "[gpupipe.sources]", *sources, ""]))
+    steps = [
+        f"{key} = {name}:{value}"
+        for key, value in entry_points.items()
+        if not key.startswith("source_")
+    ]
+    sources = [
+        f"{key.removeprefix('source_')} = {name}:{value}"
+        for key, value in entry_points.items()
+        if key.startswith("source_")
+    ]
+    (info / "entry_points.txt").write_text(
+        "\n".join(["[gpupipe.steps]", *steps, "[gpupipe.sources]", *sources, ""])
+    )
     (folder / f"{name}.py").write_text(code)
     return folder

@@ -42,23 +42,32 @@ class Difference:
         return float((self.image.double() - self.expected.double()).mean())
 
 
-def differences(root: Path, *steps: Any, epoch: int = 0, decode: dict[str, Any] | None = None, **options: Any) -> list[Difference]:
+def differences(
+    root: Path, *steps: Any, epoch: int = 0, decode: dict[str, Any] | None = None, **options: Any
+) -> list[Difference]:
     """Every image under `root`, put through decode and `steps` by the DALI engine (batches of one) and by the reference."""
     with load(root, *steps, decode=decode, **options) as loader:
         loader.sampler.set_epoch(epoch)
         found = []
         for id, image in by_id(loader).items():
             expected = reference(loader, epoch, id)
-            assert image.shape == expected.shape, f"{loader.index.path(id)}: {tuple(image.shape)}, but the reference is {tuple(expected.shape)}"
+            assert image.shape == expected.shape, (
+                f"{loader.index.path(id)}: {tuple(image.shape)}, but the reference is {tuple(expected.shape)}"
+            )
             assert image.dtype == expected.dtype
             found.append(Difference(id, image, expected))
     assert found
     return found
 
 
-def load(root: Path, *steps: Any, decode: dict[str, Any] | None = None, **options: Any) -> gpupipe.Loader:
+def load(
+    root: Path, *steps: Any, decode: dict[str, Any] | None = None, **options: Any
+) -> gpupipe.Loader:
     pipeline = [{"decode": decode or {}}, *steps]
-    return gpupipe.load({"data": {"source": "folder", "root": root}, "pipeline": pipeline}, **{"batch_size": 1, "ids": True, **options})
+    return gpupipe.load(
+        {"data": {"source": "folder", "root": root}, "pipeline": pipeline},
+        **{"batch_size": 1, "ids": True, **options},
+    )
 
 
 def reference(loader: gpupipe.Loader, epoch: int, id: int) -> torch.Tensor:
@@ -67,10 +76,15 @@ def reference(loader: gpupipe.Loader, epoch: int, id: int) -> torch.Tensor:
     return transform(loader.config.pipeline, loader.config.loader.seed, epoch, id, data)
 
 
-def transform(pipeline: Pipeline, seed: int, epoch: int, id: int, image: torch.Tensor, first: int = 0) -> torch.Tensor:
+def transform(
+    pipeline: Pipeline, seed: int, epoch: int, id: int, image: torch.Tensor, first: int = 0
+) -> torch.Tensor:
     """`image` (the bytes of a file) put through the torch lowering of every step, from number `first` on."""
     for entry in pipeline.entries[first:]:
-        parameters = {name: values[0] for name, values in entry.parameters(seed, epoch, np.array([id])).items()}
+        parameters = {
+            name: values[0]
+            for name, values in entry.parameters(seed, epoch, np.array([id])).items()
+        }
         image = entry.step.torch(image, parameters)
     return image
 

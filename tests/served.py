@@ -13,9 +13,14 @@ from gpupipe.server.service import Server
 
 
 @contextmanager
-def serving(config: dict[str, Any], changes: dict[str, Any] | None = None, **options: Any) -> Iterator[Server]:
+def serving(
+    config: dict[str, Any], changes: dict[str, Any] | None = None, **options: Any
+) -> Iterator[Server]:
     """A server in a thread of this process, at any free port."""
-    with Server(gpupipe.load(config, **(changes or {})), Options(**{"address": "tcp://127.0.0.1:0"} | options)) as server:
+    with Server(
+        gpupipe.load(config, **(changes or {})),
+        Options(**{"address": "tcp://127.0.0.1:0"} | options),
+    ) as server:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:

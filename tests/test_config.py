@@ -24,7 +24,8 @@ STEPS = "pipeline: [decode]\n"
 LOADER = DATA + STEPS + "loader:\n  "
 KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
 JARGON = re.compile(
-    r"Input|type=|literal_error|PosixPath|NoneType|None\b|<class|validation|(?<!')tuple|dictionary|instance of|pydantic|Traceback|Errno", re.IGNORECASE
+    r"Input|type=|literal_error|PosixPath|NoneType|None\b|<class|validation|(?<!')tuple|dictionary|instance of|pydantic|Traceback|Errno",
+    re.IGNORECASE,
 )
 
 
@@ -42,7 +43,9 @@ def read(text: str, *overrides: str, **changes: Any) -> Config:
 def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> list[str]:
     """Every problem of a config in c.yaml (or a dict), without the file's name."""
     with pytest.raises(ConfigError) as error:
-        read(text, *overrides, **changes) if isinstance(text, str) else config.read(text, overrides, **changes)
+        read(text, *overrides, **changes) if isinstance(text, str) else config.read(
+            text, overrides, **changes
+        )
     said = [str(p) for p in error.value.problems]
     assert str(error.value).split("\n") == said, "one line each"
     assert not [p.what for p in error.value.problems if JARGON.search(p.what)], "in plain words"
@@ -189,7 +192,9 @@ def test_a_mistake_in_a_pipelines_own_file_points_there() -> None:
         "pipelines/mine.yaml:4:3: unknown step 'resise'; did you mean 'resize'?",
     ]
     Path("pipelines/mine.yaml").write_text("pipeline:\n  - decode\n")
-    assert mistakes(DATA + "pipeline: mine\n")[0].startswith("pipelines/mine.yaml:1:1: this is no list: a pipeline is a list of steps")
+    assert mistakes(DATA + "pipeline: mine\n")[0].startswith(
+        "pipelines/mine.yaml:1:1: this is no list: a pipeline is a list of steps"
+    )
 
 
 @pytest.mark.parametrize(("name", "instead"), [
@@ -225,14 +230,22 @@ def test_a_config_of_ones_own_comes_before_a_shipped_one() -> None:
     assert config.read("lfw").pipeline.name == "inline"
 
 
-def test_pipelines_are_found_beside_the_config_and_beside_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelines_are_found_beside_the_config_and_beside_its_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for folder in ("project/configs", "project/pipelines", "elsewhere"):
         Path(folder).mkdir(parents=True)
     Path("project/pipelines/mine.yaml").write_text("- decode: {mode: gray}\n")
-    Path("project/configs/near.yaml").write_text("- decode: {mode: gray}\n- random_horizontal_flip\n")
+    Path("project/configs/near.yaml").write_text(
+        "- decode: {mode: gray}\n- random_horizontal_flip\n"
+    )
     Path("project/configs/a.yaml").write_text(DATA + "pipeline: mine\n")
     Path("project/configs/b.yaml").write_text(DATA + "pipeline: near.yaml\n")
-    for here, prefix in ((".", "project/configs/"), ("elsewhere", "../project/configs/"), ("project/configs", "")):
+    for here, prefix in (
+        (".", "project/configs/"),
+        ("elsewhere", "../project/configs/"),
+        ("project/configs", ""),
+    ):
         with monkeypatch.context() as context:
             context.chdir(here)
             assert config.read(f"{prefix}a.yaml").pipeline.made.channels == 1
@@ -245,7 +258,13 @@ def test_pipelines_are_found_beside_the_config_and_beside_its_folder(monkeypatch
 def test_defaults() -> None:
     loader = read(DATA + STEPS).loader
     assert loader == config.LoaderConfig()
-    assert (loader.batch_size, loader.shuffle, loader.last_batch, loader.threads, loader.shard.world_size) == (256, True, "partial", "auto", 1)
+    assert (
+        loader.batch_size,
+        loader.shuffle,
+        loader.last_batch,
+        loader.threads,
+        loader.shard.world_size,
+    ) == (256, True, "partial", "auto", 1)
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -278,10 +297,14 @@ INLINE = "data: {source: folder, root: /x, fetch: lfw}\npipeline:\n  - decode\n 
 
 def test_overrides() -> None:
     assert read(INLINE, "batch_size=64").loader.batch_size == 64
-    assert read(INLINE, "loader.batch_size=64", "batch_size=65").loader.batch_size == 65, "the last one counts"
+    assert read(INLINE, "loader.batch_size=64", "batch_size=65").loader.batch_size == 65, (
+        "the last one counts"
+    )
     assert read(INLINE, "data.root=/y").source.root == Path("/y")  # type: ignore[attr-defined]
     assert read(INLINE, "data.root=2024-01-02").source.root == Path("2024-01-02")  # type: ignore[attr-defined]
-    assert read(INLINE, "loader.shard.world_size=2", "shard.rank=1").loader.shard == config.Shard(rank=1, world_size=2)
+    assert read(INLINE, "loader.shard.world_size=2", "shard.rank=1").loader.shard == config.Shard(
+        rank=1, world_size=2
+    )
     assert read(INLINE, "pipeline=imagenet_eval").pipeline.name == "imagenet_eval"
     assert read(INLINE, "max_bad=1e-3", "shuffle=off", "threads=auto").loader.max_bad == 1e-3
     assert read(INLINE, "shuffle=off").loader.shuffle is False
@@ -298,7 +321,11 @@ def test_overrides_of_a_steps_parameters() -> None:
         "pipeline.2.random_horizontal_flip.p=0.25",
         "pipeline.0.decode.mode=gray",
     ).pipeline.entries
-    assert [e.step for e in entries] == [Decode(mode="gray"), RandomAffine(degrees=(-10, 10), scale=(1, 4)), RandomHorizontalFlip(p=0.25)]
+    assert [e.step for e in entries] == [
+        Decode(mode="gray"),
+        RandomAffine(degrees=(-10, 10), scale=(1, 4)),
+        RandomHorizontalFlip(p=0.25),
+    ]
 
 
 def test_an_override_can_use_what_the_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,9 +334,14 @@ def test_an_override_can_use_what_the_file_says(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_override_changes_one_step_and_not_its_aliases() -> None:
-    text = DATA + "pipeline:\n  - decode\n  - random_affine: &a {degrees: 3}\n  - random_affine: *a\n"
+    text = (
+        DATA + "pipeline:\n  - decode\n  - random_affine: &a {degrees: 3}\n  - random_affine: *a\n"
+    )
     _, first, second = read(text, "pipeline.1.random_affine.degrees=10").pipeline.entries
-    assert (first.step, second.step) == (RandomAffine(degrees=(-10, 10)), RandomAffine(degrees=(-3, 3)))
+    assert (first.step, second.step) == (
+        RandomAffine(degrees=(-10, 10)),
+        RandomAffine(degrees=(-3, 3)),
+    )
 
 
 @pytest.mark.parametrize(("override", "message"), [
@@ -360,9 +392,14 @@ def test_an_override_does_not_take_the_blame_for_its_neighbours() -> None:
         "8:9: loader.seed is -1, but should be at least 0",
         "'loader.shard.rank=1': loader.shard: rank 1 must be below world_size 1: ranks count from 0",
     ]
-    assert mistakes({"data": {"source": "folder", "root": "/x"}, "pipeline": ["decode"], "loader": {"seed": -1}}, "batch_size=64") == [
-        "config: loader.seed is -1, but should be at least 0"
-    ]
+    assert mistakes(
+        {
+            "data": {"source": "folder", "root": "/x"},
+            "pipeline": ["decode"],
+            "loader": {"seed": -1},
+        },
+        "batch_size=64",
+    ) == ["config: loader.seed is -1, but should be at least 0"]
 
 
 # Keyword changes
@@ -371,7 +408,11 @@ def test_an_override_does_not_take_the_blame_for_its_neighbours() -> None:
 def test_keywords_change_what_they_name() -> None:
     assert read(INLINE, batch_size=64).loader.batch_size == 64
     changed = read(INLINE, loader={"seed": 3}, data={"root": Path("/p")}, shard={"world_size": 2})
-    assert (changed.loader.seed, changed.loader.batch_size, changed.loader.shard.world_size) == (3, 8, 2)
+    assert (changed.loader.seed, changed.loader.batch_size, changed.loader.shard.world_size) == (
+        3,
+        8,
+        2,
+    )
     assert (changed.source.root, changed.source.fetch) == (Path("/p"), "lfw")  # type: ignore[attr-defined]
     assert read(INLINE, data={}).source.root == Path("/x")  # type: ignore[attr-defined]
 
@@ -386,8 +427,19 @@ def test_a_list_replaces_the_whole_list() -> None:
 def test_keywords_of_other_types() -> None:
     import torch
 
-    changed = read(INLINE, batch_size=np.int64(5), max_bad=np.float32(0.5), device=torch.device("cuda", 1), quarantine=Path("/q"))
-    assert (changed.loader.batch_size, changed.loader.max_bad, changed.loader.device, changed.loader.quarantine) == (5, 0.5, "gpu:1", Path("/q"))
+    changed = read(
+        INLINE,
+        batch_size=np.int64(5),
+        max_bad=np.float32(0.5),
+        device=torch.device("cuda", 1),
+        quarantine=Path("/q"),
+    )
+    assert (
+        changed.loader.batch_size,
+        changed.loader.max_bad,
+        changed.loader.device,
+        changed.loader.quarantine,
+    ) == (5, 0.5, "gpu:1", Path("/q"))
 
 
 @pytest.mark.parametrize(("changes", "messages"), [
@@ -411,7 +463,15 @@ def test_a_wrong_keyword_is_named_itself(changes: dict[str, Any], messages: list
 
 def test_a_dict_is_as_good_as_a_file() -> None:
     source = {"source": "folder", "root": Path("/x")}
-    loaded = config.read({"data": source, "pipeline": ("decode", {"resize": {"size": (3, np.int64(4))}}), "loader": {"batch_size": 3}}, ["seed=5"], prefetch=4)
+    loaded = config.read(
+        {
+            "data": source,
+            "pipeline": ("decode", {"resize": {"size": (3, np.int64(4))}}),
+            "loader": {"batch_size": 3},
+        },
+        ["seed=5"],
+        prefetch=4,
+    )
     assert loaded.name == "config"
     assert [e.step for e in loaded.pipeline.entries] == [Decode(), Resize(size=(3, 4))]
     assert (loaded.loader.batch_size, loaded.loader.seed, loaded.loader.prefetch) == (3, 5, 4)
@@ -419,16 +479,29 @@ def test_a_dict_is_as_good_as_a_file() -> None:
 
 
 def test_a_dict_is_not_changed_by_overrides() -> None:
-    given_ = {"data": {"source": "folder", "root": "/x"}, "pipeline": ["decode"], "loader": {"batch_size": 3}}
+    given_ = {
+        "data": {"source": "folder", "root": "/x"},
+        "pipeline": ["decode"],
+        "loader": {"batch_size": 3},
+    }
     config.read(given_, ["batch_size=4"], data={"root": "/y"})
-    assert given_ == {"data": {"source": "folder", "root": "/x"}, "pipeline": ["decode"], "loader": {"batch_size": 3}}
+    assert given_ == {
+        "data": {"source": "folder", "root": "/x"},
+        "pipeline": ["decode"],
+        "loader": {"batch_size": 3},
+    }
 
 
 def test_mistakes_in_a_dict_have_a_place_too() -> None:
     wrong = {
         "data": {"source": "folder", "root": "/x", "fetch": "lwf"},
         "loader": {"batch_size": 0},
-        "pipeline": ["decode", {"random_affine": {"degrees": 3, "translate": (0.1, 2)}}, "resise", {"random_affine": {"degrees": "x"}}],
+        "pipeline": [
+            "decode",
+            {"random_affine": {"degrees": 3, "translate": (0.1, 2)}},
+            "resise",
+            {"random_affine": {"degrees": "x"}},
+        ],
     }
     assert mistakes(wrong, seed=-1) == [
         "config: data.fetch: unknown data set 'lwf'; did you mean 'lfw'?",
@@ -442,32 +515,68 @@ def test_mistakes_in_a_dict_have_a_place_too() -> None:
         "config: data is empty, but should be keys with values (where the samples are: {source: folder, root: PATH})",
         "config: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a list of steps)",
     ]
-    assert mistakes({"data": {"source": "folder", "root": "${oc.env:NOT_SET}"}, "pipeline": "affine"}) == [
+    assert mistakes(
+        {"data": {"source": "folder", "root": "${oc.env:NOT_SET}"}, "pipeline": "affine"}
+    ) == [
         "config: data.root: the environment variable NOT_SET is not set: set it, or write a default: ${oc.env:NOT_SET,default}"
     ]
 
 
 # Whatever is written, it is a config or a message
 
-WORDS = st.sampled_from(["folder", "lfw", "/x", "auto", "", "decode", "resize", "affine", "ten", "${oc.env:NOT_SET}", "${data.root}", "???", "gpu:0", "é"])
-SCALARS = st.none() | st.booleans() | st.integers(-3, 300) | st.sampled_from([0.5, -1.5, 1e9, float("inf"), float("nan"), 2**70]) | WORDS
+WORDS = st.sampled_from(
+    [
+        "folder",
+        "lfw",
+        "/x",
+        "auto",
+        "",
+        "decode",
+        "resize",
+        "affine",
+        "ten",
+        "${oc.env:NOT_SET}",
+        "${data.root}",
+        "???",
+        "gpu:0",
+        "é",
+    ]
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 300)
+    | st.sampled_from([0.5, -1.5, 1e9, float("inf"), float("nan"), 2**70])
+    | WORDS
+)
 KEYS = st.sampled_from(["data", "pipeline", "loader", "source", "root", "fetch", "extensions", "stand_in", "shard", "rank", *config.LoaderConfig.model_fields,
                         "decode", "resize", "random_affine", "normalize", "pad", "size", "degrees", "fill",
                         "mean", "std", "padding", "scale", "zzz", "1"])  # fmt: skip
-TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
 STEP_TREES = st.dictionaries(st.sampled_from(["decode", "resize", "random_affine", "normalize", "pad", "to_dtype", "random_crop", "center_crop", "resise"]),
                              st.dictionaries(KEYS, TREES, max_size=3) | TREES, min_size=1, max_size=1)  # fmt: skip
 CONFIGS = st.fixed_dictionaries(
     {},
     optional={
-        "data": st.fixed_dictionaries({"source": st.just("folder") | SCALARS, "root": WORDS}, optional={"fetch": TREES, "extensions": TREES, "zzz": TREES})
+        "data": st.fixed_dictionaries(
+            {"source": st.just("folder") | SCALARS, "root": WORDS},
+            optional={"fetch": TREES, "extensions": TREES, "zzz": TREES},
+        )
         | TREES,
         "pipeline": st.lists(STEP_TREES | TREES | st.just("decode"), max_size=5) | TREES,
         "loader": st.dictionaries(KEYS, TREES, max_size=6) | TREES,
         "zzz": TREES,
     },
 )
-FREELY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=100)
+FREELY = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=100,
+)
 
 
 def config_or_complaint(given_: Any, overrides: list[str], changes: dict[str, Any]) -> None:
@@ -484,9 +593,15 @@ def config_or_complaint(given_: Any, overrides: list[str], changes: dict[str, An
 
 
 @FREELY
-@given(CONFIGS, st.lists(st.tuples(st.lists(KEYS, min_size=1, max_size=3), WORDS), max_size=2), st.dictionaries(KEYS, TREES, max_size=2))
+@given(
+    CONFIGS,
+    st.lists(st.tuples(st.lists(KEYS, min_size=1, max_size=3), WORDS), max_size=2),
+    st.dictionaries(KEYS, TREES, max_size=2),
+)
 @example({"pipeline": [{"resize": {"size": [2.5, -3]}}]}, [], {})
-def test_any_dict_is_a_config_or_a_complaint(tree: dict[str, Any], overrides: list[tuple[list[str], str]], changes: dict[str, Any]) -> None:
+def test_any_dict_is_a_config_or_a_complaint(
+    tree: dict[str, Any], overrides: list[tuple[list[str], str]], changes: dict[str, Any]
+) -> None:
     config_or_complaint(tree, [f"{'.'.join(keys)}={value}" for keys, value in overrides], changes)
 
 
@@ -494,7 +609,17 @@ GOOD = INLINE + "  seed: 3\n  shard: {rank: 0, world_size: 2}\n  device: cpu\n"
 
 
 @FREELY
-@given(st.lists(st.tuples(st.integers(0, len(GOOD)), st.integers(0, 6), st.text("ab1-:[]{}, \n'\"&*!#$", max_size=4)), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, len(GOOD)),
+            st.integers(0, 6),
+            st.text("ab1-:[]{}, \n'\"&*!#$", max_size=4),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_any_typing_slip_is_a_config_or_a_complaint(slips: list[tuple[int, int, str]]) -> None:
     text = GOOD
     for at, removed, put in slips:

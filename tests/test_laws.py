@@ -18,7 +18,14 @@ import gpupipe
 
 HEAVY = [
     "decode",
-    {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0], "interpolation": "bilinear"}},
+    {
+        "random_affine": {
+            "degrees": 20,
+            "translate": [0.1, 0.1],
+            "scale": [0.5, 2.0],
+            "interpolation": "bilinear",
+        }
+    },
     {"random_resized_crop": {"size": 64}},
     "random_horizontal_flip",
     {"random_rotation": {"degrees": 10}},
@@ -29,7 +36,10 @@ HEAVY = [
 
 
 def load(root: Path, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load({"data": {"source": "folder", "root": str(root)}, "pipeline": HEAVY}, **{"batch_size": 8, "ids": True, "seed": 7, **options})
+    return gpupipe.load(
+        {"data": {"source": "folder", "root": str(root)}, "pipeline": HEAVY},
+        **{"batch_size": 8, "ids": True, "seed": 7, **options},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +49,19 @@ def alone(faces: Path) -> dict[int, torch.Tensor]:
         return by_id(loader)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 60}, {"batch_size": 7, "threads": 3}, {"batch_size": 13, "prefetch": 5}, {"shuffle": False}], ids=str)
-def test_law_1_draws_do_not_depend_on_the_batch(faces: Path, alone: dict[int, torch.Tensor], options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 60},
+        {"batch_size": 7, "threads": 3},
+        {"batch_size": 13, "prefetch": 5},
+        {"shuffle": False},
+    ],
+    ids=str,
+)
+def test_law_1_draws_do_not_depend_on_the_batch(
+    faces: Path, alone: dict[int, torch.Tensor], options: dict[str, Any]
+) -> None:
     with load(faces, **options) as loader:
         images = by_id(loader)
     assert images.keys() == alone.keys()
@@ -48,7 +69,9 @@ def test_law_1_draws_do_not_depend_on_the_batch(faces: Path, alone: dict[int, to
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_laws_1_and_2_ranks_share_an_epoch_out(faces: Path, alone: dict[int, torch.Tensor], world_size: int) -> None:
+def test_laws_1_and_2_ranks_share_an_epoch_out(
+    faces: Path, alone: dict[int, torch.Tensor], world_size: int
+) -> None:
     images: dict[int, torch.Tensor] = {}
     steps = set()
     for rank in range(world_size):
@@ -127,12 +150,20 @@ def test_the_rest_of_an_epoch_follows_a_state_bit_for_bit(faces: Path, delivered
 
 def in_new_process(state: dict[str, Any], root: Path, **options: Any) -> str:
     argument = json.dumps([state, str(root), options])
-    done = subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS, argument], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_NEW_PROCESS, argument],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_a_state_of_other_data_pipeline_or_seed_is_refused_by_name(faces: Path, tmp_path: Path) -> None:
+def test_a_state_of_other_data_pipeline_or_seed_is_refused_by_name(
+    faces: Path, tmp_path: Path
+) -> None:
     with load(faces) as loader:
         state = loader.state_dict()
         for key, word in [("data", "other data"), ("pipeline", "another pipeline")]:
@@ -147,9 +178,14 @@ def test_a_state_of_other_data_pipeline_or_seed_is_refused_by_name(faces: Path, 
 @pytest.mark.parametrize("pipeline", ["affine", "affine_heavy", "imagenet_train", "imagenet_eval"])
 def test_law_3_shipped_pipelines_agree_with_the_torch_lowering(photos: Path, pipeline: str) -> None:
     """The mean over all pixels of real photographs, in levels; a step's own test has its tolerance."""
-    with gpupipe.load({"data": {"source": "folder", "root": photos}, "pipeline": pipeline}, batch_size=1, ids=True) as loader:
+    with gpupipe.load(
+        {"data": {"source": "folder", "root": photos}, "pipeline": pipeline}, batch_size=1, ids=True
+    ) as loader:
         scale = 255 * (0.229 if loader.config.pipeline.entries[-1].name == "normalize" else 1)
-        off = [scale * float((image - reference(loader, 0, id)).abs().mean()) for id, image in by_id(loader).items()]
+        off = [
+            scale * float((image - reference(loader, 0, id)).abs().mean())
+            for id, image in by_id(loader).items()
+        ]
     assert len(off) > 40
     assert max(off) < 0.5
     assert np.mean(off) < 0.2

@@ -15,7 +15,10 @@ FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 
 
 def load(root: Path, *steps: Any, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load({"data": {"source": "folder", "root": root}, "pipeline": ["decode", *steps]}, **{"batch_size": 16, **options})
+    return gpupipe.load(
+        {"data": {"source": "folder", "root": root}, "pipeline": ["decode", *steps]},
+        **{"batch_size": 16, **options},
+    )
 
 
 def test_a_batch(faces: Path) -> None:
@@ -37,12 +40,17 @@ def test_labels_are_the_numbers_of_the_sorted_class_names(faces: Path) -> None:
     with load(faces, ids=True) as loader:
         for batch in loader:
             for id, label in zip(batch["id"].tolist(), batch["label"].tolist(), strict=True):
-                assert Path(loader.index.path(id)).parent.name == sorted(p.name for p in faces.iterdir() if p.is_dir())[label]
+                assert (
+                    Path(loader.index.path(id)).parent.name
+                    == sorted(p.name for p in faces.iterdir() if p.is_dir())[label]
+                )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "uint8"])
 @pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
-def test_dtype_and_memory_format_change_no_value(faces: Path, dtype: str, memory_format: str) -> None:
+def test_dtype_and_memory_format_change_no_value(
+    faces: Path, dtype: str, memory_format: str
+) -> None:
     steps = [] if dtype == "uint8" else [FLOATS]
     with load(faces, *steps) as loader:
         plain = next(iter(loader))["image"]
@@ -88,7 +96,9 @@ def test_every_iter_is_a_new_epoch_and_breaking_off_costs_nothing(faces: Path) -
         assert loader.sampler.epoch == 2, "an iteration begins with its first batch"
         iterator = iter(loader)
         loader.sampler.set_epoch(1)
-        assert [b["id"].tolist() for b in iterator] == whole[1], "as Lightning does it: iter() first, set_epoch() then"
+        assert [b["id"].tolist() for b in iterator] == whole[1], (
+            "as Lightning does it: iter() first, set_epoch() then"
+        )
         assert loader.sampler.epoch == 2
 
 
@@ -106,11 +116,23 @@ def test_an_older_iterator_does_not_go_on_silently(faces: Path) -> None:
 def test_batches_that_are_held_stay_what_they_were(faces: Path) -> None:
     with load(faces, FLOATS, batch_size=2, prefetch=6, ids=True) as loader:
         held = list(loader)
-        sums = {int(i): float(x.double().sum()) for b in held for i, x in zip(b["id"], b["image"], strict=True)}
+        sums = {
+            int(i): float(x.double().sum())
+            for b in held
+            for i, x in zip(b["id"], b["image"], strict=True)
+        }
         for _ in range(2):
-            again = {int(i): float(x.double().sum()) for b in loader for i, x in zip(b["id"], b["image"], strict=True)}
+            again = {
+                int(i): float(x.double().sum())
+                for b in loader
+                for i, x in zip(b["id"], b["image"], strict=True)
+            }
             assert again == sums
-        assert {int(i): float(x.double().sum()) for b in held for i, x in zip(b["id"], b["image"], strict=True)} == sums
+        assert {
+            int(i): float(x.double().sum())
+            for b in held
+            for i, x in zip(b["id"], b["image"], strict=True)
+        } == sums
 
 
 def test_fewer_batches_than_prefetch(faces: Path) -> None:
@@ -151,7 +173,9 @@ def test_images_of_different_sizes_name_two_samples_and_the_steps_that_help(phot
     assert "random_resized_crop" in said
 
 
-def test_between_iter_and_the_first_batch_the_state_is_the_beginning_of_that_epoch(faces: Path) -> None:
+def test_between_iter_and_the_first_batch_the_state_is_the_beginning_of_that_epoch(
+    faces: Path,
+) -> None:
     with load(faces) as loader:
         list(loader)
         iterator = iter(loader)
@@ -162,8 +186,14 @@ def test_between_iter_and_the_first_batch_the_state_is_the_beginning_of_that_epo
         assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (2, 0)
 
 
-@pytest.mark.parametrize("options", [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}], ids=["dali", "dataloader"])
-def test_a_state_behind_a_first_batch_that_failed_is_the_beginning_of_that_epoch(tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}],
+    ids=["dali", "dataloader"],
+)
+def test_a_state_behind_a_first_batch_that_failed_is_the_beginning_of_that_epoch(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "0.jpg").write_bytes(b"no JPEG")
     with load(tmp_path, **options) as loader:

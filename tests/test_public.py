@@ -47,11 +47,25 @@ def test_every_error_is_a_gpupipe_error() -> None:
     assert issubclass(gpupipe.ConfigError, ValueError)
 
 
-@pytest.mark.parametrize("code", ["import gpupipe", "import gpupipe.cli.app", "import sys; sys.argv = ['gpupipe', '--help']; import gpupipe.cli.app"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import gpupipe",
+        "import gpupipe.cli.app",
+        "import sys; sys.argv = ['gpupipe', '--help']; import gpupipe.cli.app",
+    ],
+)
 def test_nothing_heavy_is_imported_before_it_is_used(code: str) -> None:
     heavy = "('torch', 'nvidia.dali', 'numpy', 'pydantic', 'omegaconf', 'rich', 'pooch')"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}; import sys; print([m for m in {heavy} if m in sys.modules])"], capture_output=True, text=True, check=True
+        [
+            sys.executable,
+            "-c",
+            f"{code}; import sys; print([m for m in {heavy} if m in sys.modules])",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "[]"
 
@@ -75,7 +89,12 @@ main()
 def test_without_dali_the_message_says_what_to_install(command: str, faces: Path) -> None:
     """The import system is told that DALI is absent, as it is on other systems than Linux."""
     arguments = [command, "lfw", f"data.root={faces}", "engine=dali"]
-    done = subprocess.run([sys.executable, "-c", WITHOUT_DALI, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DALI, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "pip install nvidia-dali-cuda120" in done.stderr
     assert "Traceback" not in done.stderr

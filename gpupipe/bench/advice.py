@@ -37,10 +37,16 @@ class Limit:
 
 def limit(profile: Profile, threads: int, training: Training | None = None) -> Limit:
     """The resource that limits. threads: of the loader, or its workers."""
-    if profile.whole.name != RECEIVE and disturbance(profile.disturbed):  # a server may be on the same machine, and is no stranger
-        return Limit("unknown", ("What limits cannot be told while other processes use the same cores.",))
+    if profile.whole.name != RECEIVE and disturbance(
+        profile.disturbed
+    ):  # a server may be on the same machine, and is no stranger
+        return Limit(
+            "unknown", ("What limits cannot be told while other processes use the same cores.",)
+        )
     if training and not training.vague and training.waiting.value < _HARDLY:
-        return Limit("training", ("Training limits, not the loader: a faster loader would change nothing.",))
+        return Limit(
+            "training", ("Training limits, not the loader: a faster loader would change nothing.",)
+        )
     if profile.whole.name == RECEIVE:
         return _server(profile)
     return _here(profile, threads)
@@ -49,24 +55,52 @@ def limit(profile: Profile, threads: int, training: Training | None = None) -> L
 def _here(profile: Profile, threads: int) -> Limit:
     """Of a loader that makes its batches itself."""
     if profile.gpu_utilisation is not None and profile.gpu_utilisation >= _BUSY:
-        return Limit("GPU", (f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with decoding and steps.", *_costliest(profile)))
+        return Limit(
+            "GPU",
+            (
+                f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with decoding and steps.",
+                *_costliest(profile),
+            ),
+        )
     if profile.busy >= _BUSY:
-        return Limit("CPU", (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile)))
+        return Limit(
+            "CPU", (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile))
+        )
     if (read := profile.stages[0]).rate < _NEAR * profile.whole.rate:
         said = f"Storage limits: reading alone makes {read.rate:,.0f} images/s, and {_cores(profile)} {_busy(profile)}."
-        return Limit("storage", (said, f"To change that: {_HINTS[READ]}; more loader.prefetch hides waits, but no lack of throughput."))
+        return Limit(
+            "storage",
+            (
+                said,
+                f"To change that: {_HINTS[READ]}; more loader.prefetch hides waits, but no lack of throughput.",
+            ),
+        )
     said = f"Nothing is busy all the time: {_cores(profile)} {_busy(profile)}."
     if threads < profile.cores:
         kind = "workers" if profile.what["engine"] == "dataloader" else "threads"
-        return Limit("waiting", (said, f"To change that: loader.{kind}={profile.cores}, one for each core."))
-    return Limit("waiting", (said, "To change that: more loader.prefetch, or a larger batch; 'gpupipe tune' tries them."))
+        return Limit(
+            "waiting", (said, f"To change that: loader.{kind}={profile.cores}, one for each core.")
+        )
+    return Limit(
+        "waiting",
+        (
+            said,
+            "To change that: more loader.prefetch, or a larger batch; 'gpupipe tune' tries them.",
+        ),
+    )
 
 
 def _server(profile: Profile) -> Limit:
     """Of one that gets them from a server, of which nothing is seen here but what comes."""
     here = f"{_cores(profile)} here busy {min(1.0, profile.busy):.0%} of the time"
     said = f"The server limits, or the way to it: {profile.whole.rate:,.0f} images/s come, and receiving them keeps {here}."
-    return Limit("server", (said, "'gpupipe profile' where the server runs tells what limits there, and 'gpupipe status' whom else it feeds."))
+    return Limit(
+        "server",
+        (
+            said,
+            "'gpupipe profile' where the server runs tells what limits there, and 'gpupipe status' whom else it feeds.",
+        ),
+    )
 
 
 def _cores(profile: Profile) -> str:
@@ -79,10 +113,24 @@ def _busy(profile: Profile) -> str:
 
 def _costliest(profile: Profile) -> Iterator[str]:
     """Where most of the time goes, and what would change that."""
-    stage, share = max(((s, _cost(s, before) / _cost(profile.whole, None)) for s, before in profile.pairs), key=lambda found: found[1])
+    stage, share = max(
+        ((s, _cost(s, before) / _cost(profile.whole, None)) for s, before in profile.pairs),
+        key=lambda found: found[1],
+    )
     yield f"The most of it, {share:.0%}, goes to '{stage.name}'."
-    hint = next((said for name, said in _HINTS.items() if stage.name == name or stage.name.startswith(f"{name}_")), "")
-    more = "'gpupipe compare' tells what other engines make of the same work" if profile.what["device"] == "cpu" else "more of the work on the CPU"
+    hint = next(
+        (
+            said
+            for name, said in _HINTS.items()
+            if stage.name == name or stage.name.startswith(f"{name}_")
+        ),
+        "",
+    )
+    more = (
+        "'gpupipe compare' tells what other engines make of the same work"
+        if profile.what["device"] == "cpu"
+        else "more of the work on the CPU"
+    )
     yield f"To change that: {hint or 'do that step less often, or on smaller images'}; {'more cores; ' if profile.what['device'] == 'cpu' else ''}{more}."
 
 

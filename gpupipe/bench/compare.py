@@ -90,7 +90,11 @@ class Comparison:
     def yardstick(self) -> Result | None:
         """What ratios are taken to: the fastest DataLoader, else the slowest side."""
         loaders = [r for r in self.measured if r.side.workers is not None]
-        return max(loaders, key=lambda r: r.mean) if loaders else min(self.measured, key=lambda r: r.mean, default=None)
+        return (
+            max(loaders, key=lambda r: r.mean)
+            if loaders
+            else min(self.measured, key=lambda r: r.mean, default=None)
+        )
 
     def ratio(self, result: Result) -> Ratio | None:
         """To the yardstick; None for the yardstick itself."""
@@ -103,8 +107,23 @@ class Comparison:
         sides = []
         for r in self.measured:
             found = self.ratio(r)
-            numbers = {"images_per_second": {"mean": r.mean, "standard_deviation": r.deviation, "rounds": r.rates}, "ratio": found and asdict(found)}
-            sides.append({"name": r.side.name, "workers": r.side.workers, "changes": r.side.changes, **numbers, "rounds": [asdict(o) for o in r.outcomes]})
+            numbers = {
+                "images_per_second": {
+                    "mean": r.mean,
+                    "standard_deviation": r.deviation,
+                    "rounds": r.rates,
+                },
+                "ratio": found and asdict(found),
+            }
+            sides.append(
+                {
+                    "name": r.side.name,
+                    "workers": r.side.workers,
+                    "changes": r.side.changes,
+                    **numbers,
+                    "rounds": [asdict(o) for o in r.outcomes],
+                }
+            )
         to = self.yardstick.side.name if self.yardstick else None
         return {
             "schema": SCHEMA,
@@ -120,13 +139,17 @@ class Comparison:
         }
 
 
-def sides(config: Config, workers: Sequence[int], gpus: int, dali: bool) -> tuple[list[Side], list[str]]:
+def sides(
+    config: Config, workers: Sequence[int], gpus: int, dali: bool
+) -> tuple[list[Side], list[str]]:
     """Who is compared, and notes about who is not. Raises EngineError where nobody is left."""
     found: list[Side] = []
     notes: list[str] = []
     if config.loader.engine == "remote":
         found.append(Side("server", {"engine": "remote"}))
-        notes.append("the server has cores of its own, which are not held to those of the other sides, and whose CPU time is not counted")
+        notes.append(
+            "the server has cores of its own, which are not held to those of the other sides, and whose CPU time is not counted"
+        )
     if dali and gpus:
         found.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
     if dali:
@@ -138,10 +161,19 @@ def sides(config: Config, workers: Sequence[int], gpus: int, dali: bool) -> tupl
     lacking = [e for e in config.pipeline.entries if not has_torch_lowering(e.step)]
     if lacking:
         named = ", ".join(f"{e.key} ({e.where})" for e in lacking)
-        notes.append(f"no torch lowering: {named}; the DataLoader could not do the same work, and is left out")
+        notes.append(
+            f"no torch lowering: {named}; the DataLoader could not do the same work, and is left out"
+        )
     else:
         device = "gpu:0" if gpus else "cpu"
-        found += [Side(f"DataLoader, {n} worker{'s' * (n != 1)}", {"engine": "dataloader", "workers": n, "device": device}, n) for n in workers]
+        found += [
+            Side(
+                f"DataLoader, {n} worker{'s' * (n != 1)}",
+                {"engine": "dataloader", "workers": n, "device": device},
+                n,
+            )
+            for n in workers
+        ]
     if not found:
         raise EngineError(f"there is nothing to compare: {'; '.join(notes)}")
     return found, notes
@@ -154,7 +186,11 @@ def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> N
     try:
         for number in range(total):
             result = comparison.results[number % len(comparison.results)]
-            tick(f"round {number // len(comparison.results) + 1} of {repeats}: {result.side.name}", number, total)
+            tick(
+                f"round {number // len(comparison.results) + 1} of {repeats}: {result.side.name}",
+                number,
+                total,
+            )
             result.outcomes.append(contest_of(result.side, contest))
         tick("", total, total)
     except KeyboardInterrupt:
@@ -164,28 +200,41 @@ def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> N
         comparison.notes.insert(0, note)
     if any(o.peak_memory_kind != PSS for r in comparison.measured for o in r.outcomes):
         comparison.notes.append(f"peak memory is {ADDED_UP}")
-    comparison.notes += disturbance(max((o.others for r in comparison.measured for o in r.outcomes), default=0.0))
+    comparison.notes += disturbance(
+        max((o.others for r in comparison.measured for o in r.outcomes), default=0.0)
+    )
 
 
 def disturbance(cores: float) -> list[str]:
     """What to say of the most cores that other processes kept busy meanwhile: nothing where they left them alone."""
     if cores < _QUIET:
         return []
-    return [f"DISTURBED: other processes kept up to {cores:.1f} of these cores busy meanwhile: measure again with nothing beside it"]
+    return [
+        f"DISTURBED: other processes kept up to {cores:.1f} of these cores busy meanwhile: measure again with nothing beside it"
+    ]
 
 
 def contest_of(side: Side, contest: Contest) -> Outcome:
     """What a side does in a fresh process. Raises EngineError where it fails."""
     given = asdict(contest) | {"changes": contest.changes | side.changes}
     command = [sys.executable, "-W", "ignore", "-m", "gpupipe.bench.contestant"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         out, err = process.communicate(json.dumps(given))
     except BaseException:
         _end(process)
         raise
     if process.returncode:
-        raise EngineError(f"{side.name} ended with exit code {process.returncode}: {err.strip()[-2000:]}")
+        raise EngineError(
+            f"{side.name} ended with exit code {process.returncode}: {err.strip()[-2000:]}"
+        )
     found = json.loads(out.splitlines()[-1])
     if "error" in found:
         raise EngineError(f"{side.name}: {found['error']}")
@@ -236,7 +285,9 @@ def _ahead(best: Result, comparison: Comparison) -> str:
         )
         return f"{what} cannot be told: the rounds differ too much ({sure}). {_STEADIER}"
     if not found.certain:
-        return f"{best.side.name} and {rival.side.name} are within the noise of each other ({sure})."
+        return (
+            f"{best.side.name} and {rival.side.name} are within the noise of each other ({sure})."
+        )
     return f"{ahead} ({sure})."
 
 

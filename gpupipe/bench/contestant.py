@@ -86,9 +86,16 @@ def run(contest: Contest) -> Outcome:
             started = time.perf_counter()
             images = _take(stream, batches, loader)
             seconds = time.perf_counter() - started
-        data = {"root": loader.index.root, "images": len(loader.index), "pipeline": checked.pipeline.name}
+        data = {
+            "root": loader.index.root,
+            "images": len(loader.index),
+            "pipeline": checked.pipeline.name,
+        }
         memory.stop()
-        data |= {"batch_size": checked.loader.batch_size, "steps": [e.key for e in checked.pipeline.entries]}
+        data |= {
+            "batch_size": checked.loader.batch_size,
+            "steps": [e.key for e in checked.pipeline.entries],
+        }
         return Outcome(
             loader.engine.name, loader.engine.device, loader.engine.crew, images, batches, seconds, first, company.cpu_seconds, memory.bytes,
             utilisation.mean, loader.index.note, data, company.cores, ahead, memory.kind,
@@ -127,7 +134,9 @@ def main() -> None:
     from gpupipe.errors import GpupipeError
 
     given = json.load(sys.stdin)
-    contest = Contest(**given | {"overrides": tuple(given["overrides"]), "cores": tuple(given["cores"])})
+    contest = Contest(
+        **given | {"overrides": tuple(given["overrides"]), "cores": tuple(given["cores"])}
+    )
     try:
         found = asdict(run(contest))
     except GpupipeError as e:

@@ -24,7 +24,9 @@ def save(loader: Loader, batch: Any, path: Path) -> None:
 
     images, labels = batch if isinstance(batch, tuple) else (image_of(batch), batch["label"])
     if images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise GpupipeError(f"{path}: what is drawn are images, (C, H, W) with 1 or 3 channels, but samples are {tuple(images.shape[1:])}: leave out --show")
+        raise GpupipeError(
+            f"{path}: what is drawn are images, (C, H, W) with 1 or 3 channels, but samples are {tuple(images.shape[1:])}: leave out --show"
+        )
     tiles = [_tile(loader, image) for image in images[: _COLUMNS * _ROWS]]
     wide, high = max(t.width for t in tiles), max(t.height for t in tiles) + _TEXT_HEIGHT
     columns = min(_COLUMNS, len(tiles))
@@ -36,7 +38,11 @@ def save(loader: Loader, batch: Any, path: Path) -> None:
         left, top = n % columns * wide, n // columns * high + _TEXT_HEIGHT
         sheet.paste(tile, (left, top))
         name = loader.index.classes[label]
-        draw.text((left + 2, top + tile.height + 2), name[: wide // _LETTER_WIDTH - 1].encode("ascii", "replace").decode(), fill="black")
+        draw.text(
+            (left + 2, top + tile.height + 2),
+            name[: wide // _LETTER_WIDTH - 1].encode("ascii", "replace").decode(),
+            fill="black",
+        )
     sheet.save(path)
 
 
@@ -53,7 +59,9 @@ def _tile(loader: Loader, image: Tensor) -> Any:
     last = loader.config.pipeline.entries[-1].step if loader.config.pipeline.entries else None
     if isinstance(last, Normalize):
         shape = (-1, 1, 1)
-        pixels = pixels * pixels.new_tensor(last.std).reshape(shape) + pixels.new_tensor(last.mean).reshape(shape)
+        pixels = pixels * pixels.new_tensor(last.std).reshape(shape) + pixels.new_tensor(
+            last.mean
+        ).reshape(shape)
     if loader.config.pipeline.made.dtype != "uint8":
         pixels = pixels * 255.0
     levels = pixels.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous()

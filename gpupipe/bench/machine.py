@@ -14,7 +14,14 @@ from typing import Any
 
 from gpupipe.runtime.devices import cores, gpu_count
 
-_PACKAGES = ("gpupipe", "torch", "torchvision", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "numpy")
+_PACKAGES = (
+    "gpupipe",
+    "torch",
+    "torchvision",
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "numpy",
+)
 
 
 def machine() -> dict[str, Any]:
@@ -32,7 +39,11 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    return _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+    return (
+        _first_value(Path("/proc/cpuinfo"), "model name")
+        or platform.processor()
+        or platform.machine()
+    )
 
 
 def _memory_gib() -> float | None:
@@ -54,7 +65,10 @@ def cpu_seconds() -> float:
         return sum(sum(process.cpu_times()[:2]) for process in _processes())
     import resource
 
-    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    own, ended = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
     live = sum(_ticks(child.pid) for child in active_children()) / os.sysconf("SC_CLK_TCK")
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + live
 
@@ -63,7 +77,9 @@ def _processes() -> list[Any]:
     """This one and its live children, where there is no /proc."""
     import psutil
 
-    return [psutil.Process(pid) for pid in (os.getpid(), *(child.pid for child in active_children()))]
+    return [
+        psutil.Process(pid) for pid in (os.getpid(), *(child.pid for child in active_children()))
+    ]
 
 
 class Company:
@@ -72,7 +88,11 @@ class Company:
 
     def __enter__(self) -> Company:
         self.cores = 0.0
-        self._started, self.cpu_seconds, self._all = time.perf_counter(), cpu_seconds(), _all_cpu_seconds()
+        self._started, self.cpu_seconds, self._all = (
+            time.perf_counter(),
+            cpu_seconds(),
+            _all_cpu_seconds(),
+        )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -84,16 +104,25 @@ class Company:
 def _all_cpu_seconds() -> float:
     """CPU time that the cores of this process have spent on anything (user, nice, system, interrupts, and stolen by the host)."""
     try:
-        lines = [line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()]
+        lines = [
+            line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        ]
     except OSError:
         return 0.0
     mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
-    return sum(sum(map(int, fields[1:4] + fields[6:9])) for fields in lines if fields[0] in mine) / os.sysconf("SC_CLK_TCK")
+    return sum(
+        sum(map(int, fields[1:4] + fields[6:9])) for fields in lines if fields[0] in mine
+    ) / os.sysconf("SC_CLK_TCK")
 
 
 def _ticks(pid: int | None) -> int:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
     except OSError:
         return 0
     return int(fields[11]) + int(fields[12])

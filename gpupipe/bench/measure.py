@@ -91,11 +91,21 @@ class Measurement:
             derived = {"images_per_second": None, "too_short": self.too_short}
         elif self.passes:
             derived = {
-                "images_per_second": {"mean": self.mean_rate, "standard_deviation": self.deviation, "passes": self.rates},
+                "images_per_second": {
+                    "mean": self.mean_rate,
+                    "standard_deviation": self.deviation,
+                    "passes": self.rates,
+                },
                 "input_megabytes_per_second": self.input_megabytes_a_second,
                 "cpu_seconds_per_1000_images": self.cpu_seconds_per_thousand,
             }
-        return {"schema": SCHEMA, "machine": machine(), "what": what_runs(loader), **derived, **asdict(self)}
+        return {
+            "schema": SCHEMA,
+            "machine": machine(),
+            "what": what_runs(loader),
+            **derived,
+            **asdict(self),
+        }
 
 
 def what_runs(loader: Loader) -> dict[str, Any]:
@@ -123,7 +133,9 @@ class Meter:
     look: gets the loader and its first batch. No batch is kept, since the memory of one that is cannot be used again.
     """
 
-    def __init__(self, loader: Loader, started: float, tick: Tick, look: Callable[[Loader, Any], None]) -> None:
+    def __init__(
+        self, loader: Loader, started: float, tick: Tick, look: Callable[[Loader, Any], None]
+    ) -> None:
         self._loader, self._tick = loader, tick
         self._gpu_before = _gpu_memory(loader)
         self._gpu_peak = self._gpu_before
@@ -131,7 +143,9 @@ class Meter:
 
     def _begin(self, started: float, look: Callable[[Loader, Any], None]) -> None:
         """Warm up: up to 50 batches that are not counted."""
-        self.result = Measurement(first_batch_seconds=0.0, batches_ahead=self._loader.engine.batches_ahead)
+        self.result = Measurement(
+            first_batch_seconds=0.0, batches_ahead=self._loader.engine.batches_ahead
+        )
         limit = min(_WARM_UP_BATCHES, len(self._loader))
         images = 0
         for number, batch in enumerate(self._batches(limit)):
@@ -158,14 +172,18 @@ class Meter:
             synchronise(self._loader)
         finally:
             if delivered == batches:
-                self.result.passes.append(Pass(images, delivered, time.perf_counter() - started, cpu_seconds() - cpu))
+                self.result.passes.append(
+                    Pass(images, delivered, time.perf_counter() - started, cpu_seconds() - cpu)
+                )
 
     def finish(self, memory: PeakMemory) -> Measurement:
         """Look at what needs no timing. memory: what has been looking at the memory since before the loader was made."""
         self.result.mean_file_bytes = _mean_file_bytes(self._loader)
         memory.stop()
         self.result.peak_memory, self.result.peak_memory_kind = memory.bytes, memory.kind
-        self.result.peak_gpu_memory = None if self._gpu_peak is None or self._gpu_before is None else self._gpu_peak
+        self.result.peak_gpu_memory = (
+            None if self._gpu_peak is None or self._gpu_before is None else self._gpu_peak
+        )
         self.result.skipped = self._loader.engine.skipped
         return self.result
 
@@ -225,7 +243,9 @@ def _mean_file_bytes(loader: Loader) -> float:
         try:
             span = loader.index.span(i)
             size = os.stat(span.path).st_size if span.length is None else span.length
-            sizes += [size] * (size > 0)  # of a source that has not all of its samples yet, those that are there
+            sizes += [size] * (
+                size > 0
+            )  # of a source that has not all of its samples yet, those that are there
         except OSError:
             continue
     return statistics.fmean(sizes) if sizes else 0.0

@@ -45,21 +45,30 @@ class PeakMemory:
             import subprocess
 
             command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)  # away from Ctrl-C
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )  # away from Ctrl-C
             self._process.stdout.readline()  # the first sample: from here on all is seen
         return self
 
     def stop(self) -> None:
         """Take the last sample. May be called twice."""
         if self._process is not None:
-            printed, _ = self._process.communicate(b"\n")  # a byte: its end alone would not come where workers were forked meanwhile
+            printed, _ = self._process.communicate(
+                b"\n"
+            )  # a byte: its end alone would not come where workers were forked meanwhile
             self.bytes = int(printed.split()[-1]) if printed.split() else 0
             self._process = None
             self.kind = PSS
         if not self.bytes:
             self.bytes, self.kind = _own_peaks(), OWN_PEAKS
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
 
@@ -70,12 +79,20 @@ def _own_peaks() -> int:
     if sys.platform == "win32":
         import psutil
 
-        return sum(psutil.Process(pid).memory_info().peak_wset for pid in (os.getpid(), *(child.pid for child in active_children())))
-    peaks = [_value(f"/proc/{pid}/status", b"VmHWM:") for pid in ("self", *(child.pid for child in active_children()))]
+        return sum(
+            psutil.Process(pid).memory_info().peak_wset
+            for pid in (os.getpid(), *(child.pid for child in active_children()))
+        )
+    peaks = [
+        _value(f"/proc/{pid}/status", b"VmHWM:")
+        for pid in ("self", *(child.pid for child in active_children()))
+    ]
     if not peaks[0]:
         import resource
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
     return sum(peaks)
 
 

@@ -55,7 +55,14 @@ class Agreement:
         return (self.most if self.largest else self.mean) <= self.limit + _ROUNDING
 
 
-def measure(config: Config, index: Index, devices: list[str], samples: int, max_diff: float | None = None, last: bool = False) -> Iterator[Agreement]:
+def measure(
+    config: Config,
+    index: Index,
+    devices: list[str],
+    samples: int,
+    max_diff: float | None = None,
+    last: bool = False,
+) -> Iterator[Agreement]:
     """One Agreement for each device and each step, of the beginning of the pipeline that ends with it; up to the first step that has
     no torch lowering.
 
@@ -66,10 +73,16 @@ def measure(config: Config, index: Index, devices: list[str], samples: int, max_
     entries = config.pipeline.entries
     known = next((n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries))
     for end in range(known if last else min(1, known), known + 1):
-        expected = list(_images(_shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few))
+        expected = list(
+            _images(
+                _shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few
+            )
+        )
         for device in devices:
             made = _images(_shortened(config, entries[:end], engine="dali", device=device), few)
-            yield _agreement(device, _shortened(config, entries[:end]).pipeline, expected, list(made), max_diff)
+            yield _agreement(
+                device, _shortened(config, entries[:end]).pipeline, expected, list(made), max_diff
+            )
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,14 @@ class Sample:
 def comparable(config: Config) -> tuple[Entry, ...]:
     """The longest beginning of a pipeline that ends in uint8 images and has torch lowerings: what can be shown side by side."""
     entries = config.pipeline.entries
-    end = max((n + 1 for n, e in enumerate(entries) if _picture(e.made) and all(has_torch_lowering(b.step) for b in entries[: n + 1])), default=0)
+    end = max(
+        (
+            n + 1
+            for n, e in enumerate(entries)
+            if _picture(e.made) and all(has_torch_lowering(b.step) for b in entries[: n + 1])
+        ),
+        default=0,
+    )
     return entries[:end]
 
 
@@ -93,17 +113,27 @@ def _picture(spec: Spec) -> bool:
     return spec.dtype == "uint8" and spec.layout == "CHW" and spec.channels in (1, 3)
 
 
-def side_by_side(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[Sample]:
+def side_by_side(
+    config: Config, index: Index, devices: Sequence[str], samples: int
+) -> Iterator[Sample]:
     """A few samples, after the steps that are comparable: what torchvision makes of them, and what DALI makes on each device."""
     entries = comparable(config)
     if not entries:
         return
     few = _few(config, index, samples)
-    expected = dict(_images(_shortened(config, entries, engine="dataloader", device="cpu", workers=0), few))
-    made = [dict(_images(_shortened(config, entries, engine="dali", device=d), few)) for d in devices]
+    expected = dict(
+        _images(_shortened(config, entries, engine="dataloader", device="cpu", workers=0), few)
+    )
+    made = [
+        dict(_images(_shortened(config, entries, engine="dali", device=d), few)) for d in devices
+    ]
     for i, image in expected.items():
         if all(i in m and m[i].shape == image.shape for m in made):
-            yield Sample(os.path.relpath(few.path(i), few.root), image.permute(1, 2, 0).numpy(), [m[i].permute(1, 2, 0).numpy() for m in made])
+            yield Sample(
+                os.path.relpath(few.path(i), few.root),
+                image.permute(1, 2, 0).numpy(),
+                [m[i].permute(1, 2, 0).numpy() for m in made],
+            )
 
 
 def _few(config: Config, index: Index, samples: int) -> Index:
@@ -116,7 +146,15 @@ def _few(config: Config, index: Index, samples: int) -> Index:
 
 def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
     """The first steps of a config, a sample at a time: their sizes may differ. What the loader would make of the batch is left out."""
-    loader = {"batch_size": 1, "shuffle": False, "dtype": None, "memory_format": "contiguous", "format": "dict", "ids": True, "on_error": "skip"}
+    loader = {
+        "batch_size": 1,
+        "shuffle": False,
+        "dtype": None,
+        "memory_format": "contiguous",
+        "format": "dict",
+        "ids": True,
+        "on_error": "skip",
+    }
     alone = config.loader.model_copy(update=loader | {"shard": Shard(), "max_bad": 1.0} | options)
     return replace(config, pipeline=replace(config.pipeline, entries=entries), loader=alone)
 
@@ -137,12 +175,19 @@ def _agreement(
     pairs = [(a.double(), b.double()) for (_, a), (_, b) in _paired(expected, made)]
     if not pairs or any(a.shape != b.shape for a, b in pairs):
         return Agreement(device, last, math.inf, math.inf, 0.0, limit, largest, len(pairs))
-    unit = 1.0 if pipeline.made.dtype == "uint8" else max(1e-12, _range([a for a, _ in pairs])) / _LEVELS
+    unit = (
+        1.0
+        if pipeline.made.dtype == "uint8"
+        else max(1e-12, _range([a for a, _ in pairs])) / _LEVELS
+    )
     differences = [_apart(a, b) / unit for a, b in pairs]
     pixels = sum(d.numel() for d in differences)
     square = sum(float((d**2).sum()) for d in differences) / pixels
     psnr = math.inf if square == 0 else 10 * math.log10(_LEVELS**2 / square)
-    mean, most = sum(float(d.sum()) for d in differences) / pixels, max(float(d.max()) for d in differences)
+    mean, most = (
+        sum(float(d.sum()) for d in differences) / pixels,
+        max(float(d.max()) for d in differences),
+    )
     return Agreement(device, last, mean, most, psnr, limit, largest, len(pairs))
 
 
@@ -158,7 +203,9 @@ def _apart(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).abs().masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)
 
 
-def _paired(expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]]) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:
+def _paired(
+    expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]]
+) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:
     """Of samples that both engines could read."""
     by_id = dict(made)
     return (((i, image), (i, by_id[i])) for i, image in expected if i in by_id)

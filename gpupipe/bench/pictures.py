@@ -46,15 +46,33 @@ def rows(config: Config, index: Index, devices: Sequence[str], samples: int) -> 
     """A row for each of a few samples."""
     for sample in side_by_side(config, index, devices, samples):
         smaller = -(-max(sample.expected.shape[:2]) // _LONGEST)
-        pairs = [_pair(sample.name, sample.expected, made, device, smaller) for device, made in zip(devices, sample.made, strict=True)]
-        yield Row(sample.name, smaller, _picture("torchvision", f"{sample.name} as torchvision makes it", _reduced(sample.expected, smaller)), pairs)
+        pairs = [
+            _pair(sample.name, sample.expected, made, device, smaller)
+            for device, made in zip(devices, sample.made, strict=True)
+        ]
+        yield Row(
+            sample.name,
+            smaller,
+            _picture(
+                "torchvision",
+                f"{sample.name} as torchvision makes it",
+                _reduced(sample.expected, smaller),
+            ),
+            pairs,
+        )
 
 
-def _pair(name: str, expected: Levels, made: Levels, device: str, smaller: int) -> tuple[Picture, Picture]:
+def _pair(
+    name: str, expected: Levels, made: Levels, device: str, smaller: int
+) -> tuple[Picture, Picture]:
     apart = np.abs(made.astype(np.int16) - expected).max(axis=-1)
     said, on = _said(apart), f"DALI on {device.upper().replace(':', ' ')}"
     image = _picture(on, f"{name} as {on} makes it", _reduced(made, smaller))
-    return image, _picture(said, f"map of the difference between {on} and torchvision in {name}: {said}", difference_map(apart, smaller))
+    return image, _picture(
+        said,
+        f"map of the difference between {on} and torchvision in {name}: {said}",
+        difference_map(apart, smaller),
+    )
 
 
 def _said(apart: NDArray[np.int16]) -> str:
@@ -88,4 +106,6 @@ def _picture(caption: str, alt: str, image: Any) -> Picture:
     shown = image if isinstance(image, Image.Image) else Image.fromarray(image)
     buffer = io.BytesIO()
     shown.save(buffer, "PNG", optimize=True)
-    return Picture(caption, alt, shown.width, shown.height, base64.b64encode(buffer.getvalue()).decode())
+    return Picture(
+        caption, alt, shown.width, shown.height, base64.b64encode(buffer.getvalue()).decode()
+    )

@@ -24,7 +24,13 @@ def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
     devices: tuple[Device, ...] = ("gpu", "cpu")
     encoded = any(spec.encoded for spec in config.pipeline.fields.values())
     read = "io.file.read" if encoded and config.source.separate_files else "external_source"
-    return {d: [(read, "cpu", ()), *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted())] for d in devices}
+    return {
+        d: [
+            (read, "cpu", ()),
+            *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted()),
+        ]
+        for d in devices
+    }
 
 
 def facts(config: Config) -> Iterator[str]:
@@ -59,6 +65,11 @@ def _field(config: Config, name: str) -> str:
     made = config.pipeline.made_of(name)
     dtype, memory = made.dtype, ""
     if name == config.pipeline.main:
-        dtype, memory = config.loader.dtype or dtype, f" {config.loader.memory_format}" if config.pipeline.fields[name].encoded else ""
-    shape = ", ".join(axis if n is None else str(n) for axis, n in zip(made.layout, made.shape, strict=True))
+        dtype, memory = (
+            config.loader.dtype or dtype,
+            f" {config.loader.memory_format}" if config.pipeline.fields[name].encoded else "",
+        )
+    shape = ", ".join(
+        axis if n is None else str(n) for axis, n in zip(made.layout, made.shape, strict=True)
+    )
     return f"{name} {dtype} (B{', ' if shape else ''}{shape}){memory}"

@@ -23,7 +23,14 @@ _BESIDE, _BELOW = 7, 0.27
 """Where the dots of the rounds stand, so as not to hide the error bar: points to its left, and widths of a bar below it."""
 _FEW = 4
 """Bars that one or two sides leave room for: theirs would be as thick as the plot otherwise."""
-_DOT: dict[str, Any] = {"marker": "o", "s": 14, "facecolors": "none", "edgecolors": "#222222", "linewidths": 0.8, "zorder": 3}
+_DOT: dict[str, Any] = {
+    "marker": "o",
+    "s": 14,
+    "facecolors": "none",
+    "edgecolors": "#222222",
+    "linewidths": 0.8,
+    "zorder": 3,
+}
 
 
 def save(comparison: Comparison, folder: Path) -> list[Path]:
@@ -31,12 +38,18 @@ def save(comparison: Comparison, folder: Path) -> list[Path]:
     import matplotlib
 
     made = []
-    with matplotlib.rc_context({"svg.hashsalt": "gpupipe", "font.size": 11}):  # the salt: the same comparison makes the same file
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "gpupipe", "font.size": 11}
+    ):  # the salt: the same comparison makes the same file
         for name, figure in (("time", time_per_batches(comparison)), ("rate", rates(comparison))):
             title = figure.axes[0].get_title(loc="left")
             for form in ("png", "svg"):
                 made.append(folder / f"{name}.{form}")
-                figure.savefig(made[-1], dpi=_DOTS_PER_INCH, metadata={"Title": title} | ({"Date": None} if form == "svg" else {}))
+                figure.savefig(
+                    made[-1],
+                    dpi=_DOTS_PER_INCH,
+                    metadata={"Title": title} | ({"Date": None} if form == "svg" else {}),
+                )
     return made
 
 
@@ -47,7 +60,10 @@ def time_per_batches(comparison: Comparison) -> Figure:
     for r in comparison.measured:
         if r.side.workers is None:
             _across(axes, r)
-    loaders = sorted((r for r in comparison.measured if r.side.workers is not None), key=lambda r: r.side.workers or 0)
+    loaders = sorted(
+        (r for r in comparison.measured if r.side.workers is not None),
+        key=lambda r: r.side.workers or 0,
+    )
     if loaders:
         _against_workers(axes, loaders)
     else:
@@ -62,7 +78,13 @@ def _across(axes: Axes, result: Result) -> None:
     """A line for the mean, and a band of one standard deviation to either side."""
     found, name = _times(result), result.side.name
     mean, deviation, color = statistics.fmean(found), _deviation(found), _COLORS.get(name, _BLUE)
-    axes.axhline(mean, color=color, linestyle=_DASHES.get(name, "-"), linewidth=2, label=f"{name} ({_short(mean)} s)")
+    axes.axhline(
+        mean,
+        color=color,
+        linestyle=_DASHES.get(name, "-"),
+        linewidth=2,
+        label=f"{name} ({_short(mean)} s)",
+    )
     axes.axhspan(mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0)
 
 
@@ -71,13 +93,26 @@ def _against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
 
     counts, found = [r.side.workers or 0 for r in loaders], [_times(r) for r in loaders]
     means = [statistics.fmean(times) for times in found]
-    axes.errorbar(counts, means, _bars([_deviation(t) for t in found]), color=_ORANGE, marker="o", linewidth=2, capsize=4, label="DataLoader")
+    axes.errorbar(
+        counts,
+        means,
+        _bars([_deviation(t) for t in found]),
+        color=_ORANGE,
+        marker="o",
+        linewidth=2,
+        capsize=4,
+        label="DataLoader",
+    )
     beside = axes.transData + ScaledTranslation(-_BESIDE / 72, 0, axes.figure.dpi_scale_trans)
     for count, mean, times in zip(counts, means, found, strict=True):
         axes.scatter([count] * len(times), times, transform=beside, **_DOT)
-        axes.annotate(_short(mean), (count, mean), xytext=(8, 4), textcoords="offset points", color="#222222")
+        axes.annotate(
+            _short(mean), (count, mean), xytext=(8, 4), textcoords="offset points", color="#222222"
+        )
     axes.set_xticks(counts)
-    room = 0.4 + 0.08 * (max(counts) - min(counts))  # for the dots of the first and the number of the last
+    room = 0.4 + 0.08 * (
+        max(counts) - min(counts)
+    )  # for the dots of the first and the number of the last
     axes.set_xlim(min(counts) - room, max(counts) + room)
     axes.set_xlabel("workers of the DataLoader")
 
@@ -89,12 +124,23 @@ def rates(comparison: Comparison) -> Figure:
     found = comparison.measured[::-1]
     colors = [_COLORS.get(r.side.name, _BLUE if r.side.workers is None else _ORANGE) for r in found]
     bars = _bars([r.deviation or 0.0 for r in found])
-    axes.barh([r.side.name for r in found], [r.mean for r in found], xerr=bars, color=colors, alpha=0.85, capsize=4)
+    axes.barh(
+        [r.side.name for r in found],
+        [r.mean for r in found],
+        xerr=bars,
+        color=colors,
+        alpha=0.85,
+        capsize=4,
+    )
     for place, r in enumerate(found):
         axes.scatter(r.rates, [place - _BELOW] * len(r.rates), **_DOT)
         end = max(r.mean + (r.deviation or 0.0), *r.rates)
-        axes.annotate(f"{r.mean:,.0f}", (end, place), xytext=(6, 0), textcoords="offset points", va="center")
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.1)  # a deviation may be larger than its mean, a rate is never below 0
+        axes.annotate(
+            f"{r.mean:,.0f}", (end, place), xytext=(6, 0), textcoords="offset points", va="center"
+        )
+    axes.set_xlim(
+        0, axes.get_xlim()[1] * 1.1
+    )  # a deviation may be larger than its mean, a rate is never below 0
     middle, half = (len(found) - 1) / 2, max(len(found), _FEW) / 2
     axes.set_ylim(middle - half, middle + half)
     axes.xaxis.set_major_formatter("{x:,.0f}")

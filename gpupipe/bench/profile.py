@@ -47,11 +47,19 @@ class Stage:
 
     def costs(self, before: Stage | None) -> list[float]:
         """Seconds of wall time a sample that this stage adds to the one before it, a figure a round."""
-        return [a - b for a, b in zip(self.seconds, before.seconds, strict=True)] if before else self.seconds
+        return (
+            [a - b for a, b in zip(self.seconds, before.seconds, strict=True)]
+            if before
+            else self.seconds
+        )
 
     def cpu_costs(self, before: Stage | None) -> list[float]:
         """CPU seconds a sample, likewise."""
-        return [a - b for a, b in zip(self.cpu_seconds, before.cpu_seconds, strict=True)] if before else self.cpu_seconds
+        return (
+            [a - b for a, b in zip(self.cpu_seconds, before.cpu_seconds, strict=True)]
+            if before
+            else self.cpu_seconds
+        )
 
 
 @dataclass
@@ -75,7 +83,12 @@ class Profile:
     @property
     def busy(self) -> float:
         """The share of the cores' time that the whole work takes, 0 to 1."""
-        return statistics.median(c / s for c, s in zip(self.whole.cpu_seconds, self.whole.seconds, strict=True)) / self.cores
+        return (
+            statistics.median(
+                c / s for c, s in zip(self.whole.cpu_seconds, self.whole.seconds, strict=True)
+            )
+            / self.cores
+        )
 
     @property
     def disturbed(self) -> float:
@@ -87,15 +100,25 @@ class Profile:
         return {"schema": SCHEMA, "machine": machine(), **asdict(self)}
 
 
-def measure(config: Config, index: Index, cores: int, rounds: int, seconds: float, tick: Tick) -> Profile:
+def measure(
+    config: Config, index: Index, cores: int, rounds: int, seconds: float, tick: Tick
+) -> Profile:
     """Time every stage for `seconds`, `rounds` times. Raises what load() raises, EngineError where no sample of a stage can be made."""
-    parts = [RECEIVE] if config.loader.engine == "remote" else [READ, *(e.key for e in config.pipeline.entries), DELIVER]
+    parts = (
+        [RECEIVE]
+        if config.loader.engine == "remote"
+        else [READ, *(e.key for e in config.pipeline.entries), DELIVER]
+    )
     with over(config, index) as loader:
         found = Profile(what_runs(loader), cores, [Stage(name) for name in parts])
     busy: list[float] = []
     for number in range(rounds * len(parts)):
         done = number % len(parts)
-        tick(f"round {number // len(parts) + 1} of {rounds}: up to {parts[done]}", number, rounds * len(parts))
+        tick(
+            f"round {number // len(parts) + 1} of {rounds}: up to {parts[done]}",
+            number,
+            rounds * len(parts),
+        )
         utilisation = _time(found.stages[done], done, config, index, seconds)
         if done == len(parts) - 1 and utilisation is not None:
             busy.append(utilisation)
@@ -108,11 +131,15 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
     """Add a round to a stage; returns how busy the GPU was."""
     whole = stage.name in (DELIVER, RECEIVE)
     with over(config if whole else _beginning(config, done), index) as loader:
-        counts = (len(image_of(batch)) for batch in endless(loader)) if whole else _worked(loader, done)
+        counts = (
+            (len(image_of(batch)) for batch in endless(loader)) if whole else _worked(loader, done)
+        )
         for _ in range(_WARM_UP_BATCHES + loader.engine.batches_ahead):
             next(counts)
         with Utilisation(loader.engine.device) as utilisation, Company() as company:
-            samples, elapsed = _samples(counts, seconds, _LEAST_BATCHES * loader.engine.parallelism, loader)
+            samples, elapsed = _samples(
+                counts, seconds, _LEAST_BATCHES * loader.engine.parallelism, loader
+            )
         counts.close()
     if not samples:
         raise EngineError(f"no sample gets through '{stage.name}': 'gpupipe run' tells why")
@@ -122,7 +149,9 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
     return utilisation.mean
 
 
-def _samples(counts: Iterator[int], seconds: float, batches: int, loader: Loader) -> tuple[int, float]:
+def _samples(
+    counts: Iterator[int], seconds: float, batches: int, loader: Loader
+) -> tuple[int, float]:
     """Samples in at least `seconds` and `batches`, and the seconds that they took."""
     started, samples, taken = time.perf_counter(), 0, 0
     while time.perf_counter() - started < seconds or taken < batches:
@@ -138,7 +167,11 @@ def _beginning(config: Config, done: int) -> Config:
 
     layout = "channels_last" if import_engine(config.loader.engine).name == "dali" else "contiguous"
     loader = config.loader.model_copy(update={"memory_format": layout, "dtype": None})
-    return replace(config, pipeline=replace(config.pipeline, entries=config.pipeline.entries[: max(1, done)]), loader=loader)
+    return replace(
+        config,
+        pipeline=replace(config.pipeline, entries=config.pipeline.entries[: max(1, done)]),
+        loader=loader,
+    )
 
 
 def _worked(loader: Loader, done: int) -> Generator[int, None, None]:

@@ -23,15 +23,26 @@ def headline(profile: Profile) -> str:
 
 def profiled(profile: Profile) -> Table:
     """The table of `gpupipe profile`."""
-    table = new_table("", "up to", "images/s", "this costs, us a sample", "CPU, us a sample", "share of the time")
+    table = new_table(
+        "", "up to", "images/s", "this costs, us a sample", "CPU, us a sample", "share of the time"
+    )
     whole = statistics.median(profile.whole.seconds)
     for stage, before in profile.pairs:
         costs, cpu = stage.costs(before), statistics.median(stage.cpu_costs(before))
         spread = f" ± {1e6 * statistics.stdev(costs):,.0f}" if len(costs) > 1 else ""
         cost = statistics.median(costs)
-        table.add_row(stage.name, f"{stage.rate:,.0f}", f"{1e6 * cost:,.0f}{spread}", f"{1e6 * cpu:,.0f}", f"{cost / whole:.0%}")
+        table.add_row(
+            stage.name,
+            f"{stage.rate:,.0f}",
+            f"{1e6 * cost:,.0f}{spread}",
+            f"{1e6 * cpu:,.0f}",
+            f"{cost / whole:.0%}",
+        )
     if any(statistics.median(s.costs(b)) < -0.01 * whole for s, b in profile.pairs):
-        table.caption, table.caption_justify = "Less than 0: with it, the steps before have less to do, or are done together with it.", "left"
+        table.caption, table.caption_justify = (
+            "Less than 0: with it, the steps before have less to do, or are done together with it.",
+            "left",
+        )
     return table
 
 
@@ -42,7 +53,11 @@ def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
         return
     fed, kept = statistics.fmean(found.fed), statistics.fmean(found.replayed)
     waiting = found.waiting
-    sure = f" ({waiting.low:.0%} to {waiting.high:.0%}, with 95 % confidence)" if waiting.low is not None and waiting.high is not None else ""
+    sure = (
+        f" ({waiting.low:.0%} to {waiting.high:.0%}, with 95 % confidence)"
+        if waiting.low is not None and waiting.high is not None
+        else ""
+    )
     yield f"Training ({found.what}): {fed:,.0f} images/s; on kept batches, without loading, {kept:,.0f}."
     if found.vague:
         yield f"Waiting for data: cannot be told, the rounds differ too much{sure}. More --rounds or --seconds, with nothing beside it, would tell."

@@ -21,11 +21,22 @@ from gpupipe.errors import counted
 _SAMPLES = 4
 
 
-def write(folder: Path, comparison: Comparison, agreements: Sequence[Agreement], config: Config, index: Index, devices: Sequence[str]) -> Path:
+def write(
+    folder: Path,
+    comparison: Comparison,
+    agreements: Sequence[Agreement],
+    config: Config,
+    index: Index,
+    devices: Sequence[str],
+) -> Path:
     """report.html in `folder`, with results.json and the plots beside it. devices: those on which DALI is shown beside torchvision."""
     folder.mkdir(parents=True, exist_ok=True)
-    results = comparison.as_json() | {"parity": [asdict(a) | {"holds": a.holds} for a in agreements]}
-    (folder / "results.json").write_text(json.dumps(_finite(results), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    results = comparison.as_json() | {
+        "parity": [asdict(a) | {"holds": a.holds} for a in agreements]
+    }
+    (folder / "results.json").write_text(
+        json.dumps(_finite(results), indent=2, allow_nan=False) + "\n", encoding="utf-8"
+    )
     drawn = {path.name: path for path in plots.save(comparison, folder)}
     shown = list(pictures.rows(config, index, devices, _SAMPLES)) if devices else []
     page = folder / "report.html"
@@ -44,7 +55,9 @@ def write(folder: Path, comparison: Comparison, agreements: Sequence[Agreement],
             speed_rows=list(tables.speed_rows(comparison)),
             rounds=counted(_rounds(comparison), "round"),
             single=_rounds(comparison) == 1,
-            plots=[(_alt(name, comparison), _base64(drawn[name])) for name in ("time.svg", "rate.svg")],
+            plots=[
+                (_alt(name, comparison), _base64(drawn[name])) for name in ("time.svg", "rate.svg")
+            ],
             parity_columns=tables.PARITY_COLUMNS,
             parity_rows=list(tables.parity_rows(agreements)),
             devices=devices,
@@ -63,8 +76,12 @@ def write(folder: Path, comparison: Comparison, agreements: Sequence[Agreement],
 def _template() -> Any:
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    return environment.from_string(files("gpupipe.bench").joinpath("report.html.j2").read_text(encoding="utf-8"))
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    return environment.from_string(
+        files("gpupipe.bench").joinpath("report.html.j2").read_text(encoding="utf-8")
+    )
 
 
 def _finite(value: Any) -> Any:
@@ -96,9 +113,16 @@ def _data(comparison: Comparison) -> str:
 def _alt(drawing: str, comparison: Comparison) -> str:
     """What a plot says, for who cannot see it."""
     if drawing == "rate.svg":
-        return "Bar plot of images a second. " + "; ".join(f"{r.side.name}: {r.mean:,.0f}" for r in comparison.measured)
-    means = ((r.side.name, sum(100 * o.seconds / o.batches for o in r.outcomes) / len(r.outcomes)) for r in comparison.measured)
-    return "Plot of seconds for 100 batches against workers of the DataLoader. " + "; ".join(f"{name}: {mean:.3g} s" for name, mean in means)
+        return "Bar plot of images a second. " + "; ".join(
+            f"{r.side.name}: {r.mean:,.0f}" for r in comparison.measured
+        )
+    means = (
+        (r.side.name, sum(100 * o.seconds / o.batches for o in r.outcomes) / len(r.outcomes))
+        for r in comparison.measured
+    )
+    return "Plot of seconds for 100 batches against workers of the DataLoader. " + "; ".join(
+        f"{name}: {mean:.3g} s" for name, mean in means
+    )
 
 
 def _parity_verdict(agreements: Sequence[Agreement], config: Config) -> str:
@@ -109,7 +133,9 @@ def _parity_verdict(agreements: Sequence[Agreement], config: Config) -> str:
     if failed:
         return f"They do not do the same work: DALI on {failed.device} and torchvision differ too much, from step '{failed.step}' on."
     left_out = [e.key for e in config.pipeline.entries[len({a.step for a in agreements}) :]]
-    rest = f"; not compared, for lack of a torch lowering: {', '.join(left_out)}" if left_out else ""
+    rest = (
+        f"; not compared, for lack of a torch lowering: {', '.join(left_out)}" if left_out else ""
+    )
     return f"They do the same work: after each step, DALI's pixels agree with torchvision's within the limits below{rest}."
 
 
@@ -121,11 +147,17 @@ def _how(comparison: Comparison) -> Any:
     yield "rounds", f"{done} of {comparison.repeats}" if comparison.interrupted else str(done)
     contest = comparison.contest
     if contest:
-        yield "in each", f"{counted(contest.batches, 'batch', 'batches')} timed, after the first and {contest.warm_up} more to warm up"
+        yield (
+            "in each",
+            f"{counted(contest.batches, 'batch', 'batches')} timed, after the first and {contest.warm_up} more to warm up",
+        )
         yield "files", _COLD if contest.cold else _WARM
     yield "order", "the sides take turns, round after round, each time in a fresh process"
     if comparison.cores:
-        yield "cores", f"{len(comparison.cores)}, the same for every side (numbers {', '.join(map(str, comparison.cores))})"
+        yield (
+            "cores",
+            f"{len(comparison.cores)}, the same for every side (numbers {', '.join(map(str, comparison.cores))})",
+        )
 
 
 _COLD = "cold: dropped from the page cache before each turn; what a turn reads a second time comes from memory"

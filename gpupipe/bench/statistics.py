@@ -7,7 +7,28 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)
+_T_95 = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+    2.110,
+    2.101,
+    2.093,
+    2.086,
+)
 """Student's t for 95 %, two-sided, with 1, 2, 3, ... degrees of freedom."""
 _WIDEST = 4.0
 """The upper end of an interval over its lower one: half to twice as much, around the middle."""

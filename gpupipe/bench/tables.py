@@ -51,16 +51,29 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
         yield "images/s", f"cannot be told: {result.too_short}"
     elif result.passes:
         size = counted(result.passes[0].batches, "batch", "batches")
-        several = f" ± {result.deviation:,.0f} (standard deviation of {len(result.passes)} passes of {size})" if result.deviation is not None else ""
+        several = (
+            f" ± {result.deviation:,.0f} (standard deviation of {len(result.passes)} passes of {size})"
+            if result.deviation is not None
+            else ""
+        )
         spread = several or f" (one pass of {size})"
         yield "images/s", f"{result.mean_rate:,.0f}{spread}"
         if result.mean_file_bytes:  # of a server's files nothing is known
-            yield "input", f"{result.input_megabytes_a_second:,.1f} MB/s ({result.mean_file_bytes / 1e3:,.1f} kB a file)"
+            yield (
+                "input",
+                f"{result.input_megabytes_a_second:,.1f} MB/s ({result.mean_file_bytes / 1e3:,.1f} kB a file)",
+            )
         yield "CPU", f"{result.cpu_seconds_per_thousand:.2f} s per 1,000 images"
     yield "time to first batch", f"{result.first_batch_seconds:.2f} s (after the imports)"
-    yield "peak memory", f"{result.peak_memory / 2**20:,.0f} MiB{'' if result.peak_memory_kind == PSS else f' ({ADDED_UP})'}"
+    yield (
+        "peak memory",
+        f"{result.peak_memory / 2**20:,.0f} MiB{'' if result.peak_memory_kind == PSS else f' ({ADDED_UP})'}",
+    )
     if result.peak_gpu_memory is not None:
-        yield "peak GPU memory", f"{result.peak_gpu_memory / 2**20:,.0f} MiB (all processes on the GPU)"
+        yield (
+            "peak GPU memory",
+            f"{result.peak_gpu_memory / 2**20:,.0f} MiB (all processes on the GPU)",
+        )
     if result.skipped:
         yield "skipped", f"{result.skipped:,} samples that cannot be read"
 
@@ -86,10 +99,21 @@ def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
         spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
         found = comparison.ratio(r)
         times = "1" if found is None else _times(found)
-        first, cpu = r.median(lambda o: o.first_batch_seconds), r.median(lambda o: 1000 * o.cpu_seconds / o.images)
+        first, cpu = (
+            r.median(lambda o: o.first_batch_seconds),
+            r.median(lambda o: 1000 * o.cpu_seconds / o.images),
+        )
         memory = r.median(lambda o: o.peak_memory) / 2**20
         busy = [_percent(_gpu_busy([r]))] if _gpu_busy(comparison.measured) else []
-        yield [r.side.name, f"{r.mean:,.0f}{spread}", times, f"{first:.2f} s", f"{cpu:.2f}", f"{memory:,.0f} MiB", *busy]
+        yield [
+            r.side.name,
+            f"{r.mean:,.0f}{spread}",
+            times,
+            f"{first:.2f} s",
+            f"{cpu:.2f}",
+            f"{memory:,.0f} MiB",
+            *busy,
+        ]
 
 
 def _times(found: Ratio) -> str:
@@ -108,7 +132,10 @@ def _percent(shares: list[float]) -> str:
 
 def agreements(found: Sequence[Agreement]) -> Table:
     """The table of `gpupipe parity`."""
-    table = new_table(f"DALI against torchvision, in levels of 255, over {min((a.images for a in found), default=0):,} images", *PARITY_COLUMNS)
+    table = new_table(
+        f"DALI against torchvision, in levels of 255, over {min((a.images for a in found), default=0):,} images",
+        *PARITY_COLUMNS,
+    )
     for a, (*cells, verdict) in zip(found, parity_rows(found), strict=True):
         table.add_row(*cells, f"[{'green' if a.holds else 'bold red'}]{verdict}[/]")
     return table
@@ -122,7 +149,15 @@ def parity_rows(found: Iterable[Agreement]) -> Iterable[list[str]]:
     for a in found:
         limit = f"{'largest' if a.largest else 'mean'} ≤ {a.limit:g}"
         psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"
-        yield [a.step, a.device, f"{a.mean:.3f}", f"{a.most:.1f}", psnr, limit, "holds" if a.holds else "FAILS"]
+        yield [
+            a.step,
+            a.device,
+            f"{a.mean:.3f}",
+            f"{a.most:.1f}",
+            psnr,
+            limit,
+            "holds" if a.holds else "FAILS",
+        ]
 
 
 def steps(pipeline: Pipeline) -> Table:
@@ -130,13 +165,26 @@ def steps(pipeline: Pipeline) -> Table:
     table = new_table(f"pipeline {pipeline.name}", "step", "parameters", "makes", "dtype", "layout")
     for entry in pipeline.entries:
         image = pipeline.fields[entry.field].encoded
-        table.add_row(entry.key, _parameters(entry.step.model_dump()), _shape(entry.made, image), entry.made.dtype, "HWC" if image else entry.made.layout)
+        table.add_row(
+            entry.key,
+            _parameters(entry.step.model_dump()),
+            _shape(entry.made, image),
+            entry.made.dtype,
+            "HWC" if image else entry.made.layout,
+        )
     return table
 
 
 def _shape(spec: Spec, image: bool) -> str:
     """As it is in DALI: of an image (H, W, C)."""
-    return "(" + ", ".join("?" if n is None else str(n) for n in ((spec.height, spec.width, spec.channels) if image else spec.shape)) + ")"
+    return (
+        "("
+        + ", ".join(
+            "?" if n is None else str(n)
+            for n in ((spec.height, spec.width, spec.channels) if image else spec.shape)
+        )
+        + ")"
+    )
 
 
 def _parameters(values: dict[str, Any]) -> str:
@@ -144,14 +192,22 @@ def _parameters(values: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return "[" + ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value) + "]" if isinstance(value, tuple) else str(value)
+    return (
+        "[" + ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value) + "]"
+        if isinstance(value, tuple)
+        else str(value)
+    )
 
 
 def lowering(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
     """The operators that run, and the steps whose work each does: more than one where they were fused."""
     table = new_table(f"on the {device}", "operator", "device", "does the work of")
     for op, place, names in operators:
-        table.add_row(op, place, " + ".join(names) or ("reading" if op.startswith(("io.", "torch.")) else "layout"))
+        table.add_row(
+            op,
+            place,
+            " + ".join(names) or ("reading" if op.startswith(("io.", "torch.")) else "layout"),
+        )
     return table
 
 
@@ -159,13 +215,21 @@ def findings(rows: Iterable[Any]) -> Table:
     """What `gpupipe doctor` found."""
     table = new_table("", "", "found", "status", "what to do")
     for row in rows:
-        table.add_row(row.subject, row.found, f"[{_STATUS_STYLE[row.status]}]{row.status}[/]", row.advice)
+        table.add_row(
+            row.subject, row.found, f"[{_STATUS_STYLE[row.status]}]{row.status}[/]", row.advice
+        )
     return table
 
 
 def new_table(title: str, *columns: str) -> Table:
     """An empty table in the style of all of them."""
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, show_header=any(columns), pad_edge=False)
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_header=any(columns),
+        pad_edge=False,
+    )
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)
     return table

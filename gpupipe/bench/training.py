@@ -45,10 +45,22 @@ class Training:
     def vague(self) -> bool:
         """Whether the rounds differ so much that the share is not known."""
         waiting = self.waiting
-        return waiting.low is not None and waiting.high is not None and waiting.high - waiting.low > _WIDEST
+        return (
+            waiting.low is not None
+            and waiting.high is not None
+            and waiting.high - waiting.low > _WIDEST
+        )
 
 
-def measure(config: Config, index: Index, what: str, train: Callable[[Loader], Train], rounds: int, seconds: float, tick: Tick) -> Training:
+def measure(
+    config: Config,
+    index: Index,
+    what: str,
+    train: Callable[[Loader], Train],
+    rounds: int,
+    seconds: float,
+    tick: Tick,
+) -> Training:
     """Train for `seconds` on each kind of batches, `rounds` times. train: makes the step for a loader. Raises what load() raises."""
     found = Training(what)
     for number in range(rounds):
@@ -57,7 +69,9 @@ def measure(config: Config, index: Index, what: str, train: Callable[[Loader], T
             step = train(loader)
             found.fed.append(_rate(endless(loader), step, seconds, loader))
             kept = list(itertools.islice(endless(loader), _KEPT))
-        tick(f"training on kept batches, round {number + 1} of {rounds}", 2 * number + 1, 2 * rounds)
+        tick(
+            f"training on kept batches, round {number + 1} of {rounds}", 2 * number + 1, 2 * rounds
+        )
         found.replayed.append(_rate(itertools.cycle(kept), step, seconds, loader))
         del kept
     tick("", 2 * rounds, 2 * rounds)
@@ -67,7 +81,12 @@ def measure(config: Config, index: Index, what: str, train: Callable[[Loader], T
 def ceiling(config: Config, index: Index, seconds: float) -> float:
     """Images a second of a loop over kept batches that does nothing with them: what no loader can exceed."""
     with over(config, index) as loader:
-        return _rate(itertools.cycle(list(itertools.islice(endless(loader), _KEPT))), lambda batch: None, seconds, loader)
+        return _rate(
+            itertools.cycle(list(itertools.islice(endless(loader), _KEPT))),
+            lambda batch: None,
+            seconds,
+            loader,
+        )
 
 
 def pause(milliseconds: float) -> Callable[[Loader], Train]:
@@ -80,7 +99,9 @@ def model(name: str) -> Callable[[Loader], Train]:
     import torchvision.models
 
     if name not in (known := torchvision.models.list_models(module=torchvision.models)):
-        raise EngineError(f"torchvision has no classification model '{name}'{did_you_mean(name, known)}")
+        raise EngineError(
+            f"torchvision has no classification model '{name}'{did_you_mean(name, known)}"
+        )
     return lambda loader: _model(name, loader)
 
 
@@ -89,7 +110,11 @@ def _model(name: str, loader: Loader) -> Train:
     import torchvision.models
 
     device = "cpu" if loader.engine.device == "cpu" else loader.engine.device.replace("gpu", "cuda")
-    net = torchvision.models.get_model(name, weights=None, num_classes=len(loader.index.classes)).to(device).train()
+    net = (
+        torchvision.models.get_model(name, weights=None, num_classes=len(loader.index.classes))
+        .to(device)
+        .train()
+    )
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
 
     def train(batch: Any) -> None:
@@ -97,7 +122,9 @@ def _model(name: str, loader: Loader) -> Train:
         try:
             found = net(image.float())
         except RuntimeError as e:
-            raise EngineError(f"model {name} cannot take images of shape {tuple(image.shape)}: {str(e).splitlines()[0]}") from e
+            raise EngineError(
+                f"model {name} cannot take images of shape {tuple(image.shape)}: {str(e).splitlines()[0]}"
+            ) from e
         loss = torch.nn.functional.cross_entropy(getattr(found, "logits", found), label)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch's

@@ -56,7 +56,11 @@ class Tuned:
     @property
     def disturbed(self) -> float:
         """The most cores that other processes kept busy meanwhile."""
-        every = [self.given, *([self.best] if self.best else []), *(r for setting in self.trials for r in setting)]
+        every = [
+            self.given,
+            *([self.best] if self.best else []),
+            *(r for setting in self.trials for r in setting),
+        ]
         return max((o.others for r in every for o in r.outcomes), default=0.0)
 
     @property
@@ -65,21 +69,35 @@ class Tuned:
         return self.gain is not None and self.gain.certain and self.gain.value > 1
 
 
-def candidates(options: LoaderConfig, engine: str, gpu: bool, cores: int, keep: Iterable[str]) -> dict[str, list[Any]]:
+def candidates(
+    options: LoaderConfig, engine: str, gpu: bool, cores: int, keep: Iterable[str]
+) -> dict[str, list[Any]]:
     """What to try, by name of the setting; what it is set to already is among them. The size of a batch comes last: it also changes training."""
     around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
-    found: dict[str, list[Any]] = {"threads": around} if engine == "dali" else {"workers": [0, *around]}
+    found: dict[str, list[Any]] = (
+        {"threads": around} if engine == "dali" else {"workers": [0, *around]}
+    )
     found["prefetch"] = [1, 2, 4]
     if engine == "dali" and gpu:
         found["hw_decoder_load"] = [0.0, 0.65, 0.9, 1.0]
-    found["batch_size"] = sorted({max(1, options.batch_size // 2), options.batch_size, options.batch_size * 2})
+    found["batch_size"] = sorted(
+        {max(1, options.batch_size // 2), options.batch_size, options.batch_size * 2}
+    )
     return {name: values for name, values in found.items() if name not in set(keep)}
 
 
 class Tuner:
     """Tries settings until `seconds` are used. Every method raises EngineError where a trial fails."""
 
-    def __init__(self, contest: Contest, options: LoaderConfig, cores: int, seconds: float, tick: Tick, trial: Trial = contest_of) -> None:
+    def __init__(
+        self,
+        contest: Contest,
+        options: LoaderConfig,
+        cores: int,
+        seconds: float,
+        tick: Tick,
+        trial: Trial = contest_of,
+    ) -> None:
         """trial: what runs one, by default in a fresh process."""
         self._trial = trial
         self._contest, self._options, self._cores, self._tick = contest, options, cores, tick
@@ -104,14 +122,18 @@ class Tuner:
         size = self._options.batch_size
         self._images = _LEAST_BATCHES * size
         outcome = self._try(self.found.given)
-        self._images = math.ceil(max(self._images, _TRIAL_SECONDS * outcome.images / outcome.seconds))
+        self._images = math.ceil(
+            max(self._images, _TRIAL_SECONDS * outcome.images / outcome.seconds)
+        )
         self.found.given.outcomes.clear()
         self._try(self.found.given)
 
     def _improve(self, name: str, values: list[Any]) -> None:
         """Set `name` to what is fastest, if that is faster than what it is set to."""
         now = self._value(name)
-        rivals = [Result(Side(f"{name}={v}", self.found.changes | {name: v})) for v in values if v != now]
+        rivals = [
+            Result(Side(f"{name}={v}", self.found.changes | {name: v})) for v in values if v != now
+        ]
         rounds = min(_ROUNDS, self._trials_left(2 * _LEAST_CONFIRMED) // (len(rivals) + 1))
         if not rivals:
             return
@@ -158,11 +180,17 @@ class Tuner:
         return max(0, int(left / statistics.median(self._costs)) - reserved)
 
     def _try(self, result: Result) -> Any:
-        self._tick(result.side.name, int(min(self._seconds, time.monotonic() - self._started)), int(self._seconds))
+        self._tick(
+            result.side.name,
+            int(min(self._seconds, time.monotonic() - self._started)),
+            int(self._seconds),
+        )
         size = result.side.changes.get("batch_size", self._options.batch_size)
         batches = max(_LEAST_BATCHES, math.ceil(self._images / size))
         began = time.monotonic()
-        outcome = self._trial(result.side, replace(self._contest, batches=batches, times_ahead=_TIMES_AHEAD))
+        outcome = self._trial(
+            result.side, replace(self._contest, batches=batches, times_ahead=_TIMES_AHEAD)
+        )
         self._costs.append(time.monotonic() - began)
         result.outcomes.append(outcome)
         return outcome

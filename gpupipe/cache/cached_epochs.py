@@ -26,7 +26,9 @@ from gpupipe.errors import DataError, StateError, counted
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
 _SAY_AFTER = 1.0
-_NOBODY = "no sampler is at work: run 'gpupipe cache fill CONFIG --serve', or set data.cache.samplers"
+_NOBODY = (
+    "no sampler is at work: run 'gpupipe cache fill CONFIG --serve', or set data.cache.samplers"
+)
 
 
 class ShardNames(Texts):
@@ -39,14 +41,24 @@ class ShardNames(Texts):
 def spans(folder: Folder, rows: int) -> Spans:
     """Where the bytes of `rows` samples are: to be filled in by a Cached."""
     nothing = np.empty(0, np.uint8), np.empty(0, np.int64)
-    return Spans(str(folder.dir / "shards"), ShardNames(*nothing), np.zeros(rows, np.int32), np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+    return Spans(
+        str(folder.dir / "shards"),
+        ShardNames(*nothing),
+        np.zeros(rows, np.int32),
+        np.zeros(rows, np.int64),
+        np.zeros(rows, np.int64),
+    )
 
 
 def here(folder: Folder, spans: Spans) -> Rows:
     """The rows that the newest generation has, noted in `spans`; nothing is pinned."""
     with folder.lock():
         there = folder.there()
-        found = [_note(folder, spans, shard) for name, shard in folder.manifest.alive().items() if name in there]
+        found = [
+            _note(folder, spans, shard)
+            for name, shard in folder.manifest.alive().items()
+            if name in there
+        ]
     rows: Rows = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
     return rows
 
@@ -57,7 +69,9 @@ def _note(folder: Folder, spans: Spans, shard: Shard) -> Rows:
     rows: Rows
     rows, offset, length = shard_files.open_table(table, shard.table_hash)
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(spans.file):
-        raise DataError(f"{table}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'")
+        raise DataError(
+            f"{table}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'"
+        )
     spans.file[rows], spans.offset[rows], spans.length[rows] = int(shard.name), offset, length
     return rows
 
@@ -75,9 +89,17 @@ class _Taken:
 class Cached(Population):
     """What a growing cache has. whole: how many rows `epoch: full` waits for. spans: where it says of each row of an epoch where it is."""
 
-    def __init__(self, folder: Folder, spans: Spans, whole: int, crew: Crew, run: Run | None) -> None:
+    def __init__(
+        self, folder: Folder, spans: Spans, whole: int, crew: Crew, run: Run | None
+    ) -> None:
         super().__init__()
-        self._folder, self._spans, self._whole, self._crew, self._run = folder, spans, whole, crew, run
+        self._folder, self._spans, self._whole, self._crew, self._run = (
+            folder,
+            spans,
+            whole,
+            crew,
+            run,
+        )
         self._taken: dict[int, _Taken] = {}
         self._rows: dict[str, Rows] = {}
         self._inodes: dict[str, int] = {}
@@ -112,10 +134,16 @@ class Cached(Population):
                 raise StateError(
                     f"the state is of generation {generation}, and the cache in {self._folder.dir} has {newest}: it is another cache, or was deleted"
                 )
-            lost = sorted(n for n in self._folder.manifest.alive(generation) if not self._folder.table(n).exists())
+            lost = sorted(
+                n
+                for n in self._folder.manifest.alive(generation)
+                if not self._folder.table(n).exists()
+            )
             if lost:
                 gone = f"{counted(len(lost), 'shard')} of it were evicted too long ago to be made again, the first {lost[0]}"
-                raise StateError(f"the state is of generation {generation} of the cache in {self._folder.dir}, and {gone}")
+                raise StateError(
+                    f"the state is of generation {generation} of the cache in {self._folder.dir}, and {gone}"
+                )
             pin = self._pin(epoch, generation)
             self._told(epoch, generation, 0)
         self._replace(epoch, self._loaded(generation, pin))
@@ -180,7 +208,9 @@ class Cached(Population):
 
     def _pin(self, epoch: int, generation: int) -> Claim:
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        return self._folder.claim("pins", name, {"generation": generation, "epoch": epoch, "pid": os.getpid()})
+        return self._folder.claim(
+            "pins", name, {"generation": generation, "epoch": epoch, "pid": os.getpid()}
+        )
 
     def _loaded(self, generation: int, pin: Claim) -> _Taken:
         """Wait until all shards of a pinned generation are there, and note where its samples are."""
@@ -189,7 +219,9 @@ class Cached(Population):
         def complete() -> str | None:
             missing = alive.keys() - self._folder.there()
             self._refuse_lost(missing)
-            return f"{counted(len(missing), 'shard')} of it must be fetched again" if missing else None
+            return (
+                f"{counted(len(missing), 'shard')} of it must be fetched again" if missing else None
+            )
 
         try:
             self._wait(f"generation {generation} is not whole", complete)
@@ -201,7 +233,9 @@ class Cached(Population):
     def _noted(self, alive: dict[str, Shard]) -> Rows:
         mask = np.zeros(len(self._spans.file), bool)
         inodes = {name: os.stat(self._folder.shard(name)).st_ino for name in alive}
-        self.let_go({int(name) for name, inode in inodes.items() if self._inodes.get(name, inode) != inode})
+        self.let_go(
+            {int(name) for name, inode in inodes.items() if self._inodes.get(name, inode) != inode}
+        )
         for name, shard in alive.items():
             if self._overlap or self._inodes.get(name) != inodes[name]:
                 self._rows[name] = _note(self._folder, self._spans, shard)
@@ -240,13 +274,22 @@ class Cached(Population):
             now, samplers = time.monotonic(), self._folder.claims("samplers")
             self._crew.check()
             self._refuse_hopeless(samplers)
-            state = (self._folder.manifest.generation, sum(s.get("bytes", 0) for s in samplers.values()))
+            state = (
+                self._folder.manifest.generation,
+                sum(s.get("bytes", 0) for s in samplers.values()),
+            )
             last, seen = (now, state) if state != seen else (last, seen)
             if now - last > self._folder.options.wait:
-                raise DataError(f"{what}: {found}, and nothing came for {now - last:.0f} s (data.cache.wait): {self._reasons(samplers)}")
+                raise DataError(
+                    f"{what}: {found}, and nothing came for {now - last:.0f} s (data.cache.wait): {self._reasons(samplers)}"
+                )
             if not said and now - began > _SAY_AFTER:
                 said = True
-                print(f"gpupipe cache: {what}: {found} ({self._reasons(samplers)})", file=sys.stderr, flush=True)
+                print(
+                    f"gpupipe cache: {what}: {found} ({self._reasons(samplers)})",
+                    file=sys.stderr,
+                    flush=True,
+                )
             time.sleep(_POLL_SECONDS)
         return found
 
@@ -255,18 +298,29 @@ class Cached(Population):
         if not samplers:
             return "samplers are starting" if len(self._crew) else _NOBODY
         said = [str(s.get("state", "starting")) for s in samplers.values()]
-        return "; ".join(dict.fromkeys([*said, *(why for s in samplers.values() for why in s.get("failures", []))]))
+        return "; ".join(
+            dict.fromkeys(
+                [*said, *(why for s in samplers.values() for why in s.get("failures", []))]
+            )
+        )
 
     def _refuse_hopeless(self, samplers: dict[str, dict[str, Any]]) -> None:
         """`epoch: full` never evicts, so a cache that is full stays as it is."""
-        if self._folder.options.epoch == "full" and any(str(s.get("state", "")).startswith("waiting: the cache is full") for s in samplers.values()):
-            raise DataError(does_not_fit(self._folder, "the cache is full before the whole data set is in it"))
+        if self._folder.options.epoch == "full" and any(
+            str(s.get("state", "")).startswith("waiting: the cache is full")
+            for s in samplers.values()
+        ):
+            raise DataError(
+                does_not_fit(self._folder, "the cache is full before the whole data set is in it")
+            )
 
     def _refuse_lost(self, missing: set[str]) -> None:
         for said in self._folder.claims("samplers").values():
             for name, why in said.get("lost", {}).items():
                 if name in missing:
-                    raise StateError(f"{self._folder.shard(name)}: was evicted and cannot be fetched again: {why}")
+                    raise StateError(
+                        f"{self._folder.shard(name)}: was evicted and cannot be fetched again: {why}"
+                    )
 
 
 def does_not_fit(folder: Folder, why: str) -> str:

@@ -65,7 +65,9 @@ class Manifest:
             step = _parsed(json.loads(line), self.generation + 1)
         except (ValueError, TypeError, KeyError) as e:
             where = f"{self.path}:{self.generation + 1}"
-            raise DataError(f"{where}: not a line of a cache's manifest ({e}): delete the cache's folder, and it is filled anew") from e
+            raise DataError(
+                f"{where}: not a line of a cache's manifest ({e}): delete the cache's folder, and it is filled anew"
+            ) from e
         _apply(step, self._alive)
         if isinstance(step, Shard):
             self.known[step.name] = step
@@ -121,7 +123,9 @@ def _parsed(record: Any, generation: int) -> Shard | list[str]:
     if "publish" in record:
         shard = Shard(**record["publish"])
         numbers = (shard.samples, shard.bytes, shard.table_bytes)
-        if not all(type(n) is int and n >= 0 for n in numbers) or not all(_HASH.fullmatch(h) for h in (shard.hash, shard.table_hash)):
+        if not all(type(n) is int and n >= 0 for n in numbers) or not all(
+            _HASH.fullmatch(h) for h in (shard.hash, shard.table_hash)
+        ):
             raise ValueError("sizes or hashes that are none")
         _checked(shard.name)
         return shard

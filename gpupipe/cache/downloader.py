@@ -53,12 +53,20 @@ class _Sampler:
     def __init__(self, folder: Folder, task: Task) -> None:
         self._folder, self._task = folder, task
         store = Store(task.dataset, task.cache.retries, task.cache.timeout)
-        self._filler = Filler(folder, listing.opened(folder), store, task.dataset.seed, task.dataset.weight is not None)
+        self._filler = Filler(
+            folder,
+            listing.opened(folder),
+            store,
+            task.dataset.seed,
+            task.dataset.weight is not None,
+        )
         self._state, self._idle = "fetching", 0
         self._told: set[str] = set()
         self._history: list[tuple[float, int]] = []
         with folder.lock():
-            self._claim: Claim = folder.claim("samplers", f"{socket.gethostname()}-{os.getpid()}", self._report())
+            self._claim: Claim = folder.claim(
+                "samplers", f"{socket.gethostname()}-{os.getpid()}", self._report()
+            )
 
     def run(self) -> dict[str, Any]:
         """Fill, until there is no more to do. Returns how it ended."""
@@ -87,15 +95,22 @@ class _Sampler:
             self._say()
 
     def _say(self) -> None:
-        with contextlib.suppress(OSError):  # there is no block more on the disk: the next one comes in a moment
+        with contextlib.suppress(
+            OSError
+        ):  # there is no block more on the disk: the next one comes in a moment
             self._claim.write(self._report())
 
     def _tell(self, outcome: Outcome) -> None:
         """Say on the standard error stream what is new and somebody should know."""
         self._state = _STATES.get(outcome, "fetching")
         tally = self._filler.tally
-        news = [f"{outcome}, and fetching is paused until there is space: {self._folder.dir}"] * (outcome == "disk full")
-        news += [f"cannot be fetched, and is tried again later: {why}" for why in (*tally.failed.values(), *tally.lost.values())]
+        news = [f"{outcome}, and fetching is paused until there is space: {self._folder.dir}"] * (
+            outcome == "disk full"
+        )
+        news += [
+            f"cannot be fetched, and is tried again later: {why}"
+            for why in (*tally.failed.values(), *tally.lost.values())
+        ]
         for text in news:
             if text not in self._told:
                 self._told.add(text)
@@ -115,7 +130,10 @@ class _Sampler:
     def _rate(self) -> float:
         """Bytes a second, over the last seconds."""
         now = time.monotonic()
-        self._history = [*(h for h in self._history if h[0] > now - _RATE_SECONDS), (now, self._filler.tally.bytes)]
+        self._history = [
+            *(h for h in self._history if h[0] > now - _RATE_SECONDS),
+            (now, self._filler.tally.bytes),
+        ]
         then, before = self._history[0]
         return (self._filler.tally.bytes - before) / (now - then) if now > then else 0.0
 
@@ -124,7 +142,9 @@ def list_rows(folder: Folder, task: Task) -> None:
     """List the data set, unless that was done before. Raises DataError."""
     with exclusive(folder.dir / "listing.lock"):  # or each rank would ask the store
         if not listing.is_there(folder):
-            found = store_listing.listed(task.dataset, Store(task.dataset, task.cache.retries, task.cache.timeout))
+            found = store_listing.listed(
+                task.dataset, Store(task.dataset, task.cache.retries, task.cache.timeout)
+            )
             with folder.lock():
                 listing.save(found, folder)
 

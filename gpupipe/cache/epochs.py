@@ -24,7 +24,10 @@ class Epoch:
 
 def add(folder: Folder, generation: int, samples: int) -> None:
     """Needs the lock."""
-    line = json.dumps({"generation": generation, "samples": samples, "time": time.time()}).encode() + b"\n"
+    line = (
+        json.dumps({"generation": generation, "samples": samples, "time": time.time()}).encode()
+        + b"\n"
+    )
     with (folder.dir / "epochs.jsonl").open("ab", buffering=0) as f:
         write_all(f, line)
 

@@ -15,7 +15,10 @@ _HEADROOM = 1 << 18
 
 def fits(folder: Folder, need: int, free: int | None = None) -> bool:
     """Whether `need` more bytes stay under max_bytes, and leave `free` bytes, by default the headroom. Needs the lock, behind `tidy`."""
-    return folder.usage() + need + (headroom(folder) if free is None else free) <= folder.options.max_bytes
+    return (
+        folder.usage() + need + (headroom(folder) if free is None else free)
+        <= folder.options.max_bytes
+    )
 
 
 def headroom(folder: Folder) -> int:
@@ -37,7 +40,13 @@ def make_room(folder: Folder, need: int) -> bool:
     alive = folder.manifest.alive()
     candidates = [name for name in _in_order(folder, alive, used) if name in used]
     goal = int(folder.options.low_water * folder.options.max_bytes)
-    evict(folder, _enough(folder, candidates[: len(alive) // 2], folder.usage() - _going(folder) + need - goal), "to make room")
+    evict(
+        folder,
+        _enough(
+            folder, candidates[: len(alive) // 2], folder.usage() - _going(folder) + need - goal
+        ),
+        "to make room",
+    )
     return fits(folder, need)
 
 
@@ -48,7 +57,11 @@ def make_room_for_pinned(folder: Folder, need: int) -> bool:
     """
     if not fits(folder, need):
         pinned = folder.pinned()
-        candidates = [name for name in _in_order(folder, folder.manifest.alive(), epochs.last_used(folder)) if name not in pinned]
+        candidates = [
+            name
+            for name in _in_order(folder, folder.manifest.alive(), epochs.last_used(folder))
+            if name not in pinned
+        ]
         excess = folder.usage() + need + headroom(folder) - folder.options.max_bytes
         evict(folder, _enough(folder, candidates, excess), "to make room for a pinned generation")
     if not fits(folder, need):
@@ -60,7 +73,11 @@ def down_to(folder: Folder, size: int) -> list[str]:
     """Evict what no epoch has pinned until the folder takes at most `size` bytes, as far as that goes. Returns the names. Needs the lock."""
     folder.tidy()
     pinned = folder.pinned()
-    candidates = [name for name in _in_order(folder, folder.manifest.alive(), epochs.last_used(folder)) if name not in pinned]
+    candidates = [
+        name
+        for name in _in_order(folder, folder.manifest.alive(), epochs.last_used(folder))
+        if name not in pinned
+    ]
     names = _enough(folder, candidates, folder.usage() - size)
     evict(folder, names, "asked for")
     return names
@@ -76,7 +93,11 @@ def evict(folder: Folder, names: list[str], why: str) -> None:
 def _going(folder: Folder) -> int:
     """Bytes of shards that were evicted and that an epoch still holds."""
     known = folder.manifest.known
-    return sum(on_disk(known[name].bytes) for name in folder.there() - folder.manifest.alive().keys() if name in known)
+    return sum(
+        on_disk(known[name].bytes)
+        for name in folder.there() - folder.manifest.alive().keys()
+        if name in known
+    )
 
 
 def _enough(folder: Folder, names: Iterable[str], excess: int) -> list[str]:

@@ -57,7 +57,9 @@ class _Order:
 class Filler:
     """Fills a folder with samples of a listing from a store, a shard at a time."""
 
-    def __init__(self, folder: Folder, listing: Listing, store: Store, seed: int, weighted: bool) -> None:
+    def __init__(
+        self, folder: Folder, listing: Listing, store: Store, seed: int, weighted: bool
+    ) -> None:
         self._folder, self._listing, self._store, self._seed = folder, listing, store, seed
         self._weights = listing.weights if weighted else None
         self._options = folder.options
@@ -108,10 +110,14 @@ class Filler:
             return "no room"
         return self._claimed(name, samples, reserve, before)
 
-    def _claimed(self, name: str, samples: list[Sample], reserve: int, before: Shard | None = None) -> _Order | Outcome:
+    def _claimed(
+        self, name: str, samples: list[Sample], reserve: int, before: Shard | None = None
+    ) -> _Order | Outcome:
         if shutil.disk_usage(self._folder.dir).free < reserve:
             return "disk full"
-        claim = self._folder.claim("claims", name, {"reserved": reserve, "rows": [s.row for s in samples]})
+        claim = self._folder.claim(
+            "claims", name, {"reserved": reserve, "rows": [s.row for s in samples]}
+        )
         return _Order(name, claim, reserve, samples, before)
 
     def _next_name(self) -> str:
@@ -146,7 +152,11 @@ class Filler:
         """Which rows may be drawn, as far as the newest generation says, bool (N,)."""
         manifest = self._folder.manifest
         if self._seen != manifest.generation:
-            free = np.ones(len(self._listing), bool) if self._weights is None else np.asarray(self._weights) > 0
+            free = (
+                np.ones(len(self._listing), bool)
+                if self._weights is None
+                else np.asarray(self._weights) > 0
+            )
             alive = manifest.alive()
             self._rows = {name: self._rows_of(shard) for name, shard in alive.items()}
             for rows in self._rows.values():
@@ -156,7 +166,11 @@ class Filler:
 
     def _rows_of(self, shard: Shard) -> NDArray[np.int64]:
         known = self._rows.get(shard.name)
-        found: NDArray[np.int64] = shard_files.open_table(self._folder.table(shard.name), shard.table_hash)[0] if known is None else known
+        found: NDArray[np.int64] = (
+            shard_files.open_table(self._folder.table(shard.name), shard.table_hash)[0]
+            if known is None
+            else known
+        )
         return found
 
     def _fitting(self, rows: NDArray[np.int64]) -> tuple[list[Sample], int]:
@@ -166,7 +180,9 @@ class Filler:
         for row in rows.tolist():
             sample, size = self._listing.sample(row), int(self._listing.sizes[row])
             cost = sample.cost(max(size, 0))
-            if (samples and total + cost > most) or (len(samples) == _OF_UNKNOWN_SIZE and size == UNKNOWN):
+            if (samples and total + cost > most) or (
+                len(samples) == _OF_UNKNOWN_SIZE and size == UNKNOWN
+            ):
                 break
             samples.append(sample)
             total += cost
@@ -176,7 +192,9 @@ class Filler:
     # --- making it
 
     def _carried_out(self, order: _Order) -> Outcome:
-        tar, table = (self._folder.dir / "tmp" / f"{order.name}.{ending}" for ending in ("tar", "npy"))
+        tar, table = (
+            self._folder.dir / "tmp" / f"{order.name}.{ending}" for ending in ("tar", "npy")
+        )
         writer = shard_files.Writer(tar)
         try:
             full = self._written(order, writer)
@@ -186,7 +204,10 @@ class Filler:
                 return "no room" if full else "failed"
             writer.finish()
             made = self._as_published(order, writer, shard_files.save_table(writer.table, table))
-            if order.before is not None and (made.hash, made.table_hash) != (order.before.hash, order.before.table_hash):
+            if order.before is not None and (made.hash, made.table_hash) != (
+                order.before.hash,
+                order.before.table_hash,
+            ):
                 return self._lost(order, _OTHERS)
             self._publish(made, order, tar, table)
             return "published"
@@ -198,7 +219,9 @@ class Filler:
                 order.claim.release()
 
     def _why_not(self, order: _Order) -> str:
-        return next((self.tally.failed[s.row] for s in order.samples if s.row in self.tally.failed), _OTHERS)
+        return next(
+            (self.tally.failed[s.row] for s in order.samples if s.row in self.tally.failed), _OTHERS
+        )
 
     def _lost(self, order: _Order, why: str) -> Outcome:
         """A shard that cannot be made again: the generations that follow are without it."""
@@ -209,7 +232,15 @@ class Filler:
         return "failed"
 
     def _as_published(self, order: _Order, writer: shard_files.Writer, table_hash: str) -> Shard:
-        return Shard(order.name, len(writer), writer.bytes, writer.hash, shard_files.table_size(len(writer)), table_hash, time.time())
+        return Shard(
+            order.name,
+            len(writer),
+            writer.bytes,
+            writer.hash,
+            shard_files.table_size(len(writer)),
+            table_hash,
+            time.time(),
+        )
 
     def _publish(self, made: Shard, order: _Order, tar: Any, table: Any) -> None:
         """The files first, under names that nobody looks for yet; then the line that says that they are there."""
@@ -230,7 +261,9 @@ class Filler:
         for sample, image in self._fetched(order):
             if image is None:
                 continue
-            need = on_disk(writer.size_with(sample.cost(len(image)))) + on_disk(shard_files.table_size(len(order.samples)))
+            need = on_disk(writer.size_with(sample.cost(len(image)))) + on_disk(
+                shard_files.table_size(len(order.samples))
+            )
             if need > order.reserved and (len(writer) or not self._extended(order, need)):
                 return True
             writer.add(sample, image)

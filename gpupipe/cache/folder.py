@@ -39,7 +39,9 @@ class Folder:
     def lock(self) -> Iterator[None]:
         """Nobody else changes anything meanwhile; the manifest is as it stands."""
         if not self.dir.is_dir():
-            raise DataError(f"{self.dir}: the cache's folder is gone: load() again, and it is filled anew")
+            raise DataError(
+                f"{self.dir}: the cache's folder is gone: load() again, and it is filled anew"
+            )
         with exclusive(self.dir / "lock"):
             self.manifest.refresh()
             yield
@@ -58,7 +60,9 @@ class Folder:
 
     def claims(self, kind: str = _CLAIMS) -> dict[str, dict[str, Any]]:
         """What the claims of a kind say, by name."""
-        return {name: content(self.dir / kind / name) for name in sorted(os.listdir(self.dir / kind))}
+        return {
+            name: content(self.dir / kind / name) for name in sorted(os.listdir(self.dir / kind))
+        }
 
     def there(self) -> set[str]:
         """The names of the shards whose tar and table are in the folder."""
@@ -79,8 +83,14 @@ class Folder:
     def usage(self) -> int:
         """Bytes on disk, with all that is reserved. Needs the lock."""
         known = self.manifest.known
-        shards = sum(on_disk(known[name].bytes) for name in _stems(self.dir / "shards") if name in known)
-        tables = sum(on_disk(known[name].table_bytes) for name in _stems(self.dir / "tables") if name in known)
+        shards = sum(
+            on_disk(known[name].bytes) for name in _stems(self.dir / "shards") if name in known
+        )
+        tables = sum(
+            on_disk(known[name].table_bytes)
+            for name in _stems(self.dir / "tables")
+            if name in known
+        )
         return shards + tables + self._reserved() + self._others()
 
     def _reserved(self) -> int:
@@ -118,7 +128,12 @@ class Folder:
 
     def prune(self, room: float) -> None:
         """Remove the oldest tables of shards that were evicted, but for `room` bytes: a resume from before then says that it cannot be. Needs the lock."""
-        spare = _stems(self.dir / "tables") - self.pinned() - self.manifest.alive().keys() - self.claims().keys()
+        spare = (
+            _stems(self.dir / "tables")
+            - self.pinned()
+            - self.manifest.alive().keys()
+            - self.claims().keys()
+        )
         for name in sorted(spare, reverse=True):
             room -= on_disk(self.manifest.known[name].table_bytes)
             if room < 0:
@@ -133,13 +148,17 @@ def prepared(options: CacheOptions, dataset: DataSet) -> Folder:
         with folder.lock():
             _check_identity(folder, dataset)
     except OSError as e:
-        raise DataError(f"{e.filename or folder.dir}: the cache's folder cannot be used: {e.strerror or e}: set data.cache.dir to one that can") from e
+        raise DataError(
+            f"{e.filename or folder.dir}: the cache's folder cannot be used: {e.strerror or e}: set data.cache.dir to one that can"
+        ) from e
     return folder
 
 
 def _make(folder: Folder) -> None:
     if folder.dir.is_dir() and not (folder.dir / "lock").exists() and any(folder.dir.iterdir()):
-        raise DataError(f"{folder.dir}: holds other files, and is no cache: set data.cache.dir to a new folder")
+        raise DataError(
+            f"{folder.dir}: holds other files, and is no cache: set data.cache.dir to a new folder"
+        )
     folder.dir.mkdir(parents=True, exist_ok=True)
     (folder.dir / "lock").touch()
     for name in _FOLDERS:
@@ -153,7 +172,9 @@ def _check_identity(folder: Folder, dataset: DataSet) -> None:
         for key, value in ours.items():
             if theirs.get(key) != value:
                 there = f"data.{key} {shown(theirs.get(key))} there, {shown(value)} here"
-                raise DataError(f"{folder.dir}: the cache of another data set: {there}: set data.cache.dir to another folder, or delete this one")
+                raise DataError(
+                    f"{folder.dir}: the cache of another data set: {there}: set data.cache.dir to another folder, or delete this one"
+                )
         return
     text = json.dumps(ours)
     replaced(path, lambda making: making.write_text(text))
@@ -164,7 +185,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _stems(folder: Path) -> set[str]:
-    return {name for name in (file.partition(".")[0] for file in os.listdir(folder)) if name.isdecimal()}
+    return {
+        name for name in (file.partition(".")[0] for file in os.listdir(folder)) if name.isdecimal()
+    }
 
 
 def _size(entry: os.DirEntry[str]) -> int:

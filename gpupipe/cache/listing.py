@@ -64,7 +64,14 @@ def fingerprint(names: Texts, labels: NDArray[np.int64], classes: list[str]) -> 
 
 def tag(version: str) -> int:
     """A version as a number that is not 0; 0 for none."""
-    return int.from_bytes(hashlib.blake2b(version.strip('"').encode(), digest_size=8).digest(), "little") | 1 if version else 0
+    return (
+        int.from_bytes(
+            hashlib.blake2b(version.strip('"').encode(), digest_size=8).digest(), "little"
+        )
+        | 1
+        if version
+        else 0
+    )
 
 
 def is_there(folder: Folder) -> bool:
@@ -79,10 +86,19 @@ def save(listing: Listing, folder: Folder) -> None:
     arrays |= {f"values.{number}": array for number, array in enumerate(listing.values.values())}
     size = sum(on_disk(array.nbytes + 128) for array in arrays.values())
     if folder.usage() + size > folder.options.max_bytes:
-        raise DataError(f"the list of {len(listing):,} samples takes {size:,} bytes, and data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger")
+        raise DataError(
+            f"the list of {len(listing):,} samples takes {size:,} bytes, and data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
+        )
     for name, array in arrays.items():
         replaced(place / f"{name}.npy", partial(_save, array))
-    text = json.dumps({"classes": listing.classes, "fingerprint": listing.fingerprint, "rows": len(listing), "values": list(listing.values)})
+    text = json.dumps(
+        {
+            "classes": listing.classes,
+            "fingerprint": listing.fingerprint,
+            "rows": len(listing),
+            "values": list(listing.values),
+        }
+    )
     replaced(place / "listing.json", lambda path: path.write_text(text))
 
 
@@ -97,18 +113,41 @@ def opened(folder: Folder) -> Listing:
     try:
         about = json.loads((place / "listing.json").read_bytes())
         arrays = {name: _array(place / f"{name}.npy", kind) for name, kind in _ARRAYS.items()}
-        names, further = (Texts(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends")) for name in ("names", "about"))
-        values = {name: _array(place / f"values.{number}.npy", None) for number, name in enumerate(about["values"])}
-        found = Listing(names=names, about=further, **arrays, classes=about["classes"], fingerprint=about["fingerprint"], values=values)
-        if not len(found.names) == len(found.labels) == len(found.sizes) == len(found.tags) == about["rows"]:
+        names, further = (
+            Texts(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
+            for name in ("names", "about")
+        )
+        values = {
+            name: _array(place / f"values.{number}.npy", None)
+            for number, name in enumerate(about["values"])
+        }
+        found = Listing(
+            names=names,
+            about=further,
+            **arrays,
+            classes=about["classes"],
+            fingerprint=about["fingerprint"],
+            values=values,
+        )
+        if (
+            not len(found.names)
+            == len(found.labels)
+            == len(found.sizes)
+            == len(found.tags)
+            == about["rows"]
+        ):
             raise ValueError("columns of different lengths")
     except (OSError, ValueError, KeyError, TypeError, EOFError) as e:
-        raise DataError(f"{place}: the list of the samples is damaged ({e}): delete the cache's folder, and it is filled anew") from e
+        raise DataError(
+            f"{place}: the list of the samples is damaged ({e}): delete the cache's folder, and it is filled anew"
+        ) from e
     return found
 
 
 def _array(path: Path, kind: type | None) -> NDArray[Any]:
-    found: NDArray[Any] = np.load(path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False)
+    found: NDArray[Any] = np.load(
+        path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False
+    )
     if (kind is not None and found.dtype != kind) or found.ndim != 1:
         raise ValueError(f"{path.name} holds {found.dtype}")
     return found

@@ -23,7 +23,9 @@ def exclusive(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(f, fcntl.LOCK_UN)  # closing alone would not, where another thread forked meanwhile and its child has a copy of the file
+            fcntl.flock(
+                f, fcntl.LOCK_UN
+            )  # closing alone would not, where another thread forked meanwhile and its child has a copy of the file
 
 
 class Claim:

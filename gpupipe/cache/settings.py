@@ -21,7 +21,9 @@ def _url(value: str) -> str:
     if match is None or "\0" in value:
         raise form("a URL such as s3://bucket/folder, gs://, https:// or file:///folder")
     if match[1] == "memory":
-        raise ValueError("memory:// is seen by one process alone, and samplers are processes of their own: use file:// or a store that has a server")
+        raise ValueError(
+            "memory:// is seen by one process alone, and samplers are processes of their own: use file:// or a store that has a server"
+        )
     return value.rstrip("/")
 
 
@@ -65,7 +67,9 @@ class CacheOptions(_Frozen):
     def _holds_some_shards(self) -> CacheOptions:
         if self.max_bytes < _SHARDS_AT_LEAST * self.shard_size:
             least = f"at least {_SHARDS_AT_LEAST} times shard_size ({self.shard_size.human_readable(decimal=True)})"
-            raise ValueError(f"max_bytes is {self.max_bytes.human_readable(decimal=True)}, but should be {least}: make it larger, or shard_size smaller")
+            raise ValueError(
+                f"max_bytes is {self.max_bytes.human_readable(decimal=True)}, but should be {least}: make it larger, or shard_size smaller"
+            )
         return self
 
 
@@ -95,12 +99,20 @@ class DataSet(_Frozen):
     def _columns_are_of_a_manifest(self) -> DataSet:
         if self.manifest is not None and not self.manifest.lower().endswith((".csv", ".parquet")):
             raise ValueError(f"manifest is {self.manifest!r}, but should end in .csv or .parquet")
-        given = [name for name in ("path", "weight", "values") if self.manifest is None and name in self.model_fields_set and getattr(self, name)]
+        given = [
+            name
+            for name in ("path", "weight", "values")
+            if self.manifest is None and name in self.model_fields_set and getattr(self, name)
+        ]
         taken = sorted({"image", "label", "id"} & set(self.values))
         if taken:
-            raise ValueError(f"values: {', '.join(taken)}: what a batch has anyway cannot be a column of the manifest too: rename the column")
+            raise ValueError(
+                f"values: {', '.join(taken)}: what a batch has anyway cannot be a column of the manifest too: rename the column"
+            )
         if given:
-            raise ValueError(f"{' and '.join(given)}: of a manifest, and none is given: set data.manifest")
+            raise ValueError(
+                f"{' and '.join(given)}: of a manifest, and none is given: set data.manifest"
+            )
         return self
 
     @property

@@ -43,7 +43,10 @@ class Sample:
         text = json.dumps({"path": self.name, "label": self.label} | self.about).encode()
         parts: list[tuple[str, bytes | None, int]] = [(_ending(self.name), None, size)]
         parts += [("cls", label := str(self.label).encode(), len(label)), ("json", text, len(text))]
-        return [(_header(f"{self.row:09}.{ending}", length), content) for ending, content, length in parts]
+        return [
+            (_header(f"{self.row:09}.{ending}", length), content)
+            for ending, content, length in parts
+        ]
 
     def cost(self, size: int) -> int:
         """Bytes that it takes in a shard where its image has `size`."""
@@ -52,7 +55,14 @@ class Sample:
 
 def _ending(name: str) -> str:
     ending = name.rpartition("/")[2].rpartition(".")[2].lower()
-    return ending if ending.isalnum() and ending.isascii() and len(ending) <= 8 and ending not in ("cls", "json") else "bin"
+    return (
+        ending
+        if ending.isalnum()
+        and ending.isascii()
+        and len(ending) <= 8
+        and ending not in ("cls", "json")
+        else "bin"
+    )
 
 
 def _header(name: str, size: int) -> tarfile.TarInfo:
@@ -139,13 +149,19 @@ def open_table(path: Path, expected: str) -> Table:
     try:
         data = path.read_bytes()
     except OSError as e:
-        raise DataError(f"{path}: cannot be read: {e.strerror or e}: run 'gpupipe cache verify CONFIG', which mends the cache") from e
+        raise DataError(
+            f"{path}: cannot be read: {e.strerror or e}: run 'gpupipe cache verify CONFIG', which mends the cache"
+        ) from e
     if _hash(data) != expected:
-        raise DataError(f"{path}: damaged: its checksum is another than when it was written: run 'gpupipe cache verify CONFIG', which mends the cache")
+        raise DataError(
+            f"{path}: damaged: its checksum is another than when it was written: run 'gpupipe cache verify CONFIG', which mends the cache"
+        )
     try:
         found: Table = np.load(io.BytesIO(data), allow_pickle=False)
     except ValueError as e:
-        raise DataError(f"{path}: damaged: {e}: run 'gpupipe cache verify CONFIG', which mends the cache") from e
+        raise DataError(
+            f"{path}: damaged: {e}: run 'gpupipe cache verify CONFIG', which mends the cache"
+        ) from e
     return found
 
 
@@ -169,12 +185,21 @@ def scanned(path: Path, rows: int) -> Table:
             members = [(_row(path, m, rows), m) for m in tar]
     except (tarfile.TarError, OSError, EOFError) as e:
         raise DataError(f"{path}: not a whole tar file: {e}") from e
-    found = [(row, m.offset_data, m.size) for row, m in members if not m.name.endswith((".cls", ".json"))]
+    found = [
+        (row, m.offset_data, m.size) for row, m in members if not m.name.endswith((".cls", ".json"))
+    ]
     return np.array(found, np.int64).reshape(-1, 3).T.copy()
 
 
 def _row(path: Path, member: tarfile.TarInfo, rows: int) -> int:
     number, dot, ending = member.name.partition(".")
-    if not (member.isreg() and dot and number.isdecimal() and number.isascii() and ending.isalnum()) or int(number) >= rows:
-        raise DataError(f"{path}: the member {member.name[:100]!r} is none that gpupipe writes: a plain file, called by the number of a row")
+    if (
+        not (
+            member.isreg() and dot and number.isdecimal() and number.isascii() and ending.isalnum()
+        )
+        or int(number) >= rows
+    ):
+        raise DataError(
+            f"{path}: the member {member.name[:100]!r} is none that gpupipe writes: a plain file, called by the number of a row"
+        )
     return int(number)

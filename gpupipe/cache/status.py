@@ -58,5 +58,9 @@ def _hit_rate(folder: Folder, began: list[epochs.Epoch]) -> float | None:
         return None
     newest = max(e.generation for e in began)
     came = folder.manifest.published_at()
-    first = sum(folder.manifest.known[name].samples for name, generation in came.items() if generation <= newest)
+    first = sum(
+        folder.manifest.known[name].samples
+        for name, generation in came.items()
+        if generation <= newest
+    )
     return max(0.0, 1 - first / asked)

@@ -13,7 +13,17 @@ from gpupipe.cache.listing import UNKNOWN, tag
 from gpupipe.cache.settings import DataSet
 from gpupipe.errors import DataError
 
-_VERSIONS = ("ETag", "etag", "md5Hash", "generation", "mtime", "Last-Modified", "LastModified", "last_modified", "created")
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "generation",
+    "mtime",
+    "Last-Modified",
+    "LastModified",
+    "last_modified",
+    "created",
+)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _OF_ALL = {"use_listings_cache": False}
 _OF_S3 = {"max_concurrency": 1}
@@ -34,7 +44,9 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as e:
-        raise DataError("a remote data set is read with fsspec, which is not installed: run 'pip install gpupipe[remote]'") from e
+        raise DataError(
+            "a remote data set is read with fsspec, which is not installed: run 'pip install gpupipe[remote]'"
+        ) from e
     preset = _OF_ALL | (_OF_S3 if url.startswith(("s3://", "s3a://")) else {})
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
@@ -54,7 +66,13 @@ def opened(url: str, dataset: DataSet) -> bytes:
 class Store:
     """The files below a data set's url. attempts: after the first; timeout: seconds that one may take; pause: waits so many seconds."""
 
-    def __init__(self, dataset: DataSet, retries: int, timeout: float, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        dataset: DataSet,
+        retries: int,
+        timeout: float,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.url, self._retries, self._timeout, self._pause = dataset.url, retries, timeout, pause
         self._files, self._root = _file_system(dataset.url, dataset.storage_options)
 
@@ -63,9 +81,15 @@ class Store:
         try:
             found = self._files.find(self._root, detail=True)
         except Exception as e:  # whatever the clients of the stores raise
-            raise DataError(f"{self.url}: cannot be listed: {said(e)}: see data.url and data.storage_options") from e
+            raise DataError(
+                f"{self.url}: cannot be listed: {said(e)}: see data.url and data.storage_options"
+            ) from e
         start = self._root.rstrip("/") + "/"
-        return {path.removeprefix(start): info for path, info in found.items() if info.get("type") != "directory"}
+        return {
+            path.removeprefix(start): info
+            for path, info in found.items()
+            if info.get("type") != "directory"
+        }
 
     def fetch(self, name: str, size: int = UNKNOWN, listed: int = 0) -> bytes:
         """The bytes of a file, of `size` and the version `listed` where those are known. Raises Unfetchable when all attempts failed."""
@@ -77,14 +101,18 @@ class Store:
             except Exception as e:  # whatever the clients of the stores raise
                 reason = said(e)
             if attempt < self._retries:
-                self._pause(min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.5))
+                self._pause(
+                    min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.5)
+                )
         raise Unfetchable(f"{reason} ({self._retries + 1} attempts)")
 
     def _fetch_once(self, name: str, size: int, listed: int) -> bytes:
         path = f"{self._root.rstrip('/')}/{name}"
         if size == UNKNOWN or not listed:
             before = self._timely("info", path)
-            size = before["size"] if size == UNKNOWN and isinstance(before.get("size"), int) else size
+            size = (
+                before["size"] if size == UNKNOWN and isinstance(before.get("size"), int) else size
+            )
             listed = listed or tag(version(before))
         data: bytes = self._timely("cat_file", path)
         if size not in (UNKNOWN, len(data)):
@@ -108,12 +136,20 @@ class Store:
             try:
                 return await asyncio.wait_for(getattr(self._files, f"_{what}")(path), self._timeout)
             except asyncio.TimeoutError as e:
-                raise OSError(f"it was not whole after {self._timeout:g} s (data.cache.timeout)") from e
+                raise OSError(
+                    f"it was not whole after {self._timeout:g} s (data.cache.timeout)"
+                ) from e
 
         return sync(self._files.loop, call)
 
 
 def said(error: BaseException) -> str:
     """An error in a line."""
-    text = " ".join(str(error.strerror if isinstance(error, OSError) and error.strerror else error).split())
-    return f"{type(error).__name__}: {text[:300]}" if not isinstance(error, OSError) or not text else text[:300]
+    text = " ".join(
+        str(error.strerror if isinstance(error, OSError) and error.strerror else error).split()
+    )
+    return (
+        f"{type(error).__name__}: {text[:300]}"
+        if not isinstance(error, OSError) or not text
+        else text[:300]
+    )

@@ -46,10 +46,23 @@ def listed(dataset: DataSet, store: Store) -> Listing:
         raise DataError(_nothing(dataset))
     labels, classes = _numbered(rows, dataset.manifest)
     names, unknown = Texts.of(rows.names), [UNKNOWN] * len(rows.names)
-    sizes, tags = np.array(rows.sizes or unknown, np.int64), np.array(rows.tags or [0] * len(unknown), np.uint64)
+    sizes, tags = (
+        np.array(rows.sizes or unknown, np.int64),
+        np.array(rows.tags or [0] * len(unknown), np.uint64),
+    )
     weights = np.array(rows.weights, np.float64)
     values = {name: _numbers(column) for name, column in rows.values.items()}
-    return Listing(names, labels, sizes, tags, weights, Texts.of(rows.about), classes, fingerprint(names, labels, classes), values)
+    return Listing(
+        names,
+        labels,
+        sizes,
+        tags,
+        weights,
+        Texts.of(rows.about),
+        classes,
+        fingerprint(names, labels, classes),
+        values,
+    )
 
 
 def _nothing(dataset: DataSet) -> str:
@@ -61,7 +74,9 @@ def _nothing(dataset: DataSet) -> str:
 def safe(name: str, where: str) -> str:
     """`name`, which lies under the url. Raises DataError where it could lead elsewhere."""
     if len(name) > _LONGEST or _ODD.search(name):
-        raise DataError(f"{where}: {shown(name)} is no name of a file below data.url: parts like '..', absolute paths and other URLs are refused")
+        raise DataError(
+            f"{where}: {shown(name)} is no name of a file below data.url: parts like '..', absolute paths and other URLs are refused"
+        )
     return name
 
 
@@ -83,7 +98,9 @@ def _files(dataset: DataSet, store: Store) -> Rows:
 def _class(name: str, url: str) -> str:
     folder = name.rpartition("/")[0].rpartition("/")[2]
     if not folder:
-        raise DataError(f"{url}: {shown(name)} lies in no folder that names its class: move it into one, or set data.label: null where there are no labels")
+        raise DataError(
+            f"{url}: {shown(name)} lies in no folder that names its class: move it into one, or set data.label: null where there are no labels"
+        )
     return folder
 
 
@@ -100,7 +117,9 @@ def _manifest(dataset: DataSet) -> Rows:
             rows.values.setdefault(column, []).append(_number(record[column], column, where))
         rows.about.append(json.dumps(record, default=str) if record else "{}")
     if rows.weights and not any(rows.weights):
-        raise DataError(f"{dataset.manifest}: every weight is 0, so that nothing would be fetched: see data.weight")
+        raise DataError(
+            f"{dataset.manifest}: every weight is 0, so that nothing would be fetched: see data.weight"
+        )
     return rows
 
 
@@ -109,16 +128,32 @@ def _records(dataset: DataSet) -> Iterator[tuple[str, dict[str, Any]]]:
     manifest = str(dataset.manifest)
     read = _csv if manifest.lower().endswith(".csv") else _parquet
     try:
-        yield from read(manifest, opened(manifest, dataset), [c for c in (dataset.path, dataset.label, dataset.weight, *dataset.values) if c is not None])
+        yield from read(
+            manifest,
+            opened(manifest, dataset),
+            [
+                c
+                for c in (dataset.path, dataset.label, dataset.weight, *dataset.values)
+                if c is not None
+            ],
+        )
     except OSError as e:
-        raise DataError(f"{manifest}: cannot be read: {e.strerror or e}: set data.manifest to the list of the samples") from e
+        raise DataError(
+            f"{manifest}: cannot be read: {e.strerror or e}: set data.manifest to the list of the samples"
+        ) from e
 
 
 def _check_columns(manifest: str, columns: list[str], wanted: list[str]) -> None:
     for name in wanted:
         if columns.count(name) != 1:
-            found = f"no column '{name}'{did_you_mean(name, columns)}" if name not in columns else f"several columns '{name}'"
-            raise DataError(f"{manifest}: {found}; data.path, data.label, data.weight and data.values name columns; data.label: null where there are no labels")
+            found = (
+                f"no column '{name}'{did_you_mean(name, columns)}"
+                if name not in columns
+                else f"several columns '{name}'"
+            )
+            raise DataError(
+                f"{manifest}: {found}; data.path, data.label, data.weight and data.values name columns; data.label: null where there are no labels"
+            )
 
 
 def _csv(manifest: str, data: bytes, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -129,7 +164,9 @@ def _csv(manifest: str, data: bytes, wanted: list[str]) -> Iterator[tuple[str, d
         for record in reader:
             where = f"{manifest}:{reader.line_num}"
             if len(record) not in (0, len(header)):
-                raise DataError(f"{where}: {len(record)} values, and the header names {len(header)} columns: write a value that holds a comma in quotes")
+                raise DataError(
+                    f"{where}: {len(record)} values, and the header names {len(header)} columns: write a value that holds a comma in quotes"
+                )
             if record:
                 yield where, dict(zip(header, record, strict=True))
     except (csv.Error, UnicodeDecodeError) as e:
@@ -141,18 +178,24 @@ def _parquet(manifest: str, data: bytes, wanted: list[str]) -> Iterator[tuple[st
         import pyarrow
         import pyarrow.parquet
     except ImportError as e:
-        raise DataError(f"{manifest}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save the list as .csv") from e
+        raise DataError(
+            f"{manifest}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save the list as .csv"
+        ) from e
     try:
         table = pyarrow.parquet.read_table(io.BytesIO(data))
         _check_columns(manifest, table.column_names, wanted)
         for number, record in enumerate(table.to_pylist(), 1):
             yield f"{manifest}: row {number:,}", record
     except pyarrow.ArrowException as e:
-        raise DataError(f"{manifest}: cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
+        raise DataError(
+            f"{manifest}: cannot be read as .parquet: {str(e).partition(chr(10))[0]}"
+        ) from e
 
 
 def _label(value: Any, where: str) -> str:
-    text = str(value).strip() if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+    text = (
+        str(value).strip() if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+    )
     if not text or "\0" in text:
         raise DataError(f"{where}: {shown(value)} is no label: a name, or a whole number from 0 on")
     return text
@@ -173,7 +216,9 @@ def _number(value: Any, column: str, where: str) -> float:
     try:
         return int(value) if _WHOLE.fullmatch(str(value).lstrip("-")) else float(value)
     except (TypeError, ValueError):
-        raise DataError(f"{where}: {shown(value)} in the column '{column}' is no number, and data.values names it") from None
+        raise DataError(
+            f"{where}: {shown(value)} in the column '{column}' is no number, and data.values names it"
+        ) from None
 
 
 def _numbers(column: list[float]) -> NDArray[Any]:

@@ -17,7 +17,10 @@ def damaged(folder: Folder, rows: int, progress: Callable[[int, int], None]) -> 
     """What is wrong with which shards, by name; they are gone from the folder then. rows: of the data set. progress: shards that were read, of how many."""
     with folder.lock():
         folder.tidy()
-        wanted = {name: folder.manifest.known[name] for name in sorted(folder.pinned() | folder.manifest.alive().keys())}
+        wanted = {
+            name: folder.manifest.known[name]
+            for name in sorted(folder.pinned() | folder.manifest.alive().keys())
+        }
     found = {}
     for number, (name, shard) in enumerate(wanted.items(), 1):
         why = _wrong(folder, shard, rows)
@@ -32,7 +35,9 @@ def mend(folder: Folder, filler: Filler) -> dict[str, str]:
     while _missing(folder) - filler.tally.lost.keys():
         if filler.step(fresh=False) not in ("published", "failed"):
             break
-    return filler.tally.lost | dict.fromkeys(_missing(folder) - filler.tally.lost.keys(), "there is no room")
+    return filler.tally.lost | dict.fromkeys(
+        _missing(folder) - filler.tally.lost.keys(), "there is no room"
+    )
 
 
 def _missing(folder: Folder) -> set[str]:

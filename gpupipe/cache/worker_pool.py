@@ -22,7 +22,9 @@ _PACKAGES = str(Path(__file__).parents[2])
 class Crew:
     """The samplers of this process."""
 
-    def __init__(self, dataset: DataSet, cache: CacheOptions, count: int, do: str = "serve") -> None:
+    def __init__(
+        self, dataset: DataSet, cache: CacheOptions, count: int, do: str = "serve"
+    ) -> None:
         self._line = _line(dataset, cache, do)
         self._processes = [_started(self._line) for _ in range(count)]
         self._finalizer = weakref.finalize(self, _stop, self._processes, os.getpid())
@@ -39,7 +41,9 @@ class Crew:
             ended = _outcome(process)
             _closed(process)
             if status > 0:
-                raise DataError(f"a sampler of the cache gave up: {ended.get('error', f'exit status {status}')}")
+                raise DataError(
+                    f"a sampler of the cache gave up: {ended.get('error', f'exit status {status}')}"
+                )
             self._processes[place] = _started(self._line)
 
     def ended(self) -> list[dict[str, Any]] | None:
@@ -70,7 +74,9 @@ def cleaned(folder: Folder) -> None:
 
 
 def _line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
-    task = Task(do=do, dataset=dataset, cache=cache.model_copy(update={"dir": cache.dir.absolute()}))
+    task = Task(
+        do=do, dataset=dataset, cache=cache.model_copy(update={"dir": cache.dir.absolute()})
+    )
     return task.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
@@ -79,7 +85,11 @@ def _started(line: bytes) -> subprocess.Popen[bytes]:
     known = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(known), "PYTHONSAFEPATH": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpupipe.cache.downloader"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+        [sys.executable, "-m", "gpupipe.cache.downloader"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
     )
     assert process.stdin is not None
     try:
@@ -99,7 +109,9 @@ def _outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 def _checked(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     ended = _outcome(process)
     if process.returncode:
-        raise DataError(ended.get("error", f"a process of the cache ended with status {process.returncode}"))
+        raise DataError(
+            ended.get("error", f"a process of the cache ended with status {process.returncode}")
+        )
     return ended
 
 

@@ -29,7 +29,10 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigError as e:
-            click.echo(f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the configuration", err=True)
+            click.echo(
+                f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the configuration",
+                err=True,
+            )
             click.echo(str(e), err=True)
             ctx.exit(2)
         except GpupipeError as e:
@@ -50,14 +53,37 @@ def main() -> None:
 @main.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--epochs", type=click.IntRange(1), help="Epochs in a measured pass.  [default: 1, or as many as pass what is made ahead]")
-@click.option("--batches", type=click.IntRange(1), help="Batches in a measured pass, in place of whole epochs.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Measured passes: what mean and deviation are taken over.")
-@click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    help="Epochs in a measured pass.  [default: 1, or as many as pass what is made ahead]",
+)
+@click.option(
+    "--batches",
+    type=click.IntRange(1),
+    help="Batches in a measured pass, in place of whole epochs.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Measured passes: what mean and deviation are taken over.",
+)
+@click.option(
+    "--json", "json_path", type=OutputFile(), help="Write everything measured to this file."
+)
 @click.option("--show", type=PictureFile(), help="Write the first batch, with labels, to this PNG.")
 @click.option("--quiet", "-q", is_flag=True, help="Print only the images per second.")
 def run(
-    config: str, overrides: tuple[str, ...], epochs: int | None, batches: int | None, repeats: int, json_path: Path | None, show: Path | None, quiet: bool
+    config: str,
+    overrides: tuple[str, ...],
+    epochs: int | None,
+    batches: int | None,
+    repeats: int,
+    json_path: Path | None,
+    show: Path | None,
+    quiet: bool,
 ) -> None:
     """Load CONFIG (a file, or a shipped name such as lfw) as training would, and measure it.
 
@@ -69,7 +95,9 @@ def run(
 
     checked = configs.read(config, overrides)
     with Screen(quiet) as screen, PeakMemory() as memory:
-        loader, meter = screen.start(checked, lambda loader, batch: _show(loader, batch, show) if show else None)
+        loader, meter = screen.start(
+            checked, lambda loader, batch: _show(loader, batch, show) if show else None
+        )
         count = batches or (epochs or meter.epochs()) * len(loader)
         try:
             for n in range(repeats):
@@ -104,7 +132,11 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     checked = configs.read(config, overrides)
     out.print(tables.steps(checked.pipeline))
     if checked.loader.engine == "remote":
-        out.print(f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe status' asks it how it goes", highlight=False, soft_wrap=True)
+        out.print(
+            f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe status' asks it how it goes",
+            highlight=False,
+            soft_wrap=True,
+        )
         for line in ignored_settings(checked):
             out.print(line, highlight=False, soft_wrap=True)
         return
@@ -131,7 +163,11 @@ def doctor() -> None:
 
 @main.command()
 @click.argument("dataset")
-@click.option("--root", type=click.Path(path_type=Path), help="Where to put it.  [default: where the shipped configs look for it]")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    help="Where to put it.  [default: where the shipped configs look for it]",
+)
 def fetch(dataset: str, root: Path | None) -> None:
     """Download DATASET (lfw), check it and unpack it."""
     from gpupipe.fetch import dataset_catalog
@@ -158,7 +194,9 @@ def _show(loader: Loader, batch: Any, path: Path) -> None:
 
 def _say_skipped(loader: Loader, result: Measurement) -> None:
     if result.skipped:
-        click.echo(f"{result.skipped:,} samples were skipped; each is listed with its reason in {loader.engine.quarantine_file}")
+        click.echo(
+            f"{result.skipped:,} samples were skipped; each is listed with its reason in {loader.engine.quarantine_file}"
+        )
 
 
 _PROFILING = (compare.compare, compare.parity, profile.profile, profile.tune)

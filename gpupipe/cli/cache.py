@@ -28,7 +28,11 @@ def cache() -> None:
 @cache.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--serve", is_flag=True, help="Go on when all is there or the cache is full: replace what epochs evict, until Ctrl-C.")
+@click.option(
+    "--serve",
+    is_flag=True,
+    help="Go on when all is there or the cache is full: replace what epochs evict, until Ctrl-C.",
+)
 def fill(config: str, overrides: tuple[str, ...], serve: bool) -> None:
     """Fetch samples until the data set of CONFIG is in the cache, or the cache is full; data.cache.samplers processes at a time.
 
@@ -38,12 +42,16 @@ def fill(config: str, overrides: tuple[str, ...], serve: bool) -> None:
 
     source = _source(config, overrides)
     folder, rows = _opened(source)
-    crew = Crew(source.dataset, source.cache, max(1, source.cache.samplers), "serve" if serve else "fill")
+    crew = Crew(
+        source.dataset, source.cache, max(1, source.cache.samplers), "serve" if serve else "fill"
+    )
     began, before = time.monotonic(), sum(s.samples for s in folder.manifest.known.values())
     with Screen(False) as screen:
         while (ended := crew.ended()) is None:
             folder.manifest.refresh()
-            screen.progress("filling", sum(s.samples for s in folder.manifest.alive().values()), rows)
+            screen.progress(
+                "filling", sum(s.samples for s in folder.manifest.alive().values()), rows
+            )
             time.sleep(_POLL_SECONDS)
     crew.stop()
     cleaned(folder)
@@ -69,19 +77,29 @@ def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @cache.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--to", "size", help="How much the cache may then take: 100GB; 0 for all that can go.  [default: low_water of max_bytes]")
+@click.option(
+    "--to",
+    "size",
+    help="How much the cache may then take: 100GB; 0 for all that can go.  [default: low_water of max_bytes]",
+)
 def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
     """Evict shards of the cache of CONFIG that no epoch is using, until it is small enough."""
     from gpupipe.cache import evict as evictions
 
     folder = _opened(_source(config, overrides), listed=False)[0]
-    goal = _bytes(size) if size is not None else int(folder.options.low_water * folder.options.max_bytes)
+    goal = (
+        _bytes(size)
+        if size is not None
+        else int(folder.options.low_water * folder.options.max_bytes)
+    )
     with folder.lock():
         names = evictions.down_to(folder, goal)
         used = folder.usage()
     click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {_size(used)}")
     if used > goal and size != "0":
-        raise DataError(f"it should take {_size(goal)} at most, but epochs that are running use the rest, or it is not made of shards")
+        raise DataError(
+            f"it should take {_size(goal)} at most, but epochs that are running use the rest, or it is not made of shards"
+        )
 
 
 @cache.command()
@@ -96,13 +114,20 @@ def verify(config: str, overrides: tuple[str, ...]) -> None:
 
     folder, rows = _opened(_source(config, overrides))
     with Screen(False) as screen:
-        found = verification.damaged(folder, rows, lambda done, total: screen.progress("verifying", done, total))
+        found = verification.damaged(
+            folder, rows, lambda done, total: screen.progress("verifying", done, total)
+        )
     for name, why in found.items():
         click.echo(f"{folder.shard(name)}: {why}")
     gone = verification.mend(folder, _filler(config, overrides, folder))
-    click.echo(f"{counted(len(folder.manifest.alive()), 'shard')} in the cache; {len(found)} damaged, {len(found.keys() - gone.keys())} of them fetched again")
+    click.echo(
+        f"{counted(len(folder.manifest.alive()), 'shard')} in the cache; {len(found)} damaged, {len(found.keys() - gone.keys())} of them fetched again"
+    )
     for name, why in gone.items():
-        click.echo(f"gpupipe: {folder.shard(name)}: cannot be fetched again: {why}; its samples will be drawn anew", err=True)
+        click.echo(
+            f"gpupipe: {folder.shard(name)}: cannot be fetched again: {why}; its samples will be drawn anew",
+            err=True,
+        )
     if gone:
         raise SystemExit(1)
 
@@ -113,7 +138,13 @@ def _source(config: str, overrides: tuple[str, ...]) -> Remote:
 
     checked = configs.read(config, overrides)
     if not isinstance(checked.source, Remote):
-        raise ConfigError([Problem(config, f"data.source is '{checked.source_name}', but only 'remote' has a cache")])
+        raise ConfigError(
+            [
+                Problem(
+                    config, f"data.source is '{checked.source_name}', but only 'remote' has a cache"
+                )
+            ]
+        )
     return checked.source
 
 
@@ -139,32 +170,75 @@ def _filler(config: str, overrides: tuple[str, ...], folder: Folder) -> Any:
     return Filler(folder, listing.opened(folder), store, source.seed, source.weight is not None)
 
 
-def _say_filled(folder: Folder, ended: list[dict[str, Any]], seconds: float, before: int, rows: int) -> None:
+def _say_filled(
+    folder: Folder, ended: list[dict[str, Any]], seconds: float, before: int, rows: int
+) -> None:
     folder.manifest.refresh()
     alive = folder.manifest.alive().values()
-    fetched, size = sum(s.samples for s in folder.manifest.known.values()) - before, sum(e["bytes"] for e in ended)
-    click.echo(f"{counted(fetched, 'sample')} fetched, {_size(size)} in {seconds:.1f} s ({_size(size / seconds)}/s)")
-    share = "the whole data set" if sum(s.samples for s in alive) == rows else f"{sum(s.samples for s in alive):,} of {rows:,} samples"
-    click.echo(f"{share} in {counted(len(alive), 'shard')}, generation {folder.manifest.generation}: {folder.dir}")
-    failures = list(dict.fromkeys(why for e in ended for why in (*e["failures"], *e["lost"].values())))
+    fetched, size = (
+        sum(s.samples for s in folder.manifest.known.values()) - before,
+        sum(e["bytes"] for e in ended),
+    )
+    click.echo(
+        f"{counted(fetched, 'sample')} fetched, {_size(size)} in {seconds:.1f} s ({_size(size / seconds)}/s)"
+    )
+    share = (
+        "the whole data set"
+        if sum(s.samples for s in alive) == rows
+        else f"{sum(s.samples for s in alive):,} of {rows:,} samples"
+    )
+    click.echo(
+        f"{share} in {counted(len(alive), 'shard')}, generation {folder.manifest.generation}: {folder.dir}"
+    )
+    failures = list(
+        dict.fromkeys(why for e in ended for why in (*e["failures"], *e["lost"].values()))
+    )
     if failures:
-        raise DataError("\n".join([f"{counted(sum(e['failed'] for e in ended), 'sample')} could not be fetched, among them:", *failures]))
+        raise DataError(
+            "\n".join(
+                [
+                    f"{counted(sum(e['failed'] for e in ended), 'sample')} could not be fetched, among them:",
+                    *failures,
+                ]
+            )
+        )
 
 
 def _lines(found: Status) -> list[tuple[str, str]]:
     of_rows = "" if found.rows is None else f" of {found.rows:,}"
-    hits = "no epoch yet" if found.hit_rate is None else f"{found.hit_rate:.1%} of {found.asked:,} samples in {counted(found.epochs, 'epoch')}"
+    hits = (
+        "no epoch yet"
+        if found.hit_rate is None
+        else f"{found.hit_rate:.1%} of {found.asked:,} samples in {counted(found.epochs, 'epoch')}"
+    )
     lines = [
         ("folder", found.dir),
-        ("size", f"{_size(found.bytes)} of {_size(found.max_bytes)} ({found.bytes / found.max_bytes:.0%})"),
-        ("generation", f"{found.generation}: {found.samples:,}{of_rows} samples in {counted(found.shards, 'shard')}; {found.evicted:,} evicted so far"),
+        (
+            "size",
+            f"{_size(found.bytes)} of {_size(found.max_bytes)} ({found.bytes / found.max_bytes:.0%})",
+        ),
+        (
+            "generation",
+            f"{found.generation}: {found.samples:,}{of_rows} samples in {counted(found.shards, 'shard')}; {found.evicted:,} evicted so far",
+        ),
         ("in use", ", ".join(f"generation {g}" for g in found.pinned) or "by no epoch"),
         ("hit rate", hits),
-        ("fetch rate", f"{_size(found.fetch_rate)}/s over {counted(len(found.samplers), 'sampler')}"),
+        (
+            "fetch rate",
+            f"{_size(found.fetch_rate)}/s over {counted(len(found.samplers), 'sampler')}",
+        ),
     ]
     for sampler in found.samplers:
-        lines.append(("sampler", f"{sampler.get('host')} {sampler.get('pid')}: {sampler.get('state')}, {_size(sampler.get('bytes', 0))} fetched"))
-        lines += [("", f"failed: {why}") for why in (*sampler.get("failures", []), *sampler.get("lost", {}).values())]
+        lines.append(
+            (
+                "sampler",
+                f"{sampler.get('host')} {sampler.get('pid')}: {sampler.get('state')}, {_size(sampler.get('bytes', 0))} fetched",
+            )
+        )
+        lines += [
+            ("", f"failed: {why}")
+            for why in (*sampler.get("failures", []), *sampler.get("lost", {}).values())
+        ]
     return lines
 
 

@@ -43,15 +43,40 @@ class _Options:
 @click.command()
 @click.argument("config", required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--cpu-workers", default="4", show_default=True, metavar="N[,N]...", help="Workers of the DataLoader; several to see how it scales.")
+@click.option(
+    "--cpu-workers",
+    default="4",
+    show_default=True,
+    metavar="N[,N]...",
+    help="Workers of the DataLoader; several to see how it scales.",
+)
 @click.option("--repeats", type=click.IntRange(1), help="Rounds.  [default: 5, with --quick 3]")
-@click.option("--batches", type=click.IntRange(1), help="Batches that are timed in a round.  [default: 100, with --quick 15]")
-@click.option("--cores", "core_count", type=click.IntRange(1), help="Cores that every side is held to.  [default: all]")
-@click.option("--cold", is_flag=True, help="Drop the images from the page cache before each side's turn.")
+@click.option(
+    "--batches",
+    type=click.IntRange(1),
+    help="Batches that are timed in a round.  [default: 100, with --quick 15]",
+)
+@click.option(
+    "--cores",
+    "core_count",
+    type=click.IntRange(1),
+    help="Cores that every side is held to.  [default: all]",
+)
+@click.option(
+    "--cold", is_flag=True, help="Drop the images from the page cache before each side's turn."
+)
 @click.option("--quick", is_flag=True, help="Fewer batches and rounds: a first look.")
-@click.option("--max-diff", type=click.FloatRange(0), help="As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that interpolates]")
-@click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
-@click.option("--out", type=OutputFolder(), help="Write results.json, plots and report.html to this folder.")
+@click.option(
+    "--max-diff",
+    type=click.FloatRange(0),
+    help="As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that interpolates]",
+)
+@click.option(
+    "--json", "json_path", type=OutputFile(), help="Write everything measured to this file."
+)
+@click.option(
+    "--out", type=OutputFolder(), help="Write results.json, plots and report.html to this folder."
+)
 def compare(**options: Any) -> None:
     """Compare DALI on the GPU and the CPU with torch's DataLoader: same samples, same draws, same cores, with error bars.
 
@@ -76,9 +101,17 @@ def compare(**options: Any) -> None:
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--samples", type=click.IntRange(1), default=_SAMPLES, show_default=True, help="Images, spread over the set.")
 @click.option(
-    "--max-diff", type=click.FloatRange(0), help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: 0.5 for each of them]"
+    "--samples",
+    type=click.IntRange(1),
+    default=_SAMPLES,
+    show_default=True,
+    help="Images, spread over the set.",
+)
+@click.option(
+    "--max-diff",
+    type=click.FloatRange(0),
+    help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: 0.5 for each of them]",
 )
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
     """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws, step by step."""
@@ -92,13 +125,22 @@ def _default() -> str:
     return "configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw"
 
 
-def _compared(given: _Options, name: str, overrides: tuple[str, ...], checked: Config, workers: list[int], cores: tuple[int, ...]) -> Comparison:
+def _compared(
+    given: _Options,
+    name: str,
+    overrides: tuple[str, ...],
+    checked: Config,
+    workers: list[int],
+    cores: tuple[int, ...],
+) -> Comparison:
     from gpupipe.bench import compare as comparing
     from gpupipe.bench.contestant import Contest
 
     sides, notes = comparing.sides(checked, workers, _gpus(), _has_dali())
     command = shlex.join(["gpupipe", *sys.argv[1:]])
-    comparison = comparing.Comparison([comparing.Result(side) for side in sides], notes, cores, command=command)
+    comparison = comparing.Comparison(
+        [comparing.Result(side) for side in sides], notes, cores, command=command
+    )
     batches, warm_up, repeats = (15, 3, 3) if given.quick else (100, 10, 5)
     contest = Contest(name, overrides, {}, cores, given.batches or batches, warm_up, given.cold)
     with Screen(False) as screen:
@@ -106,7 +148,13 @@ def _compared(given: _Options, name: str, overrides: tuple[str, ...], checked: C
     return comparison
 
 
-def _say(given: _Options, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index) -> None:
+def _say(
+    given: _Options,
+    comparison: Comparison,
+    agreements: list[Agreement],
+    checked: Config,
+    index: Index,
+) -> None:
     """Print what came of it, and write the files that were asked for."""
     from gpupipe.bench import compare as comparing
     from gpupipe.bench import tables
@@ -122,15 +170,21 @@ def _say(given: _Options, comparison: Comparison, agreements: list[Agreement], c
     )
 
 
-def _report(folder: Path, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index) -> None:
+def _report(
+    folder: Path, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index
+) -> None:
     from gpupipe.bench import report
 
     with writing(folder):
-        page = report.write(folder, comparison, agreements, checked, index, _dali_devices() if agreements else [])
+        page = report.write(
+            folder, comparison, agreements, checked, index, _dali_devices() if agreements else []
+        )
     click.echo(f"report: {page}")
 
 
-def _agreements(checked: Config, index: Index, samples: int, max_diff: float | None) -> list[Agreement]:
+def _agreements(
+    checked: Config, index: Index, samples: int, max_diff: float | None
+) -> list[Agreement]:
     """Measure parity, and print it."""
     from gpupipe.bench import parity as agreement
     from gpupipe.bench import tables
@@ -141,7 +195,10 @@ def _agreements(checked: Config, index: Index, samples: int, max_diff: float | N
     console().print(tables.agreements(found))
     failed = next((a for a in found if not a.holds), None)
     if failed:
-        click.echo(f"gpupipe: DALI on the {failed.device} and torchvision differ too much, from step '{failed.step}' on", err=True)
+        click.echo(
+            f"gpupipe: DALI on the {failed.device} and torchvision differ too much, from step '{failed.step}' on",
+            err=True,
+        )
     left_out = [e.key for e in checked.pipeline.entries[len({a.step for a in found}) :]]
     if left_out:
         click.echo(f"not compared, for lack of a torch lowering: {', '.join(left_out)}")
@@ -154,9 +211,15 @@ def _worker_counts(text: str, cores: int) -> list[int]:
     except ValueError:
         counts = []
     if not counts or min(counts) < 0:
-        raise click.BadParameter(f"{text!r} is not a number, or numbers with commas between them, such as 0,1,2,4", param_hint="--cpu-workers")
+        raise click.BadParameter(
+            f"{text!r} is not a number, or numbers with commas between them, such as 0,1,2,4",
+            param_hint="--cpu-workers",
+        )
     if max(counts) > cores:
-        click.echo(f"gpupipe: warning: {max(counts)} workers share {cores} core{'s' * (cores != 1)}, and will take turns", err=True)
+        click.echo(
+            f"gpupipe: warning: {max(counts)} workers share {cores} core{'s' * (cores != 1)}, and will take turns",
+            err=True,
+        )
     return list(dict.fromkeys(counts))
 
 

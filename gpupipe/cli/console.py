@@ -27,8 +27,19 @@ class Screen:
 
         self.quiet = quiet
         self._console = Console(stderr=True, quiet=quiet)
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=self._console, transient=True, refresh_per_second=4, disable=quiet or not self._console.is_terminal)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            refresh_per_second=4,
+            disable=quiet or not self._console.is_terminal,
+        )
         self._task = self._progress.add_task("", total=None, rate="", visible=False)
         self._what = ""
         self._said = ""
@@ -119,9 +130,15 @@ def say_stand_in(index: Index) -> None:
 
 def core_numbers(count: int | None) -> tuple[int, ...]:
     """The first cores of those that this process may use, all by default."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    allowed = (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(os.cpu_count() or 1))
+    )
     if count is not None and count > len(allowed):
-        raise click.BadParameter(f"{count}, but this process may use {len(allowed)}", param_hint="--cores")
+        raise click.BadParameter(
+            f"{count}, but this process may use {len(allowed)}", param_hint="--cores"
+        )
     return tuple(allowed[:count])
 
 

@@ -46,7 +46,11 @@ class PictureFile(OutputFile):
 
         path = super().convert(value, param, ctx)
         if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
-            self.fail(f"'{path.suffix}' of {path} is no format of pictures: name it .png or .jpg", param, ctx)
+            self.fail(
+                f"'{path.suffix}' of {path} is no format of pictures: name it .png or .jpg",
+                param,
+                ctx,
+            )
         return path
 
 

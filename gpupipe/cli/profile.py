@@ -17,18 +17,46 @@ if TYPE_CHECKING:
     from gpupipe.config import Config
     from gpupipe.loader import Loader
 
-_json = click.option("--json", "json_path", type=OutputFile(), help="Write everything measured to this file.")
+_json = click.option(
+    "--json", "json_path", type=OutputFile(), help="Write everything measured to this file."
+)
 
 
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="How often each part of the work is timed.")
-@click.option("--seconds", type=click.FloatRange(0.01), default=1.0, show_default=True, help="How long it is timed.")
-@click.option("--step-ms", type=click.FloatRange(0), help="Also train: with steps of so many milliseconds, in which the CPU has nothing to do.")
-@click.option("--model", help="Also train: a model of torchvision, such as resnet18, on the loader's device.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often each part of the work is timed.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.01),
+    default=1.0,
+    show_default=True,
+    help="How long it is timed.",
+)
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(0),
+    help="Also train: with steps of so many milliseconds, in which the CPU has nothing to do.",
+)
+@click.option(
+    "--model", help="Also train: a model of torchvision, such as resnet18, on the loader's device."
+)
 @_json
-def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float, step_ms: float | None, model: str | None, json_path: Path | None) -> None:
+def profile(
+    config: str,
+    overrides: tuple[str, ...],
+    rounds: int,
+    seconds: float,
+    step_ms: float | None,
+    model: str | None,
+    json_path: Path | None,
+) -> None:
     """Show where the time of CONFIG goes, step by step, what limits it, and what to change."""
     from gpupipe.bench import advice, training
     from gpupipe.bench import profile as profiling
@@ -41,8 +69,12 @@ def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float
     train = _train(step_ms, model)
     checked, index = read(config, overrides)
     with Screen(False) as screen:
-        found = profiling.measure(checked, index, cores(), rounds, seconds, screen.counter("profile"))
-        trained = train and training.measure(checked, index, *train, rounds, seconds, screen.counter("training"))
+        found = profiling.measure(
+            checked, index, cores(), rounds, seconds, screen.counter("profile")
+        )
+        trained = train and training.measure(
+            checked, index, *train, rounds, seconds, screen.counter("training")
+        )
     ceiling = None if trained else training.ceiling(checked, index, seconds)
     click.echo(tables.headline(found))
     console().print(tables.profiled(found))
@@ -51,10 +83,20 @@ def profile(config: str, overrides: tuple[str, ...], rounds: int, seconds: float
     verdict = advice.limit(found, found.what["parallelism"], trained)
     for sentence in (*verdict.said, *disturbance(found.disturbed)):
         click.echo(sentence)
-    write_json(json_path, found.as_json() | {"training": _training_json(trained), "replay_images_per_second": ceiling, "limit": verdict.resource})
+    write_json(
+        json_path,
+        found.as_json()
+        | {
+            "training": _training_json(trained),
+            "replay_images_per_second": ceiling,
+            "limit": verdict.resource,
+        },
+    )
 
 
-def _train(step_ms: float | None, model: str | None) -> tuple[str, Callable[[Loader], Train]] | None:
+def _train(
+    step_ms: float | None, model: str | None
+) -> tuple[str, Callable[[Loader], Train]] | None:
     """What is trained: its name, and what makes the step for a loader. Raises EngineError where there is no such model."""
     from gpupipe.bench import training
 
@@ -72,10 +114,27 @@ def _training_json(found: Training | None) -> Any:
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--seconds", type=click.FloatRange(1), default=180.0, show_default=True, help="Time to use, about.")
-@click.option("--keep", multiple=True, metavar="SETTING", help="A setting not to change, such as batch_size. May be given several times.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=180.0,
+    show_default=True,
+    help="Time to use, about.",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="SETTING",
+    help="A setting not to change, such as batch_size. May be given several times.",
+)
 @_json
-def tune(config: str, overrides: tuple[str, ...], seconds: float, keep: tuple[str, ...], json_path: Path | None) -> None:
+def tune(
+    config: str,
+    overrides: tuple[str, ...],
+    seconds: float,
+    keep: tuple[str, ...],
+    json_path: Path | None,
+) -> None:
     """Search the fastest loader settings for CONFIG on this machine, and print the YAML to use."""
     from gpupipe.bench import profile_tables as tables
     from gpupipe.bench import tune as tuning
@@ -89,16 +148,26 @@ def tune(config: str, overrides: tuple[str, ...], seconds: float, keep: tuple[st
     checked, index = read(config, overrides)
     say_stand_in(index)
     if checked.loader.engine == "remote":
-        raise EngineError("what there is to tune is the server's: 'gpupipe tune' the same config where it runs, without engine: remote")
-    engine, gpu = import_engine(checked.loader.engine).name, resolve(checked.loader.device) is not None
+        raise EngineError(
+            "what there is to tune is the server's: 'gpupipe tune' the same config where it runs, without engine: remote"
+        )
+    engine, gpu = (
+        import_engine(checked.loader.engine).name,
+        resolve(checked.loader.device) is not None,
+    )
     known = tuning.candidates(checked.loader, engine, gpu, cores(), ())
     for name in keep:
         if name not in known:
-            raise click.BadParameter(f"'{name}' is not among what is tuned{did_you_mean(name, known)}", param_hint="--keep")
+            raise click.BadParameter(
+                f"'{name}' is not among what is tuned{did_you_mean(name, known)}",
+                param_hint="--keep",
+            )
     choices = tuning.candidates(checked.loader, engine, gpu, cores(), keep)
     contest = Contest(config, overrides, {}, core_numbers(None), 0, 2, False)
     with Screen(False) as screen:
-        found = tuning.Tuner(contest, checked.loader, cores(), seconds, screen.counter("tune")).run(choices)
+        found = tuning.Tuner(contest, checked.loader, cores(), seconds, screen.counter("tune")).run(
+            choices
+        )
     if found.trials:
         console().print(tables.trials(found))
     for line in (*advised(found, checked), *disturbance(found.disturbed)):
@@ -112,22 +181,42 @@ def advised(found: Tuned, checked: Config) -> list[str]:
     """What to use, and how sure it is."""
     import yaml
 
-    tail = [f"not tried, for lack of time: {', '.join(found.untried)}; --seconds gives more"] if found.untried else []
+    tail = (
+        [f"not tried, for lack of time: {', '.join(found.untried)}; --seconds gives more"]
+        if found.untried
+        else []
+    )
     gain = found.gain
     if not found.trials:
         return [f"Whether other settings are faster cannot be told: {_why_untried(found)}."]
     if gain is None or gain.low is None or gain.high is None:
         if found.changes:
-            return [f"Whether {_named(found.changes)} is faster cannot be told: Ctrl-C came before it was confirmed.", *tail]
+            return [
+                f"Whether {_named(found.changes)} is faster cannot be told: Ctrl-C came before it was confirmed.",
+                *tail,
+            ]
         return ["Nothing that was tried is faster than the settings as they are.", *tail]
     sure = f"{gain.value:.2f} times as many images a second as before ({gain.low:.2f} to {gain.high:.2f}, with 95 % confidence)"
     if gain.vague and not found.certain:
-        return [f"Whether the best that was tried is faster cannot be told: it made {sure}. More --seconds, with nothing beside it, would tell.", *tail]
+        return [
+            f"Whether the best that was tried is faster cannot be told: it made {sure}. More --seconds, with nothing beside it, would tell.",
+            *tail,
+        ]
     if not found.certain:
-        return [f"Nothing that was tried is faster beyond doubt: keep the settings as they are. The best of them made {sure}.", *tail]
-    lines = [f"{sure}, with", "", *yaml.safe_dump({"loader": found.changes}, sort_keys=False).splitlines(), ""]
+        return [
+            f"Nothing that was tried is faster beyond doubt: keep the settings as they are. The best of them made {sure}.",
+            *tail,
+        ]
+    lines = [
+        f"{sure}, with",
+        "",
+        *yaml.safe_dump({"loader": found.changes}, sort_keys=False).splitlines(),
+        "",
+    ]
     if "batch_size" in found.changes:
-        lines.append(f"batch_size also changes what a training step sees: --keep batch_size leaves it at {checked.loader.batch_size}.")
+        lines.append(
+            f"batch_size also changes what a training step sees: --keep batch_size leaves it at {checked.loader.batch_size}."
+        )
     return lines + tail
 
 
@@ -147,7 +236,11 @@ def _tuned_json(found: Tuned) -> dict[str, Any]:
 
     from gpupipe.bench.machine import machine
 
-    rates = [{"changes": r.side.changes, "images_per_second": r.rates} for setting in found.trials for r in setting]
+    rates = [
+        {"changes": r.side.changes, "images_per_second": r.rates}
+        for setting in found.trials
+        for r in setting
+    ]
     confirmed = {"given": found.given.rates, "best": found.best.rates if found.best else []}
     gain = found.gain and asdict(found.gain)
     return {"schema": "gpupipe-tune-1", "machine": machine(), "changes": found.changes, "gain": gain, "certain": found.certain,

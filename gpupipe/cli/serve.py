@@ -21,24 +21,95 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but this machine's own needs --keys.")
-@click.option("--port", type=click.IntRange(0, 65535), default=5557, show_default=True, help="0: any that is free.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; any but this machine's own needs --keys.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=5557,
+    show_default=True,
+    help="0: any that is free.",
+)
 @click.option("--ipc", type=_FILE, help="Listen on this socket file in place of a port.")
-@click.option("--hwm", type=click.IntRange(1, 1000), default=10, show_default=True, help="Batches sent ahead to a client.")
-@click.option("--mode", type=click.Choice(["share", "broadcast"]), default="share", show_default=True, help="Each batch to one client, or to all.")
-@click.option("--clients", type=click.IntRange(1), help="Ranks to deal out to in equal steps, as DDP needs it.")
-@click.option("--max-clients", type=click.IntRange(1), default=64, show_default=True, help="Clients at once.")
-@click.option("--state", type=_FILE, help="Where to keep what a server goes on from after a crash.  [default: in the cache folder]")
-@click.option("--resume", is_flag=True, help="Go on where the last server was stopped, and keep the place when all clients are gone.")
+@click.option(
+    "--hwm",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Batches sent ahead to a client.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["share", "broadcast"]),
+    default="share",
+    show_default=True,
+    help="Each batch to one client, or to all.",
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    help="Ranks to deal out to in equal steps, as DDP needs it.",
+)
+@click.option(
+    "--max-clients", type=click.IntRange(1), default=64, show_default=True, help="Clients at once."
+)
+@click.option(
+    "--state",
+    type=_FILE,
+    help="Where to keep what a server goes on from after a crash.  [default: in the cache folder]",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on where the last server was stopped, and keep the place when all clients are gone.",
+)
 @click.option("--fresh", is_flag=True, help="Begin with the first epoch, also after a crash.")
-@click.option("--compress", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True, help="Of what goes over a socket.")
-@click.option("--ship", type=click.Choice(["batch", "uint8"]), default="batch", show_default=True, help="uint8: clients do to_dtype and normalize.")
-@click.option("--wire", type=click.Choice(["gpupipe", "fuel"]), default="gpupipe", show_default=True, help="fuel: for Fuel's original ServerDataStream.")
+@click.option(
+    "--compress",
+    type=click.Choice(["none", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Of what goes over a socket.",
+)
+@click.option(
+    "--ship",
+    type=click.Choice(["batch", "uint8"]),
+    default="batch",
+    show_default=True,
+    help="uint8: clients do to_dtype and normalize.",
+)
+@click.option(
+    "--wire",
+    type=click.Choice(["gpupipe", "fuel"]),
+    default="gpupipe",
+    show_default=True,
+    help="fuel: for Fuel's original ServerDataStream.",
+)
 @click.option("--keys", type=_FILE, help="This server's secret key (gpupipe keys new).")
-@click.option("--allow", type=_FOLDER, help="Folder of the public keys of the clients that may connect.")
-@click.option("--silent", type=float, default=10.0, show_default=True, help="Seconds of silence after which a client's prefetched batches go to others.")
-@click.option("--lost", type=float, default=60.0, show_default=True, help="Seconds of silence after which a client counts as gone.")
-@click.option("--metrics", type=click.IntRange(1, 65535), help="Port for Prometheus, on this machine.")
+@click.option(
+    "--allow", type=_FOLDER, help="Folder of the public keys of the clients that may connect."
+)
+@click.option(
+    "--silent",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Seconds of silence after which a client's prefetched batches go to others.",
+)
+@click.option(
+    "--lost",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Seconds of silence after which a client counts as gone.",
+)
+@click.option(
+    "--metrics", type=click.IntRange(1, 65535), help="Port for Prometheus, on this machine."
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print only the address.")
 def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) -> None:
     """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or engine=remote."""
@@ -86,8 +157,19 @@ def _state_file(checked: Config, given: dict[str, Any]) -> Path:
     """One for each kind of work and address: a server of something else, or elsewhere, has another."""
     from gpupipe.runtime.cache_dir import cache_dir
 
-    what = [checked.source.model_dump_json(), checked.pipeline.fingerprint, checked.loader.model_dump_json(), given["mode"], given["clients"], given["address"]]
-    return cache_dir() / "server" / f"{hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()}.state"
+    what = [
+        checked.source.model_dump_json(),
+        checked.pipeline.fingerprint,
+        checked.loader.model_dump_json(),
+        given["mode"],
+        given["clients"],
+        given["address"],
+    ]
+    return (
+        cache_dir()
+        / "server"
+        / f"{hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()}.state"
+    )
 
 
 def _announce(server: Any, quiet: bool) -> None:
@@ -97,19 +179,28 @@ def _announce(server: Any, quiet: bool) -> None:
             for place in _places(server):
                 click.echo(f"going on with {place} (--fresh begins with the first epoch)", err=True)
         elif server.options.resume:
-            click.echo(f"no server has kept its state in {server.options.state}: beginning with the first epoch", err=True)
+            click.echo(
+                f"no server has kept its state in {server.options.state}: beginning with the first epoch",
+                err=True,
+            )
     sys.stdout.flush()
 
 
 def _places(server: Any) -> list[str]:
     """How far each rank is."""
     lanes = server.facts_now()["lanes"]
-    return [f"epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of {lane['steps']:,} batches done" for lane in lanes]
+    return [
+        f"epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of {lane['steps']:,} batches done"
+        for lane in lanes
+    ]
 
 
 def _say_where_it_stopped(server: Any) -> None:
     for place in _places(server):
-        click.echo(f"stopped in {place}; --resume goes on there, without it the next server begins with the first epoch", err=True)
+        click.echo(
+            f"stopped in {place}; --resume goes on there, without it the next server begins with the first epoch",
+            err=True,
+        )
 
 
 def _ticker(quiet: bool) -> Any:
@@ -132,8 +223,16 @@ def _show_in_place(text: str) -> None:
 @click.option("--key", type=_FILE, help="Your secret key, for a server that has keys.")
 @click.option("--server-key", type=_FILE, help="The server's public key.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
-@click.option("--patience", type=click.FloatRange(0.01), default=5.0, show_default=True, help="Seconds to wait for the answer.")
-def status(address: str, key: Path | None, server_key: Path | None, as_json: bool, patience: float) -> None:
+@click.option(
+    "--patience",
+    type=click.FloatRange(0.01),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the answer.",
+)
+def status(
+    address: str, key: Path | None, server_key: Path | None, as_json: bool, patience: float
+) -> None:
     """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes."""
     import json
 
@@ -153,7 +252,9 @@ def keys() -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--folder", type=_FOLDER, default=Path("keys"), show_default=True, help="Where to put them.")
+@click.option(
+    "--folder", type=_FOLDER, default=Path("keys"), show_default=True, help="Where to put them."
+)
 def new(name: str, folder: Path) -> None:
     """Make NAME.key, which others may know, and NAME.key_secret, which stays where it is."""
     from gpupipe.protocol import keys as key_files

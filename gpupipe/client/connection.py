@@ -70,7 +70,12 @@ class Connection:
         self._final: GpupipeError | None = None
         """What a server ended with: every iteration fails so until a server says Welcome again."""
         self._refusal = ""
-        self._number, self._run, self._ended, self._shared = 0, -1, False, options.transport != "tcp"
+        self._number, self._run, self._ended, self._shared = (
+            0,
+            -1,
+            False,
+            options.transport != "tcp",
+        )
         self._place: tuple[int, int] | None = None
         self._asked = False
         self._assembly = Assembly(options.hwm + 2, options.gpu)
@@ -80,7 +85,9 @@ class Connection:
         self._context = zmq.Context(io_threads=2)
         self._socket = dial(self._context, options)
         self._waker = Waker()
-        self._thread = threading.Thread(target=self._run_thread, name=f"gpupipe {options.address}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_thread, name=f"gpupipe {options.address}", daemon=True
+        )
         self._thread.start()
 
     # --- what the consumer calls
@@ -98,13 +105,21 @@ class Connection:
     def _is_answered(self, seconds: float) -> bool:
         """Wait for a Welcome, an error or the end."""
         with self._changed:
-            return self._changed.wait_for(lambda: self.welcome is not None or self._error is not None or self._closing, seconds)
+            return self._changed.wait_for(
+                lambda: self.welcome is not None or self._error is not None or self._closing,
+                seconds,
+            )
 
     def _tell_what_is_waited_for(self) -> None:
         """Raises ServerError if what listens at the address is no server of gpupipe."""
         options = self.options
         why = self._refusal or peer.check(options.address, options.key is not None).text
-        _log.warning("gpupipe: waiting for the server at %s for up to %g s: %s", options.address, options.patience, why)
+        _log.warning(
+            "gpupipe: waiting for the server at %s for up to %g s: %s",
+            options.address,
+            options.patience,
+            why,
+        )
 
     def begin(self, epoch: int, position: int, asked: bool = False) -> None:
         """Begin an iteration at a place. Where a run ended before it, the one after it is begun already. asked: whether the user named the place."""
@@ -267,7 +282,11 @@ class Connection:
             try:
                 self._handle(messages.from_server([f.buffer for f in frames]), frames)
             except messages.Malformed as e:
-                self._fail(ServerError(f"{self.options.address} does not speak as a server of gpupipe does: {e}"))
+                self._fail(
+                    ServerError(
+                        f"{self.options.address} does not speak as a server of gpupipe does: {e}"
+                    )
+                )
             except Exception as e:  # the consumer gets it, and may begin again: this thread goes on
                 self._fail(self._caused(f"a message of {self.options.address} cannot be taken", e))
 
@@ -332,7 +351,11 @@ class Connection:
 
     def _on_welcome(self, message: messages.Welcome) -> None:
         if message.version != messages.VERSION:
-            self._fail(ServerError(f"{self.options.address} speaks version {message.version} of the protocol, and this is version {messages.VERSION}"))
+            self._fail(
+                ServerError(
+                    f"{self.options.address} speaks version {message.version} of the protocol, and this is version {messages.VERSION}"
+                )
+            )
             return
         with self._changed:
             same = self.welcome is not None and self.welcome.history == message.history
@@ -346,11 +369,17 @@ class Connection:
             else:
                 self._holding = Holding()
             if self._place is not None:
-                self._post(messages.Begin(self._number, *self._place, self._run if same else -1, self._asked))
+                self._post(
+                    messages.Begin(
+                        self._number, *self._place, self._run if same else -1, self._asked
+                    )
+                )
             self._changed.notify_all()
 
     def _arrived(self, head: messages.Batch, memory: Tensor) -> None:
-        if head.key[0] != self._run or self._error is not None:  # of an iteration that was ended, or lacks a batch that failed
+        if (
+            head.key[0] != self._run or self._error is not None
+        ):  # of an iteration that was ended, or lacks a batch that failed
             return
         try:
             batch = self._finish(views(memory, head.fields))
@@ -358,11 +387,17 @@ class Connection:
             self._fail(e)
             return
         except Exception as e:
-            self._fail(self._caused(f"what is left to the client failed on a batch of {self.options.address}", e))
+            self._fail(
+                self._caused(
+                    f"what is left to the client failed on a batch of {self.options.address}", e
+                )
+            )
             return
         with self._changed:
             if head.key[0] == self._run:
-                self._holding.arrive(head.key, Arrived(head.key, head.epoch, head.end, head.last, batch))
+                self._holding.arrive(
+                    head.key, Arrived(head.key, head.epoch, head.end, head.last, batch)
+                )
                 self._changed.notify_all()
 
     @staticmethod

@@ -38,7 +38,9 @@ class Options:
     gpu: int | None = None
 
 
-def greeting(options: Options, token: str) -> Callable[[bool, list[Key], list[Key], str], messages.Hello]:
+def greeting(
+    options: Options, token: str
+) -> Callable[[bool, list[Key], list[Key], str], messages.Hello]:
     """What says Hello for the client `token` of this process, of (whether memory is shared, what is held, what is done, the server's history)."""
     here, pid, numbers = place(), os.getpid(), count(1)
     name = f"{gethostname()}:{pid}"[:200]
@@ -69,7 +71,9 @@ def dial(context: Any, options: Options) -> Any:
         socket.close(0)
         context.term()
         if isinstance(e, zmq.ZMQError):
-            raise ServerError(f"'{options.address}' is no address of a server: {e}; write tcp://HOST:PORT, for instance tcp://127.0.0.1:5557") from None
+            raise ServerError(
+                f"'{options.address}' is no address of a server: {e}; write tcp://HOST:PORT, for instance tcp://127.0.0.1:5557"
+            ) from None
         raise
     return socket
 

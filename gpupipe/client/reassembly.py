@@ -58,17 +58,25 @@ class Assembly:
         """A batch begins; returned where all of it is here. Raises Malformed where its slot cannot be opened."""
         if head.slot is not None:
             return head, self._mapped.tensor(head.slot, head.size)
-        self._coming = _Coming(head, self._buffers.take(head.size), sum(field.nbytes for field in head.fields))
+        self._coming = _Coming(
+            head, self._buffers.take(head.size), sum(field.nbytes for field in head.fields)
+        )
         return self._whole(self._coming)
 
     def part(self, part: messages.Part, data: Any) -> Whole | None:
         """A piece; the batch, where it was the last. Raises Malformed."""
         coming = self._coming
-        if coming is None or part.key != coming.head.key:  # of a batch whose beginning went to a connection that is no more
+        if (
+            coming is None or part.key != coming.head.key
+        ):  # of a batch whose beginning went to a connection that is no more
             return None
         if part.offset < coming.behind or part.offset + part.size > coming.head.size:
-            raise messages.Malformed(f"a piece at byte {part.offset}, behind byte {coming.behind} of {coming.head.size}")
-        coming.memory.numpy().data[part.offset : part.offset + part.size] = compression.unpack(part.codec, data, part.size)
+            raise messages.Malformed(
+                f"a piece at byte {part.offset}, behind byte {coming.behind} of {coming.head.size}"
+            )
+        coming.memory.numpy().data[part.offset : part.offset + part.size] = compression.unpack(
+            part.codec, data, part.size
+        )
         coming.behind, coming.missing = part.offset + part.size, coming.missing - part.size
         return self._whole(coming)
 

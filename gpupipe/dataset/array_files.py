@@ -73,17 +73,27 @@ def in_classes(root: Path, extensions: tuple[str, ...], progress: Progress) -> F
     return Files(top.resolve(), found.paths, found.labels, found.classes)
 
 
-def in_list(file: Path, root: Path | None, field: str, label: str | None, progress: Progress) -> Files:
+def in_list(
+    file: Path, root: Path | None, field: str, label: str | None, progress: Progress
+) -> Files:
     """Those that a manifest lists, as the source file_list has it. Raises DataError."""
     try:
         top = folder(root or file.parent)
-        rows = manifest.read(file, manifest.Wanted({field: "path"}, label, sure=False), lambda count: progress("reading", count, None))
+        rows = manifest.read(
+            file,
+            manifest.Wanted({field: "path"}, label, sure=False),
+            lambda count: progress("reading", count, None),
+        )
     except OSError as e:
-        raise DataError(f"{file}: {_EXISTS if isinstance(e, FileNotFoundError) else f'cannot be read: {e.strerror or e}'}") from e
+        raise DataError(
+            f"{file}: {_EXISTS if isinstance(e, FileNotFoundError) else f'cannot be read: {e.strerror or e}'}"
+        ) from e
     if not len(rows):
         raise DataError(f"{file}: no rows: list at least one file, a line each")
     names = inside(rows, rows.paths[field], [str((root or file.parent).absolute()), str(top)])
-    found, classes = labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
+    found, classes = (
+        labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
+    )
     return Files(top, names, found, classes)
 
 
@@ -124,7 +134,11 @@ def _state(files: Iterable[str]) -> tuple[str, int]:
 
 
 def _reason(e: OSError) -> str:
-    return "no such file: put it there, or leave it out" if isinstance(e, FileNotFoundError) else f"cannot be read: {e.strerror or e}"
+    return (
+        "no such file: put it there, or leave it out"
+        if isinstance(e, FileNotFoundError)
+        else f"cannot be read: {e.strerror or e}"
+    )
 
 
 # --- what is in them
@@ -143,7 +157,9 @@ def read_all(files: Files, read: Callable[[str], Part], progress: Progress) -> l
                 found += parts
                 progress("reading headers", len(found), len(files.names))
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # an error, or Ctrl-C, does not wait for all the other files
+            pool.shutdown(
+                cancel_futures=True
+            )  # an error, or Ctrl-C, does not wait for all the other files
             raise
     return found
 
@@ -168,21 +184,33 @@ def _blamed(path: str, read: Callable[[str], T]) -> T:
 def _read(path: str, read: Callable[[str], Part]) -> Part:
     part = _blamed(path, read)
     if len(part.shape) > _MOST_AXES:
-        raise DataError(f"{path}: an array of {len(part.shape)} axes, more than gpupipe takes ({_MOST_AXES}): store it with fewer")
+        raise DataError(
+            f"{path}: an array of {len(part.shape)} axes, more than gpupipe takes ({_MOST_AXES}): store it with fewer"
+        )
     if part.count != 0 and not all(part.shape):
-        raise DataError(f"{path}: no numbers in it (shape {shown(list(part.shape))}): leave the file out")
+        raise DataError(
+            f"{path}: no numbers in it (shape {shown(list(part.shape))}): leave the file out"
+        )
     return part
 
 
 # --- the index
 
 
-def indexed(files: Files, parts: Sequence[Part], field: str, numbers: NDArray[np.int64] | None, values: dict[str, NDArray[Any]]) -> Index:
+def indexed(
+    files: Files,
+    parts: Sequence[Part],
+    field: str,
+    numbers: NDArray[np.int64] | None,
+    values: dict[str, NDArray[Any]],
+) -> Index:
     """The index of all samples. numbers: their labels, where those are of samples and not of files. Raises DataError where files do not fit each other."""
     counts = np.array([1 if part.count is None else part.count for part in parts], np.int64)
     total = int(counts.sum())
     if not total:
-        raise DataError(f"{files.paths[0]}: no sample in {counted(len(parts), 'file')}: see data.source")
+        raise DataError(
+            f"{files.paths[0]}: no sample in {counted(len(parts), 'file')}: see data.source"
+        )
     file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     row = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     array = _array(files, parts, counts)
@@ -191,7 +219,9 @@ def indexed(files: Files, parts: Sequence[Part], field: str, numbers: NDArray[np
     column = Spans(str(files.root), Texts.of(files.names), file, offset, lengths, array)
     names = _names(files, parts, file, row)
     found, classes = _labels(files, counts, names, numbers)
-    return build(str(files.root), names, found, classes, {"pairs": parts[0].pairs}, {field: column}, values)
+    return build(
+        str(files.root), names, found, classes, {"pairs": parts[0].pairs}, {field: column}, values
+    )
 
 
 def _each(counts: NDArray[np.int64], numbers: list[int]) -> NDArray[np.int64]:
@@ -199,31 +229,50 @@ def _each(counts: NDArray[np.int64], numbers: list[int]) -> NDArray[np.int64]:
     return np.repeat(np.array(numbers, np.int64), counts)
 
 
-def _names(files: Files, parts: Sequence[Part], file: NDArray[np.int32], row: NDArray[np.int64]) -> list[str]:
+def _names(
+    files: Files, parts: Sequence[Part], file: NDArray[np.int32], row: NDArray[np.int64]
+) -> list[str]:
     """What samples are called: the file, or the row in it."""
     if all(part.count is None for part in parts):
         return files.names
-    return [f"row {n}" if parts[f].count is not None else files.names[f] for f, n in zip(file.tolist(), row.tolist(), strict=True)]
+    return [
+        f"row {n}" if parts[f].count is not None else files.names[f]
+        for f, n in zip(file.tolist(), row.tolist(), strict=True)
+    ]
 
 
 def _array(files: Files, parts: Sequence[Part], counts: NDArray[np.int64]) -> Array:
     first = parts[0]
     for path, part in zip(files.paths, parts, strict=True):
         if part.dtype != first.dtype or part.pairs != first.pairs:
-            raise DataError(f"{path}: {_told(part)}, but {_told(first)} in {files.paths[0]}: arrays of one field are all of one dtype")
+            raise DataError(
+                f"{path}: {_told(part)}, but {_told(first)} in {files.paths[0]}: arrays of one field are all of one dtype"
+            )
         if len(part.shape) != len(first.shape):
-            axes = [f"{len(p.shape)} {'axes' if len(p.shape) != 1 else 'axis'}" for p in (part, first)]
-            raise DataError(f"{path}: samples of {axes[0]}, but of {axes[1]} in {files.paths[0]}: arrays of one field all have the same axes")
+            axes = [
+                f"{len(p.shape)} {'axes' if len(p.shape) != 1 else 'axis'}" for p in (part, first)
+            ]
+            raise DataError(
+                f"{path}: samples of {axes[0]}, but of {axes[1]} in {files.paths[0]}: arrays of one field all have the same axes"
+            )
     if all(part.shape == first.shape for part in parts):
         return Array(first.dtype, first.shape)
-    return Array(first.dtype, None, np.repeat(np.array([part.shape for part in parts], np.int64), counts, axis=0))
+    return Array(
+        first.dtype,
+        None,
+        np.repeat(np.array([part.shape for part in parts], np.int64), counts, axis=0),
+    )
 
 
 def _told(part: Part) -> str:
-    return {"float32": "complex64", "float64": "complex128"}[part.dtype] if part.pairs else part.dtype
+    return (
+        {"float32": "complex64", "float64": "complex128"}[part.dtype] if part.pairs else part.dtype
+    )
 
 
-def _labels(files: Files, counts: NDArray[np.int64], names: list[str], numbers: NDArray[np.int64] | None) -> tuple[NDArray[np.int64], list[str]]:
+def _labels(
+    files: Files, counts: NDArray[np.int64], names: list[str], numbers: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64], list[str]]:
     if numbers is not None:
         return labels.of_numbers(numbers, lambda i: f"data.labels: sample {i} ({names[i]})")
     if files.labels is None or files.classes is None:
@@ -237,16 +286,22 @@ def joined(files: Sequence[str], read: Callable[[str], NDArray[Any]]) -> NDArray
     for path, array in zip(files, found, strict=True):
         if array.shape[1:] != found[0].shape[1:] or array.dtype != found[0].dtype:
             told = [f"{a.dtype} {a.shape}" for a in (array, found[0])]
-            raise DataError(f"{path}: {told[0]}, but {told[1]} in {files[0]}: they should differ in the number of rows alone")
+            raise DataError(
+                f"{path}: {told[0]}, but {told[1]} in {files[0]}: they should differ in the number of rows alone"
+            )
     return np.concatenate(found)
 
 
 def whole(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int64]:
     """Numbers as labels, int64 (N,). Raises DataError where they can be none."""
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
-        raise DataError(f"{files[0]}: {numbers.dtype} {numbers.shape} are no labels: there should be one whole number a sample (others can be values)")
+        raise DataError(
+            f"{files[0]}: {numbers.dtype} {numbers.shape} are no labels: there should be one whole number a sample (others can be values)"
+        )
     if numbers.dtype == np.uint64:
-        numbers = np.minimum(numbers, np.uint64(np.iinfo(np.int64).max))  # too large for a class all the same, and not negative
+        numbers = np.minimum(
+            numbers, np.uint64(np.iinfo(np.int64).max)
+        )  # too large for a class all the same, and not negative
     found: NDArray[np.int64] = numbers.astype(np.int64)
     return found
 
@@ -254,4 +309,6 @@ def whole(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int64]:
 def check_count(option: str, found: NDArray[Any], total: int) -> None:
     """Raises DataError where there are not as many labels or values as samples."""
     if len(found) != total:
-        raise DataError(f"{option}: {len(found):,} rows in its files for {counted(total, 'sample')}: there should be one a sample, in their order")
+        raise DataError(
+            f"{option}: {len(found):,} rows in its files for {counted(total, 'sample')}: there should be one a sample, in their order"
+        )

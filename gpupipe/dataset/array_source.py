@@ -26,7 +26,9 @@ def _layout(layout: str) -> str:
     if wrong := wrong_layout(layout):
         raise ValueError(wrong)
     if PAIR in layout and not layout.endswith(PAIR):
-        raise ValueError(f"layout is {layout!r}, but {PAIR}, the real and the imaginary part, should be its last axis")
+        raise ValueError(
+            f"layout is {layout!r}, but {PAIR}, the real and the imaginary part, should be its last axis"
+        )
     return layout
 
 
@@ -60,15 +62,21 @@ class ArraySource(Source):
     def _only_of_image_files(cls, max_pixels: int | None) -> int | None:
         if max_pixels == MAX_PIXELS:  # as others take it, so that a dump of this model is one
             return max_pixels
-        raise ValueError("it bounds what the header of an image file may claim, and these samples are arrays: leave it out")
+        raise ValueError(
+            "it bounds what the header of an image file may claim, and these samples are arrays: leave it out"
+        )
 
     @model_validator(mode="after")
     def _says_where_files_are(self) -> ArraySource:
         check_names([self.field], self.named_values())
         if (self.files is None) == (self.root is None and self.manifest is None):
-            raise ValueError("write root (a folder for each class), manifest (a list of files) or files (patterns), and not files beside another")
+            raise ValueError(
+                "write root (a folder for each class), manifest (a list of files) or files (patterns), and not files beside another"
+            )
         if self.labelled and self.files is None:
-            raise ValueError("labels and values go with files: with root, folders are classes, and a manifest has labels of its own")
+            raise ValueError(
+                "labels and values go with files: with root, folders are classes, and a manifest has labels of its own"
+            )
         return self
 
     # --- what a source says of itself
@@ -108,18 +116,26 @@ class ArraySource(Source):
         shape = array.shape if array.shapes is None else _shared(array.shapes)
         assert shape is not None
         pairs = bool(index.extra["pairs"])
-        layout = default_layout(len(shape) - pairs) if self.layout is None else self.layout.removesuffix(PAIR if pairs else "")
+        layout = (
+            default_layout(len(shape) - pairs)
+            if self.layout is None
+            else self.layout.removesuffix(PAIR if pairs else "")
+        )
         try:
             return {self.field: Spec.of_array(array.dtype, shape, layout + PAIR * pairs)}
         except ValueError as e:
-            raise DataError(f"data.layout: {e} ({', '.join('?' if n is None else str(n) for n in shape)}), as in {index.path(0)}") from e
+            raise DataError(
+                f"data.layout: {e} ({', '.join('?' if n is None else str(n) for n in shape)}), as in {index.path(0)}"
+            ) from e
 
     def index(self, progress: Progress = quiet) -> Index:
         """The samples, in the order of their files. Raises DataError."""
         files, beside = self._files(progress), self.beside()
         key = [self.name, self.format, str(files.root), self.model_dump()]
         every = [path for found in (files, *beside.values()) for path in found.paths]
-        self._made = array_files.cached(key, every, lambda: self._index(files, beside, progress), self._made)
+        self._made = array_files.cached(
+            key, every, lambda: self._index(files, beside, progress), self._made
+        )
         return self._made
 
     def _files(self, progress: Progress) -> Files:
@@ -135,7 +151,9 @@ class ArraySource(Source):
         total = sum(1 if part.count is None else part.count for part in parts)
         numbers, values = None, {}
         for option, others in beside.items():
-            found = self.read_labels(others) if option == "labels" else self.read_values(option, others)
+            found = (
+                self.read_labels(others) if option == "labels" else self.read_values(option, others)
+            )
             array_files.check_count(f"data.{option}", found, total)
             if option == "labels":
                 numbers = found

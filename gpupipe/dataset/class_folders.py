@@ -31,7 +31,9 @@ def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -
     try:
         return _scan(root, tuple(f".{e.lower().lstrip('.')}" for e in extensions), of, progress)
     except OSError as e:
-        raise DataError(f"{e.filename or root}: cannot be read while the folder is scanned: {e.strerror or e}") from e
+        raise DataError(
+            f"{e.filename or root}: cannot be read while the folder is scanned: {e.strerror or e}"
+        ) from e
 
 
 def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) -> Found:
@@ -42,15 +44,23 @@ def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) ->
     for name in found.classes:
         tree = _Tree(root, suffixes, found.times)
         tree.read(name, (_identity(here),))
-        files = [f"{folder}/{file}" for folder in sorted(tree.files) for file in sorted(tree.files[folder])]
+        files = [
+            f"{folder}/{file}"
+            for folder in sorted(tree.files)
+            for file in sorted(tree.files[folder])
+        ]
         if not files:
-            raise DataError(f"{root / name}: no {of} ({', '.join(suffixes)}): remove the empty class folder, or set data.extensions")
+            raise DataError(
+                f"{root / name}: no {of} ({', '.join(suffixes)}): remove the empty class folder, or set data.extensions"
+            )
         found.paths += files
         counts.append(len(files))
         progress("scanning", len(found.paths), None)
     if not counts:
         kind = suffixes[0]
-        raise DataError(f"{root}: no class folders: what is read is ROOT/CLASS/{of}{kind}, so put the {of}s into a folder for each class")
+        raise DataError(
+            f"{root}: no class folders: what is read is ROOT/CLASS/{of}{kind}, so put the {of}s into a folder for each class"
+        )
     found.labels = np.repeat(np.arange(len(counts)), counts)
     return found
 
@@ -66,7 +76,9 @@ class _Tree:
         """Read `folder`, relative to the root. above: the identities of the folders that it lies in."""
         here = os.stat(self._root / folder)
         if _identity(here) in above:
-            raise DataError(f"{self._root / folder}: a link to a folder that it lies in, so the scan would never end: remove the link")
+            raise DataError(
+                f"{self._root / folder}: a link to a folder that it lies in, so the scan would never end: remove the link"
+            )
         self._times[folder] = changed(here)
         files = self.files[folder] = []
         with os.scandir(self._root / folder) as entries:
@@ -75,7 +87,9 @@ class _Tree:
                     continue
                 if entry.is_dir():
                     self.read(f"{folder}/{entry.name}", (*above, _identity(here)))
-                elif entry.name.lower().endswith(self._suffixes) and (entry.is_file() or entry.is_symlink()):
+                elif entry.name.lower().endswith(self._suffixes) and (
+                    entry.is_file() or entry.is_symlink()
+                ):
                     files.append(entry.name)
 
 

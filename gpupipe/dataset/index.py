@@ -28,7 +28,10 @@ class Texts:
     @classmethod
     def of(cls, texts: Iterable[str]) -> Texts:
         encoded = [os.fsencode(t) for t in texts]
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(e) for e in encoded], dtype=np.int64))
+        return cls(
+            np.frombuffer(b"".join(encoded), np.uint8),
+            np.cumsum([len(e) for e in encoded], dtype=np.int64),
+        )
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -63,7 +66,11 @@ class Array:
     shapes: NDArray[np.int64] | None = None
 
     def shape_of(self, i: int) -> tuple[int, ...]:
-        return self.shape if self.shapes is None and self.shape is not None else tuple(self.shapes[i].tolist())  # type: ignore[index]  # one of them is there
+        return (
+            self.shape
+            if self.shapes is None and self.shape is not None
+            else tuple(self.shapes[i].tolist())
+        )  # type: ignore[index]  # one of them is there
 
     def take(self, rows: Rows) -> Array:
         return Array(self.dtype, self.shape, None if self.shapes is None else self.shapes[rows])
@@ -114,7 +121,9 @@ class Spans:
 
     def take(self, rows: Rows) -> Spans:
         array = None if self.array is None else self.array.take(rows)
-        return Spans(self.root, self.files, self.file[rows], self.offset[rows], self.length[rows], array)
+        return Spans(
+            self.root, self.files, self.file[rows], self.offset[rows], self.length[rows], array
+        )
 
 
 Column = Files | Spans
@@ -170,7 +179,12 @@ class Index:
     def path(self, i: int) -> str:
         """What messages call row i: its file; where that holds several samples, behind a colon the sample's name."""
         path = self.span(i).path
-        return path if isinstance(self.columns[self.main], Files) or f"/{path}".endswith(f"/{self.names[i]}") else f"{path}:{self.names[i]}"
+        return (
+            path
+            if isinstance(self.columns[self.main], Files)
+            or f"/{path}".endswith(f"/{self.names[i]}")
+            else f"{path}:{self.names[i]}"
+        )
 
     def same_samples(self, other: Index) -> bool:
         """Whether the first field of every row lies in the same place of the same file."""
@@ -196,7 +210,9 @@ def build(
     texts = names if isinstance(names, Texts) else Texts.of(names)
     columns = columns or {"image": Files(root, texts)}
     fingerprint = _fingerprint(texts, labels, classes, columns, values or {})
-    return Index(root, texts, labels, classes, columns, fingerprint, values or {}, extra=extra or {})
+    return Index(
+        root, texts, labels, classes, columns, fingerprint, values or {}, extra=extra or {}
+    )
 
 
 def nothing() -> Index:
@@ -204,7 +220,13 @@ def nothing() -> Index:
     return build("", [], np.empty(0, np.int64), [])
 
 
-def _fingerprint(names: Texts, labels: NDArray[np.int64], classes: list[str], columns: dict[str, Column], values: dict[str, NDArray[Any]]) -> str:
+def _fingerprint(
+    names: Texts,
+    labels: NDArray[np.int64],
+    classes: list[str],
+    columns: dict[str, Column],
+    values: dict[str, NDArray[Any]],
+) -> str:
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
     for array in (names.letters, names.ends, labels):
         digest.update(array.tobytes())

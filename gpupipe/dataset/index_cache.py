@@ -21,7 +21,12 @@ def place(*key: Any) -> Path:
     return cache_dir() / "index" / f"{hashlib.blake2b(text, digest_size=16).hexdigest()}.idx"
 
 
-def cached(saved: Path, files: Sequence[Path], read: Callable[[], Index], also: Callable[[Index], bool] = lambda index: True) -> Index:
+def cached(
+    saved: Path,
+    files: Sequence[Path],
+    read: Callable[[], Index],
+    also: Callable[[Index], bool] = lambda index: True,
+) -> Index:
     """The index in the file `saved`, else what `read` makes, which is then saved there for the next time.
 
     files: what it is made from; where one of them changed, it is read anew. also: what else must hold of a saved one. Raises OSError.

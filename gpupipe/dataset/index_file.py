@@ -28,12 +28,28 @@ Arrays = dict[str, NDArray[Any]]
 def save(index: Index, path: Path) -> None:
     """Write the index as one file, whole or not at all."""
     arrays = _texts("names", index.names) | {"labels": index.labels}
-    columns = {name: _described(name, column, index, arrays) for name, column in index.columns.items()}
+    columns = {
+        name: _described(name, column, index, arrays) for name, column in index.columns.items()
+    }
     arrays |= {f"values.{name}": array for name, array in index.values.items()}
-    header: dict[str, Any] = {"root": index.root, "classes": index.classes, "fingerprint": index.fingerprint, "extra": index.extra}
-    header |= {"columns": columns, "arrays": {name: [a.dtype.str, a.shape] for name, a in arrays.items()}}
+    header: dict[str, Any] = {
+        "root": index.root,
+        "classes": index.classes,
+        "fingerprint": index.fingerprint,
+        "extra": index.extra,
+    }
+    header |= {
+        "columns": columns,
+        "arrays": {name: [a.dtype.str, a.shape] for name, a in arrays.items()},
+    }
     text = json.dumps(header).encode()
-    write_whole(path, [_MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text, *_aligned(len(_MAGIC) + _LENGTH_BYTES + len(text), arrays)])
+    write_whole(
+        path,
+        [
+            _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text,
+            *_aligned(len(_MAGIC) + _LENGTH_BYTES + len(text), arrays),
+        ],
+    )
 
 
 def _aligned(place: int, arrays: Arrays) -> Iterator[Any]:
@@ -67,7 +83,9 @@ def _described(name: str, column: Column, index: Index, arrays: Arrays) -> dict[
         if column.paths is not index.names:
             arrays |= _texts(f"{key}.paths", column.paths)
         return {"kind": "files", "root": column.root, "named": column.paths is index.names}
-    arrays |= _texts(f"{key}.files", column.files) | {f"{key}.{what}": getattr(column, what) for what in ("file", "offset", "length")}
+    arrays |= _texts(f"{key}.files", column.files) | {
+        f"{key}.{what}": getattr(column, what) for what in ("file", "offset", "length")
+    }
     described: dict[str, Any] = {"kind": "spans", "root": column.root, "array": None}
     if column.array is not None:
         described["array"] = [column.array.dtype, column.array.shape]
@@ -120,7 +138,9 @@ def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
         return header, f.tell()
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], place: int, size: int) -> NDArray[Any]:
+def _mapped(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], place: int, size: int
+) -> NDArray[Any]:
     """An array of the file. Raises ValueError, TypeError where it cannot be there."""
     if dtype.kind not in _KINDS or not all(type(n) is int and 0 <= n <= size for n in shape):
         raise ValueError("no array")
@@ -132,9 +152,25 @@ def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], place: int
 def _built(header: dict[str, Any], arrays: Arrays) -> Index:
     """Raises KeyError, TypeError, ValueError where something lacks."""
     names = _read_texts("names", arrays)
-    columns = {name: _column(f"columns.{name}", told, names, arrays) for name, told in header["columns"].items()}
-    values = {name.removeprefix("values."): array for name, array in arrays.items() if name.startswith("values.")}
-    return Index(header["root"], names, _typed(arrays["labels"], np.int64), header["classes"], columns, header["fingerprint"], values, extra=header["extra"])
+    columns = {
+        name: _column(f"columns.{name}", told, names, arrays)
+        for name, told in header["columns"].items()
+    }
+    values = {
+        name.removeprefix("values."): array
+        for name, array in arrays.items()
+        if name.startswith("values.")
+    }
+    return Index(
+        header["root"],
+        names,
+        _typed(arrays["labels"], np.int64),
+        header["classes"],
+        columns,
+        header["fingerprint"],
+        values,
+        extra=header["extra"],
+    )
 
 
 def _column(key: str, told: dict[str, Any], names: Texts, arrays: Arrays) -> Column:
@@ -142,18 +178,27 @@ def _column(key: str, told: dict[str, Any], names: Texts, arrays: Arrays) -> Col
         raise TypeError("no path")
     if told["kind"] == "files":
         return Files(told["root"], names if told["named"] else _read_texts(f"{key}.paths", arrays))
-    file, offset, length = (_typed(arrays[f"{key}.{what}"], dtype) for what, dtype in (("file", np.int32), ("offset", np.int64), ("length", np.int64)))
+    file, offset, length = (
+        _typed(arrays[f"{key}.{what}"], dtype)
+        for what, dtype in (("file", np.int32), ("offset", np.int64), ("length", np.int64))
+    )
     array = None
     if told["array"] is not None:
         dtype, shape = told["array"]
         shapes = _typed(arrays[f"{key}.shapes"], np.int64, 2) if shape is None else None
-        array = Array(np.dtype(dtype).name, None if shape is None else tuple(map(int, shape)), shapes)
+        array = Array(
+            np.dtype(dtype).name, None if shape is None else tuple(map(int, shape)), shapes
+        )
     return Spans(told["root"], _read_texts(f"{key}.files", arrays), file, offset, length, array)
 
 
 def _read_texts(key: str, arrays: Arrays) -> Texts:
-    texts = Texts(_typed(arrays[f"{key}.letters"], np.uint8), _typed(arrays[f"{key}.ends"], np.int64))
-    if (int(texts.ends[-1]) if len(texts) else 0) != len(texts.letters):  # the last stands for all: to read them all would take a scan's time
+    texts = Texts(
+        _typed(arrays[f"{key}.letters"], np.uint8), _typed(arrays[f"{key}.ends"], np.int64)
+    )
+    if (int(texts.ends[-1]) if len(texts) else 0) != len(
+        texts.letters
+    ):  # the last stands for all: to read them all would take a scan's time
         raise ValueError("cut off")
     return texts
 
@@ -166,7 +211,12 @@ def _typed(array: NDArray[Any], dtype: Any, axes: int = 1) -> NDArray[Any]:
 
 def _holds_together(index: Index) -> bool:
     """Whether the columns of an index from a file fit each other."""
-    if not (isinstance(index.root, str) and isinstance(index.fingerprint, str) and isinstance(index.extra, dict) and isinstance(index.classes, list)):
+    if not (
+        isinstance(index.root, str)
+        and isinstance(index.fingerprint, str)
+        and isinstance(index.extra, dict)
+        and isinstance(index.classes, list)
+    ):
         return False
     lengths = [len(index.names), *map(len, index.values.values())]
     for column in index.columns.values():

@@ -36,7 +36,11 @@ def of_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], li
         wrong = _complaint(label, numbers)
         if wrong:
             raise DataError(f"{where(labels.index(label))}: {wrong}")
-    numbered = {label: int(label) for label in distinct} if numbers else {label: i for i, label in enumerate(sorted(distinct))}
+    numbered = (
+        {label: int(label) for label in distinct}
+        if numbers
+        else {label: i for i, label in enumerate(sorted(distinct))}
+    )
     found = np.fromiter(map(numbered.__getitem__, labels), np.int64, len(labels))
     return found, _counted(found) if numbers else list(numbered)
 
@@ -56,7 +60,11 @@ def _counted(labels: NDArray[np.int64]) -> list[str]:
 def _complaint(label: str, numbers: bool) -> str:
     """What is wrong with a label among numbers, or among names; "" where nothing is."""
     if not label or "\0" in label:
-        return "a NUL byte in the label: save it as UTF-8" if label else "the label is empty: label every sample"
+        return (
+            "a NUL byte in the label: save it as UTF-8"
+            if label
+            else "the label is empty: label every sample"
+        )
     if _FRACTION.fullmatch(label):
         return f"the label {label} is not a whole number"
     if bool(_WHOLE.fullmatch(label)) != numbers:
@@ -64,6 +72,8 @@ def _complaint(label: str, numbers: bool) -> str:
         return f"the label {shown(label)} is a {this}, but the first sample's is a {first}: labels are all of one kind"
     if numbers and label.startswith("-"):
         return f"the label {shown(label)} is negative: labels count from 0"
-    if numbers and (len(label) > 18 or int(label) >= MOST_CLASSES):  # Python itself refuses to read thousands of digits
+    if numbers and (
+        len(label) > 18 or int(label) >= MOST_CLASSES
+    ):  # Python itself refuses to read thousands of digits
         return f"the label {shown(label)} is too large: a number is that of a class, below {MOST_CLASSES:,}"
     return ""

@@ -48,12 +48,20 @@ def joined(files: Sequence[Path], found: Sequence[Sequence[Shard]], otherwise: s
 
     Raises DataError where there are no samples (`otherwise` says what to do), or shards or labels do not fit each other.
     """
-    holding = [(shard.path or path, shard) for path, parts in zip(files, found, strict=True) for shard in parts if shard.names]
+    holding = [
+        (shard.path or path, shard)
+        for path, parts in zip(files, found, strict=True)
+        for shard in parts
+        if shard.names
+    ]
     if not holding:
         raise DataError(f"{files[0]}: no sample in {counted(len(files), 'shard')}: {otherwise}")
     every = [shard for _, shard in holding]
     numbers = {path: n for n, path in enumerate(dict.fromkeys(path for path, _ in holding))}
-    file = np.repeat(np.array([numbers[path] for path, _ in holding], np.int32), [len(shard.names) for shard in every])
+    file = np.repeat(
+        np.array([numbers[path] for path, _ in holding], np.int32),
+        [len(shard.names) for shard in every],
+    )
     named = Texts.of(map(str, numbers))
     names = [name for shard in every for name in shard.names]
     columns = {name: _column(name, holding, named, file) for name in every[0].fields}
@@ -62,9 +70,13 @@ def joined(files: Sequence[Path], found: Sequence[Sequence[Shard]], otherwise: s
     return build("", names, labels, classes, columns=dict(columns), values=values)
 
 
-def _column(name: str, holding: list[tuple[Path, Shard]], named: Texts, file: NDArray[np.int32]) -> Spans:
+def _column(
+    name: str, holding: list[tuple[Path, Shard]], named: Texts, file: NDArray[np.int32]
+) -> Spans:
     pieces = [shard.fields[name] for _, shard in holding]
-    offset, length = (np.concatenate([getattr(p, what) for p in pieces]) for what in ("offset", "length"))
+    offset, length = (
+        np.concatenate([getattr(p, what) for p in pieces]) for what in ("offset", "length")
+    )
     return Spans("", named, file, offset, length, _array(name, holding))
 
 
@@ -74,10 +86,18 @@ def _array(name: str, holding: list[tuple[Path, Shard]]) -> Array | None:
     for path, shard in others:
         other = shard.fields[name]
         if other.dtype != like.dtype:
-            raise DataError(f"{path}: the field '{name}' is of {other.dtype or 'image files'}, but of {like.dtype or 'image files'} in {holding[0][0]}")
-        if other.shapes is not None and like.shapes is not None and other.shapes.shape[1] != like.shapes.shape[1]:
+            raise DataError(
+                f"{path}: the field '{name}' is of {other.dtype or 'image files'}, but of {like.dtype or 'image files'} in {holding[0][0]}"
+            )
+        if (
+            other.shapes is not None
+            and like.shapes is not None
+            and other.shapes.shape[1] != like.shapes.shape[1]
+        ):
             axes = (counted(s.shape[1], "axis", "axes") for s in (other.shapes, like.shapes))
-            raise DataError(f"{path}: the field '{name}' has {next(axes)}, but {next(axes)} in {holding[0][0]}")
+            raise DataError(
+                f"{path}: the field '{name}' has {next(axes)}, but {next(axes)} in {holding[0][0]}"
+            )
     if like.shapes is None:
         return None
     shapes = np.concatenate([shard.fields[name].shapes for _, shard in holding])
@@ -90,7 +110,9 @@ def _value(name: str, holding: list[tuple[Path, Shard]]) -> NDArray[Any]:
     for (path, _), array in zip(holding, arrays, strict=True):
         if array.shape[1:] != arrays[0].shape[1:]:
             told = (counted(int(np.prod(a.shape[1:])), "number") for a in (array, arrays[0]))
-            raise DataError(f"{path}: the value '{name}' is {next(told)}, but {next(told)} in {holding[0][0]}")
+            raise DataError(
+                f"{path}: the value '{name}' is {next(told)}, but {next(told)} in {holding[0][0]}"
+            )
     return np.concatenate(arrays)
 
 

@@ -36,12 +36,16 @@ def _known(dtype: str) -> str:
     except TypeError:
         kind = np.dtype(object)
     if kind.kind not in "iufb" or kind.name != dtype:
-        raise ValueError("a dtype is float16, float32, float64, int8 to int64, uint8 to uint64, or bool")
+        raise ValueError(
+            "a dtype is float16, float32, float64, int8 to int64, uint8 to uint64, or bool"
+        )
     return dtype
 
 
 Dtype = Annotated[str, AfterValidator(_known)]
-Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=2**31), WHOLE], ...], Field(min_length=1, max_length=8)]
+Shape = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=2**31), WHOLE], ...], Field(min_length=1, max_length=8)
+]
 
 
 class Sharded(Source):
@@ -71,7 +75,12 @@ class Sharded(Source):
         every = [*files, *self.beside(files)]
         saved = index_cache.place(self.name, self.format, list(map(str, every)), self.model_dump())
         try:
-            return index_cache.cached(saved, every, lambda: joined(files, each(files, self.read, progress), self.nothing()), self.holds)
+            return index_cache.cached(
+                saved,
+                every,
+                lambda: joined(files, each(files, self.read, progress), self.nothing()),
+                self.holds,
+            )
         except OSError as e:
             raise DataError(f"{e.filename or files[0]}: cannot be read: {e.strerror or e}") from e
 
@@ -98,7 +107,9 @@ class Sharded(Source):
 
 def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
     """What an array is to the first step. shape: of the first sample. same: every sample has it."""
-    return Spec.of_array(dtype, tuple(shape) if same else (None,) * len(shape), default_layout(len(shape)))
+    return Spec.of_array(
+        dtype, tuple(shape) if same else (None,) * len(shape), default_layout(len(shape))
+    )
 
 
 @contextlib.contextmanager
@@ -109,21 +120,33 @@ def blamed(path: Path) -> Iterator[None]:
     except OSError as e:
         raise DataError(f"{path}: cannot be read: {e.strerror or e}") from e
     except ValueError as e:
-        advice = "; write the shard again, or leave it out of data.shards" if isinstance(e, Damaged) else ""
+        advice = (
+            "; write the shard again, or leave it out of data.shards"
+            if isinstance(e, Damaged)
+            else ""
+        )
         raise DataError(f"{path}: {e}{advice}") from e
 
 
 def mapped(path: Path) -> NDArray[np.uint8]:
     """A file's bytes, memory-mapped. Raises OSError."""
-    return np.memmap(path, np.uint8, "r").view(np.ndarray) if path.stat().st_size else np.empty(0, np.uint8)
+    return (
+        np.memmap(path, np.uint8, "r").view(np.ndarray)
+        if path.stat().st_size
+        else np.empty(0, np.uint8)
+    )
 
 
 def paths(patterns: str | tuple[str, ...], option: str = "data.shards") -> list[Path]:
     """The files of patterns with *, ? and {000..012}, which `option` holds. Raises DataError where there is none, or one of a numbered pattern is missing."""
     every = [patterns] if isinstance(patterns, str) else list(patterns)
-    found = [path for pattern in every for one in _unbraced(pattern) for path in _matches(one, option)]
+    found = [
+        path for pattern in every for one in _unbraced(pattern) for path in _matches(one, option)
+    ]
     if len(found) > _MOST_SHARDS:
-        raise DataError(f"{every[0]}: {len(found):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})")
+        raise DataError(
+            f"{every[0]}: {len(found):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})"
+        )
     return found
 
 
@@ -136,7 +159,9 @@ def each(files: Sequence[Path], read: Callable[[Path], T], progress: Progress) -
                 found.append(one)
                 progress("indexing shards", number + 1, len(files))
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # an error, or Ctrl-C, does not wait for all the other shards
+            pool.shutdown(
+                cancel_futures=True
+            )  # an error, or Ctrl-C, does not wait for all the other shards
             raise
     return found
 
@@ -148,9 +173,15 @@ def _unbraced(pattern: str) -> list[str]:
         return [pattern]
     first, last = int(match[1]), int(match[2])
     if not 0 <= last - first < _MOST_SHARDS:
-        raise DataError(f"{pattern}: {match[0]} should count upwards, to at most {_MOST_SHARDS:,} shards")
+        raise DataError(
+            f"{pattern}: {match[0]} should count upwards, to at most {_MOST_SHARDS:,} shards"
+        )
     width = len(match[1]) if match[1].startswith("0") else 0
-    return [one for n in range(first, last + 1) for one in _unbraced(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")]
+    return [
+        one
+        for n in range(first, last + 1)
+        for one in _unbraced(f"{pattern[: match.start()]}{n:0{width}}{pattern[match.end() :]}")
+    ]
 
 
 def _matches(pattern: str, option: str) -> list[Path]:
@@ -162,7 +193,11 @@ def _matches(pattern: str, option: str) -> list[Path]:
     if not any(c in pattern for c in "*?["):
         found = [path] if path.is_file() else []
     else:
-        found = sorted(p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if p.is_file())
+        found = sorted(
+            p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if p.is_file()
+        )
     if not found:
-        raise DataError(f"{path}: no such {'shard' if option == 'data.shards' else 'file'}: put it there, or set {option}")
+        raise DataError(
+            f"{path}: no such {'shard' if option == 'data.shards' else 'file'}: put it there, or set {option}"
+        )
     return found

@@ -119,7 +119,9 @@ def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
     every = [*fields, *values]
     for name in every:
         if name in TAKEN or not name or every.count(name) > 1:
-            raise ValueError(f"'{name}' cannot be the name of a field or value: names are not empty, none stands twice, and none is {' or '.join(TAKEN)}")
+            raise ValueError(
+                f"'{name}' cannot be the name of a field or value: names are not empty, none stands twice, and none is {' or '.join(TAKEN)}"
+            )
 
 
 def names() -> list[str]:
@@ -134,7 +136,11 @@ def find(name: str) -> type[Source]:
 
     Raises LookupError, which suggests the nearest name, or names the package that is broken.
     """
-    if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"gpupipe.sources.{name}"):
+    if (
+        name.isidentifier()
+        and not name.startswith("_")
+        and importlib.util.find_spec(f"gpupipe.sources.{name}")
+    ):
         module = importlib.import_module(f"gpupipe.sources.{name}")
         return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]  # one class of its name a file
     if found := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]  # no instance is made

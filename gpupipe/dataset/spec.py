@@ -51,7 +51,9 @@ class Spec:
             raise ValueError(wrong)
         named = {_NAMES[axis]: n for axis, n in zip(layout, shape, strict=True) if axis in _NAMES}
         others = tuple(n for axis, n in zip(layout, shape, strict=True) if axis not in _NAMES)
-        least = tuple(n or 1 for axis, n in zip(layout, shape, strict=True) if axis in space(layout))
+        least = tuple(
+            n or 1 for axis, n in zip(layout, shape, strict=True) if axis in space(layout)
+        )
         return cls(False, dtype=dtype, at_least=least, layout=layout, others=others, **named)
 
     @property
@@ -98,21 +100,29 @@ class Spec:
         sizes = self._sizes_in(axes)
         if dtype == self.dtype and _fits(shape, sizes):
             return ""
-        return f"{_written(shape)} {dtype}, but its spec says {_written(sizes)} {self.dtype} ({axes})"
+        return (
+            f"{_written(shape)} {dtype}, but its spec says {_written(sizes)} {self.dtype} ({axes})"
+        )
 
     def _sizes_in(self, axes: str) -> Sizes:
         """In an order in which there is always an axis of channels."""
         sizes = self._sizes(axes)
-        return tuple(1 if a == "C" not in self.layout else n for a, n in zip(axes, sizes, strict=True))
+        return tuple(
+            1 if a == "C" not in self.layout else n for a, n in zip(axes, sizes, strict=True)
+        )
 
     def sized(self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None) -> Spec:
         """The same with another size along the axes of space; at_least: by default that size."""
         named: dict[str, Any] = {_NAMES[axis]: n for axis, n in zip(self.space, size, strict=True)}
-        return replace(self, at_least=tuple(n or 1 for n in size) if at_least is None else at_least, **named)
+        return replace(
+            self, at_least=tuple(n or 1 for n in size) if at_least is None else at_least, **named
+        )
 
     def _sizes(self, axes: str) -> Sizes:
         others = iter(self.others)
-        return tuple(getattr(self, _NAMES[axis]) if axis in _NAMES else next(others) for axis in axes)
+        return tuple(
+            getattr(self, _NAMES[axis]) if axis in _NAMES else next(others) for axis in axes
+        )
 
 
 def _fits(shape: Sequence[int], sizes: Sizes) -> bool:

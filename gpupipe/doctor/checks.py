@@ -50,14 +50,23 @@ def tried(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Find
     try:
         yield from check()
     except Exception as e:
-        yield Finding(subject, f"could not be examined: {type(e).__name__}: {e}", "warning", "please report this")
+        yield Finding(
+            subject,
+            f"could not be examined: {type(e).__name__}: {e}",
+            "warning",
+            "please report this",
+        )
 
 
 # --- software
 
 
 def _gpupipe() -> Iterator[Finding]:
-    yield Finding("gpupipe", f"{_installed('gpupipe') or 'not installed, run from its folder'} on {platform.platform()}", "ok")
+    yield Finding(
+        "gpupipe",
+        f"{_installed('gpupipe') or 'not installed, run from its folder'} on {platform.platform()}",
+        "ok",
+    )
     yield rules.python(sys.version_info[:3])
 
 
@@ -76,8 +85,15 @@ def _installed(name: str) -> str | None:
 
 def _dali_packages() -> dict[str, str]:
     """Version of each DALI package that is installed: there is one for each major version of CUDA."""
-    found = {(d.metadata["Name"] or "").lower().replace("_", "-"): d.version for d in metadata.distributions()}
-    return {name: version for name, version in found.items() if re.fullmatch(r"nvidia-dali-(.+-)?cuda\d{3}", name)}
+    found = {
+        (d.metadata["Name"] or "").lower().replace("_", "-"): d.version
+        for d in metadata.distributions()
+    }
+    return {
+        name: version
+        for name, version in found.items()
+        if re.fullmatch(r"nvidia-dali-(.+-)?cuda\d{3}", name)
+    }
 
 
 def _dali_cuda() -> list[int]:
@@ -108,7 +124,9 @@ def _cuda() -> Iterator[Finding]:
 
 def _driver_finding() -> Iterator[Finding]:
     built = {"torch": rules.release(_torch_cuda()[0] or "")[:1], "DALI": tuple(_dali_cuda()[:1])}
-    yield rules.driver(_driver(), {who: major[0] for who, major in built.items() if major}, _card_on_bus())
+    yield rules.driver(
+        _driver(), {who: major[0] for who, major in built.items() if major}, _card_on_bus()
+    )
 
 
 def _driver() -> Driver | None:
@@ -117,9 +135,13 @@ def _driver() -> Driver | None:
         if library is None:
             return None
         number = nvml.ask(library, 0, library.nvmlSystemGetCudaDriverVersion)
-        cards = tuple(_card(library, i) for i in range(nvml.ask(library, 0, library.nvmlDeviceGetCount)))
+        cards = tuple(
+            _card(library, i) for i in range(nvml.ask(library, 0, library.nvmlDeviceGetCount))
+        )
         version = nvml.ask(library, "of unknown version", library.nvmlSystemGetDriverVersion)
-        return Driver(version, (number // 1000, number % 1000 // 10) if number else None, cards)  # 13020 is CUDA 13.2
+        return Driver(
+            version, (number // 1000, number % 1000 // 10) if number else None, cards
+        )  # 13020 is CUDA 13.2
 
 
 def _card(library: Any, number: int) -> str:
@@ -132,7 +154,10 @@ def _card(library: Any, number: int) -> str:
 
 def _card_on_bus() -> bool:
     """Whether a display controller of NVIDIA's is on the PCI bus, driver or none."""
-    kinds = [((d / "vendor").read_text().strip(), (d / "class").read_text()) for d in Path("/sys/bus/pci/devices").glob("*")]
+    kinds = [
+        ((d / "vendor").read_text().strip(), (d / "class").read_text())
+        for d in Path("/sys/bus/pci/devices").glob("*")
+    ]
     return any(vendor == "0x10de" and kind.startswith("0x03") for vendor, kind in kinds)
 
 
@@ -144,7 +169,13 @@ def _gpus() -> Iterator[Finding]:
         warnings.simplefilter("always")
         seen = gpu_count()
     known = _driver()
-    yield rules.gpus(known.cards if known else (), torch_cuda, seen, os.environ.get("CUDA_VISIBLE_DEVICES"), str(said[-1].message) if said else "")
+    yield rules.gpus(
+        known.cards if known else (),
+        torch_cuda,
+        seen,
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+        str(said[-1].message) if said else "",
+    )
     if not seen:
         yield Finding("hardware JPEG decoder", "none without a GPU: the CPU decodes", "ok")
         yield Finding("region-of-interest decoding", "on the CPU, where it works", "ok")
@@ -158,12 +189,21 @@ def _gpu(number: int) -> list[Finding]:
     import torch
 
     capability = torch.cuda.get_device_capability(number)
-    found = [rules.card(number, torch.cuda.get_device_name(number), capability, _compute_error(number))]
+    found = [
+        rules.card(number, torch.cuda.get_device_name(number), capability, _compute_error(number))
+    ]
     if _dali_packages():
         outcome = probe(number)
         found.append(rules.decoding(f"GPU {number}: DALI", outcome))
-        found += [rules.region(f"GPU {number}: region-of-interest decoding", outcome, installed(NVJPEG))] if outcome.decode else []
-    return [*found, rules.jpeg(f"GPU {number}: hardware JPEG decoder", jpeg_engines(number), capability)]
+        found += (
+            [rules.region(f"GPU {number}: region-of-interest decoding", outcome, installed(NVJPEG))]
+            if outcome.decode
+            else []
+        )
+    return [
+        *found,
+        rules.jpeg(f"GPU {number}: hardware JPEG decoder", jpeg_engines(number), capability),
+    ]
 
 
 def _compute_error(number: int) -> str:
@@ -181,7 +221,9 @@ def _compute_error(number: int) -> str:
 
 
 def _cores() -> Iterator[Finding]:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     yield rules.processors(cores(), allowed, os.cpu_count() or 1)
 
 

@@ -11,8 +11,16 @@ from typing import Literal
 from gpupipe.runtime.capability_probe import Engines, Outcome
 
 PYTHONS = ((3, 10), (3, 13))
-NEEDS = {"torch": "2.6", "torchvision": "0.21", "nvidia-dali-cuda120": "2.4"}  # setup.cfg says the same; a test compares
-DRIVERS = {11: 450, 12: 525, 13: 580}  # docs.nvidia.com/deploy/cuda-compatibility: the first driver of each CUDA
+NEEDS = {
+    "torch": "2.6",
+    "torchvision": "0.21",
+    "nvidia-dali-cuda120": "2.4",
+}  # setup.cfg says the same; a test compares
+DRIVERS = {
+    11: 450,
+    12: 525,
+    13: 580,
+}  # docs.nvidia.com/deploy/cuda-compatibility: the first driver of each CUDA
 GIB = 2**30
 _FEWEST_FILES = 4096
 _ENOUGH_FILES = 65536
@@ -51,12 +59,16 @@ def python(version: tuple[int, ...]) -> Finding:
     found = ".".join(map(str, version))
     if PYTHONS[0] <= version[:2] <= PYTHONS[1]:
         return Finding("Python", found, "ok")
-    return Finding("Python", found, "problem", "make a virtual environment with Python 3.10 to 3.13")
+    return Finding(
+        "Python", found, "problem", "make a virtual environment with Python 3.10 to 3.13"
+    )
 
 
 def package(name: str, version: str | None) -> Finding:
     """A package of NEEDS, or a DALI for another CUDA; version: None where it is not installed."""
-    subject, least = ("DALI", NEEDS["nvidia-dali-cuda120"]) if "dali" in name else (name, NEEDS[name])
+    subject, least = (
+        ("DALI", NEEDS["nvidia-dali-cuda120"]) if "dali" in name else (name, NEEDS[name])
+    )
     install = f"pip install '{name}>={least}'"
     if version is None:
         return Finding(subject, "not installed", "problem", install)
@@ -67,11 +79,16 @@ def package(name: str, version: str | None) -> Finding:
 
 def pair(torchvision_requires: Sequence[str], torch_version: str | None) -> Iterator[Finding]:
     """torchvision runs with the torch that its requirements name, as torch==2.6.0 or torch (>=2.14.0)."""
-    for sign, least in re.findall(r"^torch *\(?(==|>=)([\d.]+)", "\n".join(torchvision_requires), re.MULTILINE):
+    for sign, least in re.findall(
+        r"^torch *\(?(==|>=)([\d.]+)", "\n".join(torchvision_requires), re.MULTILINE
+    ):
         wanted, there = release(least), release(torch_version or "")
         if there and (there < wanted or (sign == "==" and there != wanted)):
             yield Finding(
-                "torchvision", f"is for torch {sign}{least}, and torch is {torch_version}", "problem", "pip install --upgrade torch torchvision, in one go"
+                "torchvision",
+                f"is for torch {sign}{least}, and torch is {torch_version}",
+                "problem",
+                "pip install --upgrade torch torchvision, in one go",
             )
 
 
@@ -79,7 +96,12 @@ def dali(packages: Mapping[str, str]) -> Finding:
     """packages: the version of each DALI package that is installed. Two of them write over each other's files."""
     if len(packages) > 1:
         remove = f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install nvidia-dali-cuda120"
-        return Finding("DALI", f"{len(packages)} of them, over each other's files: {', '.join(packages)}", "problem", remove)
+        return Finding(
+            "DALI",
+            f"{len(packages)} of them, over each other's files: {', '.join(packages)}",
+            "problem",
+            remove,
+        )
     name, version = next(iter(packages.items()), ("nvidia-dali-cuda120", None))
     judged = package(name, version)
     return Finding("DALI", f"{judged.found} ({name})", judged.status, judged.advice)
@@ -87,9 +109,17 @@ def dali(packages: Mapping[str, str]) -> Finding:
 
 def cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> Finding:
     """torch_error: what `import torch` raised. dali_cuda: the major version of CUDA of each DALI."""
-    built = [f"torch for {torch_cuda}" if torch_cuda else "torch for the CPU only", *(f"DALI for {major}" for major in dali_cuda)]
+    built = [
+        f"torch for {torch_cuda}" if torch_cuda else "torch for the CPU only",
+        *(f"DALI for {major}" for major in dali_cuda),
+    ]
     if torch_error:
-        return Finding("CUDA", f"torch cannot be imported: {torch_error}", "problem", "pip install --force-reinstall torch")
+        return Finding(
+            "CUDA",
+            f"torch cannot be imported: {torch_error}",
+            "problem",
+            "pip install --force-reinstall torch",
+        )
     return Finding("CUDA", ", ".join(built), "ok")
 
 
@@ -103,10 +133,23 @@ def driver(found: Driver | None, needs: Mapping[str, int], card_on_bus: bool) ->
         return Finding("driver", "none answers, but there is an NVIDIA card", "warning", advice)
     if found is None:
         return Finding("driver", "none, and no NVIDIA card", "ok")
-    told = f"{found.version}, runs CUDA {'.'.join(map(str, found.cuda))}" if found.cuda else found.version
-    lacking = [f"{who} needs CUDA {major} (driver {DRIVERS.get(major, '?')} or newer)" for who, major in needs.items() if not runs(found, major)]
+    told = (
+        f"{found.version}, runs CUDA {'.'.join(map(str, found.cuda))}"
+        if found.cuda
+        else found.version
+    )
+    lacking = [
+        f"{who} needs CUDA {major} (driver {DRIVERS.get(major, '?')} or newer)"
+        for who, major in needs.items()
+        if not runs(found, major)
+    ]
     if lacking:
-        return Finding("driver", f"{told}; {', '.join(lacking)}", "problem", "update NVIDIA's driver, or install packages for an older CUDA")
+        return Finding(
+            "driver",
+            f"{told}; {', '.join(lacking)}",
+            "problem",
+            "update NVIDIA's driver, or install packages for an older CUDA",
+        )
     return Finding("driver", told, "ok")
 
 
@@ -118,7 +161,9 @@ def runs(found: Driver, major: int) -> bool:
     return not number or number >= (DRIVERS.get(major, 0),)
 
 
-def gpus(cards: Sequence[str], torch_cuda: str | None, seen: int, setting: str | None, said: str) -> Finding:
+def gpus(
+    cards: Sequence[str], torch_cuda: str | None, seen: int, setting: str | None, said: str
+) -> Finding:
     """cards: that the driver sees; seen: by torch; setting: of CUDA_VISIBLE_DEVICES; said: torch's warning."""
     there = "; ".join(cards)
     if seen:
@@ -126,10 +171,25 @@ def gpus(cards: Sequence[str], torch_cuda: str | None, seen: int, setting: str |
     if not cards:
         return Finding("GPU", "none: everything runs on the CPU back end", "ok")
     if torch_cuda is None:
-        return Finding("GPU", f"{there}, but torch is built without CUDA", "problem", "install torch for CUDA: see pytorch.org/get-started")
+        return Finding(
+            "GPU",
+            f"{there}, but torch is built without CUDA",
+            "problem",
+            "install torch for CUDA: see pytorch.org/get-started",
+        )
     if setting is not None:
-        return Finding("GPU", f"{there}, hidden by CUDA_VISIBLE_DEVICES={setting!r}", "warning", "unset CUDA_VISIBLE_DEVICES to use it; the CPU back end runs")
-    return Finding("GPU", f"{there}, but torch sees none: {said or 'it does not say why'}", "problem", "update NVIDIA's driver, or install torch for its CUDA")
+        return Finding(
+            "GPU",
+            f"{there}, hidden by CUDA_VISIBLE_DEVICES={setting!r}",
+            "warning",
+            "unset CUDA_VISIBLE_DEVICES to use it; the CPU back end runs",
+        )
+    return Finding(
+        "GPU",
+        f"{there}, but torch sees none: {said or 'it does not say why'}",
+        "problem",
+        "update NVIDIA's driver, or install torch for its CUDA",
+    )
 
 
 def card(number: int, name: str, capability: tuple[int, int], error: str) -> Finding:
@@ -137,7 +197,10 @@ def card(number: int, name: str, capability: tuple[int, int], error: str) -> Fin
     subject, found = f"GPU {number}", f"{name}, compute capability {capability[0]}.{capability[1]}"
     if error:
         return Finding(
-            subject, f"{found}; torch cannot compute on it: {error}", "problem", "free the card's memory, or install a torch that is built for this card"
+            subject,
+            f"{found}; torch cannot compute on it: {error}",
+            "problem",
+            "free the card's memory, or install a torch that is built for this card",
         )
     return Finding(subject, found, "ok")
 
@@ -160,7 +223,16 @@ def region(subject: str, outcome: Outcome, nvjpeg: str | None) -> Finding:
         advice = "nothing to do: gpupipe decodes whole images there, then crops"
         return Finding(subject, f"not used: {outcome.reason}", "warning", advice)
     old = nvjpeg is not None and release(nvjpeg) < (13, 2)
-    return Finding(subject, "works" + (f"; nvJPEG {nvjpeg}, below 13.2, leaves images with subsampled chroma to the CPU" if old else ""), "ok")
+    return Finding(
+        subject,
+        "works"
+        + (
+            f"; nvJPEG {nvjpeg}, below 13.2, leaves images with subsampled chroma to the CPU"
+            if old
+            else ""
+        ),
+        "ok",
+    )
 
 
 def jpeg_hardware(capability: tuple[int, int]) -> bool | None:
@@ -173,11 +245,22 @@ def jpeg_hardware(capability: tuple[int, int]) -> bool | None:
 def jpeg(subject: str, engines: Engines, capability: tuple[int, int]) -> Finding:
     """The hardware JPEG decoder: by nvJPEG's count, else by the card's kind."""
     if engines.number is not None:
-        found = f"engines: {engines.number}, cores in each: {engines.cores}" if engines.number else "none: CUDA cores decode"
+        found = (
+            f"engines: {engines.number}, cores in each: {engines.cores}"
+            if engines.number
+            else "none: CUDA cores decode"
+        )
         return Finding(subject, f"{found} (counted by nvJPEG)", "ok")
-    likely = {True: "likely there", False: "likely none", None: "unknown"}[jpeg_hardware(capability)]
+    likely = {True: "likely there", False: "likely none", None: "unknown"}[
+        jpeg_hardware(capability)
+    ]
     found = f"{likely}, by compute capability {capability[0]}.{capability[1]}; nvJPEG gave no answer: {engines.reason}"
-    return Finding(subject, found, "warning", "loader.hw_decoder_load=0 keeps it out of the way, if decoding fails")
+    return Finding(
+        subject,
+        found,
+        "warning",
+        "loader.hw_decoder_load=0 keeps it out of the way, if decoding fails",
+    )
 
 
 # --- the machine
@@ -188,7 +271,12 @@ def processors(usable: int, allowed: int, all_of_them: int) -> Finding:
     quota = f", quota of the control group {usable}" if usable < allowed else ""
     found = f"{usable} usable (affinity {allowed}{quota}; the machine has {all_of_them})"
     if usable < 2:
-        return Finding("cores", found, "warning", "give the process 2 or more: reading and decoding run beside training")
+        return Finding(
+            "cores",
+            found,
+            "warning",
+            "give the process 2 or more: reading and decoding run beside training",
+        )
     return Finding("cores", found, "ok")
 
 
@@ -196,9 +284,17 @@ def memory(total: int, available: int, limit: int | None) -> Finding:
     """In bytes; limit: of the control group."""
     found = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
     if limit is not None and limit < total:
-        found, available = f"{found}; the control group may use {limit / GIB:.1f} GiB", min(available, limit)
+        found, available = (
+            f"{found}; the control group may use {limit / GIB:.1f} GiB",
+            min(available, limit),
+        )
     if available < 2 * GIB:
-        return Finding("memory", found, "warning", "use a smaller loader.batch_size and loader.prefetch, or free memory")
+        return Finding(
+            "memory",
+            found,
+            "warning",
+            "use a smaller loader.batch_size and loader.prefetch, or free memory",
+        )
     return Finding("memory", found, "ok")
 
 
@@ -209,9 +305,15 @@ def memory_limit(membership: str, root: Path) -> int | None:
         controllers, path = line.split(":", 2)[1:]
         if controllers not in ("", "memory"):
             continue
-        folder, file = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        folder, file = (
+            (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        )
         inner = Path(path.lstrip("/"))
-        texts = [(folder / part / file).read_text().strip() for part in (inner, *inner.parents) if (folder / part / file).is_file()]
+        texts = [
+            (folder / part / file).read_text().strip()
+            for part in (inner, *inner.parents)
+            if (folder / part / file).is_file()
+        ]
         limits += [int(text) for text in texts if text.isdigit()]
     return min(limits, default=None)
 
@@ -220,7 +322,12 @@ def shared_memory(size: int, free: int) -> Finding:
     """In bytes, of /dev/shm."""
     found = f"{size / GIB:.1f} GiB, {free / GIB:.1f} GiB free (/dev/shm)"
     if free < GIB:
-        return Finding("shared memory", found, "warning", "DataLoader workers pass batches through it: docker run --shm-size=8g, or remove what fills /dev/shm")
+        return Finding(
+            "shared memory",
+            found,
+            "warning",
+            "DataLoader workers pass batches through it: docker run --shm-size=8g, or remove what fills /dev/shm",
+        )
     return Finding("shared memory", found, "ok")
 
 
@@ -232,14 +339,29 @@ def open_files(soft: int, hard: int) -> Finding:
     if 0 <= hard < _FEWEST_FILES:
         advice = f"raise the hard limit as root (/etc/security/limits.conf, or docker run --ulimit nofile={_ENOUGH_FILES}), then ulimit -n"
         return Finding("open files", found, "warning", advice)
-    return Finding("open files", found, "warning", f"ulimit -n {_ENOUGH_FILES if hard < 0 else min(hard, _ENOUGH_FILES)}")
+    return Finding(
+        "open files",
+        found,
+        "warning",
+        f"ulimit -n {_ENOUGH_FILES if hard < 0 else min(hard, _ENOUGH_FILES)}",
+    )
 
 
 def cache(folder: Path, free: int, error: str) -> Finding:
     """free: bytes; error: of a write there."""
     if error:
-        return Finding("cache folder", f"{folder} cannot be written: {error}", "problem", "set GPUPIPE_CACHE to a folder that can be")
+        return Finding(
+            "cache folder",
+            f"{folder} cannot be written: {error}",
+            "problem",
+            "set GPUPIPE_CACHE to a folder that can be",
+        )
     found = f"{folder}, {free / GIB:.1f} GiB free"
     if free < GIB:
-        return Finding("cache folder", found, "warning", "free some space, or set GPUPIPE_CACHE to a folder on a larger disk")
+        return Finding(
+            "cache folder",
+            found,
+            "warning",
+            "free some space, or set GPUPIPE_CACHE to a folder on a larger disk",
+        )
     return Finding("cache folder", found, "ok")

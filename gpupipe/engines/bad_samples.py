@@ -47,7 +47,9 @@ class Quarantine:
         self._bad: set[int] = set()
         self._last = ""
         self.refusal: GpupipeError | None = None
-        self.file = job.loader.quarantine or cache_dir() / "quarantine" / f"{job.index.fingerprint}.jsonl"
+        self.file = (
+            job.loader.quarantine or cache_dir() / "quarantine" / f"{job.index.fingerprint}.jsonl"
+        )
 
     def __len__(self) -> int:
         return len(self._bad)
@@ -72,7 +74,9 @@ class Quarantine:
             elif self._job.loader.shard.world_size > 1:
                 self.refusal = EngineError(_LOST_STEP)
             elif plan.last and not some:
-                self.refusal = TooManyBadError(f"every sample of epoch {plan.epoch} is one that was skipped before: see {self.file}")
+                self.refusal = TooManyBadError(
+                    f"every sample of epoch {plan.epoch} is one that was skipped before: see {self.file}"
+                )
             if self.refusal is not None:
                 return
             some = some and not plan.last
@@ -103,7 +107,9 @@ class Quarantine:
             too_many = "so nothing is left to deliver"
         else:
             return
-        raise TooManyBadError(f"{bad} of {count} samples cannot be read, {too_many}; the last is {self._last}. All are listed in {self.file}")
+        raise TooManyBadError(
+            f"{bad} of {count} samples cannot be read, {too_many}; the last is {self._last}. All are listed in {self.file}"
+        )
 
     def _write(self, record: dict[str, str]) -> None:
         try:
@@ -128,11 +134,15 @@ def _encoded(index: Index) -> list[Column]:
 
 def blame(index: Index, id: int, message: str) -> str:
     """Why a sample failed, in a line: of the field that looks wrong where there are several, else of the first."""
-    spans = {name: column.span(id) for name, column in index.columns.items() if column.array is None}
+    spans = {
+        name: column.span(id) for name, column in index.columns.items() if column.array is None
+    }
     wrong = next((name for name, span in spans.items() if suspicion(span)), next(iter(spans), ""))
     if not wrong:
         return telling_line(message)
-    return (f"its {wrong}, {spans[wrong].path}: " if wrong != index.main else "") + reason(spans[wrong], message)
+    return (f"its {wrong}, {spans[wrong].path}: " if wrong != index.main else "") + reason(
+        spans[wrong], message
+    )
 
 
 def suspicion(span: Span) -> str:
@@ -171,7 +181,10 @@ def reason(span: Span, message: str) -> str:
     said, seen = telling_line(message), suspicion(span)
     if not said.startswith(_SAYS_NOTHING):
         return f"cannot be decoded or transformed: {said}" + (f" ({seen})" if seen else "")
-    return seen or f"cannot be decoded: its data are damaged, or of a kind that DALI does not know ({said.rstrip(' :')})"
+    return (
+        seen
+        or f"cannot be decoded: its data are damaged, or of a kind that DALI does not know ({said.rstrip(' :')})"
+    )
 
 
 _DTYPE = re.compile(
@@ -185,12 +198,25 @@ _OF_FILES = ("nvidia.dali.fn.decoders.", "nvidia.dali.fn.peek_image_shape", "nvi
 def refused_dtype(message: str) -> str:
     """What an operator of DALI said if it refused the dtype of all samples, else ""."""
     said = telling_line(message)
-    return said if _DTYPE.search(said) and not any(operator in message for operator in _OF_FILES) else ""
+    return (
+        said
+        if _DTYPE.search(said) and not any(operator in message for operator in _OF_FILES)
+        else ""
+    )
 
 
 def telling_line(message: str) -> str:
     """The first telling line of an engine's message."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     telling = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
-    said = next((line for line in telling if not line.startswith(("Critical error", "Error in", "C++ context", "Current pipeline"))), "no reason given")
+    said = next(
+        (
+            line
+            for line in telling
+            if not line.startswith(
+                ("Critical error", "Error in", "C++ context", "Current pipeline")
+            )
+        ),
+        "no reason given",
+    )
     return said.removeprefix("Error: ")

@@ -133,8 +133,13 @@ def torch_lowering(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
     """What a job runs in torch, as Engine.lowering tells it. Raises EngineError where a step has no torch lowering."""
     for entry in job.pipeline.entries:
         if not has_torch_lowering(entry.step):
-            raise EngineError(f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it cannot run on the DataLoader engine: use engine: dali")
-    return [("torch.utils.data", "cpu", ()), *((f"{e.name}.torch", "cpu", (e.key,)) for e in job.pipeline.entries)]
+            raise EngineError(
+                f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it cannot run on the DataLoader engine: use engine: dali"
+            )
+    return [
+        ("torch.utils.data", "cpu", ()),
+        *((f"{e.name}.torch", "cpu", (e.key,)) for e in job.pipeline.entries),
+    ]
 
 
 def has_torch_lowering(step: Step) -> bool:
@@ -144,7 +149,9 @@ def has_torch_lowering(step: Step) -> bool:
 
 def read_by(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
     """What DALI reads the fields of a job with, as Engine.lowering tells it; parts of large files are mapped."""
-    files = not job.index.columns or any(isinstance(column, Files) for column in job.index.columns.values())
+    files = not job.index.columns or any(
+        isinstance(column, Files) for column in job.index.columns.values()
+    )
     return [("io.file.read" if files else "external_source", "cpu", ())]
 
 
@@ -152,7 +159,9 @@ def known(index: Index, plan: Plan, where: device) -> Batch:
     """What is known of the samples of a plan without reading them: values and labels on `where`, ids on the CPU."""
     import torch
 
-    arrays = {name: array[plan.ids] for name, array in index.values.items()} | {"label": index.labels[plan.ids]}
+    arrays = {name: array[plan.ids] for name, array in index.values.items()} | {
+        "label": index.labels[plan.ids]
+    }
     known = {name: to_device(torch.from_numpy(array), where) for name, array in arrays.items()}
     return known | {"id": torch.from_numpy(plan.ids)}
 
@@ -162,12 +171,17 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
     for name in job.pipeline.fields:
         other = next((i for i, s in enumerate(shapes) if s[name] != shapes[0][name]), None)
         if other is not None:
-            raise ShapeError(_differing(name, [(int(plan.ids[i]), shapes[i][name]) for i in (0, other)], job))
+            raise ShapeError(
+                _differing(name, [(int(plan.ids[i]), shapes[i][name]) for i in (0, other)], job)
+            )
 
 
 def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: Job) -> str:
     image = job.pipeline.fields[name].encoded
-    named = [f"{job.index.span(id, name).path if image else job.index.path(id)} is {'x'.join(map(str, s[1:] if image else s))}" for id, s in samples]
+    named = [
+        f"{job.index.span(id, name).path if image else job.index.path(id)} is {'x'.join(map(str, s[1:] if image else s))}"
+        for id, s in samples
+    ]
     what = "images" if name == "image" else f"fields '{name}'"
     on = "" if name == job.pipeline.main else f", on: {name}"
     return (

@@ -80,7 +80,9 @@ def present(root: Path, name: str | None, images: int | None, progress: Progress
     if place:
         return place
     if name is None:
-        raise DataError(f"{root}: no such folder: put the data there, or set data.root (for instance data.root=/path/to/images)")
+        raise DataError(
+            f"{root}: no such folder: put the data there, or set data.root (for instance data.root=/path/to/images)"
+        )
     with _alone(root, progress):
         return _there(root, images) or _fetched_or_made(root, name, images, progress)
 
@@ -112,7 +114,9 @@ def absent(root: Path, name: str | None, images: int | None) -> str:
     """What `present` would have to fetch or make first, or ""."""
     if name is None or _there(root, images):
         return ""
-    return f"{name} is not here yet: the first run fetches it" + (f", or makes {images:,} stand-in images" if images else "")
+    return f"{name} is not here yet: the first run fetches it" + (
+        f", or makes {images:,} stand-in images" if images else ""
+    )
 
 
 def _stand_in_root(root: Path, images: int) -> Path:
@@ -146,7 +150,11 @@ def _alone(root: Path, progress: Progress) -> Iterator[None]:
 
     Where the cache cannot hold a lock, each goes on; the first to end is then the one whose work is kept.
     """
-    lock = cache_dir() / "locks" / hashlib.blake2b(os.fsencode(root.absolute()), digest_size=16).hexdigest()
+    lock = (
+        cache_dir()
+        / "locks"
+        / hashlib.blake2b(os.fsencode(root.absolute()), digest_size=16).hexdigest()
+    )
     with contextlib.ExitStack() as stack:
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -167,14 +175,29 @@ def _download(dataset: Dataset, progress: Progress) -> Path:
 
     folder = cache_dir() / "downloads"
     _check_name_resolves(dataset.url)
-    downloader = pooch.HTTPDownloader(progressbar=_Bar(f"downloading {dataset.name}", progress), timeout=(_CONNECT_SECONDS, _READ_SECONDS))
+    downloader = pooch.HTTPDownloader(
+        progressbar=_Bar(f"downloading {dataset.name}", progress),
+        timeout=(_CONNECT_SECONDS, _READ_SECONDS),
+    )
     pooch.get_logger().setLevel("ERROR")
     try:
-        return Path(pooch.retrieve(dataset.url, f"sha256:{dataset.sha256}", f"{dataset.name}.tar", folder, downloader=downloader))
+        return Path(
+            pooch.retrieve(
+                dataset.url,
+                f"sha256:{dataset.sha256}",
+                f"{dataset.name}.tar",
+                folder,
+                downloader=downloader,
+            )
+        )
     except requests.RequestException as e:
-        raise FetchError(f"{dataset.name} cannot be downloaded from {dataset.url} ({_why(e)})") from e
+        raise FetchError(
+            f"{dataset.name} cannot be downloaded from {dataset.url} ({_why(e)})"
+        ) from e
     except ValueError as e:
-        raise FetchError(f"{dataset.name}: what {dataset.url} sent is not the data set (its SHA-256 differs)") from e
+        raise FetchError(
+            f"{dataset.name}: what {dataset.url} sent is not the data set (its SHA-256 differs)"
+        ) from e
     except OSError as e:
         raise FetchError(f"{dataset.name} cannot be stored in {folder}: {e.strerror or e}") from e
 
@@ -205,7 +228,9 @@ def _check_name_resolves(url: str) -> None:
     thread.start()
     thread.join(_CONNECT_SECONDS)
     if not done or done[0]:
-        raise FetchError(f"{host} cannot be found ({done[0] if done else 'the name server does not answer'})")
+        raise FetchError(
+            f"{host} cannot be found ({done[0] if done else 'the name server does not answer'})"
+        )
 
 
 class _Bar:
@@ -234,7 +259,9 @@ def unpack(archive: Path, folder: Path) -> None:
             members = tar.getmembers()
             for member in members:
                 _check_member(member, archive)
-            tar.extractall(inside, members, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # type: ignore[arg-type]  # 3.10
+            tar.extractall(
+                inside, members, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+            )  # type: ignore[arg-type]  # 3.10
         tops = list(inside.iterdir())
         if len(tops) != 1 or not tops[0].is_dir():
             raise ValueError(f"there are {len(tops)} files and folders at its top")
@@ -248,9 +275,13 @@ def unpack(archive: Path, folder: Path) -> None:
 def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
     parts = Path(member.name).parts
     if member.name.startswith("/") or ".." in parts:
-        raise FetchError(f"{archive.name}: refused: its member '{member.name}' would land outside the data set's folder")
+        raise FetchError(
+            f"{archive.name}: refused: its member '{member.name}' would land outside the data set's folder"
+        )
     if not (member.isreg() or member.isdir()):
-        raise FetchError(f"{archive.name}: refused: its member '{member.name}' is neither a file nor a folder")
+        raise FetchError(
+            f"{archive.name}: refused: its member '{member.name}' is neither a file nor a folder"
+        )
 
 
 def _make_whole(root: Path, make: Callable[[Path], None]) -> None:
@@ -258,7 +289,9 @@ def _make_whole(root: Path, make: Callable[[Path], None]) -> None:
     making = root.with_name(f".{root.name}.{secrets.token_hex(4)}")
     try:
         if os.path.lexists(root) and not root.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "there is something in its place that is no folder")
+            raise NotADirectoryError(
+                errno.ENOTDIR, "there is something in its place that is no folder"
+            )
         making.mkdir(parents=True)
         make(making)
         try:

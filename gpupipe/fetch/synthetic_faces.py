@@ -51,7 +51,11 @@ def _grain() -> Image.Image:
     """A sheet of noise around the level 128, larger than an image, of which each image takes another part."""
     sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)
     for cells, strength in _GRAIN_OCTAVES:
-        noise = (_numbers(0, f"grain{cells}", cells * cells) * 255).astype(np.uint8).reshape(cells, cells)
+        noise = (
+            (_numbers(0, f"grain{cells}", cells * cells) * 255)
+            .astype(np.uint8)
+            .reshape(cells, cells)
+        )
         smooth = Image.fromarray(noise).resize(sheet.shape, Image.Resampling.BICUBIC)
         sheet += strength * (np.asarray(smooth, np.float32) / 127.5 - 1.0)
     return Image.fromarray(np.clip(sheet, 0, 255).astype(np.uint8))
@@ -70,7 +74,9 @@ def _face(n: int, person: int, grain: Image.Image) -> Image.Image:
 
 
 def _draw_head(draw: ImageDraw.ImageDraw, look: Numbers, pose: Numbers) -> None:
-    skin, hair, shirt, eyes = (tuple(int(c) for c in 40 + 190 * look[i : i + 3]) for i in (0, 3, 6, 9))
+    skin, hair, shirt, eyes = (
+        tuple(int(c) for c in 40 + 190 * look[i : i + 3]) for i in (0, 3, 6, 9)
+    )
     x, y = 125 + 16 * (pose[2] - 0.5), 120 + 16 * (pose[3] - 0.5)
     wide, high = 52 + 14 * look[1], 68 + 14 * look[4]
     _ellipse(draw, x, 270, 110, 75, shirt)
@@ -83,7 +89,9 @@ def _draw_head(draw: ImageDraw.ImageDraw, look: Numbers, pose: Numbers) -> None:
     _ellipse(draw, x, y + 48, 22, 4 + 9 * pose[5], (150, 60, 60))
 
 
-def _ellipse(draw: ImageDraw.ImageDraw, x: float, y: float, wide: float, high: float, colour: tuple[int, ...]) -> None:
+def _ellipse(
+    draw: ImageDraw.ImageDraw, x: float, y: float, wide: float, high: float, colour: tuple[int, ...]
+) -> None:
     draw.ellipse((x - wide, y - high, x + wide, y + high), fill=colour)
 
 

@@ -25,7 +25,9 @@ def records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
     Raises ValueError where the file is cut off or no TFRecord file, or a checksum is wrong.
     """
     if bytes(data[:2]) == b"\x1f\x8b":
-        raise ValueError("compressed with GZIP, where no record can be found without reading all before it: write it again without compression")
+        raise ValueError(
+            "compressed with GZIP, where no record can be found without reading all before it: write it again without compression"
+        )
     place, number = 0, 0
     while place < len(data):
         starts, place, complaint = _walk(data, place)
@@ -48,7 +50,11 @@ def _walk(data: Bytes, place: int) -> tuple[list[int], int, str]:
         starts.append(place)
         end = place + _HEAD + length_at(view, place)[0] + _TAIL
         if end > size:
-            return starts, place, f"cut off: the record at byte {place:,} ends {end - size:,} bytes behind the file's end"
+            return (
+                starts,
+                place,
+                f"cut off: the record at byte {place:,} ends {end - size:,} bytes behind the file's end",
+            )
         place = end
     return starts, place, ""
 
@@ -61,7 +67,9 @@ def _checked(data: Bytes, starts: NDArray[np.int64], number: int) -> Messages:
     length, told = head[:, :8].copy().view("<u8")[:, 0], head[:, 8:].copy().view("<u4")[:, 0]
     wrong = np.flatnonzero(_masked(_crc_of_lengths(head[:, :8])) != told)
     if len(wrong):
-        raise Damaged(f"the checksum of the length at byte {int(starts[wrong[0]]):,} is wrong: {_CHECKSUMS}")
+        raise Damaged(
+            f"the checksum of the length at byte {int(starts[wrong[0]]):,} is wrong: {_CHECKSUMS}"
+        )
     begin = starts + _HEAD
     return Messages(np.arange(number, number + len(starts)), begin, begin + length.astype(np.int64))
 
@@ -70,14 +78,24 @@ def _verify(data: Bytes, found: Messages) -> None:
     try:
         from crc32c import crc32c
     except ImportError as e:
-        raise ValueError("verifying records needs crc32c: run 'pip install gpupipe[tfrecord]', or leave out data.verify") from e
+        raise ValueError(
+            "verifying records needs crc32c: run 'pip install gpupipe[tfrecord]', or leave out data.verify"
+        ) from e
     view = data.data
-    crcs = np.array([crc32c(view[begin:end]) for begin, end in zip(found.begin.tolist(), found.end.tolist(), strict=True)], np.uint32)
+    crcs = np.array(
+        [
+            crc32c(view[begin:end])
+            for begin, end in zip(found.begin.tolist(), found.end.tolist(), strict=True)
+        ],
+        np.uint32,
+    )
     told = data[found.end[:, None] + np.arange(_TAIL)].copy().view("<u4")[:, 0]
     wrong = np.flatnonzero(_masked(crcs) != told)
     if len(wrong):
         row = int(wrong[0])
-        raise Damaged(f"record {int(found.record[row]):,}, byte {int(found.begin[row]):,}: the checksum is wrong: the record is damaged")
+        raise Damaged(
+            f"record {int(found.record[row]):,}, byte {int(found.begin[row]):,}: the checksum is wrong: the record is damaged"
+        )
 
 
 def _masked(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -88,7 +106,9 @@ def _table() -> NDArray[np.uint32]:
     """What each value of a byte does to a CRC-32C."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        table = np.where(table & np.uint32(1), (table >> np.uint32(1)) ^ _POLYNOMIAL, table >> np.uint32(1))
+        table = np.where(
+            table & np.uint32(1), (table >> np.uint32(1)) ^ _POLYNOMIAL, table >> np.uint32(1)
+        )
     return table
 
 

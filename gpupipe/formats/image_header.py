@@ -197,7 +197,9 @@ def _png(view: memoryview) -> ImageHeader:
         plain = at + 12 + size <= len(view)
         if kind == b"IEND":
             return ImageHeader("PNG", height, width, plain and seen and (palette or colour != 3))
-        plain = plain and kind not in (b"IHDR", b"eXIf", b"acTL") and (kind != b"PLTE" or not palette)
+        plain = (
+            plain and kind not in (b"IHDR", b"eXIf", b"acTL") and (kind != b"PLTE" or not palette)
+        )
         seen, palette = seen or kind == b"IDAT", palette or (kind == b"PLTE" and not seen)
         at += 12 + size
     return ImageHeader("PNG", height, width)

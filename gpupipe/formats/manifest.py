@@ -67,8 +67,17 @@ def read(file: Path, wanted: Wanted, tick: Tick) -> Rows:
     """The wanted columns of a manifest. Raises DataError, and OSError where it cannot be read."""
     if suffix(file) == ".parquet":
         return _parquet(file, wanted)
-    with open(file, encoding="utf-8-sig", errors="surrogateescape", newline="" if suffix(file) in DELIMITERS else "\n") as f:
-        return _text(file, f, wanted, tick) if suffix(file) == ".txt" else _table(file, f, wanted, tick)
+    with open(
+        file,
+        encoding="utf-8-sig",
+        errors="surrogateescape",
+        newline="" if suffix(file) in DELIMITERS else "\n",
+    ) as f:
+        return (
+            _text(file, f, wanted, tick)
+            if suffix(file) == ".txt"
+            else _table(file, f, wanted, tick)
+        )
 
 
 # --- .txt
@@ -84,7 +93,9 @@ def _text(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> Rows:
         path, label = (bare, None) if wanted.label is None else _split(bare, f"{file}:{number}")
         if paths and (label is None) == bool(rows.labels):
             there = "no label" if label is None else "a label"
-            raise DataError(f"{file}:{number}: {there}, other than in line {rows.lines[0]}: label every line, or none")
+            raise DataError(
+                f"{file}:{number}: {there}, other than in line {rows.lines[0]}: label every line, or none"
+            )
         paths.append(path)
         rows.labels += [] if label is None else [label]
         _count(rows, number, tick)
@@ -98,7 +109,9 @@ def _split(line: str, where: str) -> tuple[str, str | None]:
         return path.rstrip(" \t"), label.strip(" ")
     path, space, label = line.rpartition(" ")
     if space and ("/" in label or "." in label):
-        raise DataError(f"{where}: {shown(label)} cannot be a label: write a TAB before the label, or set data.label=null where lines are paths alone")
+        raise DataError(
+            f"{where}: {shown(label)} cannot be a label: write a TAB before the label, or set data.label=null where lines are paths alone"
+        )
     return (path.rstrip(" "), label) if space else (line, None)
 
 
@@ -118,26 +131,41 @@ def _table(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> Rows:
         records = _records(reader)
         line, header = next(records, (1, []))
         if header:
-            _fill(rows, records, [column.strip() for column in header], wanted, f"{file}:{line}", tick)
+            _fill(
+                rows, records, [column.strip() for column in header], wanted, f"{file}:{line}", tick
+            )
     except csv.Error as e:
         raise DataError(f"{file}:{reader.line_num}: cannot be read as {suffix(file)}: {e}") from e
     return rows
 
 
-def _fill(rows: Rows, records: Iterator[tuple[int, list[str]]], header: list[str], wanted: Wanted, where: str, tick: Tick) -> None:
+def _fill(
+    rows: Rows,
+    records: Iterator[tuple[int, list[str]]],
+    header: list[str],
+    wanted: Wanted,
+    where: str,
+    tick: Tick,
+) -> None:
     paths, label, values = _places(header, wanted, where)
     texts: dict[str, list[str]] = {name: [] for name in values}
-    columns = [(rows.paths[name], place) for name, place in paths.items()] + [(texts[name], place) for name, place in values.items()]
+    columns = [(rows.paths[name], place) for name, place in paths.items()] + [
+        (texts[name], place) for name, place in values.items()
+    ]
     for line, record in records:
         if len(record) != len(header):
             found = f"{counted(len(record), 'value')}, but the header names {counted(len(header), 'column')}"
-            raise DataError(f"{rows.file}:{line}: {found}: write a value that holds the delimiter in quotes")
+            raise DataError(
+                f"{rows.file}:{line}: {found}: write a value that holds the delimiter in quotes"
+            )
         for column, place in columns:
             column.append(record[place])
         if label is not None:
             rows.labels.append(record[label].strip())
         _count(rows, line, tick)
-    rows.values = {name: _numbers(rows, wanted.values[name], column) for name, column in texts.items()}
+    rows.values = {
+        name: _numbers(rows, wanted.values[name], column) for name, column in texts.items()
+    }
 
 
 def _records(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -157,7 +185,9 @@ def _numbers(rows: Rows, name: str, texts: list[str]) -> NDArray[Any]:
         except (ValueError, OverflowError):
             continue
     row = next(i for i, text in enumerate(texts) if not _is_number(text))
-    raise DataError(f"{rows.where(row)}: {shown(texts[row])} in the column '{name}' is no number: write one, or leave the column out of data.values")
+    raise DataError(
+        f"{rows.where(row)}: {shown(texts[row])} in the column '{name}' is no number: write one, or leave the column out of data.values"
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -168,22 +198,34 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _places(columns: Sequence[str], wanted: Wanted, where: str) -> tuple[dict[str, int], int | None, dict[str, int]]:
+def _places(
+    columns: Sequence[str], wanted: Wanted, where: str
+) -> tuple[dict[str, int], int | None, dict[str, int]]:
     """Where the wanted columns stand among `columns`; None: there are no labels. `where` begins the DataError for one that is missing."""
     first, *others = wanted.paths.items()
     paths = {first[0]: _place(columns, first[1], PATH, where, "")}
     paths |= {name: _place(columns, column, f"fields.{name}", where, "") for name, column in others}
-    values = {name: _place(columns, column, "values", where, "") for name, column in wanted.values.items()}
+    values = {
+        name: _place(columns, column, "values", where, "") for name, column in wanted.values.items()
+    }
     if wanted.label is None or (not wanted.sure and len(columns) == 1):
         return paths, None, values
-    return paths, _place(columns, wanted.label, LABEL, where, ", or data.label=null where there are no labels"), values
+    return (
+        paths,
+        _place(
+            columns, wanted.label, LABEL, where, ", or data.label=null where there are no labels"
+        ),
+        values,
+    )
 
 
 def _place(columns: Sequence[str], name: str, option: str, where: str, otherwise: str) -> int:
     found = [i for i, column in enumerate(columns) if column == name]
     if not found:
         known = did_you_mean(name, {shown(c).strip("'") for c in columns})
-        raise DataError(f"{where}: no column '{name}'{known}; set data.{option} to the column's name (the columns are named by the header){otherwise}")
+        raise DataError(
+            f"{where}: no column '{name}'{known}; set data.{option} to the column's name (the columns are named by the header){otherwise}"
+        )
     if len(found) > 1:
         raise DataError(f"{where}: {len(found)} columns are called '{name}': rename all but one")
     return found[0]
@@ -197,21 +239,44 @@ def _parquet(file: Path, wanted: Wanted) -> Rows:
         import pyarrow
         import pyarrow.parquet
     except ImportError as e:
-        raise DataError(f"{file}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save the list as .csv") from e
+        raise DataError(
+            f"{file}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save the list as .csv"
+        ) from e
     rows = Rows(file, {})
     try:
         with open(file, "rb") as f, pyarrow.parquet.ParquetFile(f) as table:
             names = table.schema_arrow.names
             paths, label, values = _places(names, wanted, str(file))
-            chosen = list(dict.fromkeys(names[p] for p in (*paths.values(), *values.values(), *([] if label is None else [label]))))
-            columns = table.read(columns=chosen, use_threads=False)  # threads would still be there when the DataLoader forks workers
-            rows.paths = {name: _texts(columns, names[place], rows, "paths") for name, place in paths.items()}
-            rows.labels = [] if label is None else _texts(columns, names[label], rows, "whole numbers or names")
-            rows.values = {name: _array(columns, names[place], rows) for name, place in values.items()}
+            chosen = list(
+                dict.fromkeys(
+                    names[p]
+                    for p in (
+                        *paths.values(),
+                        *values.values(),
+                        *([] if label is None else [label]),
+                    )
+                )
+            )
+            columns = table.read(
+                columns=chosen, use_threads=False
+            )  # threads would still be there when the DataLoader forks workers
+            rows.paths = {
+                name: _texts(columns, names[place], rows, "paths") for name, place in paths.items()
+            }
+            rows.labels = (
+                []
+                if label is None
+                else _texts(columns, names[label], rows, "whole numbers or names")
+            )
+            rows.values = {
+                name: _array(columns, names[place], rows) for name, place in values.items()
+            }
     except (pyarrow.ArrowException, OSError, ValueError) as e:
         if isinstance(e, OSError) and e.errno:
             raise
-        raise DataError(f"{file}: cannot be read as .parquet: {str(e).partition(chr(10))[0]}") from e
+        raise DataError(
+            f"{file}: cannot be read as .parquet: {str(e).partition(chr(10))[0]}"
+        ) from e
     return rows
 
 
@@ -222,7 +287,15 @@ def _texts(columns: Any, name: str, rows: Rows, wanted: str) -> list[str]:
     column, kind = _column(columns, name, rows)
     if wanted != "paths" and pa.types.is_integer(kind):
         return list(map(str, column.cast(kind).to_pylist()))
-    if not any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)):
+    if not any(
+        test(kind)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+    ):
         raise DataError(f"{rows.file}: the column '{name}' holds {kind}, but should hold {wanted}")
     return list(map(os.fsdecode, column.cast(kind).cast(pa.large_binary()).to_pylist()))
 
@@ -234,7 +307,9 @@ def _array(columns: Any, name: str, rows: Rows) -> NDArray[Any]:
     column, kind = _column(columns, name, rows)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise DataError(f"{rows.file}: the column '{name}' holds {kind}, but should hold numbers")
-    found: NDArray[Any] = column.cast(kind).cast(pa.int64() if pa.types.is_integer(kind) else pa.float64()).to_numpy()
+    found: NDArray[Any] = (
+        column.cast(kind).cast(pa.int64() if pa.types.is_integer(kind) else pa.float64()).to_numpy()
+    )
     return found
 
 
@@ -245,5 +320,7 @@ def _column(columns: Any, name: str, rows: Rows) -> tuple[Any, Any]:
     column = columns.column(name)
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
-        raise DataError(f"{rows.where(row)}: no value in the column '{name}': fill it in, or leave out the row")
+        raise DataError(
+            f"{rows.where(row)}: no value in the column '{name}': fill it in, or leave out the row"
+        )
     return column, column.type.value_type if pa.types.is_dictionary(column.type) else column.type

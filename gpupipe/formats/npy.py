@@ -49,7 +49,9 @@ def header(beginning: bytes) -> Header:
     if end > min(len(beginning), MOST_HEADER):
         raise ValueError("a header that is cut off, or too long")
     if tuple(beginning[6:8]) not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {beginning[6]}.{beginning[7]} of .npy, which is for named fields: save plain numbers")
+        raise ValueError(
+            f"version {beginning[6]}.{beginning[7]} of .npy, which is for named fields: save plain numbers"
+        )
     return _parsed(beginning[:end])
 
 
@@ -59,23 +61,46 @@ def _parsed(text: bytes) -> Header:
     stream = io.BytesIO(text)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what stands in it, which is refused below or harmless
+            warnings.simplefilter(
+                "ignore"
+            )  # about what stands in it, which is refused below or harmless
             version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
             shape, fortran, dtype = read(stream)
-    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, KeyError, OverflowError, RecursionError, MemoryError) as e:
+    except (
+        ValueError,
+        TypeError,
+        SyntaxError,
+        tokenize.TokenError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ) as e:
         raise ValueError(f"a header that cannot be read: {str(e)[:200]}") from e
     return _taken(tuple(map(int, shape)), fortran, dtype, len(text))
 
 
-def _taken(shape: tuple[int, ...], fortran: bool, dtype: np.dtype[np.generic], offset: int) -> Header:
+def _taken(
+    shape: tuple[int, ...], fortran: bool, dtype: np.dtype[np.generic], offset: int
+) -> Header:
     if dtype.name not in (*DTYPES, *_PARTS) or dtype.names or dtype.subdtype:
-        raise ValueError(f"an array of {dtype}: save it as numbers, np.asarray(a, 'float32') for instance (objects are never unpickled)")
+        raise ValueError(
+            f"an array of {dtype}: save it as numbers, np.asarray(a, 'float32') for instance (objects are never unpickled)"
+        )
     if not dtype.isnative:
-        raise ValueError(f"big-endian numbers ({dtype.str}): save it as a.astype(a.dtype.newbyteorder('='))")
+        raise ValueError(
+            f"big-endian numbers ({dtype.str}): save it as a.astype(a.dtype.newbyteorder('='))"
+        )
     if fortran and sum(n > 1 for n in shape) > 1:
         raise ValueError("an array in Fortran order: save it as np.ascontiguousarray(a)")
     if any(n < 0 for n in shape):
         raise ValueError(f"the shape {shape}, which no array has")
     pairs = dtype.name in _PARTS
-    return Header(_PARTS.get(dtype.name, dtype.name), (*shape, 2) if pairs else shape, offset, pairs)
+    return Header(
+        _PARTS.get(dtype.name, dtype.name), (*shape, 2) if pairs else shape, offset, pairs
+    )

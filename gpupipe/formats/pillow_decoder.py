@@ -53,7 +53,14 @@ _MEANINGS = {
 _COMPRESSIONS = {34712: "JPEG 2000", 34887: "LERC", 34933: "PNG", 50002: "JPEG XL"}
 """Of TIFF, the names of those that Pillow answers with their numbers."""
 _ORIENTATION = 0x0112
-_BITS, _PHOTOMETRIC, _PLANAR, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = 258, 262, 284, 322, 323, 339
+_BITS, _PHOTOMETRIC, _PLANAR, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = (
+    258,
+    262,
+    284,
+    322,
+    323,
+    339,
+)
 _GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _PNM = re.compile(
     rb"P(?P<kind>[56])" + _GAP + rb"(?P<width>\d{1,10})" + _GAP + rb"(?P<height>\d{1,10})"
@@ -71,7 +78,9 @@ class CannotDecode(RuntimeError):
 def check_pixels(height: int, width: int, max_pixels: int | None) -> None:
     """Raises CannotDecode if an image is larger than `data.max_pixels` allows."""
     if max_pixels is not None and height * width > max_pixels:
-        raise CannotDecode(f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}")
+        raise CannotDecode(
+            f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}"
+        )
 
 
 def check_header(header: ImageHeader, max_pixels: int | None) -> None:
@@ -81,7 +90,9 @@ def check_header(header: ImageHeader, max_pixels: int | None) -> None:
         raise CannotDecode("a JPEG of more than 100 scans, which would take a decoder very long")
 
 
-def decode(data: Any, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None) -> Pixels:
+def decode(
+    data: Any, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None
+) -> Pixels:
     """The pixels of an encoded image.
 
     Args:
@@ -101,7 +112,11 @@ def decode(data: Any, kind: str, mode: str, dtype: str, apply_exif: bool, max_pi
     """
     if not kind:
         head = bytes(memoryview(data).cast("B")[:16])
-        raise CannotDecode(f"not an image in a known format (it begins with {head!r})" if head else "the file is empty")
+        raise CannotDecode(
+            f"not an image in a known format (it begins with {head!r})"
+            if head
+            else "the file is empty"
+        )
     arguments = bytes(data), kind, mode, dtype, apply_exif, max_pixels
     try:
         try:
@@ -126,7 +141,9 @@ def _plain(error: Exception, kind: str) -> str:
     return said
 
 
-def _decode(data: bytes, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None) -> Pixels:
+def _decode(
+    data: bytes, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None
+) -> Pixels:
     with _opened(data, kind) as image, _whatever_pillows_limit(image.width * image.height):
         check_pixels(image.height, image.width, max_pixels)
         if kind == "TIFF":

@@ -54,7 +54,12 @@ class Fields(Messages):
 
     def where(self, chosen: NDArray[Any]) -> Fields:
         """The rows of a mask, or with these numbers."""
-        return Fields(*(getattr(self, what)[chosen] for what in ("record", "begin", "end", "message", "number", "wire")))
+        return Fields(
+            *(
+                getattr(self, what)[chosen]
+                for what in ("record", "begin", "end", "message", "number", "wire")
+            )
+        )
 
 
 def fields(data: Bytes, messages: Messages) -> Fields:
@@ -63,23 +68,38 @@ def fields(data: Bytes, messages: Messages) -> Fields:
     steps: list[tuple[NDArray[Any], ...]] = []
     while len(alive):
         if len(steps) == _MOST_FIELDS:
-            _refuse(messages, place, alive, f"a message of more than {_MOST_FIELDS:,} fields, which is more than gpupipe takes")
+            _refuse(
+                messages,
+                place,
+                alive,
+                f"a message of more than {_MOST_FIELDS:,} fields, which is more than gpupipe takes",
+            )
         number, wire, begin, end = _field(data, messages, place, alive)
         steps.append((messages.record[alive], begin, end, alive, number, wire))
         place[alive] = end
         alive = alive[end < messages.end[alive]]
     empty = np.empty(0, np.int64)
-    columns = [np.concatenate(column) for column in zip(*steps, strict=True)] or [empty] * 4 + [empty.astype(np.uint64)] * 2
+    columns = [np.concatenate(column) for column in zip(*steps, strict=True)] or [empty] * 4 + [
+        empty.astype(np.uint64)
+    ] * 2
     return Fields(*columns).where(np.argsort(columns[3], kind="stable"))
 
 
-def _field(data: Bytes, messages: Messages, place: Places, alive: Places) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Places, Places]:
+def _field(
+    data: Bytes, messages: Messages, place: Places, alive: Places
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Places, Places]:
     """Number, wire type, and begin and end of the payload of the field at `place` of each message that is alive."""
     most = messages.end[alive]
     tag, begin = varints(data, place[alive])
     number, wire = tag >> np.uint64(3), tag & np.uint64(7)
-    known = np.isin(wire, (VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES)) & (number > 0) & (number < _MOST_NUMBER)
-    _check(messages, place, alive, known & (begin <= most), "not a field of a Protocol Buffers message")
+    known = (
+        np.isin(wire, (VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES))
+        & (number > 0)
+        & (number < _MOST_NUMBER)
+    )
+    _check(
+        messages, place, alive, known & (begin <= most), "not a field of a Protocol Buffers message"
+    )
     end = begin + np.select([wire == EIGHT_BYTES, wire == FOUR_BYTES], [8, 4], 0)
     is_varint, delimited = wire == VARINT, wire == DELIMITED
     end[is_varint] = varints(data, begin[is_varint])[1]
@@ -114,11 +134,23 @@ def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
     byte = gathered(data, runs)
     last = byte < 0x80
     stops = np.cumsum(length)[length > 0] - 1
-    _check(runs, runs.begin, np.flatnonzero(length > 0), last[stops], "a number that ends behind the list that it is in")
+    _check(
+        runs,
+        runs.begin,
+        np.flatnonzero(length > 0),
+        last[stops],
+        "a number that ends behind the list that it is in",
+    )
     ends = np.flatnonzero(last)
     starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
     size = ends - starts + 1
-    _check(runs, runs.begin, row[starts], size <= _VARINT_BYTES, f"a number of more than {_VARINT_BYTES} bytes")
+    _check(
+        runs,
+        runs.begin,
+        row[starts],
+        size <= _VARINT_BYTES,
+        f"a number of more than {_VARINT_BYTES} bytes",
+    )
     shift = 7 * (np.arange(len(byte)) - np.repeat(starts, size))
     bits = (byte & 0x7F).astype(np.uint64) << shift.astype(np.uint64)
     values = np.add.reduceat(bits, starts) if len(starts) else bits
@@ -132,7 +164,9 @@ def gathered(data: Bytes, runs: Messages) -> Bytes:
     return data[np.repeat(runs.begin - before, length) + np.arange(int(length.sum()))]
 
 
-def _check(messages: Messages, place: Places, rows: Places, right: NDArray[np.bool_], what: str) -> None:
+def _check(
+    messages: Messages, place: Places, rows: Places, right: NDArray[np.bool_], what: str
+) -> None:
     """Raises Malformed for the first of `rows` that is not right."""
     if not right.all():
         _refuse(messages, place, rows[~right], what)

@@ -44,7 +44,10 @@ class Records:
     def payload(self, data: _Bytes, row: int) -> bytes:
         """Of one row, whole."""
         mine = np.flatnonzero(self.part == row)
-        return MAGIC.join(data[b : b + n].tobytes() for b, n in zip(self.begin[mine].tolist(), self.length[mine].tolist(), strict=True))
+        return MAGIC.join(
+            data[b : b + n].tobytes()
+            for b, n in zip(self.begin[mine].tolist(), self.length[mine].tolist(), strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,9 @@ class Images:
 
     def where(self, chosen: NDArray[np.bool_]) -> Images:
         """The rows of a mask."""
-        return Images(self.numbers[chosen], self.count[chosen], self.offset[chosen], self.length[chosen])
+        return Images(
+            self.numbers[chosen], self.count[chosen], self.offset[chosen], self.length[chosen]
+        )
 
 
 def records(data: _Bytes) -> Iterator[Records]:
@@ -68,10 +73,22 @@ def records(data: _Bytes) -> Iterator[Records]:
         heads, flags, lengths, place = _walk(data, place)
         flag, head = np.array(flags), np.array(heads, np.int64)
         first = flag <= _FIRST
-        if not first[0] or flag[-1] not in (_WHOLE, _LAST) or ((flag[1:] <= _FIRST) != np.isin(flag[:-1], (_WHOLE, _LAST))).any():
-            raise Damaged(f"the record at byte {heads[0]:,}, or one behind it, lacks one of its parts")
+        if (
+            not first[0]
+            or flag[-1] not in (_WHOLE, _LAST)
+            or ((flag[1:] <= _FIRST) != np.isin(flag[:-1], (_WHOLE, _LAST))).any()
+        ):
+            raise Damaged(
+                f"the record at byte {heads[0]:,}, or one behind it, lacks one of its parts"
+            )
         count = int(first.sum())
-        yield Records(np.arange(number, number + count), head[first], np.cumsum(first) - 1, head + _HEAD, np.array(lengths, np.int64))
+        yield Records(
+            np.arange(number, number + count),
+            head[first],
+            np.cumsum(first) - 1,
+            head + _HEAD,
+            np.array(lengths, np.int64),
+        )
         number += count
 
 
@@ -84,11 +101,15 @@ def _walk(data: _Bytes, place: int) -> tuple[list[int], list[int], list[int], in
         magic, word = head_at(view, place) if place + _HEAD <= size else (MAGIC, 0xFFFFFFFF)
         flag, length = word >> _LENGTH_BITS, word & ((1 << _LENGTH_BITS) - 1)
         if magic != MAGIC:
-            raise Damaged(f"no record begins at byte {place:,}, where one should: the file is damaged, or no RecordIO file")
+            raise Damaged(
+                f"no record begins at byte {place:,}, where one should: the file is damaged, or no RecordIO file"
+            )
         if place + _HEAD + length > size:
             raise Damaged(f"cut off: the record at byte {place:,} ends behind the file's end")
         if len(heads) == _MOST_PARTS:
-            raise Damaged(f"a record of more than {_MOST_PARTS - _AT_ONCE:,} parts ends behind byte {place:,}")
+            raise Damaged(
+                f"a record of more than {_MOST_PARTS - _AT_ONCE:,} parts ends behind byte {place:,}"
+            )
         if flag > _LAST:
             raise Damaged(f"the record at byte {place:,} has the flag {flag}, which none can have")
         heads.append(place)
@@ -100,14 +121,20 @@ def _walk(data: _Bytes, place: int) -> tuple[list[int], list[int], list[int], in
 
 def images(data: _Bytes, number: _Places, begin: _Places, length: _Places) -> Images:
     """What payloads hold. number: of the records, for messages. Raises ValueError."""
-    _check(number, length >= HEADER, f"is shorter than the header of an image record ({HEADER} bytes)")
+    _check(
+        number, length >= HEADER, f"is shorter than the header of an image record ({HEADER} bytes)"
+    )
     flag = data[begin[:, None] + np.arange(4)].copy().view("<u4")[:, 0].astype(np.int64)
     after = np.where(flag > 0, HEADER + 4 * flag, HEADER)
     _check(number, after <= length, "is shorter than the numbers that its header announces")
-    return Images(begin + np.where(flag > 0, HEADER, 4), np.maximum(flag, 1), begin + after, length - after)
+    return Images(
+        begin + np.where(flag > 0, HEADER, 4), np.maximum(flag, 1), begin + after, length - after
+    )
 
 
-def numbers(data: _Bytes, number: _Places, found: Images, first: int, end: int) -> NDArray[np.float32]:
+def numbers(
+    data: _Bytes, number: _Places, found: Images, first: int, end: int
+) -> NDArray[np.float32]:
     """The numbers from `first` to before `end` of each record, (N, end - first). Raises ValueError where one has fewer."""
     _check(number, found.count >= end, f"has fewer than {end} numbers")
     places = (found.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from gpupipe.formats import Damaged
 
 _BLOCK = 512
-_FILE, _FOLDER, _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL = (b"0", b"\0", b"7"), b"5", b"L", b"K", b"x", b"g"
+_FILE, _FOLDER, _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL = (
+    (b"0", b"\0", b"7"),
+    b"5",
+    b"L",
+    b"K",
+    b"x",
+    b"g",
+)
 _MOST_EXTENDED = 1 << 20
 """Bytes of a long name, or of a pax header."""
 _ZEROS = bytes(_BLOCK)
@@ -40,24 +47,40 @@ def members(data: NDArray[np.uint8]) -> Iterator[Member]:
         content = place + _BLOCK
         place = content + size + -size % _BLOCK
         if content + size > len(data):
-            raise Damaged(f"cut off: the member at byte {content - _BLOCK:,} ends {content + size - len(data):,} bytes behind the file's end")
+            raise Damaged(
+                f"cut off: the member at byte {content - _BLOCK:,} ends {content + size - len(data):,} bytes behind the file's end"
+            )
         if kind in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL):
-            told |= _extended(kind, bytes(view[content : content + min(size, _MOST_EXTENDED + 1)]), content)
+            told |= _extended(
+                kind, bytes(view[content : content + min(size, _MOST_EXTENDED + 1)]), content
+            )
             continue
         name, told = told["path"] if "path" in told else _name(head), {}
-        if kind != _FOLDER and not (kind == b"\0" and name.endswith("/")):  # before 1988, a slash was what told a folder
+        if kind != _FOLDER and not (
+            kind == b"\0" and name.endswith("/")
+        ):  # before 1988, a slash was what told a folder
             _check_member(name, kind)
             yield Member(name, content, size)
     if told or data[place:].any():
-        raise Damaged(f"bytes behind the tar's end at byte {place:,}: tar files that were joined must be written as one")
+        raise Damaged(
+            f"bytes behind the tar's end at byte {place:,}: tar files that were joined must be written as one"
+        )
 
 
 def _check_head(head: bytes, place: int, size: int) -> None:
     if len(head) < _BLOCK:
-        raise Damaged(f"cut off at byte {size:,}: a tar ends in a block of zeros" if place else f"{size:,} bytes are no tar")
+        raise Damaged(
+            f"cut off at byte {size:,}: a tar ends in a block of zeros"
+            if place
+            else f"{size:,} bytes are no tar"
+        )
     told, counted = _octal(head[148:156]), head[:148] + b" " * 8 + head[156:]
-    if told != sum(counted) and told != sum(counted) - 256 * sum(b > 127 for b in counted):  # some old writers took bytes for signed
-        raise Damaged(f"the checksum of the header at byte {place:,} is wrong: the file is damaged, or no uncompressed tar")
+    if told != sum(counted) and told != sum(counted) - 256 * sum(
+        b > 127 for b in counted
+    ):  # some old writers took bytes for signed
+        raise Damaged(
+            f"the checksum of the header at byte {place:,} is wrong: the file is damaged, or no uncompressed tar"
+        )
 
 
 def _size(head: bytes, told: dict[str, str], place: int) -> int:
@@ -95,7 +118,9 @@ def _extended(kind: bytes, content: bytes, place: int) -> dict[str, str]:
         raise ValueError(f"a sparse file behind byte {place:,}: write it without holes")
     wanted = {key: value for key, value in records.items() if key in ("path", "size")}
     if wanted and kind == _PAX_OF_ALL:
-        raise Damaged(f"a header at byte {place:,} that gives all members the same {' and '.join(wanted)}")
+        raise Damaged(
+            f"a header at byte {place:,} that gives all members the same {' and '.join(wanted)}"
+        )
     return wanted
 
 
@@ -106,7 +131,12 @@ def _records(content: bytes, place: int) -> Iterator[tuple[str, str]]:
         digits = content[at : at + 8].partition(b" ")[0]
         end = at + int(digits) if digits.isdigit() else at
         key, equals, value = content[at + len(digits) + 1 : end - 1].partition(b"=")
-        if end <= at + len(digits) or end > len(content) or content[end - 1] != ord("\n") or not equals:
+        if (
+            end <= at + len(digits)
+            or end > len(content)
+            or content[end - 1] != ord("\n")
+            or not equals
+        ):
             raise Damaged(f"a pax header at byte {place:,} that cannot be read")
         yield os.fsdecode(key), os.fsdecode(value)
         at = end
@@ -116,4 +146,6 @@ def _check_member(name: str, kind: bytes) -> None:
     if name.startswith("/") or ".." in name.split("/") or "\0" in name or not name:
         raise ValueError(f"{name[:200]!r}: a member must not lead out of its shard")
     if kind not in _FILE:
-        raise ValueError(f"{name[:200]}: a member must be a plain file, and not a link, a device or sparse")
+        raise ValueError(
+            f"{name[:200]}: a member must be a plain file, and not a link, a device or sparse"
+        )

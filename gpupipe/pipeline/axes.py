@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 _MOST_CHANNELS = 4
-_WINDOW_WORDS = {1: "one number", 2: "one number, or [height, width]", 3: "one number, or [depth, height, width]"}
+_WINDOW_WORDS = {
+    1: "one number",
+    2: "one number, or [height, width]",
+    3: "one number, or [depth, height, width]",
+}
 _MARGIN_WORDS = {
     1: "one number, or [before, after]",
     2: "one number, [left and right, top and bottom], or [left, top, right, bottom]",
@@ -32,7 +36,9 @@ def spatial(given: Spec) -> int:
     """How many axes of space there are. Raises Refused where there is none."""
     count = len(decoded(given).space)
     if not count:
-        raise Refused(f"it works along height and width, depth or length, but the array has the layout {given.layout!r}: set data.layout, such as CHW")
+        raise Refused(
+            f"it works along height and width, depth or length, but the array has the layout {given.layout!r}: set data.layout, such as CHW"
+        )
     return count
 
 
@@ -74,21 +80,31 @@ def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) 
 
 
 def _misfit(what: str, written: tuple[int, ...], given: Spec, words: str) -> Refused:
-    return Refused(f"{what} has {counted(len(written), 'number')}, but the axes of space are {', '.join(given.space)} (layout {given.layout}): write {words}")
+    return Refused(
+        f"{what} has {counted(len(written), 'number')}, but the axes of space are {', '.join(given.space)} (layout {given.layout}): write {words}"
+    )
 
 
 def plane(given: Spec) -> Spec:
     """`given` itself; raises Refused where it has not height and width, and nothing else, as axes of space."""
     if decoded(given).space != "HW":
-        what = f"the array's axes of space are {', '.join(given.space)}" if given.space else "the array has none"
-        raise Refused(f"it works on height and width, but {what} (layout {given.layout!r}): leave it out, or set data.layout, such as CHW")
+        what = (
+            f"the array's axes of space are {', '.join(given.space)}"
+            if given.space
+            else "the array has none"
+        )
+        raise Refused(
+            f"it works on height and width, but {what} (layout {given.layout!r}): leave it out, or set data.layout, such as CHW"
+        )
     return given
 
 
 def along(axis: str, given: Spec) -> Spec:
     """`given` itself; raises Refused where it has no such axis, or more axes around those of space than DALI's operators take."""
     if axis not in decoded(given).space:
-        raise Refused(f"it works along {_WORDS[axis]}, but the array has no such axis (layout {given.layout!r}): leave it out, or set data.layout, such as CHW")
+        raise Refused(
+            f"it works along {_WORDS[axis]}, but the array has no such axis (layout {given.layout!r}): leave it out, or set data.layout, such as CHW"
+        )
     return _framed(given)
 
 
@@ -106,7 +122,9 @@ def as_video(layout: str) -> str | None:
 
 def _framed(given: Spec) -> Spec:
     if as_video(given.layout) is None:
-        raise Refused(f"the array has too many axes around {given.space} for DALI (layout {given.layout}): leave it out, or store the data with fewer axes")
+        raise Refused(
+            f"the array has too many axes around {given.space} for DALI (layout {given.layout}): leave it out, or store the data with fewer axes"
+        )
     return given
 
 
@@ -116,23 +134,35 @@ def with_channels(layout: str) -> tuple[str, list[int]] | None:
     if not behind:
         more = max(0, 2 - len(before))
         name = {2: "HWC", 3: "DHWC", 4: "FDHWC"}.get(len(before) + more)
-        return None if name is None else (name, [*range(more), *([] if "C" in layout else [len(before) + more])])
+        return (
+            None
+            if name is None
+            else (name, [*range(more), *([] if "C" in layout else [len(before) + more])])
+        )
     more = max(0, 2 - len(behind))
-    name = {(0, 2): "CHW", (0, 3): "CDHW", (1, 2): "FCHW", (1, 3): "FCDHW"}.get((len(before), len(behind) + more))
+    name = {(0, 2): "CHW", (0, 3): "CDHW", (1, 2): "FCHW", (1, 3): "FCDHW"}.get(
+        (len(before), len(behind) + more)
+    )
     return None if name is None else (name, [len(layout) + n for n in range(more)])
 
 
 def check_channels(given: Spec) -> Spec:
     """`given` itself; raises Refused where DALI cannot normalize its channels."""
     if with_channels(given.layout) is None:
-        raise Refused(f"the array has too many axes for DALI (layout {given.layout}): leave it out, or store the data with fewer axes")
+        raise Refused(
+            f"the array has too many axes for DALI (layout {given.layout}): leave it out, or store the data with fewer axes"
+        )
     return given
 
 
 def resampled(given: Spec) -> Spec:
     """`given` itself; raises Refused where DALI or torchvision cannot resample it."""
     if plane(given).dtype not in TAKEN["resize"] or PAIR in given.layout:
-        raise Refused(f"{_numbers(given)} cannot be resampled: write 'to_dtype: {{dtype: float32}}' before it" if PAIR not in given.layout else _NO_PAIRS)
+        raise Refused(
+            f"{_numbers(given)} cannot be resampled: write 'to_dtype: {{dtype: float32}}' before it"
+            if PAIR not in given.layout
+            else _NO_PAIRS
+        )
     return _framed(given)
 
 
@@ -143,11 +173,17 @@ def picture(given: Spec) -> Spec:
     """`given` itself; raises Refused where it is not like an image: height, width, and 1 to 4 channels of numbers that DALI warps."""
     layout = plane(given).layout
     if layout not in ("CHW", "HWC", "HW"):
-        raise Refused(f"it works on images, but the array has further axes (layout {layout}): leave it out")
+        raise Refused(
+            f"it works on images, but the array has further axes (layout {layout}): leave it out"
+        )
     if given.dtype not in TAKEN["warp"]:
-        raise Refused(f"it works on uint8 and floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32}}' before it")
+        raise Refused(
+            f"it works on uint8 and floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32}}' before it"
+        )
     if given.channels is not None and not 1 <= given.channels <= _MOST_CHANNELS:
-        raise Refused(f"it works on 1 to {_MOST_CHANNELS} channels, but the array has {given.channels}: leave it out")
+        raise Refused(
+            f"it works on 1 to {_MOST_CHANNELS} channels, but the array has {given.channels}: leave it out"
+        )
     return given
 
 
@@ -160,10 +196,14 @@ def filled(fill: tuple[float, ...], given: Spec) -> Spec:
     one_a_channel("fill", fill, given)
     if given.dtype in ("float16", "float32", "float64", "bfloat16"):
         return given
-    lowest, highest = (0, 1) if given.dtype == "bool" else (np.iinfo(given.dtype).min, np.iinfo(given.dtype).max)
+    lowest, highest = (
+        (0, 1) if given.dtype == "bool" else (np.iinfo(given.dtype).min, np.iinfo(given.dtype).max)
+    )
     wrong = next((n for n in fill if not lowest <= n <= highest), None)
     if wrong is not None:
-        raise Refused(f"fill is {wrong:g}, but {given.dtype} holds {lowest:,} to {highest:,}: write a number between them")
+        raise Refused(
+            f"fill is {wrong:g}, but {given.dtype} holds {lowest:,} to {highest:,}: write a number between them"
+        )
     return given
 
 
@@ -181,19 +221,29 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
     axes = len(shape)
     spans = [(int(a), int(a) + int(n)) for a, n in zip(anchor, shape, strict=True)]
     inside = _part(image, [(max(low, 0), max(high, 0)) for low, high in spans])
-    if all(low >= 0 and high <= n for (low, high), n in zip(spans, image.shape[-axes:], strict=True)):
+    if all(
+        low >= 0 and high <= n for (low, high), n in zip(spans, image.shape[-axes:], strict=True)
+    ):
         return inside
     made = image.new_empty((*image.shape[:-axes], *(high - low for low, high in spans)))
     filling = torch.tensor(fill, dtype=torch.float64).to(image.dtype)
     made[...] = to_device(filling, image.device).reshape(-1, *[1] * axes)
-    _part(made, [(max(-low, 0), max(-low, 0) + n) for (low, _), n in zip(spans, inside.shape[-axes:], strict=True)])[...] = inside
+    _part(
+        made,
+        [
+            (max(-low, 0), max(-low, 0) + n)
+            for (low, _), n in zip(spans, inside.shape[-axes:], strict=True)
+        ],
+    )[...] = inside
     return made
 
 
 def _part(image: Tensor, spans: list[tuple[int, int]]) -> Tensor:
     """A view of these spans of the last axes."""
     for axis, (low, high) in enumerate(spans, -len(spans)):
-        image = image.narrow(axis, min(low, image.shape[axis]), max(0, min(high, image.shape[axis]) - low))
+        image = image.narrow(
+            axis, min(low, image.shape[axis]), max(0, min(high, image.shape[axis]) - low)
+        )
     return image
 
 

@@ -28,7 +28,13 @@ OPERATORS: dict[str, tuple[str, ...]] = {
 }
 """What DALI's operators take, by their names. Those that are not listed take all dtypes."""
 
-_SAME_SIZE = {"bool": "uint8", "float16": "int16", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
+_SAME_SIZE = {
+    "bool": "uint8",
+    "float16": "int16",
+    "uint16": "int16",
+    "uint32": "int32",
+    "uint64": "int64",
+}
 _MOVERS = ("slice", "flip")
 """Operators that only move numbers, so that any integers of their size serve."""
 

@@ -50,12 +50,18 @@ def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats
     b = -np.cos(rot - sy) * np.tan(sx) / np.cos(sy) - np.sin(rot)
     c = np.sin(rot - sy) / np.cos(sy)
     d = -np.sin(rot - sy) * np.tan(sx) / np.cos(sy) + np.cos(rot)
-    inverse: Floats = np.stack([np.stack([d, -b], -1), np.stack([-c, a], -1)], -2) / np.asarray(scale)[..., None, None]
+    inverse: Floats = (
+        np.stack([np.stack([d, -b], -1), np.stack([-c, a], -1)], -2)
+        / np.asarray(scale)[..., None, None]
+    )
     return inverse
 
 
 def affine_matrix(linear: Any, source: Any, output: Any) -> Floats:
     """[linear | offset], (..., 2, 3): the output point x lies at linear @ (x - output) + source."""
     moved = np.einsum("...ij,...j->...i", linear, output)
-    linear, offset = np.broadcast_arrays(linear, (source - moved)[..., None])[0], (source - moved)[..., None]
+    linear, offset = (
+        np.broadcast_arrays(linear, (source - moved)[..., None])[0],
+        (source - moved)[..., None],
+    )
     return np.concatenate([linear, offset], -1)

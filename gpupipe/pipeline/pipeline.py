@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import Sizes
 from gpupipe.errors import ConfigError, Problem, StepError, did_you_mean, nearest, shown
 from gpupipe.pipeline import step
-from gpupipe.pipeline.step import FLOATS, DaliImage, NoLowering, Params, Refused, SampleIncompatible, Spec, Step
+from gpupipe.pipeline.step import (
+    FLOATS,
+    DaliImage,
+    NoLowering,
+    Params,
+    Refused,
+    SampleIncompatible,
+    Spec,
+    Step,
+)
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
 from gpupipe.schema import builtin_configs
@@ -51,7 +60,9 @@ class Entry:
         for name, values in sampled.items():
             if np.ndim(values) == 0 or len(values) != len(ids):
                 shape, count = np.shape(values), len(ids)
-                raise self._wrong(f"its sample() made '{name}' of shape {shape} for {count} samples")
+                raise self._wrong(
+                    f"its sample() made '{name}' of shape {shape} for {count} samples"
+                )
         return sampled
 
     def dali(self, image: DaliImage, parameters: Params) -> None:
@@ -89,7 +100,11 @@ class Entry:
     def identity(self) -> dict[str, Any]:
         """What of the parameters a fingerprint holds. Raises StepError."""
         fields = type(self.step).model_fields
-        return {name: value for name, value in self.dumped().items() if name not in self.step.later or value != fields[name].default}
+        return {
+            name: value
+            for name, value in self.dumped().items()
+            if name not in self.step.later or value != fields[name].default
+        }
 
     def _blamed(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
         passed = (NoLowering, SampleIncompatible, *passed)
@@ -132,8 +147,13 @@ class Pipeline:
     @property
     def fingerprint(self) -> str:
         """A hash of the steps and all their parameters: the same for two files that mean the same."""
-        content = [[e.key, e.identity(), *([e.field] if e.field != self.main else [])] for e in self.entries]
-        return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+        content = [
+            [e.key, e.identity(), *([e.field] if e.field != self.main else [])]
+            for e in self.entries
+        ]
+        return hashlib.blake2b(
+            json.dumps(content, sort_keys=True).encode(), digest_size=16
+        ).hexdigest()
 
 
 def find(name: str, beside: Path | None) -> Document:
@@ -141,13 +161,21 @@ def find(name: str, beside: Path | None) -> Document:
     return yamlfile.read(builtin_configs.locate("pipelines", name, beside))
 
 
-def build(name: str, document: Document, loc: Loc = (), fields: Mapping[str, Spec] = IMAGE, masks: Sequence[str] = ()) -> Pipeline:
+def build(
+    name: str,
+    document: Document,
+    loc: Loc = (),
+    fields: Mapping[str, Spec] = IMAGE,
+    masks: Sequence[str] = (),
+) -> Pipeline:
     """The pipeline in the list at `loc` of a document, over these fields, of which some are masks. Raises ConfigError with all that is wrong in it."""
     steps = document.at(loc)
     needed = any(spec.encoded for spec in fields.values())
     if not isinstance(steps, list) or (needed and not steps):
         what = "this is no list" if steps else "there is no step"
-        raise ConfigError([Problem(document.where(loc), f"{what}: a pipeline is a list of steps, {_SHAPE}")])
+        raise ConfigError(
+            [Problem(document.where(loc), f"{what}: a pipeline is a list of steps, {_SHAPE}")]
+        )
     problems: list[Problem] = []
     parsed = [_parse(item, document, (*loc, i), problems, fields) for i, item in enumerate(steps)]
     entries = _chain(parsed, fields, masks, problems)
@@ -169,7 +197,9 @@ class _Parsed:
     on: tuple[str, ...]
 
 
-def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]) -> _Parsed:
+def _parse(
+    item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
+) -> _Parsed:
     """One item of the list as a step; where it is wrong, `problems` grows."""
     name, given = _named(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
@@ -209,26 +239,44 @@ def _no_step(item: Any) -> str:
     return f"a step is {'empty' if item is None else shown(item)}, but should be '- name: {{parameter: value}}' or '- name'"
 
 
-def _targets(on: Any, fields: Mapping[str, Spec], where: str, problems: list[Problem]) -> tuple[str, ...]:
+def _targets(
+    on: Any, fields: Mapping[str, Spec], where: str, problems: list[Problem]
+) -> tuple[str, ...]:
     """The fields that a step names; where one is unknown, none, and `problems` grows."""
     if on is UNRESOLVED:
         return ()
     names = [on] if isinstance(on, str) else on
     if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        problems.append(Problem(where, f"on is {shown(on)}, but should be the name of a field, or a list of names: {', '.join(fields)}"))
+        problems.append(
+            Problem(
+                where,
+                f"on is {shown(on)}, but should be the name of a field, or a list of names: {', '.join(fields)}",
+            )
+        )
         return ()
     unknown = [n for n in names if n not in fields]
-    problems.extend(Problem(where, f"on: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown)
+    problems.extend(
+        Problem(where, f"on: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown
+    )
     return () if unknown else tuple(dict.fromkeys(names))
 
 
-def _chain(parsed: Sequence[_Parsed], fields: Mapping[str, Spec], masks: Sequence[str], problems: list[Problem]) -> list[Entry]:
+def _chain(
+    parsed: Sequence[_Parsed],
+    fields: Mapping[str, Spec],
+    masks: Sequence[str],
+    problems: list[Problem],
+) -> list[Entry]:
     """The steps with what flows between them; a step that cannot follow is a problem, and the next is checked as if it were not there."""
     entries: list[Entry] = []
     seen = Counter[str]()
     specs = {name: _start(name, spec, parsed, problems) for name, spec in fields.items()}
     for p in parsed:
-        found = [_entry(p, name, given, name in masks, parsed, problems) for name in p.on if (given := specs[name]) is not None]
+        found = [
+            _entry(p, name, given, name in masks, parsed, problems)
+            for name in p.on
+            if (given := specs[name]) is not None
+        ]
         seen[p.name] += any(isinstance(f, Entry) for f in found)
         key = p.name if seen[p.name] == 1 else f"{p.name}_{seen[p.name]}"
         for name, f in zip([n for n in p.on if specs[n] is not None], found, strict=True):
@@ -240,7 +288,14 @@ def _chain(parsed: Sequence[_Parsed], fields: Mapping[str, Spec], masks: Sequenc
     return entries
 
 
-def _entry(p: _Parsed, name: str, given: Spec, mask: bool, parsed: Sequence[_Parsed], problems: list[Problem]) -> Entry | Spec | None:
+def _entry(
+    p: _Parsed,
+    name: str,
+    given: Spec,
+    mask: bool,
+    parsed: Sequence[_Parsed],
+    problems: list[Problem],
+) -> Entry | Spec | None:
     """A step on one field; where it is wrong or cannot stand there, what the next step gets, or None: no telling."""
     if p.step is None:
         return _after_wrong(p.name, given)
@@ -251,7 +306,11 @@ def _entry(p: _Parsed, name: str, given: Spec, mask: bool, parsed: Sequence[_Par
             made = _checked(step.spec(given))
         return Entry(p.name, p.name, step, given, made, p.where, name)
     except Refused as e:
-        later = next((q.name for q in parsed if name in q.on and _decodes(q)), None) if given.encoded else None
+        later = (
+            next((q.name for q in parsed if name in q.on and _decodes(q)), None)
+            if given.encoded
+            else None
+        )
         why = f"what reaches it are still encoded bytes: move it behind '{later}'" if later else e
         of = f" on {name}" if len(p.on) > 1 else ""
         problems.append(Problem(p.where, f"{p.name} cannot stand here{of}: {why}"))
@@ -267,12 +326,18 @@ def _for_mask(step: Step) -> Step:
     return step.model_copy(update=changed) if changed else step
 
 
-def _start(name: str, spec: Spec, parsed: Sequence[_Parsed], problems: list[Problem]) -> Spec | None:
+def _start(
+    name: str, spec: Spec, parsed: Sequence[_Parsed], problems: list[Problem]
+) -> Spec | None:
     """What goes into the first step on a field. Where nothing decodes, that is one problem, and not one for every step that needs pixels."""
     if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p)) for p in parsed):
         return spec
     main = all(name in p.on for p in parsed)
-    write = "'- decode' as the first step" if main else f"'- decode: {{on: {name}}}' before the steps on it"
+    write = (
+        "'- decode' as the first step"
+        if main
+        else f"'- decode: {{on: {name}}}' before the steps on it"
+    )
     problems.append(Problem(parsed[0].where, f"no step decodes the {name}: write {write}"))
     return Spec(encoded=False)
 

@@ -70,7 +70,9 @@ class DaliImage(Protocol):
     def width_height(self) -> Any:
         """The same as [width, height], for formulas in x and y."""
 
-    def apply(self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None) -> None:
+    def apply(
+        self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
+    ) -> None:
         """Anything that DALI can do. `make` gets the pixels as a DataNode, layout HWC, and a DataNode for each of `values` (arrays (B, ...),
         which become float32 or int32), and returns the DataNode to go on with. op: its name. size: [height, width] where it changes that."""
 
@@ -89,7 +91,15 @@ class DaliImage(Protocol):
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
         """Mirror where the given number, int32 (B,), is 1."""
 
-    def warp(self, linear: Any, source: Any, output: Any, interpolation: str, fill: tuple[float, ...], shape: Any = None) -> None:
+    def warp(
+        self,
+        linear: Any,
+        source: Any,
+        output: Any,
+        interpolation: str,
+        fill: tuple[float, ...],
+        shape: Any = None,
+    ) -> None:
         """Resample: the output pixel at x lies at linear @ (x - output) + source. Points are [x, y] with pixel corners at
         integers, linear is (2, 2), `shape` [height, width] of the output (the image's own by default)."""
 
@@ -143,7 +153,9 @@ class NoLowering(Exception):
 def decoded(given: Spec) -> Spec:
     """`given` itself; raises Refused where it is not decoded yet."""
     if given.encoded:
-        raise Refused("it works on pixels, but what reaches it are encoded bytes: write a 'decode' step before it")
+        raise Refused(
+            "it works on pixels, but what reaches it are encoded bytes: write a 'decode' step before it"
+        )
     return given
 
 
@@ -152,7 +164,9 @@ def one_a_channel(what: str, numbers: tuple[float, ...], given: Spec) -> Spec:
     channels = decoded(given).channels if "C" in given.layout else 1
     if channels is not None and len(numbers) not in (1, channels):
         each = "" if channels == 1 else f", or {channels}"
-        raise Refused(f"{what} has {len(numbers)} numbers, but the image has {channels} channel{'s' * (channels != 1)}: write one{each}")
+        raise Refused(
+            f"{what} has {len(numbers)} numbers, but the image has {channels} channel{'s' * (channels != 1)}: write one{each}"
+        )
     return given
 
 
@@ -172,7 +186,11 @@ def find(name: str) -> type[Step]:
 
     Raises LookupError, which suggests the nearest name, or names the package that is broken.
     """
-    if name.isidentifier() and not name.startswith("_") and importlib.util.find_spec(f"gpupipe.steps.{name}"):
+    if (
+        name.isidentifier()
+        and not name.startswith("_")
+        and importlib.util.find_spec(f"gpupipe.steps.{name}")
+    ):
         module = importlib.import_module(f"gpupipe.steps.{name}")
         return getattr(module, _camel(name))  # type: ignore[no-any-return]  # every built-in file holds one class of its name
     if found := plugins.find(plugins.STEPS, name, Step):

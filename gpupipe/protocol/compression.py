@@ -22,13 +22,19 @@ def installed() -> tuple[str, ...]:
 def check(name: str) -> None:
     """Raises ServerError where a codec is not installed."""
     if name not in installed():
-        raise ServerError(f"compression with {name} needs the package {_PACKAGES[name]}: pip install {_PACKAGES[name]}")
+        raise ServerError(
+            f"compression with {name} needs the package {_PACKAGES[name]}: pip install {_PACKAGES[name]}"
+        )
 
 
 def pack(name: str, data: Any) -> bytes | None:
     """The piece in less space; None where it would not get smaller."""
     module = _module(name)
-    packed: bytes = module.compress(data, store_size=False) if name == "lz4" else module.ZstdCompressor(level=_LEVEL).compress(data)
+    packed: bytes = (
+        module.compress(data, store_size=False)
+        if name == "lz4"
+        else module.ZstdCompressor(level=_LEVEL).compress(data)
+    )
     return packed if len(packed) < len(data) else None
 
 

@@ -22,11 +22,15 @@ def new(folder: Path, name: str) -> tuple[Path, Path]:
     public, secret = folder / (name + PUBLIC), folder / (name + SECRET)
     try:
         if public.exists() or secret.exists():
-            raise ServerError(f"{secret} is there already: choose another name, or remove both files")
+            raise ServerError(
+                f"{secret} is there already: choose another name, or remove both files"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         _write(auth, folder, name, public, secret)
     except OSError as e:
-        raise ServerError(f"no keys can be written to {folder} ({e.strerror}): make room there, or name another folder with --folder") from e
+        raise ServerError(
+            f"no keys can be written to {folder} ({e.strerror}): make room there, or name another folder with --folder"
+        ) from e
     return public, secret
 
 
@@ -88,7 +92,9 @@ def import_zmq() -> Any:
         import msgspec  # noqa: F401  # what the messages need beside it
         import zmq
     except ModuleNotFoundError as e:
-        raise ServerError(f"the data processing server needs {e.name}: pip install 'gpupipe[server]'") from None
+        raise ServerError(
+            f"the data processing server needs {e.name}: pip install 'gpupipe[server]'"
+        ) from None
     return zmq
 
 

@@ -254,7 +254,21 @@ class State(_Message, tag="state", frozen=True):
 
 
 ToServer = Hello | Begin | Done | Stop | Ping | Bye | Ask
-ToClient = Welcome | Begun | Batch | Part | Confirm | Revoke | Ended | Refused | Failed | Pong | Gone | Who | State
+ToClient = (
+    Welcome
+    | Begun
+    | Batch
+    | Part
+    | Confirm
+    | Revoke
+    | Ended
+    | Refused
+    | Failed
+    | Pong
+    | Gone
+    | Who
+    | State
+)
 
 _encoder = msgpack.Encoder()
 _to_server: msgpack.Decoder[ToServer] = msgpack.Decoder(ToServer)
@@ -311,7 +325,9 @@ def check_sizes(batch: Batch) -> None:
     """Raises Malformed where what a batch declares does not fit together, or is more than a batch may have."""
     end = offsets(batch.fields)[1]
     if end != batch.size or end > BATCH_LIMIT:
-        raise Malformed(f"a batch of {batch.size} bytes whose fields take {end}; the limit is {BATCH_LIMIT}")
+        raise Malformed(
+            f"a batch of {batch.size} bytes whose fields take {end}; the limit is {BATCH_LIMIT}"
+        )
     if len({field.name for field in batch.fields}) != len(batch.fields):
         raise Malformed("two fields of one name")
     if batch.slot is not None and batch.slot.size < batch.size:

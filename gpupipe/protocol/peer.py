@@ -18,7 +18,11 @@ from gpupipe.errors import ServerError
 _SECONDS = 1.0
 _SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 _MECHANISM = slice(12, 32)
-_GREETING = ((_SIGNATURE, 10), (b"\x03", 64), (b"\0" + b"NULL".ljust(20, b"\0") + bytes(32), 1 << 16))
+_GREETING = (
+    (_SIGNATURE, 10),
+    (b"\x03", 64),
+    (b"\0" + b"NULL".ljust(20, b"\0") + bytes(32), 1 << 16),
+)
 """What to say, and how many bytes the peer has sent before the next may be said: one whose mechanism is another cuts off who says NULL."""
 _SOCKET_TYPE = re.compile(rb"\x0bSocket-Type\0\0\0.([A-Z]+)", re.DOTALL)
 _OURS = "ROUTER"
@@ -61,9 +65,13 @@ def check(address: str, has_keys: bool) -> Peer:
             "it with Fuel's own ServerDataStream"
         )
     if peer.socket_type not in ("", _OURS):
-        raise ServerError(f"{address} is no server of gpupipe: it is a ZeroMQ {peer.socket_type} socket, and a server's is a {_OURS}")
+        raise ServerError(
+            f"{address} is no server of gpupipe: it is a ZeroMQ {peer.socket_type} socket, and a server's is a {_OURS}"
+        )
     if peer.socket_type == _OURS and has_keys:
-        raise ServerError(f"the server at {address} has no keys: leave out key and server_key, or start it with --keys and --allow")
+        raise ServerError(
+            f"the server at {address} has no keys: leave out key and server_key, or start it with --keys and --allow"
+        )
     return peer
 
 
@@ -88,7 +96,11 @@ def _exchange(connection: socket.socket, until: float) -> bytes:
     with suppress(OSError):
         for say, length in _GREETING:
             connection.sendall(say)
-            while len(received) < length and not _SOCKET_TYPE.search(received) and (left := until - time.monotonic()) > 0:
+            while (
+                len(received) < length
+                and not _SOCKET_TYPE.search(received)
+                and (left := until - time.monotonic()) > 0
+            ):
                 connection.settimeout(left)
                 if not (more := connection.recv(4096)):
                     return received
@@ -106,7 +118,9 @@ def _peer(received: bytes) -> Peer:
     if not received:
         return Peer("something listens there, and says nothing")
     if received[:1] != _SIGNATURE[:1] or received[9:10] not in (b"", _SIGNATURE[9:10]):
-        return Peer(f"what listens there does not speak ZeroMQ (it says {received[:30]!r})", is_zeromq=False)
+        return Peer(
+            f"what listens there does not speak ZeroMQ (it says {received[:30]!r})", is_zeromq=False
+        )
     if len(received) >= 64 and _mechanism(received) == b"CURVE":
         return Peer("it listens, and lets in only those whose keys it knows (key, server_key)")
     found = _SOCKET_TYPE.search(received)

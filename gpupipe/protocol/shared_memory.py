@@ -46,7 +46,12 @@ def place() -> str:
 def started(pid: int) -> str:
     """When a process of this machine was started, in the kernel's own count; "" where it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
@@ -76,7 +81,11 @@ class Slots:
     def take(self, size: int) -> tuple[Slot, Tensor] | None:
         """A slot for a batch of `size` bytes, and its memory, uint8; None where the client holds as many as it may, or the system gives none."""
         fits = next((s for s in self._free if s.slot.size >= size), None)
-        if fits is None and len(self._busy) + len(self._free) >= self._limit and not self._drop_one():
+        if (
+            fits is None
+            and len(self._busy) + len(self._free) >= self._limit
+            and not self._drop_one()
+        ):
             return None
         try:
             shared = fits or self._new(size)
@@ -144,7 +153,9 @@ class Mapped:
         try:
             self._check_name(Path(f"/proc/self/fd/{fd}"), slot)
             if os.fstat(fd).st_size != slot.size:
-                raise Malformed(f"{path} has {os.fstat(fd).st_size} bytes, and {slot.size} were announced")
+                raise Malformed(
+                    f"{path} has {os.fstat(fd).st_size} bytes, and {slot.size} were announced"
+                )
             memory = np.frombuffer(mmap.mmap(fd, slot.size), np.uint8)
         finally:
             os.close(fd)

@@ -19,11 +19,18 @@ _FIRST = (0, 3, 1, 2)
 
 def fields_of(batch: Mapping[str, Tensor]) -> list[messages.Field]:
     """What goes over the wire of a batch."""
-    return [messages.Field(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), _channels_last(t)) for name, t in batch.items()]
+    return [
+        messages.Field(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), _channels_last(t))
+        for name, t in batch.items()
+    ]
 
 
 def _channels_last(tensor: Tensor) -> bool:
-    return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+    return (
+        tensor.dim() == 4
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def views(memory: Tensor, fields: Sequence[messages.Field]) -> dict[str, Tensor]:
@@ -50,7 +57,13 @@ def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
     found = []
     for field, start in zip(fields, messages.offsets(fields)[0], strict=True):
         tensor = batch[field.name].cpu()
-        flat = (tensor.permute(_LAST) if field.channels_last else tensor.contiguous()).view(-1).view(torch.uint8)
+        flat = (
+            (tensor.permute(_LAST) if field.channels_last else tensor.contiguous())
+            .view(-1)
+            .view(torch.uint8)
+        )
         data = memoryview(flat.numpy().data)
-        found += [(start + n, data[n : n + messages.PIECE]) for n in range(0, len(data), messages.PIECE)]
+        found += [
+            (start + n, data[n : n + messages.PIECE]) for n in range(0, len(data), messages.PIECE)
+        ]
     return found

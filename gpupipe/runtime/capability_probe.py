@@ -30,7 +30,8 @@ _BROKEN = ("0.9.0",)
 """Versions of nvImageCodec that fail or crash on parts of images, on some GPUs and not on others: github.com/NVIDIA/nvImageCodec/issues/55."""
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE of nvjpeg.h
 _NO_MEMORY = re.compile(
-    r"out.of.memory|bad_?alloc|MemoryError|memory allocation|allocation failed|cannot allocate|can't allocate|failure: '#(5|15)'", re.IGNORECASE
+    r"out.of.memory|bad_?alloc|MemoryError|memory allocation|allocation failed|cannot allocate|can't allocate|failure: '#(5|15)'",
+    re.IGNORECASE,
 )
 """Said by CUDA, DALI, C++, Python, the C library; nvImageCodec's ALLOCATOR_FAILURE are 5 and 15 in nvimgcodec.h."""
 _ABSENT = (7, 9)  # NVJPEG_STATUS_ARCH_MISMATCH, NVJPEG_STATUS_IMPLEMENTATION_NOT_SUPPORTED
@@ -67,7 +68,9 @@ def probe(device_id: int | None, even_if_broken: bool = False) -> Outcome:
     even_if_broken: also try parts of images on a GPU where the version of nvImageCodec is known to fail there.
     """
     broken = broken_codec() if device_id is not None and not even_if_broken else ""
-    said, reason, conclusive = _child("decode", "cpu" if device_id is None else str(device_id), *([] if broken else ["region"]))
+    said, reason, conclusive = _child(
+        "decode", "cpu" if device_id is None else str(device_id), *([] if broken else ["region"])
+    )
     passed = [stage in said.split() for stage in _STAGES]
     # A child that dies on its way out may have spoilt memory while it decoded.
     return Outcome(passed[0], passed[1], passed[2] and not reason, reason or broken, conclusive)
@@ -106,7 +109,11 @@ def jpeg_engines(device_id: int) -> Engines:
     visible = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), device_id)
     said, reason, _ = _child("engines", CUDA_VISIBLE_DEVICES=visible)
     words = said.split()
-    return Engines(None, 0, reason or "nothing was said") if reason or len(words) != 2 else Engines(int(words[0]), int(words[1]))
+    return (
+        Engines(None, 0, reason or "nothing was said")
+        if reason or len(words) != 2
+        else Engines(int(words[0]), int(words[1]))
+    )
 
 
 def visible_device(setting: str | None, device_id: int) -> str:
@@ -119,7 +126,13 @@ def _child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
     """What a child said, why it failed (empty where it did not), and whether another would do the same."""
     command = [sys.executable, "-c", _START, __file__, *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, env=os.environ | environment)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+            env=os.environ | environment,
+        )
     except subprocess.TimeoutExpired as e:
         return _text(e.stdout), f"no answer within {_SECONDS} s", False
     except OSError as e:  # fork() needs memory too
@@ -186,11 +199,15 @@ def _compute(device_id: int | None) -> None:
     assert _ran(device_id, 1, graph)[0].tolist() == list(range(0, 16, 2))
 
 
-def _ran(device_id: int | None, batch_size: int, graph: Callable[[], Any], times: int = 1) -> list[Any]:
+def _ran(
+    device_id: int | None, batch_size: int, graph: Callable[[], Any], times: int = 1
+) -> list[Any]:
     """The last batch of a pipeline, as arrays."""
     from nvidia.dali import Pipeline
 
-    pipe = Pipeline(batch_size=batch_size, num_threads=_THREADS, device_id=device_id, exec_dynamic=True)
+    pipe = Pipeline(
+        batch_size=batch_size, num_threads=_THREADS, device_id=device_id, exec_dynamic=True
+    )
     with pipe:
         pipe.set_outputs(graph())
     for _ in range(times):
@@ -198,22 +215,43 @@ def _ran(device_id: int | None, batch_size: int, graph: Callable[[], Any], times
     return [batch.as_cpu().at(n).copy() for n in range(batch_size)]
 
 
-def _decoded(device_id: int | None, images: list[Any], load: float | None, gray: bool = False, windows: list[Any] | None = None) -> list[Any]:
+def _decoded(
+    device_id: int | None,
+    images: list[Any],
+    load: float | None,
+    gray: bool = False,
+    windows: list[Any] | None = None,
+) -> list[Any]:
     """Pixels of JPEG images, or of (start, shape) windows in them."""
     device = "cpu" if device_id is None else "mixed"
-    return _ran(device_id, len(images), lambda: decoder(device, images, load, gray, windows), times=1 if device_id is None else 3)
+    return _ran(
+        device_id,
+        len(images),
+        lambda: decoder(device, images, load, gray, windows),
+        times=1 if device_id is None else 3,
+    )
 
 
-def decoder(device: str, images: list[Any], load: float | None, gray: bool, windows: list[Any] | None) -> Any:
+def decoder(
+    device: str, images: list[Any], load: float | None, gray: bool, windows: list[Any] | None
+) -> Any:
     """The DataNode of the decoder, with the options of gpupipe.engines.dali.ops.decode."""
     from nvidia.dali import fn, types
 
-    options: dict[str, Any] = {"device": device, "jpeg_fancy_upsampling": True, "adjust_orientation": True}
-    options |= {"output_type": types.GRAY if gray else types.RGB} | ({} if load is None else {"hw_decoder_load": load})
+    options: dict[str, Any] = {
+        "device": device,
+        "jpeg_fancy_upsampling": True,
+        "adjust_orientation": True,
+    }
+    options |= {"output_type": types.GRAY if gray else types.RGB} | (
+        {} if load is None else {"hw_decoder_load": load}
+    )
     data = fn.external_source(lambda: images, batch=True)
     if windows is None:
         return fn.decoders.image(data, **options)
-    start, shape = fn.external_source(lambda: tuple([w[i] for w in windows] for i in range(2)), batch=True, num_outputs=2)
+    start, shape = fn.external_source(
+        lambda: tuple([w[i] for w in windows] for i in range(2)), batch=True, num_outputs=2
+    )
     return fn.decoders.image_slice(data, start=start, shape=shape, axes=[0, 1], **options)
 
 
@@ -222,7 +260,11 @@ def _batches() -> list[list[Any]]:
     """Batches of JPEG images: one alone, many of one kind, and many of several sizes and kinds (0: 4:4:4, 1: 4:2:2, 2: 4:2:0 chroma)."""
     plain = _jpeg(480, 640, subsampling=2)
     chroma = [_jpeg(375, 500, subsampling=0), _jpeg(250, 250, subsampling=1)]
-    others = [_jpeg(333, 500, subsampling=2, progressive=True), _jpeg(375, 500, subsampling=2, turned=6), _jpeg(300, 400, gray=True)]
+    others = [
+        _jpeg(333, 500, subsampling=2, progressive=True),
+        _jpeg(375, 500, subsampling=2, turned=6),
+        _jpeg(300, 400, gray=True),
+    ]
     kinds = [plain, *chroma, *others]
     return [[plain], [plain] * _MANY, kinds * -(-_MANY // len(kinds))]
 
@@ -248,7 +290,12 @@ def _window(n: int, shape: tuple[int, ...]) -> Any:
     import numpy as np
 
     high, wide = shape[:2]
-    cuts = [((10, 20), (200, 200)), ((high - 64, wide - 96), (64, 96)), ((0, 0), (high, wide)), ((101, 33), (17, 199))]
+    cuts = [
+        ((10, 20), (200, 200)),
+        ((high - 64, wide - 96), (64, 96)),
+        ((0, 0), (high, wide)),
+        ((101, 33), (17, 199)),
+    ]
     start, size = cuts[(n + n // 6) % 4]  # each of the six kinds of image meets each window
     return np.array(start, np.int32), np.array(size, np.int32)
 
@@ -260,9 +307,13 @@ def _compare(parts: list[Any], whole: list[Any]) -> None:
     for n, (part, image) in enumerate(zip(parts, whole, strict=True)):
         (top, left), (high, wide) = _window(n, image.shape)
         expected = image[top : top + high, left : left + wide].astype(float)
-        difference = float(np.abs(part - expected).mean()) if part.shape == expected.shape else 255.0
+        difference = (
+            float(np.abs(part - expected).mean()) if part.shape == expected.shape else 255.0
+        )
         if difference > 4:
-            raise ValueError(f"a part of an image came out wrong, by {difference:.1f} levels on average")
+            raise ValueError(
+                f"a part of an image came out wrong, by {difference:.1f} levels on average"
+            )
 
 
 def _engines() -> None:
@@ -273,7 +324,9 @@ def _engines() -> None:
     handle, number, cores = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
     status = library.nvjpegCreateEx(_HARDWARE, None, None, 0, ctypes.byref(handle))
     if status == 0:
-        status = library.nvjpegGetHardwareDecoderInfo(handle, ctypes.byref(number), ctypes.byref(cores))
+        status = library.nvjpegGetHardwareDecoderInfo(
+            handle, ctypes.byref(number), ctypes.byref(cores)
+        )
     if status not in (0, *_ABSENT):
         sys.exit(f"nvJPEG status {status}")
     print(number.value, cores.value)
@@ -295,17 +348,23 @@ def _library() -> str:
 def _main(task: str, *arguments: str) -> None:
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash that is expected leaves no core file behind
+    resource.setrlimit(
+        resource.RLIMIT_CORE, (0, 0)
+    )  # a crash that is expected leaves no core file behind
     tasks: dict[str, Callable[..., None]] = {"decode": _decode, "engines": _engines}
     try:
         tasks[task](*arguments)
     except Exception as e:
-        sys.exit(f"\n{type(e).__name__}: {short(str(e))}")  # on a line of its own: CUDA's libraries do not end theirs
+        sys.exit(
+            f"\n{type(e).__name__}: {short(str(e))}"
+        )  # on a line of its own: CUDA's libraries do not end theirs
 
 
 def short(message: str) -> str:
     """What went wrong, out of a message of DALI's: it tells first where in the graph, and last that the pipeline is lost."""
-    core = message.rpartition("encountered:")[2].replace("Current pipeline object is no longer valid.", "")
+    core = message.rpartition("encountered:")[2].replace(
+        "Current pipeline object is no longer valid.", ""
+    )
     return " ".join(core.split())[:300]
 
 

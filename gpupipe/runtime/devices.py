@@ -15,7 +15,9 @@ from gpupipe.runtime.ranks import cores_of_job, local_rank, ranks_on_machine
 
 def cores() -> int:
     """The cores that this process may run on: its affinity, and the quota of its control group where that is less."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, min(allowed, _quota() or allowed))
 
 
@@ -49,7 +51,11 @@ def _cores_of_parent() -> int:
 
 def _quota() -> int | None:
     """Whole cores of the control group's CPU quota (version 2, else 1), or None where there is none."""
-    quota, period = _words("cpu.max") or (*_words("cpu/cpu.cfs_quota_us"), *_words("cpu/cpu.cfs_period_us")) or ("max", "1")
+    quota, period = (
+        _words("cpu.max")
+        or (*_words("cpu/cpu.cfs_quota_us"), *_words("cpu/cpu.cfs_period_us"))
+        or ("max", "1")
+    )
     return None if quota in ("max", "-1") else max(1, int(quota) // int(period))
 
 
@@ -86,8 +92,14 @@ def resolve(device: str) -> int | None:
         )
     number = int(device.partition(":")[2] or _own_gpu())
     if number >= gpu_count():
-        found = f"there are {gpu_count()}" if gpu_count() else "PyTorch sees none: 'gpupipe doctor' says why"
-        raise DeviceError(f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or auto) to run on the CPU")
+        found = (
+            f"there are {gpu_count()}"
+            if gpu_count()
+            else "PyTorch sees none: 'gpupipe doctor' says why"
+        )
+        raise DeviceError(
+            f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or auto) to run on the CPU"
+        )
     return number
 
 
@@ -98,7 +110,10 @@ def _warn_of_unused_gpus() -> None:
 
     why = why_unused(nvml.cards(), torch.version.cuda, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if why:
-        warnings.warn(f"loader.device=auto runs on the CPU: {why}. loader.device=cpu says nothing of it", stacklevel=2)
+        warnings.warn(
+            f"loader.device=auto runs on the CPU: {why}. loader.device=cpu says nothing of it",
+            stacklevel=2,
+        )
 
 
 def why_unused(cards: Sequence[str], torch_cuda: str | None, setting: str | None) -> str:

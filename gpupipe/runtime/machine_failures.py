@@ -29,7 +29,10 @@ _RULES = {
         "the GPU, or its driver, failed",
         "start the process again; `gpupipe doctor` looks at the machine",
     ),
-    r"Too many open files(?: in system)?": ("this process cannot open more files", "raise the limit (ulimit -n)"),
+    r"Too many open files(?: in system)?": (
+        "this process cannot open more files",
+        "raise the limit (ulimit -n)",
+    ),
 }
 """By what an error says: what happened, and what to do. The first that fits counts."""
 _ERRNOS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)

@@ -51,7 +51,11 @@ def cards() -> list[str]:
 def card_name(nvml: Any, number: int) -> str:
     """The name of card `number` as NVML counts them, which is not how CUDA does."""
     handle = ask(nvml, None, nvml.nvmlDeviceGetHandleByIndex, number)
-    return str(ask(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle)) if handle else "a card that does not answer"
+    return (
+        str(ask(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle))
+        if handle
+        else "a card that does not answer"
+    )
 
 
 def handle_of(nvml: Any, device_id: int) -> Any:

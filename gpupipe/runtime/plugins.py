@@ -42,10 +42,16 @@ def _loaded(entry: EntryPoint, base: type[_Base]) -> type[_Base]:
     except Exception as e:  # whatever the package's own code raises
         why = short(f"{type(e).__name__}: {e}".splitlines()[0], 200)
         reinstall = "repair or uninstall that package"
-        raise LookupError(f"{what} cannot be imported from {entry.value} ({why}): {reinstall}") from e
+        raise LookupError(
+            f"{what} cannot be imported from {entry.value} ({why}): {reinstall}"
+        ) from e
     if not (isinstance(found, type) and issubclass(found, base)):
-        is_what = f"a class that is no {kind}" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise LookupError(f"{what}, {entry.value}, is {is_what}: it must derive from {base.__module__}.{kind}")
+        is_what = (
+            f"a class that is no {kind}" if isinstance(found, type) else f"a {type(found).__name__}"
+        )
+        raise LookupError(
+            f"{what}, {entry.value}, is {is_what}: it must derive from {base.__module__}.{kind}"
+        )
     if inspect.isabstract(found):
         lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
         raise LookupError(f"{what}, {entry.value}, does not define {lacks}, which each {kind} must")

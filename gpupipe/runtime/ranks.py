@@ -37,13 +37,17 @@ def rank_and_world() -> tuple[int, int]:
         return 0, 1
     if rank is None or rank >= world:
         said = "RANK is not set" if rank is None else f"RANK={rank}"
-        raise DeviceError(f"WORLD_SIZE={world} is set, but {said}: start with torchrun, or set loader.shard={{rank: R, world_size: {world}}}")
+        raise DeviceError(
+            f"WORLD_SIZE={world} is set, but {said}: start with torchrun, or set loader.shard={{rank: R, world_size: {world}}}"
+        )
     return rank, world
 
 
 def _warn_of_unknown_ranks() -> None:
     launched = [("mpirun", _number("OMPI_COMM_WORLD_RANK"), _number("OMPI_COMM_WORLD_SIZE"))]
-    launched += [("srun", _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS"))] if _in_step() else []
+    launched += (
+        [("srun", _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS"))] if _in_step() else []
+    )
     for launcher, rank, size in launched:
         if rank is not None and size is not None and size > 1:
             warnings.warn(
@@ -57,7 +61,11 @@ def _warn_of_unknown_ranks() -> None:
 
 def local_rank() -> int | None:
     """The number of this process on its machine: LOCAL_RANK, else mpirun's, else srun's; None where there is none. Raises DeviceError."""
-    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", *(["SLURM_LOCALID"] if _in_step() else [])):
+    for name in (
+        "LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        *(["SLURM_LOCALID"] if _in_step() else []),
+    ):
         found = _number(name)
         if found is not None:
             return found
@@ -66,7 +74,11 @@ def local_rank() -> int | None:
 
 def ranks_on_machine() -> int:
     """How many ranks share this machine: LOCAL_WORLD_SIZE, else what mpirun or srun says, else 1; or more, if it was told so. Raises DeviceError."""
-    said = _number("LOCAL_WORLD_SIZE") or _number("OMPI_COMM_WORLD_LOCAL_SIZE") or (_tasks_here() if _in_step() else None)
+    said = (
+        _number("LOCAL_WORLD_SIZE")
+        or _number("OMPI_COMM_WORLD_LOCAL_SIZE")
+        or (_tasks_here() if _in_step() else None)
+    )
     return max(_told.get(), said or 1)
 
 
@@ -93,14 +105,20 @@ def _in_step() -> bool:
 def _tasks_here() -> int | None:
     """Tasks of the job step on this machine."""
     name = next((n for n in _TASKS_PER_NODE if os.environ.get(n)), None)
-    return None if name is None else tasks_of_node(name, os.environ[name], _number("SLURM_NODEID") or 0)
+    return (
+        None
+        if name is None
+        else tasks_of_node(name, os.environ[name], _number("SLURM_NODEID") or 0)
+    )
 
 
 def tasks_of_node(name: str, text: str, node: int) -> int:
     """How many of a step's tasks run on node `node`: text is "4", or "4(x2),3" for 4, 4 and 3, the value of `name`. Raises DeviceError."""
     parts = [_TASKS.fullmatch(part.strip()) for part in text.split(",")]
     if not all(parts):
-        raise DeviceError(f"{name}={text} in the environment is not understood (it should be like 4(x2),3): set loader.threads to a number")
+        raise DeviceError(
+            f"{name}={text} in the environment is not understood (it should be like 4(x2),3): set loader.threads to a number"
+        )
     counts = [int(m[1]) for m in parts if m for _ in range(int(m[2] or 1))]
     return counts[min(node, len(counts) - 1)]
 

@@ -19,7 +19,14 @@ from typing import Any
 
 from gpupipe.runtime import nvml
 from gpupipe.runtime.cache_dir import cache_dir
-from gpupipe.runtime.capability_probe import NVIMGCODEC, NVJPEG, Outcome, broken_codec, installed, probe
+from gpupipe.runtime.capability_probe import (
+    NVIMGCODEC,
+    NVJPEG,
+    Outcome,
+    broken_codec,
+    installed,
+    probe,
+)
 
 _log = logging.getLogger("gpupipe")
 _FILE = "region-decode.json"
@@ -55,7 +62,9 @@ def region_decode(number: int) -> bool:
 
 def _answer(outcome: Outcome) -> Answer:
     """A GPU on which DALI did not get as far as whole images has said nothing about parts of them."""
-    return Answer(outcome.region, outcome.reason, outcome.region or (outcome.decode and outcome.conclusive))
+    return Answer(
+        outcome.region, outcome.reason, outcome.region or (outcome.decode and outcome.conclusive)
+    )
 
 
 def key(number: int) -> str:
@@ -68,7 +77,12 @@ def key(number: int) -> str:
 
 def versions(gpu: str, dali: str) -> str:
     """The key of a GPU and a DALI."""
-    others = {"driver": nvml.driver_version(), "DALI": dali, "nvImageCodec": installed(NVIMGCODEC), "nvJPEG": installed(NVJPEG)}
+    others = {
+        "driver": nvml.driver_version(),
+        "DALI": dali,
+        "nvImageCodec": installed(NVIMGCODEC),
+        "nvJPEG": installed(NVJPEG),
+    }
     return ", ".join([gpu, *(f"{name} {version or 'unknown'}" for name, version in others.items())])
 
 
@@ -95,12 +109,16 @@ def ask_once(key: str, ask: Callable[[], Answer]) -> Answer:
 
 def _kept(file: Path) -> dict[str, Answer]:
     entries = _read(file)
-    sound = {k: e for k, e in entries.items() if isinstance(e, dict) and isinstance(e.get("works"), bool)}
+    sound = {
+        k: e for k, e in entries.items() if isinstance(e, dict) and isinstance(e.get("works"), bool)
+    }
     return {k: Answer(e["works"], str(e.get("reason", ""))) for k, e in sound.items()}
 
 
 def _keep(file: Path, key: str, answer: Answer) -> None:
-    entries = {k: {"works": a.works, "reason": a.reason} for k, a in (_kept(file) | {key: answer}).items()}
+    entries = {
+        k: {"works": a.works, "reason": a.reason} for k, a in (_kept(file) | {key: answer}).items()
+    }
     beside = file.with_name(f"{file.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         beside.write_text(json.dumps(entries, indent=1), encoding="utf-8")
@@ -131,7 +149,10 @@ class _Turn:
     def say(self, key: str, answer: Answer) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):
-                self._file.write_text(json.dumps({"key": key, "reason": answer.reason, "id": uuid.uuid4().hex}), encoding="utf-8")
+                self._file.write_text(
+                    json.dumps({"key": key, "reason": answer.reason, "id": uuid.uuid4().hex}),
+                    encoding="utf-8",
+                )
 
 
 @contextlib.contextmanager
@@ -146,5 +167,7 @@ def _turn(file: Path) -> Iterator[_Turn]:
         except OSError:
             yield _Turn(None, {})
             return
-        held.callback(fcntl.flock, handle, fcntl.LOCK_UN)  # closing alone does not, where another thread forked meanwhile
+        held.callback(
+            fcntl.flock, handle, fcntl.LOCK_UN
+        )  # closing alone does not, where another thread forked meanwhile
         yield _Turn(file, before)

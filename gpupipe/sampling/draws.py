@@ -22,7 +22,9 @@ def stream(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def uniform(seed: int, epoch: int, ids: NDArray[np.int64], stream: int, lanes: int) -> NDArray[np.float64]:
+def uniform(
+    seed: int, epoch: int, ids: NDArray[np.int64], stream: int, lanes: int
+) -> NDArray[np.float64]:
     """Uniform draws in [0, 1), float64 of shape (len(ids), lanes), with 53 random bits each."""
     bits = _lane_bits(_key(seed, epoch, stream), ids, lanes)
     fraction = (bits >> np.uint64(11)).astype(np.float64)

@@ -59,7 +59,9 @@ class Layout:
 
     def start(self, step: int) -> int:
         """How many samples all ranks have had before a step."""
-        return step * self.batch_size * self.world_size - (self._borrowed() if step == self.steps - 1 and step > 0 else 0)
+        return step * self.batch_size * self.world_size - (
+            self._borrowed() if step == self.steps - 1 and step > 0 else 0
+        )
 
     def _shares(self) -> NDArray[np.int64]:
         """The samples of every rank."""
@@ -95,7 +97,17 @@ class Sampler:
     settings = frozenset({"batch_size", "shuffle", "seed", "last_batch"})
     """Of `loader:`."""
 
-    def __init__(self, count: int, batch_size: int, *, shuffle: bool, seed: int, last_batch: str, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        last_batch: str,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
         """Raises ConfigError where `count` samples cannot be dealt out so that every rank has equal steps and no empty batch."""
         self.count, self.batch_size, self.shuffle, self.seed = count, batch_size, shuffle, seed
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
@@ -178,7 +190,11 @@ class Sampler:
 
     def _state(self, epoch: int, position: int) -> dict[str, Any]:
         state = {"seed": self.seed, "shuffle": self.shuffle, "epoch": epoch, "position": position}
-        return state if self.population is None else state | {"generation": self.population.generation(epoch)}
+        return (
+            state
+            if self.population is None
+            else state | {"generation": self.population.generation(epoch)}
+        )
 
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         """Go on where the state was made, also with another batch size or world size: what is left of the epoch is dealt out anew.
@@ -196,28 +212,46 @@ class Sampler:
         if not strict and type(position) is int:
             position = min(position, count)
         if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > count:
-            raise StateError(f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and an epoch of this data set has {count}")
+            raise StateError(
+                f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and an epoch of this data set has {count}"
+            )
         if position and self._layout(epoch, position).steps == 0:
             epoch, position = epoch + 1, 0
         problem = self._layout(epoch, position).problem() if position else ""
         if problem:
-            raise StateError(f"what is left of the epoch cannot be dealt out: {problem}, or leave it out: sampler.set_epoch({epoch + 1})")
+            raise StateError(
+                f"what is left of the epoch cannot be dealt out: {problem}, or leave it out: sampler.set_epoch({epoch + 1})"
+            )
         self._epoch, self._position = epoch, position
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """All ids in the order of an epoch, int64 (n,)."""
         count = self._count(epoch)
-        places = draws.permutation(self.seed, epoch, count) if self.shuffle else np.arange(count, dtype=np.int64)
-        return places if self.population is None else self.population.ids(epoch, self._problem)[places]
+        places = (
+            draws.permutation(self.seed, epoch, count)
+            if self.shuffle
+            else np.arange(count, dtype=np.int64)
+        )
+        return (
+            places if self.population is None else self.population.ids(epoch, self._problem)[places]
+        )
 
     def _count(self, epoch: int) -> int:
         """The samples of an epoch."""
-        return self.count if self.population is None else len(self.population.ids(epoch, self._problem))
+        return (
+            self.count
+            if self.population is None
+            else len(self.population.ids(epoch, self._problem))
+        )
 
     def _count_at(self, state: dict[str, Any]) -> int:
         """The samples of a state's epoch, which is settled by it; of all where it has settled none."""
         generation = state.get("generation")
-        if self.population is None or type(generation) is not int or type(state["epoch"]) is not int:
+        if (
+            self.population is None
+            or type(generation) is not int
+            or type(state["epoch"]) is not int
+        ):
             return self.count
         self.population.resume(state["epoch"], generation)
         return self._count(state["epoch"])
@@ -226,7 +260,9 @@ class Sampler:
         return Layout(count, self.batch_size, self.world_size, self.last_batch).problem()
 
     def _layout(self, epoch: int, position: int) -> Layout:
-        return Layout(self._count(epoch) - position, self.batch_size, self.world_size, self.last_batch)
+        return Layout(
+            self._count(epoch) - position, self.batch_size, self.world_size, self.last_batch
+        )
 
     def _plans(self, epoch: int, position: int) -> Iterator[Plan]:
         order, layout = self.order(epoch), self._layout(epoch, position)

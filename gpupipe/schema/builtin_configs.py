@@ -30,11 +30,22 @@ def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
     """
     around = [Path()] + ([beside, beside.absolute().parent] if beside else [])
     asked = Path(os.path.expanduser(name))  # noqa: PTH111  # pathlib's raises where there is no such user
-    paths = [base / asked for base in ([beside] if beside else []) + [Path()]] if asked.suffix in (".yaml", ".yml") else []
+    paths = (
+        [base / asked for base in ([beside] if beside else []) + [Path()]]
+        if asked.suffix in (".yaml", ".yml")
+        else []
+    )
     paths += [base / kind / f"{name}.yaml" for base in around] + [folder(kind) / f"{name}.yaml"]
     found = next((p for p in paths if _is_file(p)), None)
     if found is None:
-        raise ConfigError([Problem("", f"no {kind[:-1]} {shown(name)}: it is neither a file nor a name{did_you_mean(asked.stem, names(kind))}")])
+        raise ConfigError(
+            [
+                Problem(
+                    "",
+                    f"no {kind[:-1]} {shown(name)}: it is neither a file nor a name{did_you_mean(asked.stem, names(kind))}",
+                )
+            ]
+        )
     return found
 
 

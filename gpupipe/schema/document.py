@@ -29,13 +29,21 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":int", ":float", ":timestamp", ":value"))]
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if not tag.endswith((":int", ":float", ":timestamp", ":value"))
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(f"{_TAG}int", re.compile(r"^[-+]?(0|[1-9][\d_]*)$|^0x[\da-fA-F]+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    f"{_TAG}int", re.compile(r"^[-+]?(0|[1-9][\d_]*)$|^0x[\da-fA-F]+$"), list("-+0123456789")
+)
 _Loader.add_implicit_resolver(
     f"{_TAG}float",
-    re.compile(r"^[-+]?(\.\d+|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"),
+    re.compile(
+        r"^[-+]?(\.\d+|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+    ),
     list("-+0123456789."),
 )
 
@@ -65,7 +73,9 @@ class Document:
         """
         for end in range(len(loc), -1, -1):
             part = tuple(loc[:end])
-            first, second = (self.keys, self.values) if of_key and end == len(loc) else (self.values, self.keys)
+            first, second = (
+                (self.keys, self.values) if of_key and end == len(loc) else (self.values, self.keys)
+            )
             if part in first or part in second:
                 return first.get(part, second.get(part, "")) + _item(loc, end)
         return self.name + _item(loc, 0)
@@ -90,7 +100,11 @@ class Document:
         """
         holder, loc = self._holder(loc, place)
         key: Any = loc[-1]
-        if isinstance(value, dict) and isinstance(holder, dict) and isinstance(holder.get(key), dict):
+        if (
+            isinstance(value, dict)
+            and isinstance(holder, dict)
+            and isinstance(holder.get(key), dict)
+        ):
             for inner, part in value.items():
                 self.put((*loc, inner), part, place)
         else:
@@ -129,7 +143,11 @@ class Document:
 
 
 def _has(holder: Any, key: Key) -> bool:
-    return key in holder if isinstance(holder, dict) else isinstance(holder, list) and isinstance(key, int) and key < len(holder)
+    return (
+        key in holder
+        if isinstance(holder, dict)
+        else isinstance(holder, list) and isinstance(key, int) and key < len(holder)
+    )
 
 
 def _index(holder: Any, key: Key, above: list[Key], place: str) -> Key:
@@ -138,9 +156,18 @@ def _index(holder: Any, key: Key, above: list[Key], place: str) -> Key:
         return key
     name = ".".join(map(str, above))
     if not isinstance(holder, list):
-        raise ConfigError([Problem(place, f"{name} is {shown(holder)}: there is no '{key}' in it to change")])
+        raise ConfigError(
+            [Problem(place, f"{name} is {shown(holder)}: there is no '{key}' in it to change")]
+        )
     if not str(key).isdecimal() or int(key) >= len(holder):
-        raise ConfigError([Problem(place, f"there is no {name}.{key}: {name} is a list of {len(holder)}, which count from 0")])
+        raise ConfigError(
+            [
+                Problem(
+                    place,
+                    f"there is no {name}.{key}: {name} is a list of {len(holder)}, which count from 0",
+                )
+            ]
+        )
     return int(key)
 
 
@@ -154,7 +181,9 @@ def read(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError([Problem(str(path), f"cannot be read: {getattr(e, 'strerror', None) or e}")]) from None
+        raise ConfigError(
+            [Problem(str(path), f"cannot be read: {getattr(e, 'strerror', None) or e}")]
+        ) from None
     return parse(text, str(path))
 
 
@@ -176,17 +205,41 @@ def parse(text: str, name: str) -> Document:
         around = text.split("\n")[mark.line] if mark else ""
         raise ConfigError([Problem(where, f"not YAML: {_plainer(e, around)}")]) from None
     except yaml.reader.ReaderError as e:
-        line, column = text.count("\n", 0, e.position) + 1, e.position - text.rfind("\n", 0, e.position)
-        raise ConfigError([Problem(f"{name}:{line}:{column}", f"not YAML: the character {chr(e.character)!r} must not stand in it")]) from None
+        line, column = (
+            text.count("\n", 0, e.position) + 1,
+            e.position - text.rfind("\n", 0, e.position),
+        )
+        raise ConfigError(
+            [
+                Problem(
+                    f"{name}:{line}:{column}",
+                    f"not YAML: the character {chr(e.character)!r} must not stand in it",
+                )
+            ]
+        ) from None
     except RecursionError:
-        raise ConfigError([Problem(name, "not YAML that can be read: it is nested too deeply")]) from None
+        raise ConfigError(
+            [Problem(name, "not YAML that can be read: it is nested too deeply")]
+        ) from None
 
 
 def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
     try:
         return loader.construct_document(node)
-    except (ValueError, LookupError, AttributeError, TypeError) as e:  # PyYAML's own slips over "!!bool perhaps", "!!int ''" and the like
-        raise ConfigError([Problem(where, f"not YAML: a tag (!!...) stands before a value that does not fit it ({e})")]) from None
+    except (
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+    ) as e:  # PyYAML's own slips over "!!bool perhaps", "!!int ''" and the like
+        raise ConfigError(
+            [
+                Problem(
+                    where,
+                    f"not YAML: a tag (!!...) stands before a value that does not fit it ({e})",
+                )
+            ]
+        ) from None
 
 
 def _plainer(error: yaml.MarkedYAMLError, line: str) -> str:
@@ -195,7 +248,12 @@ def _plainer(error: yaml.MarkedYAMLError, line: str) -> str:
         return "tags such as !!python/... are not read: remove it"
     if problem.startswith("expected <block end>"):
         return "the indentation does not fit the lines above"
-    bracket, start = {"while parsing a flow sequence": "[", "while parsing a flow mapping": "{"}.get(error.context or ""), error.context_mark
+    bracket, start = (
+        {"while parsing a flow sequence": "[", "while parsing a flow mapping": "{"}.get(
+            error.context or ""
+        ),
+        error.context_mark,
+    )
     if bracket and start and problem.startswith("expected"):
         quotes = "; a value with ${...} needs quotes here" if "${" in line else ""
         return f"{problem}, after the {bracket} at {start.line + 1}:{start.column + 1}{quotes}"
@@ -211,7 +269,14 @@ class _Marks:
 
     def visit(self, node: yaml.Node, loc: Loc) -> None:
         if len(loc) > _DEEPEST or len(self.values) > _LARGEST:
-            raise ConfigError([Problem(self._place(node), "nested too deeply, or too large; an alias (*name) must not stand inside its own anchor (&name)")])
+            raise ConfigError(
+                [
+                    Problem(
+                        self._place(node),
+                        "nested too deeply, or too large; an alias (*name) must not stand inside its own anchor (&name)",
+                    )
+                ]
+            )
         self.values[loc] = self._place(node)
         if isinstance(node, yaml.MappingNode):
             own = self._own_keys(node, loc)
@@ -230,10 +295,17 @@ class _Marks:
         for key, _ in node.value:
             place = self._place(key)
             if not isinstance(key, yaml.ScalarNode):
-                self.problems.append(Problem(place, "a key must be a name, not a list or a mapping"))
+                self.problems.append(
+                    Problem(place, "a key must be a name, not a list or a mapping")
+                )
                 continue
             if key.value in own:
-                self.problems.append(Problem(place, f"'{key.value}' stands here twice (first at {own[key.value]}): remove one"))
+                self.problems.append(
+                    Problem(
+                        place,
+                        f"'{key.value}' stands here twice (first at {own[key.value]}): remove one",
+                    )
+                )
             own[key.value] = place
             if key.tag != f"{_TAG}merge":
                 key.tag = f"{_TAG}str"
@@ -246,7 +318,13 @@ class _Marks:
             inner = _Marks(self.name)
             inner.visit(mapping, loc)
             for mine, theirs in ((self.keys, inner.keys), (self.values, inner.values)):
-                mine.update({k: v for k, v in theirs.items() if len(k) > len(loc) and k[len(loc)] not in own and k not in mine})
+                mine.update(
+                    {
+                        k: v
+                        for k, v in theirs.items()
+                        if len(k) > len(loc) and k[len(loc)] not in own and k not in mine
+                    }
+                )
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
@@ -255,19 +333,31 @@ class _Marks:
 def resolve(document: Document) -> tuple[Document, list[Problem]]:
     """The document with every ${...} replaced (OmegaConf's interpolation), and what is wrong with those that cannot be."""
     problems: list[Problem] = []
-    config = OmegaConf.create(_map(document.data, (), lambda loc, text: text if _grammatical(text) else "???"), flags={"allow_objects": True})
+    config = OmegaConf.create(
+        _map(document.data, (), lambda loc, text: text if _grammatical(text) else "???"),
+        flags={"allow_objects": True},
+    )
 
     def replaced(loc: Loc, text: str) -> Any:
         try:
             value = config
             for key in loc:
                 value = value[key]
-            return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            return (
+                OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            )
         except omegaconf.errors.OmegaConfBaseException as e:
-            problems.append(Problem(document.where(loc), f"{'.'.join(map(str, loc))}: {_unresolved(text, e, document)}"))
+            problems.append(
+                Problem(
+                    document.where(loc),
+                    f"{'.'.join(map(str, loc))}: {_unresolved(text, e, document)}",
+                )
+            )
             return UNRESOLVED
 
-    return Document(document.name, _map(document.data, (), replaced), document.keys, document.values), problems
+    return Document(
+        document.name, _map(document.data, (), replaced), document.keys, document.values
+    ), problems
 
 
 def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
@@ -276,7 +366,11 @@ def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
         return {k: _map(v, (*loc, k), change) for k, v in value.items()}
     if isinstance(value, list):
         return [_map(v, (*loc, i), change) for i, v in enumerate(value)]
-    return change(loc, value) if isinstance(value, str) and ("${" in value or value == "???") else value
+    return (
+        change(loc, value)
+        if isinstance(value, str) and ("${" in value or value == "???")
+        else value
+    )
 
 
 def _grammatical(text: str) -> bool:
@@ -298,7 +392,9 @@ def _unresolved(text: str, error: Exception, document: Document) -> str:
         return f"the environment variable {quoted} is not set: set it, or write a default: ${{oc.env:{quoted},default}}"
     if isinstance(error, omegaconf.errors.InterpolationKeyError):
         near = nearest(quoted, {".".join(map(str, k)) for k in document.keys})
-        return f"{shown(text)}: there is no key '{quoted}'" + (f"; did you mean '{near}'?" if near else "")
+        return f"{shown(text)}: there is no key '{quoted}'" + (
+            f"; did you mean '{near}'?" if near else ""
+        )
     if isinstance(error, omegaconf.errors.UnsupportedInterpolationType):
         return f"{shown(text)}: unknown resolver{did_you_mean(said.split()[-1], ('oc.env', 'oc.decode', 'oc.select'))}"
     return f"{shown(text)} cannot be resolved: {said}"

@@ -35,7 +35,9 @@ def _not_a_flag(value: Any) -> Any:
 
 
 def _bytes(value: Any) -> Any:
-    if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP]i?)?[bB]?\s*", str(value)):
+    if isinstance(value, bool) or not re.fullmatch(
+        r"\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP]i?)?[bB]?\s*", str(value)
+    ):
         raise form("bytes: a number, or one such as 64MB, 500GB or 2TiB")
     return value
 
@@ -88,7 +90,9 @@ def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
     """Takes `full` numbers, the short forms of that, or what arrays need that are no images: as many numbers as `longer` holds."""
 
     def read(value: Any, handler: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...]:
-        given = [value] if is_number(value) else listed(value, (*range(1, full + 1), *longer), words)
+        given = (
+            [value] if is_number(value) else listed(value, (*range(1, full + 1), *longer), words)
+        )
         if len(given) in longer or len(given) == full:
             return handler(given)
         if full % len(given):
@@ -136,10 +140,14 @@ Window = Annotated[tuple[Side, ...], _written(2, (3,), "one number, or [height, 
 """[height, width] of an image; `axes.sides` knows what it is for arrays of other axes."""
 Padding = Annotated[
     tuple[Pixels, ...],
-    _written(4, (6,), "one number, [left and right, top and bottom], or [left, top, right, bottom]"),
+    _written(
+        4, (6,), "one number, [left and right, top and bottom], or [left, top, right, bottom]"
+    ),
 ]
 """[left, top, right, bottom] of an image; `axes.margins` knows what it is for arrays of other axes."""
-PositiveRange = Annotated[tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(ordered)]
+PositiveRange = Annotated[
+    tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(ordered)
+]
 Degrees = Annotated[tuple[Finite, Finite], BeforeValidator(_both_ways), AfterValidator(ordered)]
 Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]
 Shares = Annotated[tuple[Probability, Probability], _pair("[x, y], each from 0 to 1")]

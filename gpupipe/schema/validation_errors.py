@@ -36,16 +36,31 @@ _WORDS = ("form", "literal_error", "path_type", "string_type")
 _HINT = "; YAML reads yes, no, on and off as true and false: put a word in quotes"
 
 
-def complaints(error: pydantic.ValidationError, model: _Model, document: Document, loc: Loc = (), prefix: str = "") -> list[Problem]:
+def complaints(
+    error: pydantic.ValidationError,
+    model: _Model,
+    document: Document,
+    loc: Loc = (),
+    prefix: str = "",
+) -> list[Problem]:
     """One problem for each place that is wrong. `loc`: where what `model` validated stands; `prefix`: what to call it."""
     found: dict[Loc, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         found.setdefault(_place(detail, document, loc), []).append(detail)
-    meant = {(*place[:-1], _meant(model, place[len(loc) :])) for place, details in found.items() if details[0]["type"] == "extra_forbidden"}
+    meant = {
+        (*place[:-1], _meant(model, place[len(loc) :]))
+        for place, details in found.items()
+        if details[0]["type"] == "extra_forbidden"
+    }
     problems = []
     for place, details in found.items():
         # Of the branches of a union, the one that understood the value best has errors inside it.
-        superseded = any(other[: len(place)] == place and len(other) > len(place) and found[other][0]["type"] != "missing" for other in found)
+        superseded = any(
+            other[: len(place)] == place
+            and len(other) > len(place)
+            and found[other][0]["type"] != "missing"
+            for other in found
+        )
         misspelt = details[0]["type"] == "missing" and place in meant
         if not superseded and not misspelt and document.at(place) is not UNRESOLVED:
             problems.append(_problem(place, details, document, len(loc), prefix, model))
@@ -56,32 +71,58 @@ def _place(detail: ErrorDetails, document: Document, loc: Loc) -> Loc:
     """Where in the document an error is. pydantic's own path also names the branches of a union, which no key of the document is."""
     place, last = loc, len(detail["loc"]) - 1
     for i, part in enumerate(detail["loc"]):
-        if document.holds((*place, part)) or (i == last and detail["type"] == "missing" and isinstance(part, str)):
+        if document.holds((*place, part)) or (
+            i == last and detail["type"] == "missing" and isinstance(part, str)
+        ):
             place = (*place, part)
     return place
 
 
-def _problem(place: Loc, details: list[ErrorDetails], document: Document, depth: int, prefix: str, model: _Model) -> Problem:
+def _problem(
+    place: Loc,
+    details: list[ErrorDetails],
+    document: Document,
+    depth: int,
+    prefix: str,
+    model: _Model,
+) -> Problem:
     first, value, inner = details[0], document.at(place), place[depth:]
     name = ".".join(map(str, (prefix, *inner) if prefix else inner))
     if first["type"] == "extra_forbidden":
-        return Problem(document.where(place, of_key=True), f"{name}: unknown key{_instead(model, inner)}")
+        return Problem(
+            document.where(place, of_key=True), f"{name}: unknown key{_instead(model, inner)}"
+        )
     if first["type"] == "missing" and not document.holds(place):
-        return Problem(document.where(place[:-1], of_key=True), f"{name}: missing; write '{place[-1]}: ...'{_meaning(model, inner)}")
+        return Problem(
+            document.where(place[:-1], of_key=True),
+            f"{name}: missing; write '{place[-1]}: ...'{_meaning(model, inner)}",
+        )
     if first["type"] in ("value_error", "assertion_error"):
         return Problem(document.where(place), f"{name}: {first['msg'].partition(', ')[2]}")
     forms = [d for d in details if d["type"] == "form"]
     rules = dict.fromkeys(_rule(d, model, inner, value) for d in forms or details)
-    hint = _HINT if isinstance(value, bool) and not any("number" in rule for rule in rules) and all(d["type"] in _WORDS for d in details) else ""
-    return Problem(document.where(place), f"{name} is {shown(value)}, but should be {' or '.join(rules)}{hint}")
+    hint = (
+        _HINT
+        if isinstance(value, bool)
+        and not any("number" in rule for rule in rules)
+        and all(d["type"] in _WORDS for d in details)
+        else ""
+    )
+    return Problem(
+        document.where(place), f"{name} is {shown(value)}, but should be {' or '.join(rules)}{hint}"
+    )
 
 
 def _rule(detail: ErrorDetails, model: _Model, inner: Loc, value: Any) -> str:
     kind = detail["type"]
     if kind in _MAPPINGS:
         fields = list(getattr(_within(model, inner), "model_fields", {}))
-        example = "..." if inner or value is None else json.dumps(value, default=str).replace('"', "")
-        return "keys with values" + (f", such as {{{fields[0]}: {example}}}" if fields else _meaning(model, inner))
+        example = (
+            "..." if inner or value is None else json.dumps(value, default=str).replace('"', "")
+        )
+        return "keys with values" + (
+            f", such as {{{fields[0]}: {example}}}" if fields else _meaning(model, inner)
+        )
     if kind in _RULES:
         return _RULES[kind].format(**{k: _number(v) for k, v in detail.get("ctx", {}).items()})
     return detail["msg"].removeprefix("Input should be ")
@@ -95,7 +136,18 @@ def _within(model: Any, inner: Loc) -> _Model | None:
     """The model of the field at `inner`; None where it is of another kind."""
     for part in inner:
         field = model.model_fields.get(part) if model else None
-        model = next((a for a in (field.annotation, *get_args(field.annotation)) if hasattr(a, "model_fields")), None) if field else None
+        model = (
+            next(
+                (
+                    a
+                    for a in (field.annotation, *get_args(field.annotation))
+                    if hasattr(a, "model_fields")
+                ),
+                None,
+            )
+            if field
+            else None
+        )
     return model  # type: ignore[no-any-return]  # what has model_fields is a model
 
 
@@ -109,12 +161,20 @@ def _instead(model: _Model, inner: Loc) -> str:
     holder, key = _within(model, inner[:-1]), str(inner[-1])
     if holder is None:
         return ""
-    deeper = [name for name in holder.model_fields if key in getattr(_within(holder, (name,)), "model_fields", {})]
+    deeper = [
+        name
+        for name in holder.model_fields
+        if key in getattr(_within(holder, (name,)), "model_fields", {})
+    ]
     return f"; it belongs under '{deeper[0]}'" if deeper else did_you_mean(key, holder.model_fields)
 
 
 def _meaning(model: _Model, inner: Loc) -> str:
     """The first sentence that the docstring of a model says of a field, in brackets: of its line "NAME: meaning." or "NAME, OTHER: meaning."."""
     holder = _within(model, inner[:-1])
-    line = re.search(rf"^(?:\w+, )*{re.escape(str(inner[-1]))}(?:, \w+)*: (.+?)(?:\. .*|\.?)$", inspect.getdoc(holder) or "", re.M)
+    line = re.search(
+        rf"^(?:\w+, )*{re.escape(str(inner[-1]))}(?:, \w+)*: (.+?)(?:\. .*|\.?)$",
+        inspect.getdoc(holder) or "",
+        re.M,
+    )
     return f" ({line[1]})" if line else ""

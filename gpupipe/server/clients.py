@@ -29,7 +29,11 @@ class Roster:
 
     def place(self, client: Client) -> tuple[int, int]:
         """(epoch, position) where a client that has no wish of its own begins."""
-        lanes = [lane for lane in self.lanes.values() if lane.run is not None and lane is not client.lane and self.members(lane)]
+        lanes = [
+            lane
+            for lane in self.lanes.values()
+            if lane.run is not None and lane is not client.lane and self.members(lane)
+        ]
         if self.rules.mode == "broadcast" and client.lane.run is None and lanes:
             return max(lane.run.epoch for lane in lanes if lane.run) + 1, 0
         return client.lane.next_place(self._first)
@@ -40,8 +44,16 @@ class Roster:
         if run is None or run.over or not (run.done or len(run.out) == run.steps):
             return None
         others = [c for c in self.members(client.lane) if c is not client]
-        names = [c.hello.name + (f", silent for {now - c.heard:.0f} s" if now - c.heard > _SILENT else "") for c in others]
-        return messages.Late(run.steps - len(run.done) - len(run.out), run.steps, [name[:300] for name in names[:_NAMED]])
+        names = [
+            c.hello.name
+            + (f", silent for {now - c.heard:.0f} s" if now - c.heard > _SILENT else "")
+            for c in others
+        ]
+        return messages.Late(
+            run.steps - len(run.done) - len(run.out),
+            run.steps,
+            [name[:300] for name in names[:_NAMED]],
+        )
 
     def members(self, lane: Lane) -> list[Client]:
         """The clients of a lane."""
@@ -53,29 +65,46 @@ class Roster:
 
     def lane_of(self, key: Key) -> Lane | None:
         """The lane whose run a batch is of."""
-        return next((lane for lane in self.lanes.values() if lane.run is not None and lane.run.number == key[0]), None)
+        return next(
+            (
+                lane
+                for lane in self.lanes.values()
+                if lane.run is not None and lane.run.number == key[0]
+            ),
+            None,
+        )
 
     def lane_for(self, hello: messages.Hello) -> Lane:
         """The lane of one who is new. Raises Refusal."""
         rules = self.rules
         if len(self.clients) >= rules.most_clients:
-            raise Refusal(f"the server has {counted(len(self.clients), 'client')}, and takes no more: serve with a larger --max-clients", again=True)
+            raise Refusal(
+                f"the server has {counted(len(self.clients), 'client')}, and takes no more: serve with a larger --max-clients",
+                again=True,
+            )
         if rules.mode == "broadcast":
             return self.lanes.setdefault(hello.token, Lane(hello.token, 0))
         if rules.count is None:
             if hello.world > 1:
-                raise Refusal(f"{hello.world} ranks need equal steps, and this server shares its batches freely: serve with --clients {hello.world}")
+                raise Refusal(
+                    f"{hello.world} ranks need equal steps, and this server shares its batches freely: serve with --clients {hello.world}"
+                )
             return self.lanes["0"]
         return self._lane_of_rank(hello, rules.count)
 
     def _lane_of_rank(self, hello: messages.Hello, count: int) -> Lane:
         if hello.world not in (1, count):
-            raise Refusal(f"this is rank {hello.rank} of {hello.world}, and the server deals out to {count}: serve with --clients {hello.world}")
+            raise Refusal(
+                f"this is rank {hello.rank} of {hello.world}, and the server deals out to {count}: serve with --clients {hello.world}"
+            )
         free = [lane for lane in self.lanes.values() if not self.members(lane)]
         mine = [lane for lane in free if hello.world == 1 or lane.rank == hello.rank]
         if not mine:
             taken = f"rank {hello.rank} is" if hello.world > 1 else f"all {count} places are"
-            raise Refusal(f"{taken} taken on the server: by {', '.join(c.hello.name for c in self.clients.values())}", again=True)
+            raise Refusal(
+                f"{taken} taken on the server: by {', '.join(c.hello.name for c in self.clients.values())}",
+                again=True,
+            )
         return mine[0]
 
     def runs_now(self) -> list[int]:
@@ -86,7 +115,11 @@ class Roster:
         """Whether others of a broadcast are in the epoch before: those in one epoch keep together."""
         if self.rules.mode != "broadcast":
             return False
-        others = [o.run for o in self.lanes.values() if o is not lane and o.run is not None and self.inside(o, o.run)]
+        others = [
+            o.run
+            for o in self.lanes.values()
+            if o is not lane and o.run is not None and self.inside(o, o.run)
+        ]
         return any(run.epoch == epoch - 1 for run in others)
 
     # --- what is needed
@@ -103,7 +136,14 @@ class Roster:
 
     def spare(self) -> Lane | None:
         """A lane of which something is left to be made and may be made now, needed or not: for an engine that works ahead."""
-        lanes = [lane for lane in self.lanes.values() if lane.run is not None and lane.run.left and self.members(lane) and self._lead_left(lane.run) > 0]
+        lanes = [
+            lane
+            for lane in self.lanes.values()
+            if lane.run is not None
+            and lane.run.left
+            and self.members(lane)
+            and self._lead_left(lane.run) > 0
+        ]
         return max(lanes, key=self._need, default=None)
 
     def _need(self, lane: Lane) -> int:
@@ -117,8 +157,14 @@ class Roster:
         """How far a lane of a broadcast may still go ahead of the slowest in the same epoch."""
         if self.rules.mode != "broadcast":
             return run.steps
-        given = (self._given_beside(run, c, c.lane.run) for c in self.clients.values() if c.lane.run is not None and not c.quiet)
-        return self.rules.hwm + min((g for g in given if g is not None), default=run.given) - run.given
+        given = (
+            self._given_beside(run, c, c.lane.run)
+            for c in self.clients.values()
+            if c.lane.run is not None and not c.quiet
+        )
+        return (
+            self.rules.hwm + min((g for g in given if g is not None), default=run.given) - run.given
+        )
 
     def _given_beside(self, run: Run, client: Client, theirs: Run) -> int | None:
         """How far a client is in the epoch of a run, 0 where it is about to begin it; None where it is elsewhere."""
@@ -129,5 +175,10 @@ class Roster:
     def facts(self, now: float) -> Iterator[dict[str, Any]]:
         """What there is to say of each client."""
         for c in self.clients.values():
-            lag = {"holds": len(c.leases), "hwm": c.hwm, "consumed": c.consumed, "silent_seconds": round(now - c.heard, 3)}
+            lag = {
+                "holds": len(c.leases),
+                "hwm": c.hwm,
+                "consumed": c.consumed,
+                "silent_seconds": round(now - c.heard, 3),
+            }
             yield {"name": c.hello.name, "lane": c.lane.rank, "run": c.run, **lag}

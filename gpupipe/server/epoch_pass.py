@@ -39,7 +39,11 @@ class Run:
 
     def is_all_with(self, token: str) -> bool:
         """Whether all that is not done is out with one client."""
-        return not self.left and not self.making and all(holder == token for holder in self.out.values())
+        return (
+            not self.left
+            and not self.making
+            and all(holder == token for holder in self.out.values())
+        )
 
     def is_at(self, epoch: int, position: int) -> bool:
         return (self.epoch, self.position) == (epoch, position)
@@ -101,7 +105,9 @@ class Run:
         """Behind a restart: all that is neither out nor done is to be made."""
         self.making = set()
         self.fresh = self.steps
-        self.back = [step for step in range(self.steps) if step not in self.done and step not in self.out]
+        self.back = [
+            step for step in range(self.steps) if step not in self.done and step not in self.out
+        ]
 
 
 @dataclass

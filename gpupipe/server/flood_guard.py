@@ -21,7 +21,11 @@ from zmq.utils.monitor import recv_monitor_message
 from gpupipe.server.limits import Allowance
 
 _log = logging.getLogger("gpupipe")
-_SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_SHAKEN = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 """Not FAILED_NO_DETAIL: so it ends if the client is the first to see that the sockets do not fit."""
 _OTHER_KIND = (
     "gpupipe: a connection ended before ZeroMQ's handshake did. If it was Fuel's own "
@@ -90,7 +94,9 @@ class Guard:
 
     def _look_at(self, descriptor: int, sender: _Sender, now: float) -> None:
         seen = _seen(descriptor)
-        if seen is None or seen[0] != sender.peer:  # closed, and the number is another file's by now
+        if (
+            seen is None or seen[0] != sender.peer
+        ):  # closed, and the number is another file's by now
             del self._senders[descriptor]
             return
         sent, sender.counted = seen[1] - sender.counted, seen[1]
@@ -126,5 +132,7 @@ def _seen(descriptor: int) -> tuple[Any, int] | None:
 def _shut_down(descriptor: int) -> None:
     """ZeroMQ sees that the connection is gone, and gives back what it had of a message."""
     with suppress(OSError), _connection(descriptor) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so that the other side is told at once
+        connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )  # so that the other side is told at once
         connection.shutdown(socket.SHUT_RDWR)

@@ -37,7 +37,9 @@ class FuelServer:
             self._socket.bind(options.address)
         except zmq.ZMQError as e:
             self.close()
-            raise ServerError(f"{options.address} cannot be listened on: {e}; another server may be there: take another --port") from None
+            raise ServerError(
+                f"{options.address} cannot be listened on: {e}; another server may be there: take another --port"
+            ) from None
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def run(self, each: Callable[[FuelServer], None] = lambda server: None) -> None:
@@ -79,7 +81,9 @@ def _check_dtypes(loader: Loader) -> None:
     """Raises ServerError for a field whose dtype NumPy does not have, since Fuel's headers are those of .npy files."""
     pipeline, chosen = loader.config.pipeline, loader.config.loader.dtype
     for name in (pipeline.main,) if loader.as_tuple else pipeline.fields:
-        dtype = chosen if chosen is not None and name == pipeline.main else pipeline.made_of(name).dtype
+        dtype = (
+            chosen if chosen is not None and name == pipeline.main else pipeline.made_of(name).dtype
+        )
         try:
             torch.empty(0, dtype=getattr(torch, dtype)).numpy()
         except TypeError:
@@ -92,7 +96,11 @@ def _check_dtypes(loader: Loader) -> None:
 def _epoch(loader: Loader) -> Iterator[list[Any]]:
     """The messages of an epoch: batches, then the end."""
     for batch in loader:
-        tensors = batch if isinstance(batch, tuple) else [t for name, t in batch.items() if name != "id" or loader.config.loader.ids]
+        tensors = (
+            batch
+            if isinstance(batch, tuple)
+            else [t for name, t in batch.items() if name != "id" or loader.config.loader.ids]
+        )
         arrays = [np.ascontiguousarray(tensor.cpu().numpy()) for tensor in tensors]
         headers = [{"descr": a.dtype.str, "fortran_order": False, "shape": a.shape} for a in arrays]
         yield [_json(headers), *arrays]

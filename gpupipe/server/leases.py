@@ -45,7 +45,13 @@ class Ledger(Roster):
     the process. now, where it is asked for, is of a clock that only goes forward.
     """
 
-    def __init__(self, rules: Rules, steps: Callable[[int, int, int], int], first: tuple[int, int], note: Note = lambda *event: None) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        steps: Callable[[int, int, int], int],
+        first: tuple[int, int],
+        note: Note = lambda *event: None,
+    ) -> None:
         super().__init__(rules, first)
         self._steps, self._note = steps, note
         self.outbox: list[tuple[str, messages.ToClient]] = []
@@ -66,9 +72,19 @@ class Ledger(Roster):
             lane = self.lane_for(hello)
             if not (returns or self.rules.resume or self.members(lane)):
                 self._forget_run(lane)
-            known = self.clients[hello.token] = Client(hello.token, hello, lane, min(hello.hwm, self.rules.hwm), now)
+            known = self.clients[hello.token] = Client(
+                hello.token, hello, lane, min(hello.hwm, self.rules.hwm), now
+            )
             known.late = not returns and self.late(known, now) is not None
-            self._note("client", hello.token, known.lane.name, hello.name, hello.place, hello.pid, hello.started)
+            self._note(
+                "client",
+                hello.token,
+                known.lane.name,
+                hello.name,
+                hello.place,
+                hello.pid,
+                hello.started,
+            )
         known.hello, known.heard, known.quiet, known.revoked = hello, now, False, []
         known.pending = known.pending or known.run is not None
         known.leave_run()
@@ -129,14 +145,27 @@ class Ledger(Roster):
         if run is not None and client.late and begin.asked:
             client.begun.add(run.number)  # so that it does not get the rest in place of the whole
         client.late = False
-        goes_on = run is not None and (run.number == begin.run or client.entered == (begin.number, run.number))
-        self._give_back(client, [key for key in client.leases if not (goes_on and run is not None and key[0] == run.number)])
+        goes_on = run is not None and (
+            run.number == begin.run or client.entered == (begin.number, run.number)
+        )
+        self._give_back(
+            client,
+            [
+                key
+                for key in client.leases
+                if not (goes_on and run is not None and key[0] == run.number)
+            ],
+        )
         if run is not None and not run.over and (goes_on or self._joins(client, begin, run)):
             self._enter(client, run)
         elif 0 <= begin.run < client.lane.anew:
-            raise Refusal(f"this client was not heard for over {self.rules.lost:g} s, and another has begun anew since: connect again")
+            raise Refusal(
+                f"this client was not heard for over {self.rules.lost:g} s, and another has begun anew since: connect again"
+            )
         elif goes_on or (0 <= begin.run < self.runs and (run is None or begin.run <= run.number)):
-            self._say(client, messages.Ended(begin.run if run is None or not goes_on else run.number))
+            self._say(
+                client, messages.Ended(begin.run if run is None or not goes_on else run.number)
+            )
         else:
             self._steps(client.lane.rank, begin.epoch, begin.position)
             self._refuse_what_others_bar(client, begin)
@@ -174,7 +203,11 @@ class Ledger(Roster):
         lane = self.lane_of(key)
         if lane is None or lane.run is None or key[1] not in lane.run.making:
             raise KeyError(key)
-        client = max((c for c in self.members(lane) if c.run == key[0]), key=lambda c: c.credits, default=None)
+        client = max(
+            (c for c in self.members(lane) if c.run == key[0]),
+            key=lambda c: c.credits,
+            default=None,
+        )
         if client is None or client.credits <= 0:
             return None
         lane.run.lease(key[1], client.token)
@@ -195,7 +228,11 @@ class Ledger(Roster):
 
     def take(self, lane: Lane) -> Key | None:
         """The next step of a lane that is to be made, which is then under way."""
-        return None if lane.run is None or (step := lane.run.take()) is None else (lane.run.number, step)
+        return (
+            None
+            if lane.run is None or (step := lane.run.take()) is None
+            else (lane.run.number, step)
+        )
 
     # --- inside
 
@@ -222,7 +259,12 @@ class Ledger(Roster):
         kept, client.leases = set(client.leases), []
         run = client.lane.run
         for key in holding:
-            again = key not in kept and run is not None and key[0] == run.number and run.take_again(key[1], client.token)
+            again = (
+                key not in kept
+                and run is not None
+                and key[0] == run.number
+                and run.take_again(key[1], client.token)
+            )
             if again:
                 self._note("lease", *key, client.token)
             if again or key in kept:
@@ -238,14 +280,21 @@ class Ledger(Roster):
 
     def _joins(self, client: Client, begin: messages.Begin, run: Run) -> bool:
         """Whether a client that asks for a whole epoch is given what others read now, which is further on: it was paused, or is new."""
-        behind = not begin.asked and begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
+        behind = (
+            not begin.asked and begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
+        )
         return behind and bool(self.inside(client.lane, run)) and run.number not in client.begun
 
     def _refuse_what_others_bar(self, client: Client, begin: messages.Begin) -> None:
         """Raises Refusal where others read the lane at a place that this one could only leave by taking it from them."""
         run = client.lane.run
         others = len(self.inside(client.lane, run)) if run is not None else 0
-        if run is None or not others or begin.epoch > run.epoch or (run.is_at(begin.epoch, begin.position) and run.number not in client.begun):
+        if (
+            run is None
+            or not others
+            or begin.epoch > run.epoch
+            or (run.is_at(begin.epoch, begin.position) and run.number not in client.begun)
+        ):
             return
         given = len(run.done) + len(run.out)
         raise Refusal(
@@ -273,7 +322,11 @@ class Ledger(Roster):
         waiting = [c for c in self.members(lane) if c.wants is not None]
         if lane.run is not None and not lane.run.over:
             for client in waiting:
-                if client.wants is not None and lane.run.is_at(*client.wants) and lane.run.number not in client.begun:
+                if (
+                    client.wants is not None
+                    and lane.run.is_at(*client.wants)
+                    and lane.run.number not in client.begun
+                ):
                     self._enter(client, lane.run)
             if self.inside(lane, lane.run) or any(c.pending for c in self.members(lane)):
                 return

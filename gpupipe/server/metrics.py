@@ -39,8 +39,16 @@ class Rates:
 def line(facts: Mapping[str, Any], rates: tuple[float, float]) -> str:
     """How it goes, in a line. Of each of the first clients, how many batches it holds, and whether it was silent."""
     held, room = sum(c["holds"] for c in facts["clients"]), sum(c["hwm"] for c in facts["clients"])
-    places = ", ".join(f"epoch {lane['epoch']}: {lane['done']:,} of {lane['steps']:,}" for lane in facts["lanes"]) or "nothing asked for yet"
-    clients = counted(len(facts["clients"]), "client") + (f" ({', '.join(_lags(facts['clients']))})" if facts["clients"] else "")
+    places = (
+        ", ".join(
+            f"epoch {lane['epoch']}: {lane['done']:,} of {lane['steps']:,}"
+            for lane in facts["lanes"]
+        )
+        or "nothing asked for yet"
+    )
+    clients = counted(len(facts["clients"]), "client") + (
+        f" ({', '.join(_lags(facts['clients']))})" if facts["clients"] else ""
+    )
     return f"{rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, {clients}; {places}"
 
 
@@ -52,19 +60,32 @@ def _lags(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _silence(client: Mapping[str, Any]) -> str:
-    return f", silent for {client['silent_seconds']:.0f} s" if client["silent_seconds"] > _SILENT else ""
+    return (
+        f", silent for {client['silent_seconds']:.0f} s"
+        if client["silent_seconds"] > _SILENT
+        else ""
+    )
 
 
 def table(facts: Mapping[str, Any]) -> list[str]:
     """How it goes, client by client."""
-    rates = facts["batches"] / max(1e-9, facts["seconds"]), facts["bytes"] / max(1e-9, facts["seconds"]) / 1e6
-    lines = [f"{facts['name']}, {facts['mode']}, up {facts['seconds']:,.0f} s: {line(facts, rates)}"]
+    rates = (
+        facts["batches"] / max(1e-9, facts["seconds"]),
+        facts["bytes"] / max(1e-9, facts["seconds"]) / 1e6,
+    )
+    lines = [
+        f"{facts['name']}, {facts['mode']}, up {facts['seconds']:,.0f} s: {line(facts, rates)}"
+    ]
     for c in facts["clients"]:
-        lines.append(f"  {c['name']}, rank {c['lane']}: holds {c['holds']} of {c['hwm']}, has consumed {c['consumed']:,}{_silence(c)}")
+        lines.append(
+            f"  {c['name']}, rank {c['lane']}: holds {c['holds']} of {c['hwm']}, has consumed {c['consumed']:,}{_silence(c)}"
+        )
     return lines
 
 
-def ask(address: str, key: Path | None = None, server_key: Path | None = None, patience: float = 5.0) -> dict[str, Any]:
+def ask(
+    address: str, key: Path | None = None, server_key: Path | None = None, patience: float = 5.0
+) -> dict[str, Any]:
     """The facts of a running server. Raises ServerError where none answers."""
     zmq = import_zmq()
     from gpupipe.protocol import keys, messages, peer
@@ -76,15 +97,21 @@ def ask(address: str, key: Path | None = None, server_key: Path | None = None, p
         try:
             socket.connect(address)
         except zmq.ZMQError as e:
-            raise ServerError(f"'{address}' is no address of a server: {e}; write tcp://HOST:PORT") from None
+            raise ServerError(
+                f"'{address}' is no address of a server: {e}; write tcp://HOST:PORT"
+            ) from None
         socket.send(messages.encode(messages.Ask()))
         if not socket.poll(1000 * patience):
             peer.check(address, key is not None)
-            raise ServerError(f"no server answers at {address} within {patience:g} s; where it has keys, give --key and --server-key")
+            raise ServerError(
+                f"no server answers at {address} within {patience:g} s; where it has keys, give --key and --server-key"
+            )
         try:
             found = messages.from_server(socket.recv_multipart())
         except messages.Malformed as e:
-            raise ServerError(f"{address} does not speak as a server of gpupipe does: {e}") from None
+            raise ServerError(
+                f"{address} does not speak as a server of gpupipe does: {e}"
+            ) from None
     if not isinstance(found, messages.State):
         raise ServerError(f"{address} does not answer what it was asked")
     return found.facts
@@ -107,10 +134,17 @@ class _Collector:
             ("cut", "connections cut for what they sent"),
         ):
             yield CounterMetricFamily(f"gpupipe_server_{name}", what, value=facts[name])
-        for name, what in (("parked", "batches made that nobody has room for"), ("hwm", "batches that a client may hold")):
+        for name, what in (
+            ("parked", "batches made that nobody has room for"),
+            ("hwm", "batches that a client may hold"),
+        ):
             yield GaugeMetricFamily(f"gpupipe_server_{name}", what, value=facts[name])
         yield GaugeMetricFamily("gpupipe_server_clients", "clients", value=len(facts["clients"]))
-        for name, what in (("holds", "batches sent and not consumed"), ("consumed", "batches consumed"), ("silent_seconds", "seconds since it was heard")):
+        for name, what in (
+            ("holds", "batches sent and not consumed"),
+            ("consumed", "batches consumed"),
+            ("silent_seconds", "seconds since it was heard"),
+        ):
             family = GaugeMetricFamily(f"gpupipe_server_client_{name}", what, labels=["client"])
             for c in facts["clients"]:
                 family.add_metric([c["name"]], c[name])
@@ -126,7 +160,9 @@ def exposed(server: Any, port: int | None) -> Iterator[None]:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ModuleNotFoundError:
-        raise ServerError("metrics need the package prometheus-client: pip install 'gpupipe[server]'") from None
+        raise ServerError(
+            "metrics need the package prometheus-client: pip install 'gpupipe[server]'"
+        ) from None
     registry = CollectorRegistry()
     registry.register(_Collector(server))
     try:

@@ -24,7 +24,9 @@ def served(loader: Loader, options: Options) -> tuple[Loader, dict[str, Any]]:
             "its samplers, 'gpupipe cache fill', may run on another machine"
         )
     if loader.engine.name == "remote":
-        raise ServerError("what a server serves cannot be served again: connect to the server itself, or serve the config where its data is")
+        raise ServerError(
+            "what a server serves cannot be served again: connect to the server itself, or serve the config where its data is"
+        )
     made, head = (loader, None) if options.ship == "batch" else _shortened(loader)
     about = describe(loader.config, loader.index, head)
     _check_fits(about)
@@ -42,7 +44,9 @@ def _check_fits(about: dict[str, Any]) -> None:
     """Raises ServerError where what is served cannot be told in one message."""
     size = len(messages.encode(messages.State(about)))
     if size > messages.MESSAGE_LIMIT // 2:
-        raise ServerError(f"what is served takes {size:,} bytes to say (its class names, most likely), and {messages.MESSAGE_LIMIT // 2:,} is the limit")
+        raise ServerError(
+            f"what is served takes {size:,} bytes to say (its class names, most likely), and {messages.MESSAGE_LIMIT // 2:,} is the limit"
+        )
 
 
 def listen(options: Options) -> tuple[Any, Any, Any]:
@@ -67,7 +71,9 @@ def listen(options: Options) -> tuple[Any, Any, Any]:
             authenticator.stop()
         context.term()
         if isinstance(e, zmq.ZMQError):
-            raise ServerError(f"{options.address} cannot be listened on: {e}; another server may be there: take another --port") from None
+            raise ServerError(
+                f"{options.address} cannot be listened on: {e}; another server may be there: take another --port"
+            ) from None
         raise
     return context, authenticator, socket
 

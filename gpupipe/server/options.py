@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from gpupipe.server.client_state import Rules
 
 
-_CHOICES = {"mode": ("share", "broadcast"), "compress": ("none", "lz4", "zstd"), "ship": ("batch", "uint8"), "wire": ("gpupipe", "fuel")}
+_CHOICES = {
+    "mode": ("share", "broadcast"),
+    "compress": ("none", "lz4", "zstd"),
+    "ship": ("batch", "uint8"),
+    "wire": ("gpupipe", "fuel"),
+}
 _COUNTS = {"hwm": 1000, "clients": 1_000_000, "most_clients": 1_000_000, "metrics": 65535}
 
 
@@ -54,22 +59,42 @@ class Options:
             if (given := getattr(self, name)) not in known:
                 raise ServerError(f"{name} is {given!r}{did_you_mean(str(given), known)}")
         for name, most in _COUNTS.items():
-            if (given := getattr(self, name)) is not None and not (type(given) is int and 1 <= given <= most):
-                raise ServerError(f"{name} is {given!r}, but should be a whole number from 1 to {most:,}")
+            if (given := getattr(self, name)) is not None and not (
+                type(given) is int and 1 <= given <= most
+            ):
+                raise ServerError(
+                    f"{name} is {given!r}, but should be a whole number from 1 to {most:,}"
+                )
         if not keys.is_loopback(self.address) and (self.keys is None or self.wire == "fuel"):
-            no = "Fuel's wire knows no keys" if self.wire == "fuel" else "give it keys ('gpupipe keys new server', then --keys and --allow)"
-            raise ServerError(f"{self.address} can be reached from other machines: {no}, or listen on 127.0.0.1")
+            no = (
+                "Fuel's wire knows no keys"
+                if self.wire == "fuel"
+                else "give it keys ('gpupipe keys new server', then --keys and --allow)"
+            )
+            raise ServerError(
+                f"{self.address} can be reached from other machines: {no}, or listen on 127.0.0.1"
+            )
         if (self.keys is None) != (self.allowed is None):
-            raise ServerError("a server with keys needs both its secret key (--keys) and the folder of the clients that it lets in (--allow)")
+            raise ServerError(
+                "a server with keys needs both its secret key (--keys) and the folder of the clients that it lets in (--allow)"
+            )
         if self.allowed is not None and not any(self.allowed.glob("*" + keys.PUBLIC)):
-            raise ServerError(f"{self.allowed} holds no public key (*{keys.PUBLIC}), so nobody could connect")
+            raise ServerError(
+                f"{self.allowed} holds no public key (*{keys.PUBLIC}), so nobody could connect"
+            )
         self._check_resume()
         if self.mode == "broadcast" and self.clients is not None:
-            raise ServerError("broadcast sends everything to every client: it takes no number of clients")
+            raise ServerError(
+                "broadcast sends everything to every client: it takes no number of clients"
+            )
         if not 0 < self.silent < self.lost:
-            raise ServerError(f"a client must count as silent before it counts as lost: silent is {self.silent:g} s, lost {self.lost:g} s")
+            raise ServerError(
+                f"a client must count as silent before it counts as lost: silent is {self.silent:g} s, lost {self.lost:g} s"
+            )
         if self.metrics is not None and self.wire == "fuel":
-            raise ServerError("Fuel's wire says nothing of its clients: metrics need --wire gpupipe")
+            raise ServerError(
+                "Fuel's wire says nothing of its clients: metrics need --wire gpupipe"
+            )
         if self.compress != "none":
             from gpupipe.protocol import compression
 
@@ -77,16 +102,28 @@ class Options:
 
     def _check_resume(self) -> None:
         if self.resume and self.fresh:
-            raise ServerError("resume goes on where the last server stopped, and fresh begins with the first epoch: give one of them")
+            raise ServerError(
+                "resume goes on where the last server stopped, and fresh begins with the first epoch: give one of them"
+            )
         if self.resume and self.state is None:
-            raise ServerError("resume needs the file that the last server kept its state in (--state)")
+            raise ServerError(
+                "resume needs the file that the last server kept its state in (--state)"
+            )
 
     @property
     def rules(self) -> Rules:
         """What the ledger goes by."""
         from gpupipe.server.client_state import Rules
 
-        return Rules(self.mode, self.clients, self.hwm, self.silent, self.lost, self.most_clients, self.resume)
+        return Rules(
+            self.mode,
+            self.clients,
+            self.hwm,
+            self.silent,
+            self.lost,
+            self.most_clients,
+            self.resume,
+        )
 
     def what(self, fingerprints: dict[str, Any]) -> dict[str, Any]:
         """What a state file must be of, so that it can be gone on from."""

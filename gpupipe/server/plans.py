@@ -34,7 +34,9 @@ class Plans:
         self._runs: dict[tuple[int, int, int], Sequence[Plan]] = {}
 
     def _sampler(self, config: Config, index: Index, rank: int) -> Sampler:
-        loader = config.loader.model_copy(update={"shard": Shard(rank=self.global_rank(rank), world_size=self.world)})
+        loader = config.loader.model_copy(
+            update={"shard": Shard(rank=self.global_rank(rank), world_size=self.world)}
+        )
         return sampler_of(replace(config, loader=loader), index)
 
     def global_rank(self, rank: int) -> int:

@@ -100,7 +100,9 @@ class Producer(threading.Thread):
 
     def _should_pull(self) -> bool:
         waiting = {key[0] for keys in self._fed.values() for key in keys}
-        return self._ledger.needy() is not None or any(self._ledger.room(run) > sum(key[0] == run for key in self._parked) for run in waiting)
+        return self._ledger.needy() is not None or any(
+            self._ledger.room(run) > sum(key[0] == run for key in self._parked) for run in waiting
+        )
 
     def _source(self) -> Iterator[Plan]:
         """What the engine takes plans from."""
@@ -116,10 +118,17 @@ class Producer(threading.Thread):
     def _take(self) -> Identity | bool | None:
         """The next plan to make; True where it was, or is being, made for another; None where nothing is left."""
         lane = self._ledger.needy() or self._ledger.spare()
-        if self._ended or lane is None or lane.run is None or (key := self._ledger.take(lane)) is None:
+        if (
+            self._ended
+            or lane is None
+            or lane.run is None
+            or (key := self._ledger.take(lane)) is None
+        ):
             return None
         identity = lane.rank, lane.run.epoch, lane.run.position, key[1]
-        made = self._recent.get(identity) or next((m for m in self._parked.values() if _identity(m) == identity), None)
+        made = self._recent.get(identity) or next(
+            (m for m in self._parked.values() if _identity(m) == identity), None
+        )
         if made is not None:
             self._parked[key] = made
             return True
@@ -165,7 +174,9 @@ class Producer(threading.Thread):
             for key in (key for keys in self._fed.values() for key in keys):
                 self._ledger.not_made(key)
             self._fed.clear()
-            self._failed(error, [client for run in runs for client in self._ledger.fail(run)], False)
+            self._failed(
+                error, [client for run in runs for client in self._ledger.fail(run)], False
+            )
 
     def facts(self) -> dict[str, Any]:
         return {"parked": len(self._parked), "under_way": len(self._fed)}

@@ -77,8 +77,17 @@ class Server:
             self._close_socket()
             raise
         self._waker, self._guard = Waker(), Guard(self._socket)
-        self.sessions = Sessions(self.ledger, self.options.compress, self._waker.wake, self._changed)
-        self._producer = Producer(self.loader.engine, self._plans, self.ledger, self._changed, self._deliver, self._on_failure)
+        self.sessions = Sessions(
+            self.ledger, self.options.compress, self._waker.wake, self._changed
+        )
+        self._producer = Producer(
+            self.loader.engine,
+            self._plans,
+            self.ledger,
+            self._changed,
+            self._deliver,
+            self._on_failure,
+        )
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     # --- running
@@ -115,7 +124,9 @@ class Server:
     def _is_over(self) -> bool:
         """Whether the engine failed and all clients know. A message that is sent right before the socket closes may not arrive: a client whose
         connection ends drops what it has not read."""
-        return not self._producer.is_alive() and (not self._untold & set(self.sessions.of) or time.monotonic() > self._ends_at)
+        return not self._producer.is_alive() and (
+            not self._untold & set(self.sessions.of) or time.monotonic() > self._ends_at
+        )
 
     def stop(self, ends_run: bool = True) -> None:
         """Make run() return. May be called from a signal handler, or another thread. ends_run: False where the next server is to go on, as after a crash."""
@@ -160,7 +171,12 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is not None:
             self._ends_run = False
         self.close()
@@ -171,8 +187,19 @@ class Server:
         if self.options.state is None:
             return None
         config, index = self.loader.config, self.loader.index
-        loader = config.loader.model_dump(mode="json", include={"batch_size", "shuffle", "seed", "last_batch", "shard"})
-        journal = Journal(self.options.state, self.options.what({"data": index.fingerprint, "pipeline": self.about["pipeline"]["fingerprint"], **loader}))
+        loader = config.loader.model_dump(
+            mode="json", include={"batch_size", "shuffle", "seed", "last_batch", "shard"}
+        )
+        journal = Journal(
+            self.options.state,
+            self.options.what(
+                {
+                    "data": index.fingerprint,
+                    "pipeline": self.about["pipeline"]["fingerprint"],
+                    **loader,
+                }
+            ),
+        )
         if self.options.fresh:
             journal.forget()
         return journal
@@ -183,7 +210,9 @@ class Server:
             return Ledger(self.options.rules, self._plans.steps, first)
         ledger = Ledger(self.options.rules, self._plans.steps, first, self._journal.note)
         try:
-            self.resumed = self._journal.resume(ledger, self.history, time.monotonic(), self.options.resume)
+            self.resumed = self._journal.resume(
+                ledger, self.history, time.monotonic(), self.options.resume
+            )
         except BaseException:
             self._journal.close()
             raise
@@ -198,7 +227,9 @@ class Server:
     def _on_failure(self, error: Exception, clients: list[Client], final: bool) -> None:
         path, reason = (error.path, error.reason) if isinstance(error, SampleError) else ("", "")
         text = str(error) if isinstance(error, GpupipeError) else f"the server failed: {error!r}"
-        failed = messages.Failed(type(error).__name__, text[:4000], path[:4000], reason[:4000], final)
+        failed = messages.Failed(
+            type(error).__name__, text[:4000], path[:4000], reason[:4000], final
+        )
         for client in clients:
             self.sessions.tell(client.token, failed)
         self.sessions.flush()
@@ -226,7 +257,9 @@ class Server:
 
     def _handle(self, route: bytes, message: messages.ToServer) -> None:
         token = self.sessions.tokens.get(route)
-        if isinstance(message, messages.Ask | messages.Hello) and not self._limits.allow(route, time.monotonic()):
+        if isinstance(message, messages.Ask | messages.Hello) and not self._limits.allow(
+            route, time.monotonic()
+        ):
             return
         if isinstance(message, messages.Ask):
             self._answer(route, messages.State(self._facts()))
@@ -261,7 +294,18 @@ class Server:
         epoch, position = self.ledger.place(client)
         late = self.ledger.late(client, now) if client.late else None
         rank, world = self._plans.global_rank(client.lane.rank), self._plans.world
-        welcome = messages.Welcome(messages.VERSION, self.history, os.getpid(), client.leases, epoch, position, rank, world, self.about, late)
+        welcome = messages.Welcome(
+            messages.VERSION,
+            self.history,
+            os.getpid(),
+            client.leases,
+            epoch,
+            position,
+            rank,
+            world,
+            self.about,
+            late,
+        )
         self._answer(route, welcome)
 
     def _on_message(self, token: str, message: messages.ToServer) -> None:
@@ -313,7 +357,13 @@ class Server:
     def _facts(self) -> dict[str, Any]:
         sent, now = self.sessions.sent, time.monotonic()
         lanes = [
-            {"rank": lane.rank, "epoch": lane.run.epoch, "position": lane.run.position, "done": len(lane.run.done), "steps": lane.run.steps}
+            {
+                "rank": lane.rank,
+                "epoch": lane.run.epoch,
+                "position": lane.run.position,
+                "done": len(lane.run.done),
+                "steps": lane.run.steps,
+            }
             for lane in self.ledger.lanes.values()
             if lane.run is not None
         ]

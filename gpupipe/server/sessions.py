@@ -57,7 +57,12 @@ class Sessions:
     def open(self, route: bytes, hello: wire.Hello, hwm: int) -> None:
         """A client's connection is new."""
         self.close(hello.token)
-        shares = hello.shared and self.here != "" and hello.place == self.here and started(hello.pid) == hello.started
+        shares = (
+            hello.shared
+            and self.here != ""
+            and hello.place == self.here
+            and started(hello.pid) == hello.started
+        )
         codec = self.compress if self.compress in hello.codecs else ""
         self.of[hello.token] = Session(route, Slots(hwm + _HELD_BESIDE) if shares else None, codec)
         self.tokens[route] = hello.token
@@ -94,7 +99,11 @@ class Sessions:
         size = wire.offsets(fields)[1]
         with self.lock:
             session = self.of.get(token)
-            taken = session.slots.take(size) if session is not None and session.slots is not None else None
+            taken = (
+                session.slots.take(size)
+                if session is not None and session.slots is not None
+                else None
+            )
         if session is None:
             return
         head = wire.Batch(key, plan.epoch, plan.end, plan.last, fields, size, taken and taken[0])
@@ -105,11 +114,20 @@ class Sessions:
             messages = [_part(key, start, data, session.codec) for start, data in pieces(batch)]
         with self.lock:
             if not session.gone:
-                self.out.extend((session.route, frames) for frames in [[wire.encode(head)], *messages])
-            self.sent.batches, self.sent.bytes, self.sent.shared = self.sent.batches + 1, self.sent.bytes + size, self.sent.shared + (taken is not None)
+                self.out.extend(
+                    (session.route, frames) for frames in [[wire.encode(head)], *messages]
+                )
+            self.sent.batches, self.sent.bytes, self.sent.shared = (
+                self.sent.batches + 1,
+                self.sent.bytes + size,
+                self.sent.shared + (taken is not None),
+            )
         self.wake()
 
 
 def _part(key: Key, start: int, data: memoryview, codec: str) -> Frames:
     packed = compression.pack(codec, data) if codec else None
-    return [wire.encode(wire.Part(key, start, len(data), codec if packed is not None else "")), data if packed is None else packed]
+    return [
+        wire.encode(wire.Part(key, start, len(data), codec if packed is not None else "")),
+        data if packed is None else packed,
+    ]

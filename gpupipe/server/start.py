@@ -27,7 +27,9 @@ _STOP = "stop\n"
 """Sent by close(). Without it the end of the standard input means that the parent died."""
 
 
-def start_server(served: Served, port: int = 5557, hwm: int = 10, host: str = "127.0.0.1", **options: Any) -> ServerProcess | None:
+def start_server(
+    served: Served, port: int = 5557, hwm: int = 10, host: str = "127.0.0.1", **options: Any
+) -> ServerProcess | None:
     """Serve batches to other processes, which get them with gpupipe.connect().
 
     served: a Loader: this process serves what it makes, until it is interrupted (Ctrl-C, SIGTERM), as Fuel's start_server does. Or a config, as for
@@ -42,13 +44,21 @@ def start_server(served: Served, port: int = 5557, hwm: int = 10, host: str = "1
     return None
 
 
-def run(loader: Loader, options: Options, announce: Callable[[Any], None] = lambda server: None, each: Callable[[Any], None] = lambda server: None) -> None:
+def run(
+    loader: Loader,
+    options: Options,
+    announce: Callable[[Any], None] = lambda server: None,
+    each: Callable[[Any], None] = lambda server: None,
+) -> None:
     """Serve until SIGINT, SIGTERM or server.stop(). announce: gets the server when it listens; each: again and again while it runs."""
     from gpupipe.server.fuel import FuelServer
     from gpupipe.server.metrics import exposed
     from gpupipe.server.service import Server
 
-    with (FuelServer if options.wire == "fuel" else Server)(loader, options) as server, exposed(server, options.metrics):
+    with (
+        (FuelServer if options.wire == "fuel" else Server)(loader, options) as server,
+        exposed(server, options.metrics),
+    ):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: server.stop())
@@ -59,14 +69,26 @@ def run(loader: Loader, options: Options, announce: Callable[[Any], None] = lamb
 class ServerProcess:
     """A server in a process of its own, which ends when this one does. Use it as a context manager, or call close()."""
 
-    def __init__(self, config: Config | str | Path | Mapping[str, Any], options: Options | None = None, **changes: Any) -> None:
+    def __init__(
+        self,
+        config: Config | str | Path | Mapping[str, Any],
+        options: Options | None = None,
+        **changes: Any,
+    ) -> None:
         """changes: of the config, as for gpupipe.load(). Raises ConfigError, ServerError."""
         if isinstance(config, Config):
-            raise ServerError("a config that is checked already cannot be sent to another process: give its path, its name or a dict")
+            raise ServerError(
+                "a config that is checked already cannot be sent to another process: give its path, its name or a dict"
+            )
         configs.read(config, **changes)
         given = {"config": configs.plain(config), "changes": configs.plain(changes)}
         given["options"] = asdict(options or Options(address="tcp://127.0.0.1:0"))
-        self._process = subprocess.Popen([sys.executable, "-m", "gpupipe.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gpupipe.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(given, default=_plain) + "\n")
         self._process.stdin.flush()
@@ -79,7 +101,11 @@ class ServerProcess:
     def _address(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        said = json.loads(line) if line.strip() else {"error": f"it ended with status {self._process.wait()}"}
+        said = (
+            json.loads(line)
+            if line.strip()
+            else {"error": f"it ended with status {self._process.wait()}"}
+        )
         if "address" in said:
             return str(said["address"])
         self.close()
@@ -103,7 +129,12 @@ class ServerProcess:
     def __enter__(self) -> ServerProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -128,10 +159,16 @@ def child() -> int:
 
     try:
         import_zmq()
-        run(quietly(configs.read(given["config"], **given["changes"])), Options(**options), announce)
+        run(
+            quietly(configs.read(given["config"], **given["changes"])), Options(**options), announce
+        )
     except (ConfigError, ServerError, Exception) as e:
         if announced:  # the parent has read the address, and reads no more
-            print(f"gpupipe: the server at {announced[0].address} ended: {e}", file=sys.stderr, flush=True)
+            print(
+                f"gpupipe: the server at {announced[0].address} ended: {e}",
+                file=sys.stderr,
+                flush=True,
+            )
         else:
             print(json.dumps({"error": str(e)}), flush=True)
         return 1

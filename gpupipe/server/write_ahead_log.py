@@ -36,7 +36,9 @@ class Journal:
         self.path, self._what = path, what
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(
+                path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -100,7 +102,12 @@ class Journal:
             return []
         head = _parsed(lines[0])
         events = [event for event in map(_parsed, lines[1:]) if isinstance(event, list)]
-        if isinstance(head, dict) and "serves" in head and events[-1:] == [[_STOPPED]] and not after_stop:
+        if (
+            isinstance(head, dict)
+            and "serves" in head
+            and events[-1:] == [[_STOPPED]]
+            and not after_stop
+        ):
             return []
         if not isinstance(head, dict) or head.get("serves") != self._what:
             raise StateError(
@@ -130,7 +137,9 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise ServerError(f"{path}: the state of the server cannot be kept ({e.strerror}): make room there, or name another file with --state") from e
+        raise ServerError(
+            f"{path}: the state of the server cannot be kept ({e.strerror}): make room there, or name another file with --state"
+        ) from e
 
 
 def after_restart(ledger: Ledger) -> None:
@@ -153,7 +162,11 @@ def _difference(head: Any, what: dict[str, Any]) -> str:
     found = head.get("serves") if isinstance(head, dict) else None
     if not isinstance(found, dict):
         return "it cannot be read"
-    return ", ".join(f"{key}: {found.get(key)} there, {value} here" for key, value in what.items() if found.get(key) != value)
+    return ", ".join(
+        f"{key}: {found.get(key)} there, {value} here"
+        for key, value in what.items()
+        if found.get(key) != value
+    )
 
 
 def _state(ledger: Ledger) -> Iterator[list[Any]]:
@@ -161,7 +174,15 @@ def _state(ledger: Ledger) -> Iterator[list[Any]]:
     yield ["runs", ledger.runs]
     for client in ledger.clients.values():
         hello = client.hello
-        yield ["client", client.token, client.lane.name, hello.name, hello.place, hello.pid, hello.started]
+        yield [
+            "client",
+            client.token,
+            client.lane.name,
+            hello.name,
+            hello.place,
+            hello.pid,
+            hello.started,
+        ]
     for lane in ledger.lanes.values():
         run = lane.run
         if lane.anew:
@@ -194,13 +215,35 @@ def _replay(ledger: Ledger, event: list[Any], now: float) -> None:
 
 def _replay_client(ledger: Ledger, rest: list[Any], now: float) -> None:
     token, name, called, place, pid, started = rest
-    hello = messages.Hello(messages.VERSION, token, 0, called, 0, 1, ledger.rules.hwm, place, pid, started, False, [], [], [])
+    hello = messages.Hello(
+        messages.VERSION,
+        token,
+        0,
+        called,
+        0,
+        1,
+        ledger.rules.hwm,
+        place,
+        pid,
+        started,
+        False,
+        [],
+        [],
+        [],
+    )
     lane = ledger.lanes.setdefault(name, Lane(name, 0))
     ledger.clients[token] = Client(token, hello, lane, ledger.rules.hwm, now)
 
 
 def _replay_step(ledger: Ledger, kind: str, rest: list[Any]) -> None:
-    run = next((lane.run for lane in ledger.lanes.values() if lane.run is not None and lane.run.number == rest[0]), None)
+    run = next(
+        (
+            lane.run
+            for lane in ledger.lanes.values()
+            if lane.run is not None and lane.run.number == rest[0]
+        ),
+        None,
+    )
     if run is None:
         return
     for client in ledger.clients.values():

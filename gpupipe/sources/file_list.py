@@ -49,7 +49,11 @@ class FileList(Source):
 
     @model_validator(mode="after")
     def _columns_are_of_tables(self) -> FileList:
-        named = [option for option in ("path", "label", "fields", "values") if option in self.model_fields_set and getattr(self, option) is not None]
+        named = [
+            option
+            for option in ("path", "label", "fields", "values")
+            if option in self.model_fields_set and getattr(self, option) is not None
+        ]
         if manifest.suffix(self.file) == ".txt" and named:
             raise ValueError(f"a .txt has no columns: leave out {' and '.join(named)}")
         return self
@@ -68,22 +72,43 @@ class FileList(Source):
             self.file.stat()
             root = folder(self.root or self.file.parent)
             sure = "label" in self.model_fields_set
-            saved = index_cache.place(self.name, _FORMAT, str(self.file.resolve()), str(root), self.model_dump(), sure)
+            saved = index_cache.place(
+                self.name, _FORMAT, str(self.file.resolve()), str(root), self.model_dump(), sure
+            )
             return index_cache.cached(saved, [self.file], lambda: self._read(root, sure, progress))
         except FileNotFoundError as e:
-            raise DataError(f"{self.file}: no such file: set data.file to the list of the samples") from e
+            raise DataError(
+                f"{self.file}: no such file: set data.file to the list of the samples"
+            ) from e
         except OSError as e:
             raise DataError(f"{e.filename or self.file}: cannot be read: {e.strerror or e}") from e
 
     def _read(self, root: Path, sure: bool, progress: Progress) -> Index:
-        wanted = Wanted({_MAIN: self.path} | self.fields, self.label, sure, dict(zip(self.values, self.values, strict=True)))
+        wanted = Wanted(
+            {_MAIN: self.path} | self.fields,
+            self.label,
+            sure,
+            dict(zip(self.values, self.values, strict=True)),
+        )
         rows = manifest.read(self.file, wanted, lambda count: progress("reading", count, None))
         if not len(rows):
             raise DataError(f"{self.file}: no rows: list at least one file, a line each")
         progress("reading", len(rows), None)
         roots = [str((self.root or self.file.parent).absolute()), str(root)]
         names = inside(rows, rows.paths[_MAIN], roots)
-        others = {name: Files(str(root), Texts.of(inside(rows, rows.paths[name], roots))) for name in self.fields}
-        numbers, classes = labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
+        others = {
+            name: Files(str(root), Texts.of(inside(rows, rows.paths[name], roots)))
+            for name in self.fields
+        }
+        numbers, classes = (
+            labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
+        )
         texts = Texts.of(names)
-        return build(str(root), texts, numbers, classes, columns={_MAIN: Files(str(root), texts), **others}, values=rows.values)
+        return build(
+            str(root),
+            texts,
+            numbers,
+            classes,
+            columns={_MAIN: Files(str(root), texts), **others},
+            values=rows.values,
+        )

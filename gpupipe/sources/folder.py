@@ -69,6 +69,8 @@ def _unchanged(root: Path, index: Index) -> bool:
     if index.root != str(root) or not isinstance(times, dict) or "" not in times:
         return False
     try:
-        return all(class_folders.changed(os.stat(root / folder)) == then for folder, then in times.items())
+        return all(
+            class_folders.changed(os.stat(root / folder)) == then for folder, then in times.items()
+        )
     except OSError:
         return False

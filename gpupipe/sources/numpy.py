@@ -52,13 +52,27 @@ class Numpy(ArraySource):
         if not self.rows:
             return Part(found.dtype, found.shape, found.offset, pairs=found.pairs)
         if len(found.shape) < 1 + found.pairs:
-            raise ValueError("a single number, which has no rows: set rows: false, or leave the file out")
+            raise ValueError(
+                "a single number, which has no rows: set rows: false, or leave the file out"
+            )
         count, *shape = found.shape
-        return Part(found.dtype, tuple(shape), found.offset, count, found.length // count if count else 0, found.pairs)
+        return Part(
+            found.dtype,
+            tuple(shape),
+            found.offset,
+            count,
+            found.length // count if count else 0,
+            found.pairs,
+        )
 
     def beside(self) -> dict[str, Files]:
-        named = ({} if self.labels is None else {"labels": self.labels}) | {f"values.{name}": patterns for name, patterns in self.values.items()}
-        return {option: array_files.matching(patterns, f"data.{option}") for option, patterns in named.items()}
+        named = ({} if self.labels is None else {"labels": self.labels}) | {
+            f"values.{name}": patterns for name, patterns in self.values.items()
+        }
+        return {
+            option: array_files.matching(patterns, f"data.{option}")
+            for option, patterns in named.items()
+        }
 
     def read_labels(self, files: Files) -> NDArray[np.int64]:
         return array_files.whole(files.paths, array_files.joined(files.paths, _numbers))
@@ -73,9 +87,13 @@ def _header(path: str) -> npy.Header:
         found, size = npy.header(file.read(npy.MOST_HEADER)), os.fstat(file.fileno()).st_size
     if size < found.offset + found.length:
         lacking = found.offset + found.length - size
-        raise Damaged(f"cut off: {lacking:,} of the {found.length:,} bytes are missing that an array of {found.dtype} {found.shape} has")
+        raise Damaged(
+            f"cut off: {lacking:,} of the {found.length:,} bytes are missing that an array of {found.dtype} {found.shape} has"
+        )
     if size > found.offset + found.length:
-        raise Damaged(f"{size - found.offset - found.length:,} bytes behind its array of {found.dtype} {found.shape}")
+        raise Damaged(
+            f"{size - found.offset - found.length:,} bytes behind its array of {found.dtype} {found.shape}"
+        )
     return found
 
 
@@ -83,6 +101,8 @@ def _numbers(path: str) -> NDArray[Any]:
     """A file's whole array: one number a row, or several. Raises OSError, ValueError, Damaged."""
     found = _header(path)
     if not 1 <= len(found.shape) <= 2:
-        raise ValueError(f"an array of the shape {found.shape}, but there should be one number a sample, or several: (N,) or (N, n)")
+        raise ValueError(
+            f"an array of the shape {found.shape}, but there should be one number a sample, or several: (N,) or (N, n)"
+        )
     numbers = np.fromfile(path, found.dtype, offset=found.offset)
     return numbers.reshape(found.shape)

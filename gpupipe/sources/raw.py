@@ -39,7 +39,9 @@ class Labels(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _every_holds_one(self) -> Labels:
         if self.every is not None and self.every < np.dtype(self.dtype).itemsize:
-            raise ValueError(f"every is {self.every}, but a label of {self.dtype} has {counted(np.dtype(self.dtype).itemsize, 'byte')}")
+            raise ValueError(
+                f"every is {self.every}, but a label of {self.dtype} has {counted(np.dtype(self.dtype).itemsize, 'byte')}"
+            )
         return self
 
 
@@ -78,15 +80,29 @@ class Raw(ArraySource):
         length = int(np.prod(self.shape, dtype=object)) * np.dtype(self.dtype).itemsize
         step = self.before + length
         count = _count(
-            path, self.offset, step, f"samples of {step:,} bytes ({self.dtype} {list(self.shape)}{f', {self.before} before' if self.before else ''})"
+            path,
+            self.offset,
+            step,
+            f"samples of {step:,} bytes ({self.dtype} {list(self.shape)}{f', {self.before} before' if self.before else ''})",
         )
         stored = np.dtype(self.dtype)
         pairs = stored.kind == "c"
         dtype = f"float{stored.itemsize * 4}" if pairs else self.dtype
-        return Part(dtype, (*self.shape, 2) if pairs else self.shape, self.offset + self.before, None if count == 1 else count, step, pairs)
+        return Part(
+            dtype,
+            (*self.shape, 2) if pairs else self.shape,
+            self.offset + self.before,
+            None if count == 1 else count,
+            step,
+            pairs,
+        )
 
     def beside(self) -> dict[str, Files]:
-        return {} if self.labels is None else {"labels": array_files.matching(self.labels.files, "data.labels.files")}
+        return (
+            {}
+            if self.labels is None
+            else {"labels": array_files.matching(self.labels.files, "data.labels.files")}
+        )
 
     def read_labels(self, files: Files) -> NDArray[np.int64]:
         told = self.labels

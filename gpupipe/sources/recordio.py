@@ -25,7 +25,9 @@ _Place = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 
 def _range(value: Any) -> Any:
     words = "the place of a number, from 0, or [first, behind the last]"
-    first, end = (value, value + 1) if isinstance(value, int) else ordered(tuple(listed(value, (2,), words)))
+    first, end = (
+        (value, value + 1) if isinstance(value, int) else ordered(tuple(listed(value, (2,), words)))
+    )
     if first == end:
         raise form(words)
     return first, end
@@ -55,62 +57,121 @@ class Recordio(Sharded):
 
     def holds(self, index: Index) -> bool:
         column = index.columns["image"]
-        return isinstance(column, Spans) and all(Path(column.path(n)).is_file() for n in range(len(column.files)))
+        return isinstance(column, Spans) and all(
+            Path(column.path(n)).is_file() for n in range(len(column.files))
+        )
 
     def read(self, path: Path) -> list[Shard]:
         with blamed(path):
             data, wanted = mapped(path), _listed(path.with_suffix(".idx"))
-            found = [shard for records in recordio.records(data) for shard in self._shards(path, data, records, wanted)]
+            found = [
+                shard
+                for records in recordio.records(data)
+                for shard in self._shards(path, data, records, wanted)
+            ]
         if wanted:
             key, place = wanted.popitem()[::-1]
-            raise DataError(f"{path.with_suffix('.idx')}: no record of {path} begins at byte {place:,}, as it says of '{key}': make it anew, or remove it")
+            raise DataError(
+                f"{path.with_suffix('.idx')}: no record of {path} begins at byte {place:,}, as it says of '{key}': make it anew, or remove it"
+            )
         return found
 
-    def _shards(self, path: Path, data: NDArray[np.uint8], records: Records, wanted: dict[int, str] | None) -> Iterator[Shard]:
+    def _shards(
+        self, path: Path, data: NDArray[np.uint8], records: Records, wanted: dict[int, str] | None
+    ) -> Iterator[Shard]:
         """What those of the records say that are wanted, which is taken out of `wanted`; records in several parts by themselves, made whole."""
         several = records.several()
         for run in np.split(np.arange(len(several)), np.flatnonzero(np.diff(several)) + 1):
-            rows = run if wanted is None else run[[start in wanted for start in records.start[run].tolist()]]
-            names = [str(n) if wanted is None else wanted.pop(s) for n, s in zip(records.number[rows].tolist(), records.start[rows].tolist(), strict=True)]
+            rows = (
+                run
+                if wanted is None
+                else run[[start in wanted for start in records.start[run].tolist()]]
+            )
+            names = [
+                str(n) if wanted is None else wanted.pop(s)
+                for n, s in zip(
+                    records.number[rows].tolist(), records.start[rows].tolist(), strict=True
+                )
+            ]
             if not names:
                 continue
             if several[rows[0]]:
                 yield self._made_whole(path, data, records, rows, names)
             else:
                 first = np.searchsorted(records.part, rows)
-                yield self._shard(data, records.number[rows], records.begin[first], records.length[first], names)
+                yield self._shard(
+                    data, records.number[rows], records.begin[first], records.length[first], names
+                )
 
-    def _made_whole(self, path: Path, data: NDArray[np.uint8], records: Records, rows: NDArray[np.int64], names: list[str]) -> Shard:
+    def _made_whole(
+        self,
+        path: Path,
+        data: NDArray[np.uint8],
+        records: Records,
+        rows: NDArray[np.int64],
+        names: list[str],
+    ) -> Shard:
         """Records in several parts, whose bytes are nowhere behind one another: they are written into the cache folder."""
         payloads = [records.payload(data, int(row)) for row in rows]
-        place = index_cache.place("parts", str(path), index_file.file_state(path), names).with_suffix(".parts")
+        place = index_cache.place(
+            "parts", str(path), index_file.file_state(path), names
+        ).with_suffix(".parts")
         try:
             index_file.write_whole(place, payloads)
         except OSError as e:
             what = f"{path} holds records in several parts, which are put together there"
-            raise DataError(f"{place}: cannot be written ({e.strerror or e}): {what}: set GPUPIPE_CACHE to a folder that can") from e
+            raise DataError(
+                f"{place}: cannot be written ({e.strerror or e}): {what}: set GPUPIPE_CACHE to a folder that can"
+            ) from e
         length = np.array(list(map(len, payloads)), np.int64)
         whole = np.frombuffer(b"".join(payloads), np.uint8)
-        shard = self._shard(whole, records.number[rows], np.cumsum(length) - length, length, [f"{path}:{name}" for name in names])
+        shard = self._shard(
+            whole,
+            records.number[rows],
+            np.cumsum(length) - length,
+            length,
+            [f"{path}:{name}" for name in names],
+        )
         shard.path = place
         return shard
 
-    def _shard(self, data: NDArray[np.uint8], number: NDArray[np.int64], begin: NDArray[np.int64], length: NDArray[np.int64], names: list[str]) -> Shard:
+    def _shard(
+        self,
+        data: NDArray[np.uint8],
+        number: NDArray[np.int64],
+        begin: NDArray[np.int64],
+        length: NDArray[np.int64],
+        names: list[str],
+    ) -> Shard:
         found = recordio.images(data, number, begin, length)
         full = found.length > 0
         if not full.all():
             if self.empty == "raise":
-                raise ValueError(f"record {int(number[~full][0]):,} holds no image: set data.empty=skip where such records are no samples")
-            found, number, names = found.where(full), number[full], [name for name, there in zip(names, full, strict=True) if there]
-        values = {name: _numbers(data, number, found, *where) for name, where in self.values.items()}
-        labels = None if self.label is None else _labels(number, _numbers(data, number, found, self.label, self.label + 1))
+                raise ValueError(
+                    f"record {int(number[~full][0]):,} holds no image: set data.empty=skip where such records are no samples"
+                )
+            found, number, names = (
+                found.where(full),
+                number[full],
+                [name for name, there in zip(names, full, strict=True) if there],
+            )
+        values = {
+            name: _numbers(data, number, found, *where) for name, where in self.values.items()
+        }
+        labels = (
+            None
+            if self.label is None
+            else _labels(number, _numbers(data, number, found, self.label, self.label + 1))
+        )
         return Shard(names, {"image": Pieces(found.offset, found.length)}, labels, values)
 
     def nothing(self) -> str:
         return "the files hold no records: set data.shards"
 
 
-def _numbers(data: NDArray[np.uint8], number: NDArray[np.int64], found: Images, first: int, end: int) -> NDArray[np.float32]:
+def _numbers(
+    data: NDArray[np.uint8], number: NDArray[np.int64], found: Images, first: int, end: int
+) -> NDArray[np.float32]:
     """(N,) of a single number, else (N, end - first)."""
     numbers = recordio.numbers(data, number, found, first, end)
     return numbers[:, 0] if end - first == 1 else numbers
@@ -119,7 +180,9 @@ def _numbers(data: NDArray[np.uint8], number: NDArray[np.int64], found: Images, 
 def _labels(number: NDArray[np.int64], labels: NDArray[np.float32]) -> NDArray[np.int64]:
     odd = np.flatnonzero(~(np.abs(labels) < 2**24) | (labels != np.trunc(labels)))
     if len(odd):
-        raise ValueError(f"record {int(number[odd[0]]):,}: the label {labels[odd[0]]:g} is not a whole number: set data.label, or data.label: null")
+        raise ValueError(
+            f"record {int(number[odd[0]]):,}: the label {labels[odd[0]]:g} is not a whole number: set data.label, or data.label: null"
+        )
     return labels.astype(np.int64)
 
 

@@ -43,13 +43,17 @@ class Remote(DataSet, Source):
         whole = int(np.count_nonzero(found.weights)) if self.weight is not None else len(index)
         run = Run(folder, rank, [index.fingerprint, seed, world_size]) if world_size > 1 else None
         samplers = self.cache.samplers if rank == 0 else 0
-        return Cached(folder, _spans(index), whole, worker_pool.Crew(self.dataset, self.cache, samplers), run)
+        return Cached(
+            folder, _spans(index), whole, worker_pool.Crew(self.dataset, self.cache, samplers), run
+        )
 
     def available(self, index: Index) -> Rows | None:
         folder = Folder(self.cache)
         rows = here(folder, _spans(index))
         if not len(rows):
-            raise DataError(f"{folder.dir}: nothing is in the cache yet: run 'gpupipe cache fill CONFIG'")
+            raise DataError(
+                f"{folder.dir}: nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"
+            )
         return rows
 
     def absent(self) -> str:
@@ -58,7 +62,13 @@ class Remote(DataSet, Source):
     @property
     def dataset(self) -> DataSet:
         """This without the cache."""
-        return DataSet(**{name: getattr(self, name) for name in DataSet.model_fields if name in self.model_fields_set})
+        return DataSet(
+            **{
+                name: getattr(self, name)
+                for name in DataSet.model_fields
+                if name in self.model_fields_set
+            }
+        )
 
 
 def _spans(index: Index) -> Spans:
@@ -72,6 +82,17 @@ def _index(folder: Folder, source: Remote) -> Index:
     if source.cache.epoch == "full":
         needed = least_bytes(found.sizes)
         if needed > source.cache.max_bytes:
-            raise DataError(does_not_fit(folder, f"the whole data set takes at least {needed:,} bytes"))
+            raise DataError(
+                does_not_fit(folder, f"the whole data set takes at least {needed:,} bytes")
+            )
     columns: dict[str, Column] = {"image": spans(folder, len(found))}
-    return Index(source.url, found.names, found.labels, found.classes, columns, found.fingerprint, dict(found.values), extra={"cache": str(folder.dir)})
+    return Index(
+        source.url,
+        found.names,
+        found.labels,
+        found.classes,
+        columns,
+        found.fingerprint,
+        dict(found.values),
+        extra={"cache": str(folder.dir)},
+    )

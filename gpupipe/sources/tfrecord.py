@@ -56,12 +56,19 @@ class Tfrecord(Sharded):
         return list(self.fields), list(self.values)
 
     def specs(self) -> dict[str, Spec]:
-        return {name: Spec() if isinstance(told, str) else array_spec(told.dtype, told.shape) for name, told in self.fields.items()}
+        return {
+            name: Spec() if isinstance(told, str) else array_spec(told.dtype, told.shape)
+            for name, told in self.fields.items()
+        }
 
     def read(self, path: Path) -> list[Shard]:
         with blamed(path):
             data = mapped(path)
-            return [self._part(data, records) for records in framing.records(data, self.verify) if len(records)]
+            return [
+                self._part(data, records)
+                for records in framing.records(data, self.verify)
+                if len(records)
+            ]
 
     def _part(self, data: Bytes, records: Messages) -> Shard:
         """Some records of a shard."""
@@ -82,19 +89,33 @@ def _pieces(told: str | Numbers, found: dict[str, Feature]) -> Pieces:
     if isinstance(told, str):
         feature = found[told]
         if feature.kind != "bytes":
-            raise feature.wrong(0, f"holds {feature.kind}, and no image file: write {{feature: {told}, shape: [...]}} for an array")
+            raise feature.wrong(
+                0,
+                f"holds {feature.kind}, and no image file: write {{feature: {told}, shape: [...]}} for an array",
+            )
         spans = feature.spans()
         return Pieces(spans.begin, spans.end - spans.begin)
     feature = found[told.feature]
     if feature.kind == "floats" and told.dtype != "float32":
-        raise feature.wrong(0, f"holds floats, which are float32, and not {told.dtype}: set dtype: float32, or leave it out")
+        raise feature.wrong(
+            0,
+            f"holds floats, which are float32, and not {told.dtype}: set dtype: float32, or leave it out",
+        )
     spans = feature.spans()
-    length, expected = spans.end - spans.begin, math.prod(told.shape) * np.dtype(told.dtype).itemsize
+    length, expected = (
+        spans.end - spans.begin,
+        math.prod(told.shape) * np.dtype(told.dtype).itemsize,
+    )
     odd = np.flatnonzero(length != expected)
     if len(odd):
         row = int(odd[0])
-        raise feature.wrong(row, f"holds {int(length[row]):,} bytes, but {told.dtype} of shape {shown(told.shape)} has {expected:,}")
-    return Pieces(spans.begin, length, told.dtype, np.tile(np.array(told.shape, np.int64), (len(length), 1)))
+        raise feature.wrong(
+            row,
+            f"holds {int(length[row]):,} bytes, but {told.dtype} of shape {shown(told.shape)} has {expected:,}",
+        )
+    return Pieces(
+        spans.begin, length, told.dtype, np.tile(np.array(told.shape, np.int64), (len(length), 1))
+    )
 
 
 def _labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
@@ -102,8 +123,13 @@ def _labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
     if feature.kind == "bytes":
         return [text.decode("utf-8", "surrogateescape") for text in feature.texts(data)]
     if feature.kind == "floats":
-        raise feature.wrong(0, "holds floats, and no label: a label is an int64 or a name; set data.label")
+        raise feature.wrong(
+            0, "holds floats, and no label: a label is an int64 or a name; set data.label"
+        )
     found = feature.numbers(data)
     if found.ndim > 1:
-        raise feature.wrong(0, f"holds {found.shape[1]} numbers, and no label, which is one: set data.label, and use it in data.values")
+        raise feature.wrong(
+            0,
+            f"holds {found.shape[1]} numbers, and no label, which is one: set data.label, and use it in data.values",
+        )
     return found.astype(np.int64, copy=False)

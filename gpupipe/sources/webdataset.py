@@ -54,19 +54,27 @@ class Webdataset(Sharded):
     name: ClassVar[str] = "webdataset"
     format: ClassVar[int] = 2
 
-    fields: dict[str, Endings | Array] = Field(default={"image": ("jpg", "jpeg", "png", "webp")}, min_length=1)
+    fields: dict[str, Endings | Array] = Field(
+        default={"image": ("jpg", "jpeg", "png", "webp")}, min_length=1
+    )
     label: str | None = "cls"
     values: dict[str, str] = Field(default={})
 
     @pydantic.field_validator("fields")
     @classmethod
-    def _endings_are_of_one_kind(cls, fields: dict[str, Endings | Array]) -> dict[str, Endings | Array]:
+    def _endings_are_of_one_kind(
+        cls, fields: dict[str, Endings | Array]
+    ) -> dict[str, Endings | Array]:
         for name, told in fields.items():
             endings = _endings(told)
             if not endings or len({_is_array(e) for e in endings}) > 1:
-                raise ValueError(f"{name}: {shown(endings)} should be one ending or several, of image files or of .npy files")
+                raise ValueError(
+                    f"{name}: {shown(endings)} should be one ending or several, of image files or of .npy files"
+                )
             if isinstance(told, Array) and not _is_array(told.member):
-                raise ValueError(f"{name}: an array is a member that ends in npy, and not in {told.member}")
+                raise ValueError(
+                    f"{name}: an array is a member that ends in npy, and not in {told.member}"
+                )
         return fields
 
     def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -77,7 +85,9 @@ class Webdataset(Sharded):
 
     def _spec(self, told: Endings | Array) -> Spec:
         if isinstance(told, Array):
-            return array_spec(told.dtype, told.shape or self._first(told).shape, same=told.shape is not None)
+            return array_spec(
+                told.dtype, told.shape or self._first(told).shape, same=told.shape is not None
+            )
         if not _is_array(_endings(told)[0]):
             return Spec()
         first = self._first(told)
@@ -92,7 +102,9 @@ class Webdataset(Sharded):
                 for member in tar.members(data):
                     if _parted(member.name)[1] in _endings(told):
                         return _header(data, member)
-        raise DataError(f"{files[0]}: no member in {counted(len(files), 'shard')} ends in {', '.join(_endings(told))}: set data.fields")
+        raise DataError(
+            f"{files[0]}: no member in {counted(len(files), 'shard')} ends in {', '.join(_endings(told))}: set data.fields"
+        )
 
     def read(self, path: Path) -> list[Shard]:
         with blamed(path):
@@ -101,27 +113,46 @@ class Webdataset(Sharded):
             for member in tar.members(data):
                 stem, ending = _parted(member.name)
                 if samples.setdefault(stem, {}).setdefault(ending, member) is not member:
-                    raise ValueError(f"{member.name}: the sample {stem} has two members that end in {ending}: its samples must have different names")
-            chosen = {stem: found for stem, parts in samples.items() if (found := self._chosen(stem, parts))}
+                    raise ValueError(
+                        f"{member.name}: the sample {stem} has two members that end in {ending}: its samples must have different names"
+                    )
+            chosen = {
+                stem: found
+                for stem, parts in samples.items()
+                if (found := self._chosen(stem, parts))
+            }
             texts = {stem: _Texts(data, stem, samples[stem]) for stem in chosen}
             labels = None if self.label is None else [_label(t, self.label) for t in texts.values()]
-            values = {name: _values(name, [t.numbers(where) for t in texts.values()]) for name, where in self.values.items()}
-            fields = {name: self._pieces(data, name, [found[name] for found in chosen.values()]) for name in self.fields}
+            values = {
+                name: _values(name, [t.numbers(where) for t in texts.values()])
+                for name, where in self.values.items()
+            }
+            fields = {
+                name: self._pieces(data, name, [found[name] for found in chosen.values()])
+                for name in self.fields
+            }
             return [Shard(list(chosen), fields, labels, values)]
 
     def _chosen(self, stem: str, parts: _Parts) -> _Parts:
         """The member of each field; none where there is not one of them, so that this is no sample. Raises ValueError where some are missing."""
-        found = {name: next((parts[e] for e in _endings(told) if e in parts), None) for name, told in self.fields.items()}
+        found = {
+            name: next((parts[e] for e in _endings(told) if e in parts), None)
+            for name, told in self.fields.items()
+        }
         missing = [name for name, member in found.items() if member is None]
         if missing and len(missing) < len(found):
             wanted = ", ".join(_endings(self.fields[missing[0]]))
-            raise ValueError(f"{stem}: no member for the field '{missing[0]}' ({wanted}; it has {', '.join(sorted(parts))}): set data.fields")
+            raise ValueError(
+                f"{stem}: no member for the field '{missing[0]}' ({wanted}; it has {', '.join(sorted(parts))}): set data.fields"
+            )
         return {name: member for name, member in found.items() if member is not None}
 
     def _pieces(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> Pieces:
         """Where a field is. Raises ValueError."""
         told = self.fields[name]
-        offset, length = (np.array([getattr(m, what) for m in members], np.int64) for what in ("offset", "size"))
+        offset, length = (
+            np.array([getattr(m, what) for m in members], np.int64) for what in ("offset", "size")
+        )
         if not _is_array(_endings(told)[0]):
             return Pieces(offset, length)
         headers = [_header(data, member) for member in members]
@@ -150,16 +181,22 @@ class _Texts:
         ending, _, key = where.partition(":")
         member = self.parts.get(ending)
         if member is None:
-            raise ValueError(f"{self.stem}: no member {self.stem}.{ending} (it has {', '.join(sorted(self.parts))}): set data.label or data.values")
+            raise ValueError(
+                f"{self.stem}: no member {self.stem}.{ending} (it has {', '.join(sorted(self.parts))}): set data.label or data.values"
+            )
         if member.size > _MOST_TEXT:
-            raise ValueError(f"{member.name}: {member.size:,} bytes, too many for a label or values")
+            raise ValueError(
+                f"{member.name}: {member.size:,} bytes, too many for a label or values"
+            )
         content = self.data[member.offset : member.offset + member.size].tobytes()
         try:
             return json.loads(content)[key] if key else content.decode().strip()
         except KeyError as e:
             raise ValueError(f"{member.name}: no '{key}' in it") from e
         except (ValueError, TypeError, IndexError, RecursionError) as e:
-            raise ValueError(f"{member.name}: cannot be read as {'JSON with keys' if key else 'UTF-8 text'}: {str(e)[:100]}") from e
+            raise ValueError(
+                f"{member.name}: cannot be read as {'JSON with keys' if key else 'UTF-8 text'}: {str(e)[:100]}"
+            ) from e
 
     def numbers(self, where: str) -> list[int | float]:
         """The numbers that stand there. Raises ValueError."""
@@ -167,8 +204,12 @@ class _Texts:
         if isinstance(found, str):
             found = _number(found)
         numbers = found if isinstance(found, list) else [found]
-        if not 0 < len(numbers) <= _MOST_VALUES or not all(is_number(n) and (isinstance(n, float) or -(2**63) <= n < 2**63) for n in numbers):
-            raise ValueError(f"{self.stem}: {shown(found)} at {where} is no number, and no list of 1 to {_MOST_VALUES:,} numbers: set data.values")
+        if not 0 < len(numbers) <= _MOST_VALUES or not all(
+            is_number(n) and (isinstance(n, float) or -(2**63) <= n < 2**63) for n in numbers
+        ):
+            raise ValueError(
+                f"{self.stem}: {shown(found)} at {where} is no number, and no list of 1 to {_MOST_VALUES:,} numbers: set data.values"
+            )
         return numbers
 
 
@@ -185,7 +226,9 @@ def _label(texts: _Texts, where: str) -> str:
     """A label as it is written: a number, or a name. Raises ValueError."""
     found = texts.at(where)
     if isinstance(found, bool) or not isinstance(found, (int, str)) or found == "":
-        raise ValueError(f"{texts.stem}: {shown(found)} at {where} is no label: a label is a number from 0 on, or a name")
+        raise ValueError(
+            f"{texts.stem}: {shown(found)} at {where} is no label: a label is a number from 0 on, or a name"
+        )
     return str(found)
 
 
@@ -193,8 +236,13 @@ def _values(name: str, found: Sequence[list[int | float]]) -> NDArray[Any]:
     """int64 or float64, (N,) where each sample has one, else (N, n). Raises ValueError."""
     counts = {len(numbers) for numbers in found}
     if len(counts) > 1:
-        raise ValueError(f"the value '{name}' has from {min(counts)} to {max(counts)} numbers: it must have as many in each sample")
-    array = np.array(found, np.int64 if all(isinstance(n, int) for numbers in found for n in numbers) else np.float64)
+        raise ValueError(
+            f"the value '{name}' has from {min(counts)} to {max(counts)} numbers: it must have as many in each sample"
+        )
+    array = np.array(
+        found,
+        np.int64 if all(isinstance(n, int) for numbers in found for n in numbers) else np.float64,
+    )
     return array[:, 0] if counts == {1} else array
 
 
@@ -206,7 +254,9 @@ def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
     except ValueError as e:
         raise ValueError(f"{member.name}: {e}") from e
     if found.offset + found.length != member.size:
-        raise ValueError(f"{member.name}: {member.size:,} bytes, but its header tells of {found.offset + found.length:,}: the array is not whole")
+        raise ValueError(
+            f"{member.name}: {member.size:,} bytes, but its header tells of {found.offset + found.length:,}: the array is not whole"
+        )
     if not found.length:
         raise ValueError(f"{member.name}: an array without numbers, of shape {shown(found.shape)}")
     return found
@@ -217,11 +267,17 @@ def _check_alike(members: list[Member], headers: list[npy.Header], told: Endings
     for member, header in zip(members, headers, strict=True):
         dtype = told.dtype if isinstance(told, Array) else headers[0].dtype
         if header.dtype != dtype:
-            raise ValueError(f"{member.name}: an array of {header.dtype}, where {dtype} was expected: all must have one dtype")
+            raise ValueError(
+                f"{member.name}: an array of {header.dtype}, where {dtype} was expected: all must have one dtype"
+            )
         if isinstance(told, Array) and told.shape not in (None, header.shape):
-            raise ValueError(f"{member.name}: an array of shape {shown(header.shape)}, where {shown(told.shape)} was expected: see data.fields")
+            raise ValueError(
+                f"{member.name}: an array of shape {shown(header.shape)}, where {shown(told.shape)} was expected: see data.fields"
+            )
         if len(header.shape) != len(headers[0].shape):
-            raise ValueError(f"{member.name}: an array of shape {shown(header.shape)}, but {members[0].name} has {shown(headers[0].shape)}")
+            raise ValueError(
+                f"{member.name}: an array of shape {shown(header.shape)}, but {members[0].name} has {shown(headers[0].shape)}"
+            )
 
 
 def _endings(told: Endings | Array) -> tuple[str, ...]:

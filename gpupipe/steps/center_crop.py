@@ -31,8 +31,14 @@ class CenterCrop(Step):
         return given.sized(sides("size", self.size, given))
 
     def dali(self, image: DaliImage, p: Params) -> None:
-        fits = all(least >= side for least, side in zip(image.spec.at_least, self.size, strict=True))
-        image.crop(center_offset(np.array(self.size, np.float64), image.size), self.size, fill=None if fits else (0.0,))
+        fits = all(
+            least >= side for least, side in zip(image.spec.at_least, self.size, strict=True)
+        )
+        image.crop(
+            center_offset(np.array(self.size, np.float64), image.size),
+            self.size,
+            fill=None if fits else (0.0,),
+        )
 
     def torch(self, image: Any, p: Params) -> Any:
         size = np.array(image.shape[-len(self.size) :], np.float64)

@@ -25,7 +25,9 @@ class Grayscale(Step):
 
     def spec(self, given: Spec) -> Spec:
         if "C" not in picture(given).layout or given.channels not in (None, 1, 3):
-            raise Refused(f"it works on 1 or 3 channels, but gets {given} in the layout {given.layout}: leave it out")
+            raise Refused(
+                f"it works on 1 or 3 channels, but gets {given} in the layout {given.layout}: leave it out"
+            )
         return replace(given, channels=self.num_output_channels)
 
     def dali(self, image: DaliImage, p: Params) -> None:
@@ -45,9 +47,13 @@ class Grayscale(Step):
             image.apply("coord_transform", lambda pixels: fn.coord_transform(pixels, **how))
         if repeat:
             kinds = {"image_type": types.GRAY, "output_type": types.RGB}
-            image.apply("color_space_conversion", lambda pixels: fn.color_space_conversion(pixels, **kinds))
+            image.apply(
+                "color_space_conversion", lambda pixels: fn.color_space_conversion(pixels, **kinds)
+            )
 
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import functional as F
 
-        return in_float32(image, lambda pixels: F.rgb_to_grayscale(pixels, self.num_output_channels))
+        return in_float32(
+            image, lambda pixels: F.rgb_to_grayscale(pixels, self.num_output_channels)
+        )

@@ -26,12 +26,16 @@ class Normalize(Step):
     @model_validator(mode="after")
     def _same_length(self) -> Normalize:
         if len(self.mean) != len(self.std):
-            raise ValueError(f"mean has {len(self.mean)} numbers and std has {len(self.std)}: write one a channel in both")
+            raise ValueError(
+                f"mean has {len(self.mean)} numbers and std has {len(self.std)}: write one a channel in both"
+            )
         return self
 
     def spec(self, given: Spec) -> Spec:
         if decoded(given).dtype not in TAKEN["normalize"]:
-            raise Refused(f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32, scale: true}}' before it")
+            raise Refused(
+                f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32, scale: true}}' before it"
+            )
         if PAIR in given.layout and any(self.mean):
             raise Refused("mean would also be subtracted from the imaginary parts: write mean: 0")
         return check_channels(one_a_channel("mean", self.mean, given))

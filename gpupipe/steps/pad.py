@@ -30,7 +30,11 @@ class Pad(Step):
     padding_mode: PaddingMode = "constant"
 
     def fitted(self, given: Spec) -> Self:
-        return super().fitted(given).model_copy(update={"padding": margins("padding", self.padding, given)})
+        return (
+            super()
+            .fitted(given)
+            .model_copy(update={"padding": margins("padding", self.padding, given)})
+        )
 
     def spec(self, given: Spec) -> Spec:
         filled(self.fill, given)
@@ -39,7 +43,9 @@ class Pad(Step):
             picture(given)
         most = np.maximum(before, after)
         if given.size and self.padding_mode == "reflect" and (most >= given.size).any():
-            raise Refused(f"reflect cannot add more pixels than the image has, less one: it is {given.size[0]}x{given.size[1]}")
+            raise Refused(
+                f"reflect cannot add more pixels than the image has, less one: it is {given.size[0]}x{given.size[1]}"
+            )
         more = [int(n) for n in before + after]
         return given.sized(
             [None if n is None else n + m for n, m in zip(given.sides, more, strict=True)],
@@ -58,6 +64,8 @@ class Pad(Step):
 
         before, after = before_and_after(self.padding)
         if self.padding_mode == "constant":
-            return cut(image, -before, np.array(image.shape[-len(before) :]) + before + after, self.fill)
+            return cut(
+                image, -before, np.array(image.shape[-len(before) :]) + before + after, self.fill
+            )
         check_mirror(self.padding_mode, before, after, image.shape[-2:])
         return F.pad(image, list(self.padding), padding_mode=self.padding_mode)

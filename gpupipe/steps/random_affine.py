@@ -11,7 +11,19 @@ from pydantic import AfterValidator, BeforeValidator
 from gpupipe.pipeline.axes import in_float32, picture
 from gpupipe.pipeline.geometry import affine_inverse, round_half_up
 from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, one_a_channel
-from gpupipe.schema.field_types import Degrees, Fill, Finite, Point, PositiveRange, Resampling, Shares, is_number, listed, ordered, symmetric
+from gpupipe.schema.field_types import (
+    Degrees,
+    Fill,
+    Finite,
+    Point,
+    PositiveRange,
+    Resampling,
+    Shares,
+    is_number,
+    listed,
+    ordered,
+    symmetric,
+)
 
 
 def _shear(value: Any) -> Any:
@@ -21,7 +33,9 @@ def _shear(value: Any) -> Any:
     return (*value, 0.0, 0.0) if len(value) == 2 else value
 
 
-Shear = Annotated[tuple[Finite, Finite, Finite, Finite], BeforeValidator(_shear), AfterValidator(ordered)]
+Shear = Annotated[
+    tuple[Finite, Finite, Finite, Finite], BeforeValidator(_shear), AfterValidator(ordered)
+]
 
 
 class RandomAffine(Step):
@@ -54,9 +68,17 @@ class RandomAffine(Step):
         translate = (2.0 * u[:, 1:3] - 1.0) * reach
         scale = _between(self.scale or (1.0, 1.0), u[:, 3])
         low_x, high_x, low_y, high_y = self.shear or (0.0, 0.0, 0.0, 0.0)
-        shear = np.stack([_between((low_x, high_x), u[:, 4]), _between((low_y, high_y), u[:, 5])], -1)
+        shear = np.stack(
+            [_between((low_x, high_x), u[:, 4]), _between((low_y, high_y), u[:, 5])], -1
+        )
         linear = affine_inverse(angle, scale, shear[:, 0], shear[:, 1])
-        return {"angle": angle, "translate": translate, "scale": scale, "shear": shear, "linear": linear}
+        return {
+            "angle": angle,
+            "translate": translate,
+            "scale": scale,
+            "shear": shear,
+            "linear": linear,
+        }
 
     def spec(self, given: Spec) -> Spec:
         return one_a_channel("fill", self.fill, picture(given))
@@ -78,7 +100,15 @@ class RandomAffine(Step):
         shift = self.shift(p, np.array(image.shape[:-3:-1], np.float64)).astype(int).tolist()
         mode = InterpolationMode(self.interpolation)
         center = list(self.center) if self.center else None
-        how = (float(p["angle"]), shift, float(p["scale"]), p["shear"].tolist(), mode, list(self.fill), center)
+        how = (
+            float(p["angle"]),
+            shift,
+            float(p["scale"]),
+            p["shear"].tolist(),
+            mode,
+            list(self.fill),
+            center,
+        )
         return in_float32(image, lambda pixels: F.affine(pixels, *how))
 
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.axes import before_and_after, check_mirror, cut, filled, margins, picture, sides
+from gpupipe.pipeline.axes import (
+    before_and_after,
+    check_mirror,
+    cut,
+    filled,
+    margins,
+    picture,
+    sides,
+)
 from gpupipe.pipeline.step import DaliImage, Params, Refused, SampleIncompatible, Spec, Step
 from gpupipe.schema.field_types import Padding, PaddingMode, Value, Window
 
@@ -40,7 +48,11 @@ class RandomCrop(Step):
 
     def fitted(self, given: Spec) -> Self:
         padding = None if self.padding is None else margins("padding", self.padding, given)
-        return super().fitted(given).model_copy(update={"size": sides("size", self.size, given), "padding": padding})
+        return (
+            super()
+            .fitted(given)
+            .model_copy(update={"size": sides("size", self.size, given), "padding": padding})
+        )
 
     def spec(self, given: Spec) -> Spec:
         filled(self.fill, given)
@@ -48,9 +60,14 @@ class RandomCrop(Step):
         if self.pads and self.padding_mode != "constant":
             picture(given)
         if given.size and not self.pad_if_needed:
-            room = [int(n) for n in sum(self.margins(np.array(given.size, np.float64)), np.array(given.size))]
+            room = [
+                int(n)
+                for n in sum(self.margins(np.array(given.size, np.float64)), np.array(given.size))
+            ]
             if any(n < side for n, side in zip(room, size, strict=True)):
-                raise Refused(f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, resize first, or set pad_if_needed: true")
+                raise Refused(
+                    f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, resize first, or set pad_if_needed: true"
+                )
         return given.sized(size)
 
     @property
@@ -60,7 +77,9 @@ class RandomCrop(Step):
 
     def margins(self, size: Any) -> tuple[Any, Any]:
         """[top, left] and [bottom, right] of all padding for an image of `size` = [height, width]; what is needed goes to both sides."""
-        before, after = before_and_after(self.padding) if self.padding else (np.zeros(len(self.size)),) * 2
+        before, after = (
+            before_and_after(self.padding) if self.padding else (np.zeros(len(self.size)),) * 2
+        )
         if self.pad_if_needed:
             lack = np.maximum(np.array(self.size) - (size + before + after), 0.0)
             before, after = before + lack, after + lack
@@ -69,7 +88,11 @@ class RandomCrop(Step):
     def anchor(self, p: Params, padded: Any) -> Any:
         """[top, left] of the window in an image of size `padded`."""
         axes = len(self.size)
-        position = np.concatenate([p["front"], p["position"]], -1) if axes == 3 else p["position"][..., :axes]
+        position = (
+            np.concatenate([p["front"], p["position"]], -1)
+            if axes == 3
+            else p["position"][..., :axes]
+        )
         return np.floor(position * (padded - np.array(self.size) + 1.0))
 
     def dali(self, image: DaliImage, p: Params) -> None:

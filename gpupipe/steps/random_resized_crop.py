@@ -33,7 +33,9 @@ class RandomResizedCrop(Step):
     @model_validator(mode="after")
     def _bicubic_is_antialiased(self) -> RandomResizedCrop:
         if self.interpolation == "bicubic" and not self.antialias:
-            raise ValueError("bicubic without antialias differs between DALI and torchvision: set antialias: true, or take bilinear")
+            raise ValueError(
+                "bicubic without antialias differs between DALI and torchvision: set antialias: true, or take bilinear"
+            )
         return self
 
     lanes: ClassVar[int] = 2 * _TRIES + 2
@@ -45,7 +47,10 @@ class RandomResizedCrop(Step):
         area = self.scale[0] + u[:, :_TRIES] * (self.scale[1] - self.scale[0])
         low, high = np.log(self.ratio)
         ratio = np.exp(low + u[:, _TRIES : 2 * _TRIES] * (high - low))
-        return {"factors": np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], -1), "position": u[:, 2 * _TRIES :]}
+        return {
+            "factors": np.stack([np.sqrt(area / ratio), np.sqrt(area * ratio)], -1),
+            "position": u[:, 2 * _TRIES :],
+        }
 
     def spec(self, given: Spec) -> Spec:
         return resampled(given).sized(self.size)

@@ -62,7 +62,14 @@ class RandomRotation(Step):
             image.warp(p["linear"], center, center, self.interpolation, self.fill)
             return
         grown = self.expanded(p, size)
-        image.warp(p["linear"], center, center + (grown - size) / 2.0, self.interpolation, self.fill, grown[..., ::-1])
+        image.warp(
+            p["linear"],
+            center,
+            center + (grown - size) / 2.0,
+            self.interpolation,
+            self.fill,
+            grown[..., ::-1],
+        )
 
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import InterpolationMode

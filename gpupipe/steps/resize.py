@@ -35,14 +35,20 @@ class Resize(Step):
 
     @model_validator(mode="after")
     def _max_size_goes_with_one_number(self) -> Resize:
-        if self.max_size is not None and (not isinstance(self.size, int) or self.max_size <= self.size):
-            raise ValueError(f"max_size is {self.max_size}, but goes only with one number as size, and must be larger than it")
+        if self.max_size is not None and (
+            not isinstance(self.size, int) or self.max_size <= self.size
+        ):
+            raise ValueError(
+                f"max_size is {self.max_size}, but goes only with one number as size, and must be larger than it"
+            )
         return self
 
     @model_validator(mode="after")
     def _bicubic_is_antialiased(self) -> Resize:
         if self.interpolation == "bicubic" and not self.antialias:
-            raise ValueError("bicubic without antialias differs between DALI and torchvision: set antialias: true, or take bilinear")
+            raise ValueError(
+                "bicubic without antialias differs between DALI and torchvision: set antialias: true, or take bilinear"
+            )
         return self
 
     def spec(self, given: Spec) -> Spec:

@@ -30,7 +30,20 @@ class ToDtype(Step):
     What an integer dtype cannot hold becomes the nearest number that it can, and NaN becomes 0: torchvision leaves that open.
     """
 
-    dtype: Literal["float32", "float16", "uint8", "float64", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "bool"]
+    dtype: Literal[
+        "float32",
+        "float16",
+        "uint8",
+        "float64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uint32",
+        "uint64",
+        "bool",
+    ]
     scale: bool = False
 
     def spec(self, given: Spec) -> Spec:
@@ -40,7 +53,14 @@ class ToDtype(Step):
         return replace(given, dtype=self.dtype)
 
     def dali(self, image: DaliImage, p: Params) -> None:
-        image.to_dtype(self.dtype, self.scale and not (image.spec.dtype == self.dtype or (_is_float(image.spec.dtype) and _is_float(self.dtype))))
+        image.to_dtype(
+            self.dtype,
+            self.scale
+            and not (
+                image.spec.dtype == self.dtype
+                or (_is_float(image.spec.dtype) and _is_float(self.dtype))
+            ),
+        )
 
     def torch(self, image: Any, p: Params) -> Any:
         import torch
@@ -62,11 +82,17 @@ def _check_scale(stored: str, made: str) -> None:
     if unscaled:
         raise Refused(f"{unscaled} has no scale: set scale: false, and divide with 'normalize'")
     if (stored, made) in _TOO_LARGE:
-        raise Refused(f"{stored} cannot hold the range of {made}: set scale: false, or take a smaller dtype")
+        raise Refused(
+            f"{stored} cannot hold the range of {made}: set scale: false, or take a smaller dtype"
+        )
     if stored == "float16" and not _is_float(made):
-        raise Refused(f"float16 is too coarse for the range of {made}: write 'to_dtype: {{dtype: float32}}' before it")
+        raise Refused(
+            f"float16 is too coarse for the range of {made}: write 'to_dtype: {{dtype: float32}}' before it"
+        )
     if made == "float16" and stored in _BEYOND_HALF:
-        raise Refused(f"float16 cannot hold the range of {stored}: write 'to_dtype: {{dtype: float32, scale: true}}' before it")
+        raise Refused(
+            f"float16 cannot hold the range of {stored}: write 'to_dtype: {{dtype: float32, scale: true}}' before it"
+        )
 
 
 def _integers(image: Tensor, dtype: torch.dtype, scale: bool) -> Tensor:
@@ -74,7 +100,9 @@ def _integers(image: Tensor, dtype: torch.dtype, scale: bool) -> Tensor:
     import torch
 
     if image.is_floating_point():
-        return _truncated(image * (torch.iinfo(dtype).max + 1.0 - _LESS_THAN_ONE) if scale else image, dtype)
+        return _truncated(
+            image * (torch.iinfo(dtype).max + 1.0 - _LESS_THAN_ONE) if scale else image, dtype
+        )
     shift = _bits(dtype) - _bits(image.dtype) if scale else 0
     wide = _saturated(_int64(image) >> max(-shift, 0), dtype)
     return (wide << max(shift, 0)).to(dtype)
@@ -109,7 +137,11 @@ def _truncated(image: Tensor, dtype: torch.dtype) -> Tensor:
 
     bounds = torch.iinfo(dtype)
     wide = image.double().nan_to_num(nan=0.0)
-    highest = np.nextafter(float(bounds.max), 0.0) if float(bounds.max) > bounds.max else float(bounds.max)
+    highest = (
+        np.nextafter(float(bounds.max), 0.0)
+        if float(bounds.max) > bounds.max
+        else float(bounds.max)
+    )
     made = wide.clamp(bounds.min, highest).to(dtype)
     if highest < bounds.max:  # the bits of the largest: all but the sign of int64, all of uint64
         made.view(torch.int64).masked_fill_(wide >= bounds.max, bounds.max if bounds.min else -1)

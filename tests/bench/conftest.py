@@ -17,6 +17,14 @@ def cli() -> Any:
 
     def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gpupipe", *words]
-        return subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=250)
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
 
     return run

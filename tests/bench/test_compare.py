@@ -41,37 +41,100 @@ ALL_STEPS = [
 
 def cli(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpupipe", *words]
-    return subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
 
 
 @pytest.fixture
 def config(faces: Path, tmp_path: Path) -> Path:
     file = tmp_path / "config.yaml"
-    file.write_text(f"data: {{source: folder, root: {faces}}}\npipeline: affine\nloader: {{batch_size: 16, device: cpu}}\n")
+    file.write_text(
+        f"data: {{source: folder, root: {faces}}}\npipeline: affine\nloader: {{batch_size: 16, device: cpu}}\n"
+    )
     return file
 
 
 def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path) -> None:
-    done = cli(config.parent, "compare", "config.yaml", "--cpu-workers", "1", "--repeats", "2", "--batches", "3", "--json", "out.json", "--out", "made here")
+    done = cli(
+        config.parent,
+        "compare",
+        "config.yaml",
+        "--cpu-workers",
+        "1",
+        "--repeats",
+        "2",
+        "--batches",
+        "3",
+        "--json",
+        "out.json",
+        "--out",
+        "made here",
+    )
     assert done.returncode == 0, done.stderr
     assert "report: made here/report.html" in done.stdout
-    assert sorted(p.name for p in (config.parent / "made here").iterdir()) == ["rate.png", "rate.svg", "report.html", "results.json", "time.png", "time.svg"]
+    assert sorted(p.name for p in (config.parent / "made here").iterdir()) == [
+        "rate.png",
+        "rate.svg",
+        "report.html",
+        "results.json",
+        "time.png",
+        "time.svg",
+    ]
     found = json.loads((config.parent / "out.json").read_text())
     assert found["schema"] == compare.SCHEMA
-    assert found["command"] == "gpupipe compare config.yaml --cpu-workers 1 --repeats 2 --batches 3 --json out.json --out 'made here'"
-    assert (found["repeats"], found["contest"]["batches"], found["contest"]["cold"]) == (2, 3, False)
-    assert "<title>gpupipe compare: config</title>" in (config.parent / "made here" / "report.html").read_text()
+    assert (
+        found["command"]
+        == "gpupipe compare config.yaml --cpu-workers 1 --repeats 2 --batches 3 --json out.json --out 'made here'"
+    )
+    assert (found["repeats"], found["contest"]["batches"], found["contest"]["cold"]) == (
+        2,
+        3,
+        False,
+    )
+    assert (
+        "<title>gpupipe compare: config</title>"
+        in (config.parent / "made here" / "report.html").read_text()
+    )
     assert [s["name"] for s in found["sides"]] == ["DALI on CPU", "DataLoader, 1 worker"]
-    assert all(len(s["rounds"]) == 2 and s["rounds"][0]["images"] in range(12 * 2, 16 * 3 + 1) for s in found["sides"])
+    assert all(
+        len(s["rounds"]) == 2 and s["rounds"][0]["images"] in range(12 * 2, 16 * 3 + 1)
+        for s in found["sides"]
+    )
     assert found["ratios_to"].startswith("DataLoader")
     assert "random_affine" in done.stdout, "parity comes with it"
-    assert any(words in done.stdout for words in ("times as many images as", "within the noise", "cannot be told"))
+    assert any(
+        words in done.stdout
+        for words in ("times as many images as", "within the noise", "cannot be told")
+    )
     assert "round 2 of 2: DataLoader, 1 worker" in done.stderr
 
 
 def test_ctrl_c_keeps_what_was_measured(config: Path) -> None:
-    command = [sys.executable, "-m", "gpupipe", "compare", "config.yaml", "--cpu-workers", "1", "--repeats", "50", "--batches", "2", "--json", "out.json"]
-    process = subprocess.Popen(command, cwd=config.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "gpupipe",
+        "compare",
+        "config.yaml",
+        "--cpu-workers",
+        "1",
+        "--repeats",
+        "50",
+        "--batches",
+        "2",
+        "--json",
+        "out.json",
+    ]
+    process = subprocess.Popen(
+        command, cwd=config.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         assert process.stderr
         while "round 2 of 50: DataLoader" not in process.stderr.readline():
@@ -102,7 +165,9 @@ def test_usage_mistakes(config: Path, words: list[str], said: str) -> None:
 
 
 def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path) -> None:
-    checked = configs.read({"data": {"source": "folder", "root": str(photos)}, "pipeline": ALL_STEPS})
+    checked = configs.read(
+        {"data": {"source": "folder", "root": str(photos)}, "pipeline": ALL_STEPS}
+    )
     found = list(measure(checked, checked.source.index(), ["cpu"], 8))
     assert [a.step for a in found] == [e.key for e in checked.pipeline.entries]
     assert {a.step: (a.mean, a.most) for a in found if not a.holds} == {}
@@ -110,7 +175,12 @@ def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path) -> 
     assert found[0].largest
     assert not found[-1].largest
     limits = {a.step: a.limit for a in found}
-    assert (limits["decode"], limits["resize"], limits["random_affine"], limits["normalize"]) == (1, 0.5, 1, 2), "0.5 for each step that interpolates"
+    assert (limits["decode"], limits["resize"], limits["random_affine"], limits["normalize"]) == (
+        1,
+        0.5,
+        1,
+        2,
+    ), "0.5 for each step that interpolates"
 
 
 PLUGIN = '''
@@ -151,7 +221,10 @@ def test_a_broken_step_fails_by_its_name(config: Path) -> None:
 def test_max_diff_is_the_limit(config: Path) -> None:
     checked = configs.read(config)
     assert all(a.holds for a in measure(checked, checked.source.index(), ["cpu"], 4))
-    assert cli(config.parent, "parity", "config.yaml", "--samples", "4", "--max-diff", "0").returncode == 1
+    assert (
+        cli(config.parent, "parity", "config.yaml", "--samples", "4", "--max-diff", "0").returncode
+        == 1
+    )
 
 
 # --- other processes
@@ -186,7 +259,12 @@ def resident(file: Path) -> int:
         pages = -(-len(mapped) // mmap.PAGESIZE)
         found = (ctypes.c_ubyte * pages)()
         address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        assert ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), found) == 0
+        assert (
+            ctypes.CDLL(None, use_errno=True).mincore(
+                ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), found
+            )
+            == 0
+        )
         return sum(page & 1 for page in found)
 
 
@@ -210,7 +288,9 @@ def outcome(rate: float) -> Outcome:
 
 def comparison(**rates: list[float]) -> Comparison:
     sides = {"dali": Side("DALI", {}), **{f"w{n}": Side(f"{n} workers", {}, n) for n in range(9)}}
-    return Comparison([Result(sides[name], [outcome(r) for r in values]) for name, values in rates.items()], [])
+    return Comparison(
+        [Result(sides[name], [outcome(r) for r in values]) for name, values in rates.items()], []
+    )
 
 
 def test_a_ratio_is_that_of_paired_rounds() -> None:
@@ -254,7 +334,9 @@ def test_verdicts(rates: dict[str, list[float]], said: list[str]) -> None:
     ({"dali": [1.0, 500.0, 3.0], "w2": [100.0, 101.0, 2.0]}, "Whether 2 workers or DALI is faster cannot be told"),
     ({"dali": [1500, 4000, 9000], "w2": [100, 101, 100]}, "DALI is faster than 2 workers; how many times cannot be told"),
 ])  # fmt: skip
-def test_an_interval_that_tells_nothing_is_no_verdict(rates: dict[str, list[float]], said: str) -> None:
+def test_an_interval_that_tells_nothing_is_no_verdict(
+    rates: dict[str, list[float]], said: str
+) -> None:
     found = comparison(**rates)
     if "Whether" in said:
         found.results.sort(key=lambda r: -r.mean)
@@ -277,7 +359,10 @@ def test_rounds_no_longer_than_what_is_made_ahead_are_no_verdict() -> None:
     for o in found.results[1].outcomes:
         o.batches, o.batches_ahead = 4, 4
     said = compare.verdict(found)[0]
-    assert said == "Which is faster cannot be told: a round has 4 batches, and 2 workers makes 4 ahead: --batches 16 or more tells it."
+    assert (
+        said
+        == "Which is faster cannot be told: a round has 4 batches, and 2 workers makes 4 ahead: --batches 16 or more tells it."
+    )
 
 
 def test_an_interval_that_bounds_nothing_is_not_spelt_out() -> None:
@@ -287,8 +372,14 @@ def test_an_interval_that_bounds_nothing_is_not_spelt_out() -> None:
 
 
 def test_sides_depend_on_what_there_is() -> None:
-    checked = configs.read({"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]})
-    names = {(gpus, dali): [s.name for s in compare.sides(checked, [0, 2], gpus, dali)[0]] for gpus in (0, 1) for dali in (True, False)}
+    checked = configs.read(
+        {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
+    )
+    names = {
+        (gpus, dali): [s.name for s in compare.sides(checked, [0, 2], gpus, dali)[0]]
+        for gpus in (0, 1)
+        for dali in (True, False)
+    }
     loaders = ["DataLoader, 0 workers", "DataLoader, 2 workers"]
     assert names[1, True] == ["DALI on GPU", "DALI on CPU", *loaders]
     assert names[0, True] == ["DALI on CPU", *loaders]

@@ -20,11 +20,16 @@ from gpupipe.bench.measure import Measurement
 from gpupipe.bench.memory import OWN_PEAKS, PSS, PeakMemory
 
 MIB = 2**20
-pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="this system does not tell the PSS of a process")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(),
+    reason="this system does not tell the PSS of a process",
+)
 
 
 def python(code: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -76,7 +81,12 @@ def test_what_forked_workers_share_counts_once_and_what_is_theirs_for_each() -> 
 def test_a_process_that_a_worker_started_counts() -> None:
     child = "import sys; block = b'x' * (120 << 20); print(1, flush=True); sys.stdin.read()"
     between = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    with PeakMemory() as found, subprocess.Popen([sys.executable, "-c", between], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with (
+        PeakMemory() as found,
+        subprocess.Popen(
+            [sys.executable, "-c", between], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process,
+    ):
         assert process.stdout
         process.stdout.readline()
         before = memory.pss(os.getpid())
@@ -87,7 +97,13 @@ def test_a_process_that_a_worker_started_counts() -> None:
 
 def switches(pid: int) -> int:
     """How often a process has waited."""
-    return int(next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("voluntary")).split()[1])
+    return int(
+        next(
+            line
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            if line.startswith("voluntary")
+        ).split()[1]
+    )
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])
@@ -117,21 +133,41 @@ input()
 
 def test_it_ends_with_the_process_that_it_looks_at() -> None:
     """Also where a forked worker, which holds the same pipes, lives on."""
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         sampler, worker = map(int, process.stdout.readline().split())
         assert Path(f"/proc/{sampler}").exists()
         process.kill()
         process.wait()
-        wait_for(lambda: not Path(f"/proc/{sampler}").exists() or ") Z" in Path(f"/proc/{sampler}/stat").read_text())
+        wait_for(
+            lambda: (
+                not Path(f"/proc/{sampler}").exists()
+                or ") Z" in Path(f"/proc/{sampler}/stat").read_text()
+            )
+        )
         os.kill(worker, signal.SIGKILL)
 
 
 def test_ctrl_c_in_a_terminal_leaves_the_memory_known(faces: Path) -> None:
     """A terminal sends it to all processes of the group."""
     data = f"data={{source: folder, root: {faces}}}"
-    command = [sys.executable, "-m", "gpupipe", "run", "lfw", data, "device=cpu", "batch_size=16", "--epochs", "100000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "gpupipe",
+        "run",
+        "lfw",
+        data,
+        "device=cpu",
+        "batch_size=16",
+        "--epochs",
+        "100000",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             assert process.stdout
             process.stdout.readline()
@@ -161,7 +197,9 @@ def test_without_pss_peaks_are_added_up_and_said_to_be() -> None:
         pass
     assert found.kind == OWN_PEAKS
     assert found.bytes > 20 * MIB
-    rows = dict(tables._rows(Measurement(0.1, peak_memory=found.bytes, peak_memory_kind=found.kind)))
+    rows = dict(
+        tables._rows(Measurement(0.1, peak_memory=found.bytes, peak_memory_kind=found.kind))
+    )
     assert "each process's own peak, added up" in rows["peak memory"]
     rows = dict(tables._rows(Measurement(0.1, peak_memory=found.bytes, peak_memory_kind=PSS)))
     assert rows["peak memory"].endswith(" MiB")
@@ -178,4 +216,6 @@ def test_a_comparison_without_pss_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("gpupipe.bench.compare.contest_of", contest_of)
     comparison = Comparison([Result(Side("a", {})), Result(Side("b", {}))], [])
     run(comparison, Contest("lfw", (), {}, (0,), 1, 1, False), 1, lambda what, done, total: None)
-    assert any("peak memory is each process's own peak, added up" in note for note in comparison.notes)
+    assert any(
+        "peak memory is each process's own peak, added up" in note for note in comparison.notes
+    )

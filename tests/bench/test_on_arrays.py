@@ -30,7 +30,10 @@ def test_parity_step_by_step_and_without_a_step(tmp_path: Path) -> None:
     stored[:, 1, 0] = np.inf
     config = checked(saved(tmp_path, stored), CROP)
     found = list(measure(config, config.source.index(), ["cpu"], 6))
-    assert [(a.step, a.holds, a.images) for a in found] == [("random_crop", True, 6), ("normalize", True, 6)]
+    assert [(a.step, a.holds, a.images) for a in found] == [
+        ("random_crop", True, 6),
+        ("normalize", True, 6),
+    ]
     bare = checked(saved(tmp_path, stored), [])
     for last in (False, True):
         (alone,) = measure(bare, bare.source.index(), ["cpu"], 6, last=last)
@@ -39,7 +42,10 @@ def test_parity_step_by_step_and_without_a_step(tmp_path: Path) -> None:
 
 
 def test_what_check_prints(tmp_path: Path) -> None:
-    config = checked(saved(tmp_path, numbers("int16", (6, 9, 3)), layout="LC"), [{"to_dtype": {"dtype": "float32"}}, {"center_crop": {"size": 4}}])
+    config = checked(
+        saved(tmp_path, numbers("int16", (6, 9, 3)), layout="LC"),
+        [{"to_dtype": {"dtype": "float32"}}, {"center_crop": {"size": 4}}],
+    )
     *_, batch = facts(config)
     assert batch == "batch: array float32 (B, 4, 3), label int64 (B,)"
     for found in operators(config, "dali").values():
@@ -50,14 +56,20 @@ def test_what_check_prints(tmp_path: Path) -> None:
 
 def test_what_is_no_image_is_not_drawn(tmp_path: Path) -> None:
     for shape, draws in (((3, 8, 8), True), ((2, 8, 8), False), ((8,), False)):
-        with gpupipe.load({"data": saved(tmp_path, numbers("uint8", (6, *shape))), "pipeline": []}, device="cpu", batch_size=6) as loader:
+        with gpupipe.load(
+            {"data": saved(tmp_path, numbers("uint8", (6, *shape))), "pipeline": []},
+            device="cpu",
+            batch_size=6,
+        ) as loader:
             batch = next(iter(loader))
             assert len(image_of(batch)) == 6
             if draws:
                 grid.save(loader, batch, tmp_path / "grid.png")
                 assert (tmp_path / "grid.png").stat().st_size
                 continue
-            with pytest.raises(gpupipe.GpupipeError, match=r"what is drawn are images, .*: leave out --show"):
+            with pytest.raises(
+                gpupipe.GpupipeError, match=r"what is drawn are images, .*: leave out --show"
+            ):
                 grid.save(loader, batch, tmp_path / "grid.png")
 
 
@@ -68,7 +80,13 @@ def test_a_loader_of_arrays_keeps_the_contract(tmp_path: Path) -> None:
 
 def test_a_tuple_holds_the_main_field(tmp_path: Path) -> None:
     stored = numbers("float32", (6, 5))
-    with gpupipe.load({"data": saved(tmp_path, stored, field="x"), "pipeline": []}, device="cpu", batch_size=6, shuffle=False, format="tuple") as loader:
+    with gpupipe.load(
+        {"data": saved(tmp_path, stored, field="x"), "pipeline": []},
+        device="cpu",
+        batch_size=6,
+        shuffle=False,
+        format="tuple",
+    ) as loader:
         (x, label) = next(iter(loader))
     assert np.array_equal(x.numpy(), stored)
     assert label.tolist() == [0] * 6

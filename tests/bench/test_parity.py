@@ -29,12 +29,33 @@ EXACT = [
 MADE_NEW = {
     "resize": ([{"resize": {"size": 100}}], 0.25, 50),
     "resize, both sides": ([{"resize": {"size": [90, 70], "interpolation": "bicubic"}}], 0.25, 50),
-    "random_affine": ([{"random_affine": {"degrees": 10, "translate": [0.1, 0.1], "scale": [0.9, 1.1], "interpolation": "bilinear"}}], 0.15, 42),
-    "random_rotation": ([{"random_rotation": {"degrees": 30, "interpolation": "bilinear"}}], 0.15, 42),
+    "random_affine": (
+        [
+            {
+                "random_affine": {
+                    "degrees": 10,
+                    "translate": [0.1, 0.1],
+                    "scale": [0.9, 1.1],
+                    "interpolation": "bilinear",
+                }
+            }
+        ],
+        0.15,
+        42,
+    ),
+    "random_rotation": (
+        [{"random_rotation": {"degrees": 30, "interpolation": "bilinear"}}],
+        0.15,
+        42,
+    ),
     "random_resized_crop": ([{"random_resized_crop": {"size": 64}}], 0.25, 50),
     "grayscale": ([{"grayscale": {"num_output_channels": 3}}], 0.05, 70),
     "floats": (
-        [{"center_crop": {"size": 64}}, {"to_dtype": {"dtype": "float32", "scale": True}}, {"normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}],
+        [
+            {"center_crop": {"size": 64}},
+            {"to_dtype": {"dtype": "float32", "scale": True}},
+            {"normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}},
+        ],
         0.05,
         90,
     ),
@@ -74,7 +95,14 @@ def _piece(source: Image.Image, draw: random.Random) -> tuple[str, bytes]:
         piece = piece.convert("L")
     exif = Image.Exif()
     exif[0x0112] = draw.choice([1, 1, 1, 3, 6, 8])
-    piece.save(written, "JPEG", quality=draw.randint(30, 95), progressive=draw.random() < 0.3, subsampling=draw.randint(0, 2), exif=exif)
+    piece.save(
+        written,
+        "JPEG",
+        quality=draw.randint(30, 95),
+        progressive=draw.random() < 0.3,
+        subsampling=draw.randint(0, 2),
+        exif=exif,
+    )
     return ".jpg", written.getvalue()
 
 
@@ -94,7 +122,9 @@ def test_what_moves_pixels_is_the_same_to_one_level(images: Path) -> None:
 def test_what_makes_pixels_keeps_its_floor(images: Path, name: str) -> None:
     steps, mean, psnr = MADE_NEW[name]
     found = agreement(images, ["decode", *steps])
-    print(f"{name}: mean {found.mean:.3f}, largest {found.most:.1f} levels, PSNR {found.psnr:.1f} dB over {found.images}")
+    print(
+        f"{name}: mean {found.mean:.3f}, largest {found.most:.1f} levels, PSNR {found.psnr:.1f} dB over {found.images}"
+    )
     assert found.images == COUNT
     assert found.mean <= mean
     assert found.psnr >= psnr
@@ -125,13 +155,30 @@ class Reveal(Step):
 '''
 
 
-def test_draws_are_the_same_to_the_last_one(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_the_same_to_the_last_one(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, "reveal", REVEAL, reveal="Reveal"))
     config = {"data": {"source": "folder", "root": faces}, "pipeline": ["decode", "reveal"]}
     drawn = []
-    for engine, more in (("dali", {}), ("dataloader", {"workers": 1}), ("dataloader", {"workers": 0, "batch_size": 7})):
-        with gpupipe.load(config, **{"engine": engine, "device": "cpu", "ids": True, "batch_size": 16, **more}) as loader:
-            drawn.append([{int(i): image for b in loader for i, image in zip(b["id"], b["image"], strict=True)} for _ in range(2)])
+    for engine, more in (
+        ("dali", {}),
+        ("dataloader", {"workers": 1}),
+        ("dataloader", {"workers": 0, "batch_size": 7}),
+    ):
+        with gpupipe.load(
+            config, **{"engine": engine, "device": "cpu", "ids": True, "batch_size": 16, **more}
+        ) as loader:
+            drawn.append(
+                [
+                    {
+                        int(i): image
+                        for b in loader
+                        for i, image in zip(b["id"], b["image"], strict=True)
+                    }
+                    for _ in range(2)
+                ]
+            )
     for epoch in range(2):
         assert drawn[0][epoch].keys() == set(range(60))
         for other in drawn[1:]:

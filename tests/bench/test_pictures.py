@@ -21,7 +21,13 @@ def pixels(picture: pictures.Picture) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def test_a_map_shows_where_the_two_images_beside_it_differ(faces: Path) -> None:
-    config = configs.read({"data": {"source": "folder", "root": str(faces)}, "pipeline": "affine", "loader": {"device": "cpu"}})
+    config = configs.read(
+        {
+            "data": {"source": "folder", "root": str(faces)},
+            "pipeline": "affine",
+            "loader": {"device": "cpu"},
+        }
+    )
     found = list(pictures.rows(config, config.source.index(), ["cpu"], 4))
     assert len(found) == 4
     for row in found:
@@ -31,17 +37,29 @@ def test_a_map_shows_where_the_two_images_beside_it_differ(faces: Path) -> None:
         assert (f"up to {apart.max()} level" in difference.caption) == bool(apart.any())
         assert ("no difference" in difference.caption) != bool(apart.any())
         assert row.name in difference.alt
-    assert any((pixels(row.pairs[0][1]) < 128).any() for row in found), "the edges of images that were turned differ"
+    assert any((pixels(row.pairs[0][1]) < 128).any() for row in found), (
+        "the edges of images that were turned differ"
+    )
 
 
 def test_large_photographs_are_shown_smaller_and_no_thin_line_is_lost(photos: Path) -> None:
-    large = configs.read({"data": {"source": "folder", "root": str(photos)}, "pipeline": ["decode"], "loader": {"device": "cpu"}})
+    large = configs.read(
+        {
+            "data": {"source": "folder", "root": str(photos)},
+            "pipeline": ["decode"],
+            "loader": {"device": "cpu"},
+        }
+    )
     found = list(pictures.rows(large, large.source.index(), ["cpu"], 3))
     assert len(found) == 3
     assert any(row.smaller > 1 for row in found)
     shown = [p for row in found for p in (row.reference, *row.pairs[0])]
     assert all(max(p.width, p.height) <= 400 for p in shown)
-    assert all(row.reference.width == row.pairs[0][1].width and row.reference.height == row.pairs[0][1].height for row in found)
+    assert all(
+        row.reference.width == row.pairs[0][1].width
+        and row.reference.height == row.pairs[0][1].height
+        for row in found
+    )
     apart = np.zeros((90, 131), np.int16)
     apart[:, 64] = 16
     apart[7, 3] = 4

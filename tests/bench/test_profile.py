@@ -17,7 +17,11 @@ from gpupipe.bench.training import Training
 from gpupipe.errors import EngineError, SampleError
 from gpupipe.runtime.devices import cores
 
-CROPPED = ["decode", {"center_crop": {"size": 32}}, {"to_dtype": {"dtype": "float32", "scale": True}}]
+CROPPED = [
+    "decode",
+    {"center_crop": {"size": 32}},
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+]
 COUNTS = {"batch_size": 16, "device": "cpu", "workers": 1}
 
 
@@ -25,21 +29,38 @@ def quiet(what: str, done: int, total: int) -> None:
     """Nobody watches."""
 
 
-def measured(root: Path, steps: Any = "affine", rounds: int = 1, seconds: float = 0.05, **options: Any) -> Profile:
-    checked = configs.read({"data": {"source": "folder", "root": root}, "pipeline": steps}, **COUNTS | options)
+def measured(
+    root: Path, steps: Any = "affine", rounds: int = 1, seconds: float = 0.05, **options: Any
+) -> Profile:
+    checked = configs.read(
+        {"data": {"source": "folder", "root": root}, "pipeline": steps}, **COUNTS | options
+    )
     return profile.measure(checked, checked.source.index(), cores(), rounds, seconds, quiet)
 
 
 @pytest.mark.parametrize("engine", ["dali", "dataloader"])
 def test_every_part_is_timed_in_every_round(faces: Path, engine: str) -> None:
     found = measured(faces, rounds=2, engine=engine)
-    assert [s.name for s in found.stages] == ["read", "decode", "random_affine", "to_dtype", "to torch"]
-    assert all(len(s.seconds) == len(s.cpu_seconds) == len(s.others) == 2 and min(s.seconds) > 0 for s in found.stages)
-    assert min(found.stages[0].seconds) < min(found.stages[1].seconds), "reading a cached file costs far less than decoding it"
+    assert [s.name for s in found.stages] == [
+        "read",
+        "decode",
+        "random_affine",
+        "to_dtype",
+        "to torch",
+    ]
+    assert all(
+        len(s.seconds) == len(s.cpu_seconds) == len(s.others) == 2 and min(s.seconds) > 0
+        for s in found.stages
+    )
+    assert min(found.stages[0].seconds) < min(found.stages[1].seconds), (
+        "reading a cached file costs far less than decoding it"
+    )
     assert found.what["engine"] == engine
 
 
-def test_images_of_different_sizes_need_no_step_that_makes_them_equal_until_they_are_delivered(photos: Path) -> None:
+def test_images_of_different_sizes_need_no_step_that_makes_them_equal_until_they_are_delivered(
+    photos: Path,
+) -> None:
     found = measured(photos, ["decode", {"random_resized_crop": {"size": 64}}])
     assert [s.name for s in found.stages] == ["read", "decode", "random_resized_crop", "to torch"]
 
@@ -47,7 +68,9 @@ def test_images_of_different_sizes_need_no_step_that_makes_them_equal_until_they
 def test_a_sample_that_cannot_be_decoded_is_left_out(faces: Path, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for number, face in enumerate(sorted(faces.glob("*/*.jpg"))[:20]):
-        (tmp_path / "a" / f"{number:02}.jpg").write_bytes(face.read_bytes() if number % 10 else b"no image")
+        (tmp_path / "a" / f"{number:02}.jpg").write_bytes(
+            face.read_bytes() if number % 10 else b"no image"
+        )
     for engine in ("dali", "dataloader"):
         found = measured(tmp_path, engine=engine, on_error="skip", max_bad=0.5, batch_size=8)
         assert found.whole.rate > 0
@@ -56,17 +79,36 @@ def test_a_sample_that_cannot_be_decoded_is_left_out(faces: Path, tmp_path: Path
 
 
 def test_costs_are_differences_of_the_same_round() -> None:
-    before, after = Stage("decode", [1.0, 2.0], [1.0, 1.0]), Stage("flip", [1.5, 2.25], [1.25, 1.25])
+    before, after = (
+        Stage("decode", [1.0, 2.0], [1.0, 1.0]),
+        Stage("flip", [1.5, 2.25], [1.25, 1.25]),
+    )
     assert after.costs(before) == [0.5, 0.25]
     assert after.cpu_costs(before) == [0.25, 0.25]
     assert before.costs(None) == [1.0, 2.0]
 
 
-def test_the_command_prints_the_table_what_limits_and_json(faces: Path, tmp_path: Path, cli: Any) -> None:
-    words = [f"data={{source: folder, root: {faces}}}", "batch_size=16", "device=cpu", "--rounds", "1", "--seconds", "0.1", "--step-ms", "20"]
-    done: subprocess.CompletedProcess[str] = cli(tmp_path, "profile", "lfw", *words, "--json", "out.json")
+def test_the_command_prints_the_table_what_limits_and_json(
+    faces: Path, tmp_path: Path, cli: Any
+) -> None:
+    words = [
+        f"data={{source: folder, root: {faces}}}",
+        "batch_size=16",
+        "device=cpu",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.1",
+        "--step-ms",
+        "20",
+    ]
+    done: subprocess.CompletedProcess[str] = cli(
+        tmp_path, "profile", "lfw", *words, "--json", "out.json"
+    )
     assert done.returncode == 0, done.stderr
-    assert all(name in done.stdout for name in ("read", "decode", "random_affine", "to_dtype", "to torch"))
+    assert all(
+        name in done.stdout for name in ("read", "decode", "random_affine", "to_dtype", "to torch")
+    )
     assert "Waiting for data: " in done.stdout
     assert "DISTURBED" in done.stdout or "What limits cannot be told" not in done.stdout
     found = json.loads((tmp_path / "out.json").read_text())
@@ -82,7 +124,9 @@ def test_the_command_prints_the_table_what_limits_and_json(faces: Path, tmp_path
 
 
 def trained(root: Path, step: Any, seconds: float = 0.4, **options: Any) -> Training:
-    checked = configs.read({"data": {"source": "folder", "root": root}, "pipeline": CROPPED}, **COUNTS | options)
+    checked = configs.read(
+        {"data": {"source": "folder", "root": root}, "pipeline": CROPPED}, **COUNTS | options
+    )
     return training.measure(checked, checked.source.index(), "test", step, 2, seconds, quiet)
 
 
@@ -99,22 +143,44 @@ def test_a_model_trains(faces: Path, form: str) -> None:
 
 
 def test_models_that_do_not_exist_or_do_not_fit(faces: Path) -> None:
-    with pytest.raises(EngineError, match="no classification model 'resnet81'; did you mean 'resnet18'"):
+    with pytest.raises(
+        EngineError, match="no classification model 'resnet81'; did you mean 'resnet18'"
+    ):
         training.model("resnet81")
-    with pytest.raises(EngineError, match=r"squeezenet1_1 cannot take images of shape \(4, 1, 32, 32\)"):
+    with pytest.raises(
+        EngineError, match=r"squeezenet1_1 cannot take images of shape \(4, 1, 32, 32\)"
+    ):
         checked = configs.read(
-            {"data": {"source": "folder", "root": faces}, "pipeline": [{"decode": {"mode": "gray"}}, *CROPPED[1:]]}, **COUNTS | {"batch_size": 4}
+            {
+                "data": {"source": "folder", "root": faces},
+                "pipeline": [{"decode": {"mode": "gray"}}, *CROPPED[1:]],
+            },
+            **COUNTS | {"batch_size": 4},
         )
-        training.measure(checked, checked.source.index(), "", training.model("squeezenet1_1"), 1, 0.01, quiet)
+        training.measure(
+            checked, checked.source.index(), "", training.model("squeezenet1_1"), 1, 0.01, quiet
+        )
 
 
 # --- what limits
 
 
-def profiled(read: float, decode: float, whole: float, busy: float, gpu: float | None = None, device: str = "cpu") -> Profile:
+def profiled(
+    read: float,
+    decode: float,
+    whole: float,
+    busy: float,
+    gpu: float | None = None,
+    device: str = "cpu",
+) -> Profile:
     """Rates in images a second; busy: the share of 4 cores."""
-    stages = [Stage(n, [1 / r], [busy * 4 / r], [0.0]) for n, r in (("read", read), ("decode", decode), ("to torch", whole))]
-    return Profile({"engine": "dali", "device": device, "crew": "4 threads", "parallelism": 4}, 4, stages, gpu)
+    stages = [
+        Stage(n, [1 / r], [busy * 4 / r], [0.0])
+        for n, r in (("read", read), ("decode", decode), ("to torch", whole))
+    ]
+    return Profile(
+        {"engine": "dali", "device": device, "crew": "4 threads", "parallelism": 4}, 4, stages, gpu
+    )
 
 
 WAITS = Training("t", [50.0, 51.0], [100.0, 100.0])
@@ -131,7 +197,9 @@ DOES_NOT = Training("t", [99.0, 98.0], [100.0, 100.0])
     (profiled(9000, 1000, 900, 0.3), 2, None, "waiting", "loader.threads=4"),
     (profiled(9000, 1000, 900, 0.3), 4, None, "waiting", "gpupipe tune"),
 ])  # fmt: skip
-def test_what_limits(found: Profile, threads: int, trained: Training | None, resource: str, said: str) -> None:
+def test_what_limits(
+    found: Profile, threads: int, trained: Training | None, resource: str, said: str
+) -> None:
     verdict = advice.limit(found, threads, trained)
     assert verdict.resource == resource
     assert said in " ".join(verdict.said)

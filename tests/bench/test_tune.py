@@ -50,17 +50,30 @@ def here(side: Side, contest: Contest) -> Outcome:
 
 
 @pytest.mark.filterwarnings("ignore:loader.workers")
-def test_it_finds_that_more_workers_wait_at_the_same_time(faces: Path, slow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_that_more_workers_wait_at_the_same_time(
+    faces: Path, slow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(slow)
-    words = (f"data={{source: folder, root: {faces}}}", "pipeline=[decode, slow]", "engine=dataloader", "workers=0", "batch_size=8", "device=cpu")
+    words = (
+        f"data={{source: folder, root: {faces}}}",
+        "pipeline=[decode, slow]",
+        "engine=dataloader",
+        "workers=0",
+        "batch_size=8",
+        "device=cpu",
+    )
     checked = configs.read("lfw", words)
     contest = Contest("lfw", words, {}, core_numbers(None), 0, 2, False)
-    found = Tuner(contest, checked.loader, 1, 40, lambda what, done, total: None, here).run({"workers": [0, 3]})
+    found = Tuner(contest, checked.loader, 1, 40, lambda what, done, total: None, here).run(
+        {"workers": [0, 3]}
+    )
     assert found.changes == {"workers": 3}
     assert found.certain
     assert found.gain
     assert found.gain.value > 1.3
-    assert [[r.side.name for r in setting] for setting in found.trials] == [["workers=0", "workers=3"]]
+    assert [[r.side.name for r in setting] for setting in found.trials] == [
+        ["workers=0", "workers=3"]
+    ]
     outcomes = [o for setting in found.trials for result in setting for o in result.outcomes]
     assert all(o.batches >= 3 * o.batches_ahead for o in outcomes), "not what was made before"
     printed = advised(found, checked)
@@ -69,7 +82,9 @@ def test_it_finds_that_more_workers_wait_at_the_same_time(faces: Path, slow: Pat
 
 def test_too_little_time_is_said(faces: Path, tmp_path: Path, cli: Any) -> None:
     words = [f"data={{source: folder, root: {faces}}}", "device=cpu", "batch_size=8"]
-    done: subprocess.CompletedProcess[str] = cli(tmp_path, "tune", "lfw", *words, "--seconds", "1", "--json", "out.json")
+    done: subprocess.CompletedProcess[str] = cli(
+        tmp_path, "tune", "lfw", *words, "--seconds", "1", "--json", "out.json"
+    )
     assert done.returncode == 0, done.stderr
     assert "faster" in done.stdout
     assert "cannot be told" in done.stdout
@@ -82,7 +97,9 @@ def test_too_little_time_is_said(faces: Path, tmp_path: Path, cli: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [40.0, 150.0])
-def test_as_many_seconds_as_it_asks_for_are_enough(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_seconds_as_it_asks_for_are_enough(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a machine where a trial takes 12 s."""
     now = 0.0
 
@@ -93,44 +110,88 @@ def test_as_many_seconds_as_it_asks_for_are_enough(seconds: float, monkeypatch: 
 
     monkeypatch.setattr(tune.time, "monotonic", lambda: now)
     contest = Contest("lfw", (), {}, (0,), 0, 2, False)
-    tuner = Tuner(contest, LoaderConfig(batch_size=64), 2, seconds, lambda what, done, total: None, trial)
+    tuner = Tuner(
+        contest, LoaderConfig(batch_size=64), 2, seconds, lambda what, done, total: None, trial
+    )
     found = tuner.run({"threads": [1, 2, 3]})
     assert bool(found.trials) is (seconds == 150)
     assert found.enough_seconds == (None if found.trials else 150)
 
 
 def test_no_choice_is_said() -> None:
-    checked = configs.read({"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]})
+    checked = configs.read(
+        {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
+    )
     assert "--keep leaves none to try" in advised(Tuned(result("as given", 100)), checked)[0]
-    found = Tuned(result("as given", 100), trials=[[result("a", 100)]], changes={"threads": 3}, interrupted=True)
+    found = Tuned(
+        result("as given", 100),
+        trials=[[result("a", 100)]],
+        changes={"threads": 3},
+        interrupted=True,
+    )
     assert "Whether threads=3 is faster cannot be told" in advised(found, checked)[0]
 
 
 def test_a_gain_that_may_be_anything_is_not_told() -> None:
-    checked = configs.read({"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]})
-    found = Tuned(result("as given", 100, 10, 400), trials=[[result("a", 100)]], changes={"threads": 3}, best=result("best", 100, 700, 90))
+    checked = configs.read(
+        {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
+    )
+    found = Tuned(
+        result("as given", 100, 10, 400),
+        trials=[[result("a", 100)]],
+        changes={"threads": 3},
+        best=result("best", 100, 700, 90),
+    )
     said = " ".join(advised(found, checked))
     assert "cannot be told" in said
     assert "--seconds" in said
     assert "keep the settings" not in said
 
 
-def test_a_setting_that_is_not_tuned_is_a_usage_mistake(faces: Path, tmp_path: Path, cli: Any) -> None:
-    done = cli(tmp_path, "tune", "lfw", f"data={{source: folder, root: {faces}}}", "device=cpu", "--keep", "batch_sise")
+def test_a_setting_that_is_not_tuned_is_a_usage_mistake(
+    faces: Path, tmp_path: Path, cli: Any
+) -> None:
+    done = cli(
+        tmp_path,
+        "tune",
+        "lfw",
+        f"data={{source: folder, root: {faces}}}",
+        "device=cpu",
+        "--keep",
+        "batch_sise",
+    )
     assert done.returncode == 2
     assert "'batch_sise' is not among what is tuned; did you mean 'batch_size'?" in done.stderr
 
 
 def test_what_is_tried() -> None:
     options = LoaderConfig(batch_size=64)
-    assert candidates(options, "dali", False, 4, ()) == {"threads": [2, 4, 6], "prefetch": [1, 2, 4], "batch_size": [32, 64, 128]}
-    assert candidates(options, "dali", True, 4, ("batch_size",)).keys() == {"threads", "prefetch", "hw_decoder_load"}
-    assert candidates(options, "dataloader", True, 4, ("prefetch",)) == {"workers": [0, 2, 4, 6], "batch_size": [32, 64, 128]}
-    assert candidates(LoaderConfig(batch_size=1), "dali", False, 1, ()) == {"threads": [1, 2], "prefetch": [1, 2, 4], "batch_size": [1, 2]}
+    assert candidates(options, "dali", False, 4, ()) == {
+        "threads": [2, 4, 6],
+        "prefetch": [1, 2, 4],
+        "batch_size": [32, 64, 128],
+    }
+    assert candidates(options, "dali", True, 4, ("batch_size",)).keys() == {
+        "threads",
+        "prefetch",
+        "hw_decoder_load",
+    }
+    assert candidates(options, "dataloader", True, 4, ("prefetch",)) == {
+        "workers": [0, 2, 4, 6],
+        "batch_size": [32, 64, 128],
+    }
+    assert candidates(LoaderConfig(batch_size=1), "dali", False, 1, ()) == {
+        "threads": [1, 2],
+        "prefetch": [1, 2, 4],
+        "batch_size": [1, 2],
+    }
 
 
 def result(name: str, *rates: float) -> Result:
-    return Result(Side(name, {}), [Outcome("dali", "cpu", "2 threads", 1000, 10, 1000 / r, 0.1, 1.0, 1) for r in rates])
+    return Result(
+        Side(name, {}),
+        [Outcome("dali", "cpu", "2 threads", 1000, 10, 1000 / r, 0.1, 1.0, 1) for r in rates],
+    )
 
 
 @pytest.mark.parametrize(("given", "best", "certain"), [
@@ -138,7 +199,9 @@ def result(name: str, *rates: float) -> Result:
     ((100, 101, 99), (101, 99, 102), False),
     ((130, 131, 128), (100, 101, 99), False),
 ])  # fmt: skip
-def test_a_gain_must_be_beyond_noise(given: tuple[float, ...], best: tuple[float, ...], certain: bool) -> None:
+def test_a_gain_must_be_beyond_noise(
+    given: tuple[float, ...], best: tuple[float, ...], certain: bool
+) -> None:
     assert Tuned(result("as given", *given), best=result("best", *best)).certain is certain
 
 

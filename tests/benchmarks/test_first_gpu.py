@@ -26,21 +26,37 @@ FAKES = {
 }
 
 
-def script(folder: Path, out: Path, *words: str, data: Path | None = None) -> subprocess.CompletedProcess[str]:
+def script(
+    folder: Path, out: Path, *words: str, data: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """first_gpu.sh of `folder`, in a process that cannot see a GPU."""
     own = {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(data or out.parent)}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | own
-    command = ["bash", str(folder / "first_gpu.sh"), *words[: words.index("OUT")], str(out), *words[words.index("OUT") + 1 :]]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=800)
+    command = [
+        "bash",
+        str(folder / "first_gpu.sh"),
+        *words[: words.index("OUT")],
+        str(out),
+        *words[words.index("OUT") + 1 :],
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, timeout=800
+    )
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("parts", ["versions doctor probe", "tests", "decode", "streams", "training", "throughput"])
-def test_every_part_runs_on_a_cpu(photos: Path, tmp_path: Path, benchmarks: Path, parts: str) -> None:
+@pytest.mark.parametrize(
+    "parts", ["versions doctor probe", "tests", "decode", "streams", "training", "throughput"]
+)
+def test_every_part_runs_on_a_cpu(
+    photos: Path, tmp_path: Path, benchmarks: Path, parts: str
+) -> None:
     words = ["--device", "cpu", "--quick", "--photos", str(photos), "--within", "700"]
     done = script(benchmarks, tmp_path / "out", *words, "OUT", *parts.split())
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert {part: (s["outcome"], s["failed"]) for part, s in summary.items()} == {part: ("ok", []) for part in parts.split()}, done.stdout
+    assert {part: (s["outcome"], s["failed"]) for part, s in summary.items()} == {
+        part: ("ok", []) for part in parts.split()
+    }, done.stdout
     assert done.returncode == 0
     for part in parts.split():
         found = json.loads((tmp_path / "out" / f"{part}.json").read_text())
@@ -51,9 +67,15 @@ def test_every_part_runs_on_a_cpu(photos: Path, tmp_path: Path, benchmarks: Path
     if parts == "throughput":
         gpu = json.loads((tmp_path / "out" / "gpu.json").read_text())
         assert set(gpu["rounds"]) == {"lfw-affine", "imagenet_train"}
-        assert [r["contestant"] for r in gpu["sweeps"]["lfw-affine"]["load"]][:2] == ["gpupipe@load=0", "gpupipe@load=0.25"]
+        assert [r["contestant"] for r in gpu["sweeps"]["lfw-affine"]["load"]][:2] == [
+            "gpupipe@load=0",
+            "gpupipe@load=0.25",
+        ]
         assert gpu["data"]["imagenet_train"] == "windows of photographs, crops-100-500x375-q96"
-        assert gpu["sweeps"]["imagenet_train"]["huffman"][0]["contestant"] == "decode-only-fancy@load=0,huffman=1"
+        assert (
+            gpu["sweeps"]["imagenet_train"]["huffman"][0]["contestant"]
+            == "decode-only-fancy@load=0,huffman=1"
+        )
 
 
 def test_a_part_that_fails_does_not_stop_the_others(tmp_path: Path, benchmarks: Path) -> None:
@@ -102,10 +124,19 @@ def test_wrong_pixels_zeros_shapes_and_changes_are_found() -> None:
     tally = decode.Tally(["4:2:0", "4:2:0", "gray", "gray", "gray"])
     tally.add(list(map(decode.compared, first, expected, second)))
     found = tally.result()
-    assert (found["zeros"], found["wrong_shape"], found["changed_in_second_run"], found["identical"]) == (1, 1, 1, 2)
+    assert (
+        found["zeros"],
+        found["wrong_shape"],
+        found["changed_in_second_run"],
+        found["identical"],
+    ) == (1, 1, 1, 2)
     assert found["worst_image"] == 2
-    assert found["kinds"]["4:2:0"]["min"] == pytest.approx(48.13, abs=0.01), "one level off is 10 log10(255^2) dB"
-    failed = [what for what, holds, _ in decode.judged({"hardware": found}, 5)["checks"] if not holds]
+    assert found["kinds"]["4:2:0"]["min"] == pytest.approx(48.13, abs=0.01), (
+        "one level off is 10 log10(255^2) dB"
+    )
+    failed = [
+        what for what, holds, _ in decode.judged({"hardware": found}, 5)["checks"] if not holds
+    ]
     whats = ("shapes are right", "no image of zeros", "at least 30 dB", "two runs are the same")
     assert failed == [f"hardware: {what}" for what in whats]
 
@@ -121,7 +152,12 @@ def test_decoders_of_a_gpu_take_the_options_that_they_get() -> None:
     assert list(names) == ["cpu", "CUDA", "hardware", "load 0.9"]
     for name, options in names.items():
         with Pipeline(batch_size=1, num_threads=1, device_id=None):
-            node = ops.decode(fn.external_source(name="files"), "cpu" if name == "cpu" else "gpu", Decoding(exif=True), options)
+            node = ops.decode(
+                fn.external_source(name="files"),
+                "cpu" if name == "cpu" else "gpu",
+                Decoding(exif=True),
+                options,
+            )
         assert node.device == ("cpu" if name == "cpu" else "gpu")
 
 
@@ -129,7 +165,9 @@ def test_a_cut_file_that_comes_through_and_a_good_one_that_is_blamed_are_found()
     from first_gpu import damage
 
     image = np.full((3, 4, 4), 100.0, np.float32)
-    checks = damage._judged("load 1", {"a": image}, {"a": image + 90, "b": image}, {"b", "cut-50"}, {"cut-50", "cut-99"})
+    checks = damage._judged(
+        "load 1", {"a": image}, {"a": image + 90, "b": image}, {"b", "cut-50"}, {"cut-50", "cut-99"}
+    )
     assert [(what, holds) for what, holds, _ in checks] == [
         ("cut files are skipped and named, load 1", False),
         ("no good file is blamed, load 1", False),
@@ -146,7 +184,10 @@ def test_the_mixture_has_every_kind(photos: Path, tmp_path: Path) -> None:
     assert {kind for _, kind in made} == set(pictures.KINDS)
     for path, kind in made:
         with Image.open(path) as image:
-            assert ("progressive" in image.info, image.mode) == (kind == "progressive", "L" if kind == "gray" else "RGB")
+            assert ("progressive" in image.info, image.mode) == (
+                kind == "progressive",
+                "L" if kind == "gray" else "RGB",
+            )
 
 
 def batches(*numbers: int) -> list[dict[str, torch.Tensor]]:
@@ -165,7 +206,9 @@ def test_a_batch_that_changed_has_another_checksum() -> None:
     assert [a == b for a, b in zip(found, other, strict=True)] == [True, True, False, True, True]
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.int64])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.int64]
+)
 def test_a_checksum_sees_a_swap(dtype: torch.dtype) -> None:
     from first_gpu import streams
 
@@ -222,7 +265,11 @@ def rates(*numbers: float) -> list[dict[str, Any]]:
 def test_goals_are_against_the_better_hand_and_the_ceiling() -> None:
     import gpu
 
-    rounds = {"gpupipe": rates(90, 100), "hand-written-fancy": rates(100, 100), "hand-written-region-fancy": rates(50, 60)}
+    rounds = {
+        "gpupipe": rates(90, 100),
+        "hand-written-fancy": rates(100, 100),
+        "hand-written-region-fancy": rates(50, 60),
+    }
     rounds |= {"decode-only-fancy": rates(100, 101), "late": rates(5)}
     found = gpu.judged({"lfw-affine": rounds, "imagenet_train": {}})
     assert [(g["goal"], round(g["value"], 3), g["holds"]) for g in found["goals"]] == [
@@ -232,9 +279,28 @@ def test_goals_are_against_the_better_hand_and_the_ceiling() -> None:
     assert "late" not in found["ratios"]["lfw-affine"]
 
 
-def test_what_the_budget_does_not_allow_is_left_out(photos: Path, tmp_path: Path, benchmarks: Path) -> None:
-    words = ["--device", "cpu", "--quick", "--budget", "0", "--photos", str(photos), "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    subprocess.run([sys.executable, str(benchmarks / "gpu.py"), *words], check=True, capture_output=True, timeout=250)
+def test_what_the_budget_does_not_allow_is_left_out(
+    photos: Path, tmp_path: Path, benchmarks: Path
+) -> None:
+    words = [
+        "--device",
+        "cpu",
+        "--quick",
+        "--budget",
+        "0",
+        "--photos",
+        str(photos),
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    subprocess.run(
+        [sys.executable, str(benchmarks / "gpu.py"), *words],
+        check=True,
+        capture_output=True,
+        timeout=250,
+    )
     found = json.loads((tmp_path / "out" / "gpu.json").read_text())
     assert found["rounds"] == {"lfw-affine": {}, "imagenet_train": {}}
     assert "round 1, lfw-affine: no time left" in found["left_out"]
@@ -246,9 +312,14 @@ def test_a_sampler_tells_the_mean_of_what_it_reads() -> None:
     import gpu_measuring
 
     counter = itertools.count()
-    with gpu_measuring.Sampler({"power_watts": lambda: float(next(counter) % 2), "jpeg": lambda: 0.25}, seconds=0.001) as sampler:
+    with gpu_measuring.Sampler(
+        {"power_watts": lambda: float(next(counter) % 2), "jpeg": lambda: 0.25}, seconds=0.001
+    ) as sampler:
         deadline = time.monotonic() + 60
-        while not 0.3 < sampler.means(0.0).get("power_watts", 0.0) < 0.7 and time.monotonic() < deadline:
+        while (
+            not 0.3 < sampler.means(0.0).get("power_watts", 0.0) < 0.7
+            and time.monotonic() < deadline
+        ):
             os.sched_yield()
     found = sampler.means(0.0)
     assert found["jpeg"] == 0.25
@@ -262,12 +333,16 @@ def test_a_sampler_tells_the_mean_of_what_it_reads() -> None:
 def test_what_a_process_printed_before_it_failed_counts(tmp_path: Path) -> None:
     import harness
 
-    (tmp_path / "some.py").write_text("import sys\nprint('{\"n\": 1}')\nprint('words')\nprint('{\"n\": 2}', flush=True)\nsys.exit('no memory')\n")
+    (tmp_path / "some.py").write_text(
+        "import sys\nprint('{\"n\": 1}')\nprint('words')\nprint('{\"n\": 2}', flush=True)\nsys.exit('no memory')\n"
+    )
     lines, why = harness.fresh_lines(str(tmp_path / "some.py"), limit=100.0)
     assert lines == [{"n": 1}, {"n": 2}]
     assert "status 1" in why
     assert "no memory" in why
-    (tmp_path / "slow.py").write_text("import time\nprint('{\"n\": 1}', flush=True)\ntime.sleep(1000)\n")
+    (tmp_path / "slow.py").write_text(
+        "import time\nprint('{\"n\": 1}', flush=True)\ntime.sleep(1000)\n"
+    )
     lines, why = harness.fresh_lines(str(tmp_path / "slow.py"), limit=10.0)
     assert lines == [{"n": 1}]
     assert "not done after 10 s" in why

@@ -66,7 +66,10 @@ def test_a_file_that_cannot_be_imported_is_an_error_and_the_others_run(tmp_path:
     (tmp_path / "test_good.py").write_text("def test_good(): pass\n")
     outcomes = tests.run(tmp_path, tmp_path / "log.jsonl", time.monotonic() + 100)
     found = {name.rpartition("/")[2]: o for name, o in outcomes.items()}
-    assert {name: o.outcome for name, o in found.items()} == {"test_broken.py": "error", "test_good.py::test_good": "passed"}
+    assert {name: o.outcome for name, o in found.items()} == {
+        "test_broken.py": "error",
+        "test_good.py::test_good": "passed",
+    }
     assert "there_is_no_such_module" in found["test_broken.py"].text
 
 

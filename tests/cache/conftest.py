@@ -28,7 +28,9 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for n in range(40):
         file = root / f"class{n % 4}" / f"{n:03}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(f"{file.parent.name}/{file.name}:".encode() + bytes([n]) * (19_000 + 53 * n))
+        file.write_bytes(
+            f"{file.parent.name}/{file.name}:".encode() + bytes([n]) * (19_000 + 53 * n)
+        )
     return root
 
 
@@ -43,7 +45,13 @@ class Made:
 
     def another(self) -> Filler:
         """A second filler of the same cache."""
-        return Filler(Folder(self.folder.options), self.listing, _store(self.dataset, self.folder.options), self.dataset.seed, self.dataset.weight is not None)
+        return Filler(
+            Folder(self.folder.options),
+            self.listing,
+            _store(self.dataset, self.folder.options),
+            self.dataset.seed,
+            self.dataset.weight is not None,
+        )
 
     def fill(self) -> str:
         """Fill until there is no more to do. Returns why."""
@@ -64,7 +72,16 @@ def make(blobs: Path, tmp_path: Path) -> Make:
     """Makes a cache of the blobs, or of another data set, in a folder of its own; pauses between attempts take no time."""
 
     def made(dataset: dict[str, Any] | None = None, **options: Any) -> Made:
-        cache = CacheOptions(**{"dir": tmp_path / "cache", "max_bytes": "4MB", "shard_size": "100kB", "connections": 4, "retries": 2} | options)
+        cache = CacheOptions(
+            **{
+                "dir": tmp_path / "cache",
+                "max_bytes": "4MB",
+                "shard_size": "100kB",
+                "connections": 4,
+                "retries": 2,
+            }
+            | options
+        )
         data = DataSet(**{"url": f"file://{blobs}"} | (dataset or {}))
         folder = prepared(cache, data)
         if not listing.is_there(folder):
@@ -72,7 +89,12 @@ def make(blobs: Path, tmp_path: Path) -> Make:
             with folder.lock():
                 listing.save(found, folder)
         kept = listing.opened(folder)
-        return Made(folder, data, kept, Filler(folder, kept, _store(data, cache), data.seed, data.weight is not None))
+        return Made(
+            folder,
+            data,
+            kept,
+            Filler(folder, kept, _store(data, cache), data.seed, data.weight is not None),
+        )
 
     return made
 
@@ -80,10 +102,16 @@ def make(blobs: Path, tmp_path: Path) -> Make:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[dict[str, Any]]:
     """An S3 server on loopback: the storage_options that reach it."""
-    server = pytest.importorskip("moto.server", reason="needs moto[server]").ThreadedMotoServer(port=0, verbose=False)
+    server = pytest.importorskip("moto.server", reason="needs moto[server]").ThreadedMotoServer(
+        port=0, verbose=False
+    )
     server.start()
     host, port = server.get_host_and_port()
-    yield {"key": "key", "secret": "secret", "client_kwargs": {"endpoint_url": f"http://{host}:{port}"}}
+    yield {
+        "key": "key",
+        "secret": "secret",
+        "client_kwargs": {"endpoint_url": f"http://{host}:{port}"},
+    }
     server.stop()
 
 
@@ -129,7 +157,10 @@ def _handler(root: Path, faults: Faults) -> type[SimpleHTTPRequestHandler]:
 
         def end_headers(self) -> None:
             if self.path.endswith(".jpg"):
-                self.send_header("ETag", f'"{len(faults.asked) if faults.due(faults.changes, self.path) else "same"}"')
+                self.send_header(
+                    "ETag",
+                    f'"{len(faults.asked) if faults.due(faults.changes, self.path) else "same"}"',
+                )
             super().end_headers()
 
         def do_GET(self) -> None:

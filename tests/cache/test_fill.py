@@ -31,13 +31,21 @@ def on_disk(folder: Path) -> int:
 
 def rows_of(folder: Folder) -> list[int]:
     folder.manifest.refresh()
-    return [int(row) for name, shard in folder.manifest.alive().items() for row in shard_files.open_table(folder.table(name), shard.table_hash)[0]]
+    return [
+        int(row)
+        for name, shard in folder.manifest.alive().items()
+        for row in shard_files.open_table(folder.table(name), shard.table_hash)[0]
+    ]
 
 
 def began(folder: Folder) -> None:
     """An epoch that has all that there is, and is over."""
     with folder.lock():
-        epochs.add(folder, folder.manifest.generation, sum(s.samples for s in folder.manifest.alive().values()))
+        epochs.add(
+            folder,
+            folder.manifest.generation,
+            sum(s.samples for s in folder.manifest.alive().values()),
+        )
 
 
 def test_every_sample_is_fetched_once_and_is_what_the_store_has(make: Any, blobs: Path) -> None:
@@ -48,10 +56,14 @@ def test_every_sample_is_fetched_once_and_is_what_the_store_has(make: Any, blobs
         data = made.folder.shard(name).read_bytes()
         assert len(data) == shard.bytes <= 100_000
         assert shard_files.hash_of(made.folder.shard(name)) == shard.hash
-        for row, offset, length in shard_files.open_table(made.folder.table(name), shard.table_hash).T:
+        for row, offset, length in shard_files.open_table(
+            made.folder.table(name), shard.table_hash
+        ).T:
             assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
     assert made.another().step() == "complete"
-    assert not list((made.folder.dir / "tmp").iterdir()) + list((made.folder.dir / "claims").iterdir())
+    assert not list((made.folder.dir / "tmp").iterdir()) + list(
+        (made.folder.dir / "claims").iterdir()
+    )
 
 
 def test_the_order_follows_from_the_seed(make: Any, tmp_path: Path) -> None:
@@ -67,7 +79,10 @@ def test_the_order_follows_from_the_seed(make: Any, tmp_path: Path) -> None:
 def test_two_fillers_never_fetch_the_same(make: Any) -> None:
     made = make()
     others = [made.another() for _ in range(3)]
-    threads = [threading.Thread(target=lambda f=f: [None for _ in iter(f.step, "complete")]) for f in others]  # type: ignore[misc]
+    threads = [
+        threading.Thread(target=lambda f=f: [None for _ in iter(f.step, "complete")])
+        for f in others
+    ]  # type: ignore[misc]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -76,12 +91,17 @@ def test_two_fillers_never_fetch_the_same(make: Any) -> None:
     assert sum(f.tally.samples for f in others) == 40
 
 
-def test_weights_say_what_comes_first_and_zero_what_never_comes(make: Any, blobs: Path, tmp_path: Path) -> None:
+def test_weights_say_what_comes_first_and_zero_what_never_comes(
+    make: Any, blobs: Path, tmp_path: Path
+) -> None:
     lines = [f"class{n % 4}/{n:03}.jpg,{n % 4},{(0, 1, 1, 8)[n % 4]}" for n in range(40)]
     (tmp_path / "m.csv").write_text("\n".join(["path,label,w", *lines]))
     first: Counter[int] = Counter()
     for seed in range(30):
-        made = make({"manifest": str(tmp_path / "m.csv"), "weight": "w", "seed": seed}, dir=tmp_path / f"c{seed}")
+        made = make(
+            {"manifest": str(tmp_path / "m.csv"), "weight": "w", "seed": seed},
+            dir=tmp_path / f"c{seed}",
+        )
         made.filler.step()
         first.update(row % 4 for row in rows_of(made.folder))
     assert made.fill() == "complete"
@@ -91,7 +111,9 @@ def test_weights_say_what_comes_first_and_zero_what_never_comes(make: Any, blobs
 
 
 def test_sizes_need_not_be_known(make: Any, tmp_path: Path) -> None:
-    (tmp_path / "m.csv").write_text("\n".join(["path,label", *(f"class{n % 4}/{n:03}.jpg,{n % 4}" for n in range(40))]))
+    (tmp_path / "m.csv").write_text(
+        "\n".join(["path,label", *(f"class{n % 4}/{n:03}.jpg,{n % 4}" for n in range(40))])
+    )
     made = make({"manifest": str(tmp_path / "m.csv")})
     assert made.fill() == "complete"
     assert sorted(rows_of(made.folder)) == list(range(40))
@@ -100,13 +122,17 @@ def test_sizes_need_not_be_known(make: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_sample_larger_than_a_shard_gets_one_of_its_own(make: Any, tmp_path: Path, known: bool) -> None:
+def test_a_sample_larger_than_a_shard_gets_one_of_its_own(
+    make: Any, tmp_path: Path, known: bool
+) -> None:
     root = tmp_path / "large" / "a"
     root.mkdir(parents=True)
     for n, size in enumerate((10, 300_000, 10)):
         (root / f"{n}.jpg").write_bytes(b"x" * size)
     (tmp_path / "m.csv").write_text("path\na/0.jpg\na/1.jpg\na/2.jpg\n")
-    dataset: dict[str, Any] = {"url": f"file://{root.parent}"} | ({} if known else {"manifest": str(tmp_path / "m.csv"), "label": None})
+    dataset: dict[str, Any] = {"url": f"file://{root.parent}"} | (
+        {} if known else {"manifest": str(tmp_path / "m.csv"), "label": None}
+    )
     made = make(dataset)
     assert made.fill() == "complete"
     assert sorted(rows_of(made.folder)) == [0, 1, 2]
@@ -156,7 +182,9 @@ def test_which_shards_go_first(make: Any, tmp_path: Path) -> None:
         assert min(gone) == expected
 
 
-def test_what_an_epoch_pinned_stays_and_what_was_evicted_meanwhile_goes_with_the_pin(make: Any) -> None:
+def test_what_an_epoch_pinned_stays_and_what_was_evicted_meanwhile_goes_with_the_pin(
+    make: Any,
+) -> None:
     made = make(max_bytes="600kB", low_water=0.5)
     made.fill()
     began(made.folder)
@@ -179,7 +207,10 @@ def test_a_pinned_generation_gets_its_shards_again_byte_for_byte(make: Any) -> N
     made = make(max_bytes="600kB")
     made.fill()
     folder = made.folder
-    generation, before = folder.manifest.generation, {n: folder.shard(n).read_bytes() for n in folder.there()}
+    generation, before = (
+        folder.manifest.generation,
+        {n: folder.shard(n).read_bytes() for n in folder.there()},
+    )
     with folder.lock():
         assert len(evict.down_to(folder, 0)) == len(before)
     assert not folder.there()
@@ -220,18 +251,24 @@ def test_a_shard_whose_samples_changed_cannot_be_had_again(make: Any, tmp_path: 
     root.mkdir(parents=True)
     (root / "1.jpg").write_bytes(b"old")
     (tmp_path / "m.csv").write_text("path\na/1.jpg\n")
-    made = make({"url": f"file://{root.parent}", "manifest": str(tmp_path / "m.csv"), "label": None})
+    made = make(
+        {"url": f"file://{root.parent}", "manifest": str(tmp_path / "m.csv"), "label": None}
+    )
     made.fill()
     with made.folder.lock():
         evict.down_to(made.folder, 0)
         pin = made.folder.claim("pins", "me", {"generation": 1})
     (root / "1.jpg").write_bytes(b"new")
     assert made.filler.step() == "failed"
-    assert made.filler.tally.lost == {"00000001": "its samples are others in the store than when it was made"}
+    assert made.filler.tally.lost == {
+        "00000001": "its samples are others in the store than when it was made"
+    }
     pin.release()
 
 
-def test_a_published_shard_that_is_gone_and_cannot_be_made_again_is_left_out_of_the_next_generation(make: Any, tmp_path: Path) -> None:
+def test_a_published_shard_that_is_gone_and_cannot_be_made_again_is_left_out_of_the_next_generation(
+    make: Any, tmp_path: Path
+) -> None:
     root = tmp_path / "data" / "a"
     root.mkdir(parents=True)
     for n in range(3):
@@ -246,7 +283,9 @@ def test_a_published_shard_that_is_gone_and_cannot_be_made_again_is_left_out_of_
     assert list(made.folder.manifest.alive()) == ["00000001", "00000003"]
 
 
-def test_what_another_sampler_could_fetch_is_no_failure_any_more(make: Any, web: tuple[str, Any]) -> None:
+def test_what_another_sampler_could_fetch_is_no_failure_any_more(
+    make: Any, web: tuple[str, Any]
+) -> None:
     url, faults = web
     faults.errors["/007.jpg"] = 1000
     made = make({"url": url})
@@ -257,7 +296,9 @@ def test_what_another_sampler_could_fetch_is_no_failure_any_more(make: Any, web:
     assert made.filler.tally.failed == {}
 
 
-def test_what_cannot_be_fetched_is_left_out_named_and_tried_again(make: Any, web: tuple[str, Any]) -> None:
+def test_what_cannot_be_fetched_is_left_out_named_and_tried_again(
+    make: Any, web: tuple[str, Any]
+) -> None:
     url, faults = web
     faults.errors["/007.jpg"] = 1000
     made = make({"url": url})
@@ -270,14 +311,18 @@ def test_what_cannot_be_fetched_is_left_out_named_and_tried_again(make: Any, web
 
 
 @pytest.mark.parametrize("fault", ["errors", "cuts", "changes"])
-def test_a_store_that_fails_now_and_then_never_poisons_the_cache(make: Any, web: tuple[str, Any], blobs: Path, fault: str) -> None:
+def test_a_store_that_fails_now_and_then_never_poisons_the_cache(
+    make: Any, web: tuple[str, Any], blobs: Path, fault: str
+) -> None:
     url, faults = web
     getattr(faults, fault).update({f"/{n:03}.jpg": 1 + n % 2 for n in range(0, 40, 3)})
     made = make({"url": url})
     assert made.fill() == "complete"
     for name, shard in made.folder.manifest.alive().items():
         data = made.folder.shard(name).read_bytes()
-        for row, offset, length in shard_files.open_table(made.folder.table(name), shard.table_hash).T:
+        for row, offset, length in shard_files.open_table(
+            made.folder.table(name), shard.table_hash
+        ).T:
             assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
 
 
@@ -303,7 +348,14 @@ def test_hit_rate_and_what_status_counts(make: Any) -> None:
     for _ in range(2):
         began(made.folder)
     found = status.of(made.folder)
-    assert (found.generation, found.shards, found.samples, found.rows, found.epochs, found.asked) == (2, 2, 8, 40, 3, 20)
+    assert (
+        found.generation,
+        found.shards,
+        found.samples,
+        found.rows,
+        found.epochs,
+        found.asked,
+    ) == (2, 2, 8, 40, 3, 20)
     assert found.hit_rate == pytest.approx(12 / 20)
     with (made.folder.dir / "epochs.jsonl").open("a") as f:
         f.write('{"generation": 2, "samp')
@@ -331,7 +383,11 @@ def test_a_damaged_table_stops_a_sampler_by_name(make: Any) -> None:
 
 def test_a_damaged_record_of_an_epoch_is_left_out(make: Any) -> None:
     made = make()
-    (made.folder.dir / "epochs.jsonl").write_text('[]\n{"generation": "x"}\n' + json.dumps({"generation": 1, "samples": 2, "time": 3.0}) + "\n")
+    (made.folder.dir / "epochs.jsonl").write_text(
+        '[]\n{"generation": "x"}\n'
+        + json.dumps({"generation": 1, "samples": 2, "time": 3.0})
+        + "\n"
+    )
     assert epochs.read(made.folder) == [epochs.Epoch(1, 2, 3.0)]
 
 

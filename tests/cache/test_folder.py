@@ -20,7 +20,9 @@ def options(folder: Path, **changes: Any) -> CacheOptions:
 
 def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(DataError, match=r"holds other files, and is no cache: set data.cache.dir to a new folder"):
+    with pytest.raises(
+        DataError, match=r"holds other files, and is no cache: set data.cache.dir to a new folder"
+    ):
         prepared(options(tmp_path), DataSet(url="s3://b"))
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -30,7 +32,10 @@ def test_a_cache_is_of_one_data_set_whatever_reaches_it(tmp_path: Path) -> None:
     prepared(cache, DataSet(url="s3://b/x", storage_options={"key": "hush"}))
     prepared(cache, DataSet(url="s3://b/x", storage_options={"key": "other"}, seed=5))
     assert "hush" not in "".join(p.read_text() for p in (tmp_path / "c").rglob("*") if p.is_file())
-    with pytest.raises(DataError, match=r"the cache of another data set: data.url 's3://b/x' there, 's3://b/y' here: set data.cache.dir to another folder"):
+    with pytest.raises(
+        DataError,
+        match=r"the cache of another data set: data.url 's3://b/x' there, 's3://b/y' here: set data.cache.dir to another folder",
+    ):
         prepared(cache, DataSet(url="s3://b/y"))
     with pytest.raises(DataError, match=r"data.label 'label' there, empty here"):
         prepared(cache, DataSet(url="s3://b/x", label=None))
@@ -38,7 +43,10 @@ def test_a_cache_is_of_one_data_set_whatever_reaches_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"file/c: the cache's folder cannot be used: Not a directory: set data.cache.dir"):
+    with pytest.raises(
+        DataError,
+        match=r"file/c: the cache's folder cannot be used: Not a directory: set data.cache.dir",
+    ):
         prepared(options(tmp_path / "file" / "c"), DataSet(url="s3://b"))
 
 
@@ -48,7 +56,9 @@ def test_what_a_dead_sampler_left_is_counted_until_it_is_removed(make: Any) -> N
     made.filler.step()
     with folder.lock():
         before = folder.usage()
-    (folder.dir / "claims" / "00000009").write_text(json.dumps({"reserved": 200_000, "rows": [1, 2]}))
+    (folder.dir / "claims" / "00000009").write_text(
+        json.dumps({"reserved": 200_000, "rows": [1, 2]})
+    )
     (folder.dir / "claims" / "00000010").write_bytes(b"")
     for name in ("00000009", "00000010"):
         (folder.dir / "tmp" / f"{name}.tar").write_bytes(b"half")
@@ -68,7 +78,15 @@ def test_what_a_dead_sampler_left_is_counted_until_it_is_removed(make: Any) -> N
 def test_what_the_living_hold_stays(make: Any) -> None:
     folder: Folder = make().folder
     with folder.lock():
-        claims = [folder.claim(kind, name, {"reserved": 5000}) for kind, name in (("claims", "00000003"), ("pins", "p"), ("samplers", "s"), ("runs", "r-0-1"))]
+        claims = [
+            folder.claim(kind, name, {"reserved": 5000})
+            for kind, name in (
+                ("claims", "00000003"),
+                ("pins", "p"),
+                ("samplers", "s"),
+                ("runs", "r-0-1"),
+            )
+        ]
         (folder.dir / "tmp" / "00000003.tar").write_bytes(b"half")
         folder.tidy()
         assert all(claim.path.exists() for claim in claims)
@@ -90,5 +108,8 @@ def test_a_reservation_that_does_not_fit_is_refused_beforehand(make: Any) -> Non
 
 
 def test_a_list_that_does_not_fit_is_refused(make: Any) -> None:
-    with pytest.raises(DataError, match=r"the list of 40 samples takes [0-9,]+ bytes, and data.cache.max_bytes is 40,000: make it larger"):
+    with pytest.raises(
+        DataError,
+        match=r"the list of 40 samples takes [0-9,]+ bytes, and data.cache.max_bytes is 40,000: make it larger",
+    ):
         make(max_bytes="40kB", shard_size="10kB")

@@ -47,7 +47,10 @@ def check_what_a_reader_sees(folder: Folder) -> int:
     alive = reader.manifest.alive()
     for name, shard in alive.items():
         assert shard_files.hash_of(reader.shard(name)) == shard.hash
-        assert shard_files.open_table(reader.table(name), shard.table_hash).shape == (3, shard.samples)
+        assert shard_files.open_table(reader.table(name), shard.table_hash).shape == (
+            3,
+            shard.samples,
+        )
         with tarfile.open(reader.shard(name)) as tar:
             assert len(tar.getmembers()) == 3 * shard.samples
     for file in (reader.dir / "shards").iterdir():
@@ -60,7 +63,9 @@ def check_what_a_reader_sees(folder: Folder) -> int:
 def test_a_sampler_that_is_killed_at_any_moment_leaves_nothing_half_written(make: Any) -> None:
     made = make(max_bytes="4MB", shard_size="60kB", samplers=1)
     task = f'{{"do": "serve", "dataset": {made.dataset.model_dump_json(exclude_defaults=True)}, "cache": {made.folder.options.model_dump_json()}}}'
-    nursery = subprocess.Popen([sys.executable, "-c", SAMPLERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    nursery = subprocess.Popen(
+        [sys.executable, "-c", SAMPLERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert nursery.stdin and nursery.stdout
     nursery.stdin.write(task.replace("\n", "") + "\n")
     dice, orphans, most = random.Random(7), 0, 0
@@ -97,13 +102,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def test_a_full_disk_pauses_the_samplers_who_say_so(make: Any, small_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_pauses_the_samplers_who_say_so(
+    make: Any, small_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     made = make(dir=small_disk / "cache", max_bytes="4MB", shard_size="60kB")
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 200_000)
     crew = Crew(made.dataset, made.folder.options, 1)
     end = time.monotonic() + 20
-    while "paused: the disk is full" not in [s.get("state") for s in made.folder.claims("samplers").values()]:
+    while "paused: the disk is full" not in [
+        s.get("state") for s in made.folder.claims("samplers").values()
+    ]:
         assert time.monotonic() < end
         time.sleep(0.05)
     count = check_what_a_reader_sees(made.folder)
@@ -113,11 +122,16 @@ def test_a_full_disk_pauses_the_samplers_who_say_so(make: Any, small_disk: Path,
         assert time.monotonic() < end
         time.sleep(0.05)
     crew.stop()
-    assert f"disk full, and fetching is paused until there is space: {made.folder.dir}" in capfd.readouterr().err
+    assert (
+        f"disk full, and fetching is paused until there is space: {made.folder.dir}"
+        in capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("free", range(0, 120_000, 8192))
-def test_a_disk_that_fills_up_in_the_middle_of_a_shard_leaves_no_trace(make: Any, small_disk: Path, free: int) -> None:
+def test_a_disk_that_fills_up_in_the_middle_of_a_shard_leaves_no_trace(
+    make: Any, small_disk: Path, free: int
+) -> None:
     made = make(dir=small_disk / "cache", max_bytes="4MB", shard_size="100kB")
     order = made.filler._order(True)
     blocks = os.statvfs(small_disk)

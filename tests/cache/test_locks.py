@@ -25,7 +25,9 @@ for _ in range(200):
 
 def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "claim"
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert holder.stdin and holder.stdout
     holder.stdout.readline()
     assert not abandoned(path)
@@ -86,7 +88,12 @@ def test_writing_in_place_never_shortens_the_file(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "count").write_text("0")
-    workers = [subprocess.Popen([sys.executable, "-c", COUNT, str(tmp_path / "lock"), str(tmp_path / "count")]) for _ in range(3)]
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", COUNT, str(tmp_path / "lock"), str(tmp_path / "count")]
+        )
+        for _ in range(3)
+    ]
     assert [w.wait() for w in workers] == [0, 0, 0]
     assert (tmp_path / "count").read_text() == "600"
     with exclusive(tmp_path / "lock"):

@@ -33,7 +33,13 @@ def test_any_generation_can_be_rebuilt_by_any_reader(tmp_path: Path) -> None:
     reader = Manifest(tmp_path / "m")
     assert reader.generation == 0
     reader.refresh()
-    assert [list(reader.alive(g)) for g in range(5)] == [[], ["00000001"], ["00000001", "00000002"], ["00000002"], ["00000002", "00000003"]]
+    assert [list(reader.alive(g)) for g in range(5)] == [
+        [],
+        ["00000001"],
+        ["00000001", "00000002"],
+        ["00000002"],
+        ["00000002", "00000003"],
+    ]
     assert reader.alive() == reader.alive(4) == {"00000002": shard(2), "00000003": shard(3)}
     assert reader.published_at() == {"00000001": 1, "00000002": 2, "00000003": 4}
     assert set(reader.known) == {"00000001", "00000002", "00000003"}
@@ -63,10 +69,17 @@ def test_a_line_that_was_cut_off_was_never_there(tmp_path: Path, kept: int) -> N
     reader.refresh()
     assert list(reader.alive()) == ["00000002", "00000009"]
     assert path.read_bytes().endswith(b"}\n")
-    assert [json.loads(line)["generation"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
+    assert [json.loads(line)["generation"] for line in path.read_text().splitlines()] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
-@pytest.mark.parametrize("name", ["../../etc", "0000001", "00000001/../x", "/etc/passwd", "", "\u0661" * 8, "00000001\n"])
+@pytest.mark.parametrize(
+    "name", ["../../etc", "0000001", "00000001/../x", "/etc/passwd", "", "\u0661" * 8, "00000001\n"]
+)
 def test_a_shard_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     for record in ({"evict": [name]}, {"publish": shard(1).__dict__ | {"name": name}}):
         (tmp_path / "m").write_text(json.dumps({"generation": 1} | record) + "\n")
@@ -79,17 +92,26 @@ def test_a_gap_between_generations_is_damage(tmp_path: Path) -> None:
     filled(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[2])
-    with pytest.raises(DataError, match=r"m:2: .*generation 3 in place of 2.*delete the cache's folder"):
+    with pytest.raises(
+        DataError, match=r"m:2: .*generation 3 in place of 2.*delete the cache's folder"
+    ):
         Manifest(path).refresh()
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.one_of(st.binary(max_size=40), st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists).map(lambda v: json.dumps(v).encode()))
+        st.one_of(
+            st.binary(max_size=40),
+            st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists).map(
+                lambda v: json.dumps(v).encode()
+            ),
+        )
     )
 )
-def test_no_content_does_anything_but_a_named_error(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+def test_no_content_does_anything_but_a_named_error(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
     path = tmp_path_factory.getbasetemp() / "manifest-of-anything"
     path.write_bytes(b"\n".join(lines) + b"\n")
     try:

@@ -46,8 +46,17 @@ def config(faces: Path, tmp_path: Path) -> Config:
     """Makes the config of a cache of the faces in a folder of its own; by default straight from the disk."""
 
     def made(**cache: Any) -> dict[str, Any]:
-        data: dict[str, Any] = {"source": "remote", "url": cache.pop("url", f"file://{faces}"), "storage_options": cache.pop("storage_options", {})}
-        options = {"dir": str(tmp_path / "cache"), "max_bytes": "2MB", "shard_size": "60kB", "samplers": 1} | cache
+        data: dict[str, Any] = {
+            "source": "remote",
+            "url": cache.pop("url", f"file://{faces}"),
+            "storage_options": cache.pop("storage_options", {}),
+        }
+        options = {
+            "dir": str(tmp_path / "cache"),
+            "max_bytes": "2MB",
+            "shard_size": "60kB",
+            "samplers": 1,
+        } | cache
         return {"data": data | {"cache": options}, "pipeline": STEPS}
 
     return made
@@ -92,7 +101,9 @@ def waited(what: Callable[[], Any], seconds: float = 20.0) -> Any:
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_epochs_grow_over_s3_until_all_is_there(pictures: str, s3: dict[str, Any], faces: Path, config: Config, options: dict[str, Any]) -> None:
+def test_epochs_grow_over_s3_until_all_is_there(
+    pictures: str, s3: dict[str, Any], faces: Path, config: Config, options: dict[str, Any]
+) -> None:
     plain = {"data": {"source": "folder", "root": str(faces)}, "pipeline": STEPS}
     with load(config(url=pictures, storage_options=s3, rate_limit="1500kB"), **options) as loader:
         sizes = []
@@ -139,7 +150,9 @@ def test_the_cache_turns_over_without_exceeding_itself(config: Config) -> None:
         assert len(folder.manifest.known) > len(folder.manifest.alive())
 
 
-def test_full_waits_for_the_whole_data_set(config: Config, capfd: pytest.CaptureFixture[str]) -> None:
+def test_full_waits_for_the_whole_data_set(
+    config: Config, capfd: pytest.CaptureFixture[str]
+) -> None:
     with load(config(epoch="full", rate_limit="500kB")) as loader:
         assert len(loader) == 15
         assert sorted(ids(loader)) == list(range(60))
@@ -148,26 +161,42 @@ def test_full_waits_for_the_whole_data_set(config: Config, capfd: pytest.Capture
 
 
 def test_full_that_cannot_be_is_refused(config: Config) -> None:
-    with pytest.raises(gpupipe.DataError, match=r"the whole data set takes at least [0-9,]+ bytes: data.cache.max_bytes is 500,000; make it larger"):
+    with pytest.raises(
+        gpupipe.DataError,
+        match=r"the whole data set takes at least [0-9,]+ bytes: data.cache.max_bytes is 500,000; make it larger",
+    ):
         load(config(epoch="full", max_bytes="500kB"))
     with (
         load(config(epoch="full", max_bytes="1060kB", shard_size="250kB")) as loader,
-        pytest.raises(gpupipe.DataError, match=r"the cache is full before the whole data set is in it: data.cache.max_bytes is 1,060,000; make it larger"),
+        pytest.raises(
+            gpupipe.DataError,
+            match=r"the cache is full before the whole data set is in it: data.cache.max_bytes is 1,060,000; make it larger",
+        ),
     ):
         len(loader)
 
 
-def test_nobody_at_work_is_said_and_is_an_error_in_the_end(config: Config, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nobody_at_work_is_said_and_is_an_error_in_the_end(
+    config: Config, capfd: pytest.CaptureFixture[str]
+) -> None:
     with (
         load(config(samplers=0, wait=1.5)) as loader,
-        pytest.raises(gpupipe.DataError, match=r"epoch 0 waits: nothing is in the cache .*nothing came for . s .*no sampler"),
+        pytest.raises(
+            gpupipe.DataError,
+            match=r"epoch 0 waits: nothing is in the cache .*nothing came for . s .*no sampler",
+        ),
     ):
         next(iter(loader))
     assert "gpupipe cache: epoch 0 waits: nothing is in the cache" in capfd.readouterr().err
 
 
 def test_an_epoch_waits_for_as_many_samples_as_a_step_takes(config: Config) -> None:
-    with load(config(rate_limit="400kB"), batch_size=10, last_batch="drop", shard={"rank": 0, "world_size": 2}) as loader:
+    with load(
+        config(rate_limit="400kB"),
+        batch_size=10,
+        last_batch="drop",
+        shard={"rank": 0, "world_size": 2},
+    ) as loader:
         assert len(loader) >= 1
         assert len(ids(loader)) % 10 == 0
 
@@ -178,7 +207,9 @@ def test_a_store_that_is_not_there_is_named(config: Config) -> None:
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_a_resume_in_mid_epoch_sees_the_rest_though_the_cache_went_on(config: Config, options: dict[str, Any]) -> None:
+def test_a_resume_in_mid_epoch_sees_the_rest_though_the_cache_went_on(
+    config: Config, options: dict[str, Any]
+) -> None:
     settings = config(max_bytes="600kB", low_water=0.5)
     with load(settings, **options) as loader:
         for _ in range(2):
@@ -205,7 +236,9 @@ def test_a_resume_in_mid_epoch_sees_the_rest_though_the_cache_went_on(config: Co
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_the_rest_of_an_epoch_does_not_wait_for_the_next(config: Config, options: dict[str, Any]) -> None:
+def test_the_rest_of_an_epoch_does_not_wait_for_the_next(
+    config: Config, options: dict[str, Any]
+) -> None:
     settings = config(samplers=0, wait=1.5)
     folder = complete(settings)
     with load(settings, **options) as loader:
@@ -221,7 +254,9 @@ def test_the_rest_of_an_epoch_does_not_wait_for_the_next(config: Config, options
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_an_epoch_that_was_not_ready_begins_when_it_is(config: Config, options: dict[str, Any]) -> None:
+def test_an_epoch_that_was_not_ready_begins_when_it_is(
+    config: Config, options: dict[str, Any]
+) -> None:
     settings = config(samplers=0)
     folder = complete(settings)
     with load(settings, **options) as loader:
@@ -249,7 +284,9 @@ class Trainer:
     """Another process that trains, a step at a time."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", TRAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TRAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self._say(json.dumps(settings))
 
     def _say(self, line: str) -> None:
@@ -287,7 +324,9 @@ def train() -> Iterator[Callable[[dict[str, Any]], Trainer]]:
         trainer.kill()
 
 
-def test_a_trainer_that_is_killed_leaves_no_samplers_and_resumes_with_the_same_ids(config: Config, train: Callable[..., Trainer]) -> None:
+def test_a_trainer_that_is_killed_leaves_no_samplers_and_resumes_with_the_same_ids(
+    config: Config, train: Callable[..., Trainer]
+) -> None:
     settings = config(max_bytes="600kB")
     folder = complete(settings)
     trainer = train(settings)
@@ -324,7 +363,10 @@ def test_two_trainers_share_one_cache(config: Config, train: Callable[..., Train
 
 def test_ranks_agree_on_a_generation_though_it_grows_between_them(config: Config) -> None:
     settings = config(rate_limit="600kB")
-    with load(settings, shard={"rank": 0, "world_size": 2}) as one, load(settings, shard={"rank": 1, "world_size": 2}) as two:
+    with (
+        load(settings, shard={"rank": 0, "world_size": 2}) as one,
+        load(settings, shard={"rank": 1, "world_size": 2}) as two,
+    ):
         for _ in range(4):
             mine = ids(one)
             time.sleep(0.15)
@@ -393,7 +435,10 @@ def test_states_of_another_cache_or_of_long_ago_are_refused(config: Config) -> N
         state = loader.state_dict()
         folder.manifest.refresh()
         for generation in (0, 99, -1):
-            with pytest.raises(gpupipe.StateError, match=f"the state is of generation {generation}, and the cache in .* has {folder.manifest.generation}:"):
+            with pytest.raises(
+                gpupipe.StateError,
+                match=f"the state is of generation {generation}, and the cache in .* has {folder.manifest.generation}:",
+            ):
                 loader.load_state_dict(state | {"generation": generation})
         lacking = {k: v for k, v in state.items() if k != "generation"}
         with pytest.raises(gpupipe.StateError, match="it lacks 'generation'"):
@@ -402,7 +447,13 @@ def test_states_of_another_cache_or_of_long_ago_are_refused(config: Config) -> N
         folder.manifest.evict(["00000002"], "a test")
         folder.tidy()
     folder.table("00000002").unlink()
-    with load(settings) as loader, pytest.raises(gpupipe.StateError, match="1 shard of it were evicted too long ago to be made again, the first 00000002"):
+    with (
+        load(settings) as loader,
+        pytest.raises(
+            gpupipe.StateError,
+            match="1 shard of it were evicted too long ago to be made again, the first 00000002",
+        ),
+    ):
         loader.load_state_dict(state)
 
 
@@ -412,7 +463,9 @@ def test_a_part_of_the_data_set_is_of_what_is_there(config: Config, faces: Path)
 
     checked = configs.read(config(max_bytes="600kB", samplers=0), device="cpu")
     index = checked.source.index()
-    with pytest.raises(gpupipe.DataError, match="nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"):
+    with pytest.raises(
+        gpupipe.DataError, match="nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"
+    ):
         list(parity.measure(checked, index, ["cpu"], 8))
     complete(config(max_bytes="600kB"))
     found = checked.source.available(index)
@@ -433,9 +486,15 @@ def test_a_folder_that_is_deleted_meanwhile_is_named(config: Config) -> None:
             ids(loader)
 
 
-def test_values_of_a_manifest_come_with_the_batch(faces: Path, config: Config, tmp_path: Path) -> None:
+def test_values_of_a_manifest_come_with_the_batch(
+    faces: Path, config: Config, tmp_path: Path
+) -> None:
     names = sorted(str(p.relative_to(faces)) for p in faces.glob("*/*.jpg"))
-    (tmp_path / "m.csv").write_text("\n".join(["path,label,age", *(f"{name},{n % 3},{n + 0.5}" for n, name in enumerate(names))]))
+    (tmp_path / "m.csv").write_text(
+        "\n".join(
+            ["path,label,age", *(f"{name},{n % 3},{n + 0.5}" for n, name in enumerate(names))]
+        )
+    )
     settings = config(epoch="full")
     settings["data"] |= {"manifest": str(tmp_path / "m.csv"), "values": ["age"]}
     with load(settings) as loader:

@@ -39,7 +39,9 @@ def test_files_are_sorted_and_folders_are_classes(blobs: Path) -> None:
     assert (found.tags != 0).all()
 
 
-def test_s3_says_sizes_and_versions_and_http_does_not(bucket: str, s3: dict[str, Any], blobs: Path, web: tuple[str, Any]) -> None:
+def test_s3_says_sizes_and_versions_and_http_does_not(
+    bucket: str, s3: dict[str, Any], blobs: Path, web: tuple[str, Any]
+) -> None:
     local, remote = listed(f"file://{blobs}"), listed(bucket, storage_options=s3)
     assert remote.sizes.tolist() == local.sizes.tolist()
     assert len(set(remote.tags.tolist())) == 40
@@ -62,7 +64,9 @@ def test_a_csv_with_labels_weights_values_and_further_columns(blobs: Path, tmp_p
 
 
 def test_a_parquet_with_whole_numbers_as_labels(blobs: Path, tmp_path: Path) -> None:
-    table = pyarrow.table({"path": ["class0/000.jpg", "class1/001.jpg"], "label": [5, 0], "x": [0.5, 2.0]})
+    table = pyarrow.table(
+        {"path": ["class0/000.jpg", "class1/001.jpg"], "label": [5, 0], "x": [0.5, 2.0]}
+    )
     pyarrow.parquet.write_table(table, tmp_path / "m.parquet")
     found = listed(f"file://{blobs}", manifest=str(tmp_path / "m.parquet"), values=["x"])
     assert found.labels.tolist() == [5, 0]
@@ -98,8 +102,12 @@ ODD = [
 
 @pytest.mark.parametrize("name", ODD, ids=lambda n: n[:20].encode("unicode_escape").decode())
 def test_names_that_lead_elsewhere_are_refused(blobs: Path, tmp_path: Path, name: str) -> None:
-    pyarrow.parquet.write_table(pyarrow.table({"path": ["class0/000.jpg", name]}), tmp_path / "m.parquet")
-    with pytest.raises(DataError, match=r"m.parquet: row 2: .* is no name of a file below data.url"):
+    pyarrow.parquet.write_table(
+        pyarrow.table({"path": ["class0/000.jpg", name]}), tmp_path / "m.parquet"
+    )
+    with pytest.raises(
+        DataError, match=r"m.parquet: row 2: .* is no name of a file below data.url"
+    ):
         listed(f"file://{blobs}", manifest=str(tmp_path / "m.parquet"), label=None)
 
 
@@ -128,29 +136,45 @@ def test_a_name_that_is_accepted_stays_below_the_url(name: str) -> None:
         ("path,label,w\na/b,c,-1\n", {"weight": "w"}, r"m.csv:2: '-1' is no weight"),
         ("path,label,w\na/b,c,nan\n", {"weight": "w"}, "'nan' is no weight"),
         ("path,label,w\na/b,c,0\n", {"weight": "w"}, "every weight is 0"),
-        ("path,label,w\na/b,c,x\n", {"values": ["w"]}, r"m.csv:2: 'x' in the column 'w' is no number"),
+        (
+            "path,label,w\na/b,c,x\n",
+            {"values": ["w"]},
+            r"m.csv:2: 'x' in the column 'w' is no number",
+        ),
         ("path,label\na/b,99999999\n", {}, "m.csv: a/b: the label .99999999. is too large"),
         ('path,label\n"a', {}, "cannot be read as .csv"),
     ],
 )
-def test_mistakes_in_a_manifest_are_named(blobs: Path, tmp_path: Path, text: str, options: dict[str, Any], said: str) -> None:
+def test_mistakes_in_a_manifest_are_named(
+    blobs: Path, tmp_path: Path, text: str, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(DataError, match=said):
         listed(f"file://{blobs}", manifest=manifest(tmp_path / "m.csv", text), **options)
 
 
 @pytest.mark.parametrize(
-    ("content", "ending", "said"), [(b"\xff\xfe", "csv", "cannot be read as .csv in UTF-8"), (b"no", "parquet", "cannot be read as .parquet")]
+    ("content", "ending", "said"),
+    [
+        (b"\xff\xfe", "csv", "cannot be read as .csv in UTF-8"),
+        (b"no", "parquet", "cannot be read as .parquet"),
+    ],
 )
-def test_files_that_are_no_manifest(blobs: Path, tmp_path: Path, content: bytes, ending: str, said: str) -> None:
+def test_files_that_are_no_manifest(
+    blobs: Path, tmp_path: Path, content: bytes, ending: str, said: str
+) -> None:
     (tmp_path / f"m.{ending}").write_bytes(content)
     with pytest.raises(DataError, match=said):
         listed(f"file://{blobs}", manifest=str(tmp_path / f"m.{ending}"))
-    with pytest.raises(DataError, match=r"none.csv: cannot be read: .*No such file.*set data.manifest"):
+    with pytest.raises(
+        DataError, match=r"none.csv: cannot be read: .*No such file.*set data.manifest"
+    ):
         listed(f"file://{blobs}", manifest=str(tmp_path / "none.csv"))
 
 
 def test_nothing_to_list_is_named(blobs: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no files that end in png: set data.url, or data.extensions"):
+    with pytest.raises(
+        DataError, match=r"no files that end in png: set data.url, or data.extensions"
+    ):
         listed(f"file://{blobs}", extensions=["png"])
     (tmp_path / "1.jpg").touch()
     with pytest.raises(DataError, match=r"'1.jpg' lies in no folder that names its class"):
@@ -176,7 +200,10 @@ def test_settings_of_the_data_set_that_cannot_be(options: dict[str, Any], said: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_bytes": "1MB"}, r"max_bytes is 1.0MB, but should be at least 4 times shard_size \(128.0MB\)"),
+        (
+            {"max_bytes": "1MB"},
+            r"max_bytes is 1.0MB, but should be at least 4 times shard_size \(128.0MB\)",
+        ),
         ({"max_bytes": "a lot"}, "bytes: a number, or one such as 64MB"),
         ({"max_bytes": True}, "bytes: a number"),
         ({"max_bytes": "1TB", "samplers": -1}, "greater than or equal to 0"),
@@ -184,7 +211,9 @@ def test_settings_of_the_data_set_that_cannot_be(options: dict[str, Any], said: 
         ({"max_bytes": "1TB", "epoch": "some"}, "'grow' or 'full'"),
     ],
 )
-def test_settings_of_the_cache_that_cannot_be(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_settings_of_the_cache_that_cannot_be(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(pydantic.ValidationError, match=said):
         CacheOptions(dir=tmp_path, **options)
 
@@ -194,7 +223,9 @@ def test_settings_of_the_cache_that_cannot_be(tmp_path: Path, options: dict[str,
 def test_a_kept_listing_that_is_damaged_is_named(make: Any, file: str, content: bytes) -> None:
     made = make()
     (made.folder.dir / "listing" / file).write_bytes(content)
-    with pytest.raises(DataError, match=r"listing: the list of the samples is damaged .*delete the cache's folder"):
+    with pytest.raises(
+        DataError, match=r"listing: the list of the samples is damaged .*delete the cache's folder"
+    ):
         listing.opened(made.folder)
 
 

@@ -31,17 +31,25 @@ def written(path: Path) -> shard_files.Writer:
     return writer
 
 
-def test_the_same_samples_make_the_same_bytes_and_their_cost_is_known_before(tmp_path: Path) -> None:
+def test_the_same_samples_make_the_same_bytes_and_their_cost_is_known_before(
+    tmp_path: Path,
+) -> None:
     one, two = written(tmp_path / "1"), written(tmp_path / "2")
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
     assert one.hash == two.hash == shard_files.hash_of(tmp_path / "1")
-    assert one.bytes == (tmp_path / "1").stat().st_size == sum(s.cost(len(i)) for s, i in SAMPLES) + shard_files.END
+    assert (
+        one.bytes
+        == (tmp_path / "1").stat().st_size
+        == sum(s.cost(len(i)) for s, i in SAMPLES) + shard_files.END
+    )
 
 
 def test_the_table_says_where_the_bytes_are_and_can_be_made_again(tmp_path: Path) -> None:
     writer = written(tmp_path / "1.tar")
     data = (tmp_path / "1.tar").read_bytes()
-    assert [(row, data[offset : offset + length]) for row, offset, length in writer.table.T.tolist()] == [(s.row, image) for s, image in SAMPLES]
+    assert [
+        (row, data[offset : offset + length]) for row, offset, length in writer.table.T.tolist()
+    ] == [(s.row, image) for s, image in SAMPLES]
     assert np.array_equal(shard_files.scanned(tmp_path / "1.tar", 10**12), writer.table)
     hash = shard_files.save_table(writer.table, tmp_path / "1.npy")
     assert (tmp_path / "1.npy").stat().st_size == shard_files.table_size(3)
@@ -87,7 +95,9 @@ def test_a_damaged_or_missing_table_is_named(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "t.npy").read_bytes())
     data[-1] ^= 1
     (tmp_path / "t.npy").write_bytes(data)
-    with pytest.raises(DataError, match=r"t.npy: damaged: its checksum .*'gpupipe cache verify CONFIG'"):
+    with pytest.raises(
+        DataError, match=r"t.npy: damaged: its checksum .*'gpupipe cache verify CONFIG'"
+    ):
         shard_files.open_table(tmp_path / "t.npy", hash)
     with pytest.raises(DataError, match=r"none.npy: cannot be read: No such file"):
         shard_files.open_table(tmp_path / "none.npy", hash)

@@ -62,11 +62,15 @@ def test_a_stall_is_an_error(web: tuple[str, Any], blobs: Path) -> None:
     faults.stalls[NAME] = 1
     assert Web(url, timeout=0.3).store.fetch(NAME) == (blobs / NAME).read_bytes()
     faults.stalls[NAME] = 1
-    with pytest.raises(Unfetchable, match=r"it was not whole after 0.3 s \(data.cache.timeout\) \(1 attempts\)"):
+    with pytest.raises(
+        Unfetchable, match=r"it was not whole after 0.3 s \(data.cache.timeout\) \(1 attempts\)"
+    ):
         Web(url, retries=0, timeout=0.3).store.fetch(NAME)
 
 
-def test_a_file_that_changes_while_it_is_fetched_is_not_taken(web: tuple[str, Any], blobs: Path) -> None:
+def test_a_file_that_changes_while_it_is_fetched_is_not_taken(
+    web: tuple[str, Any], blobs: Path
+) -> None:
     url, faults = web
     faults.changes[NAME] = 1
     client = Web(url)
@@ -87,7 +91,9 @@ def test_an_object_that_was_replaced_in_s3_is_not_taken(s3: dict[str, Any], buck
 
     files = s3fs.S3FileSystem(**s3)
     files.pipe("blobs/other/x.jpg", b"a" * 100)
-    store = Store(DataSet(url="s3://blobs/other", storage_options=s3), 1, 10.0, lambda seconds: None)
+    store = Store(
+        DataSet(url="s3://blobs/other", storage_options=s3), 1, 10.0, lambda seconds: None
+    )
     info = store.files()["x.jpg"]
     assert store.fetch("x.jpg", info["size"], tag(version(info))) == b"a" * 100
     files.pipe("blobs/other/x.jpg", b"b" * 100)
@@ -97,7 +103,9 @@ def test_an_object_that_was_replaced_in_s3_is_not_taken(s3: dict[str, Any], buck
         store.fetch("x.jpg", 40, 0)
 
 
-def test_a_plain_md5_etag_needs_no_second_question(s3: dict[str, Any], bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_md5_etag_needs_no_second_question(
+    s3: dict[str, Any], bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(DataSet(url=bucket, storage_options=s3), 0, 10.0)
     info = store.files()[NAME]
     asked: list[str] = []

@@ -32,7 +32,12 @@ def config(faces: Path, tmp_path: Path) -> Path:
 
 def gpupipe(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gpupipe", *map(str, arguments)], env=os.environ | environment, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "gpupipe", *map(str, arguments)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
@@ -42,21 +47,44 @@ def test_run_says_what_runs_and_ends_with_a_table(config: Path) -> None:
     assert "60 images in" in done.stdout
     assert "(stand-in data, not LFW)" in done.stdout
     assert "dali on cpu" in done.stdout
-    for row in ("images/s", "standard deviation of 2 passes", "MB/s", "s per 1,000 images", "time to first batch", "peak memory"):
+    for row in (
+        "images/s",
+        "standard deviation of 2 passes",
+        "MB/s",
+        "s per 1,000 images",
+        "time to first batch",
+        "peak memory",
+    ):
         assert row in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 160
 
 
 def test_run_writes_json_and_a_grid(config: Path, tmp_path: Path) -> None:
-    done = gpupipe("run", config, "batch_size=8", "--batches", 10, "--repeats", 2, "--json", tmp_path / "r.json", "--show", tmp_path / "g.png", "--quiet")
+    done = gpupipe(
+        "run",
+        config,
+        "batch_size=8",
+        "--batches",
+        10,
+        "--repeats",
+        2,
+        "--json",
+        tmp_path / "r.json",
+        "--show",
+        tmp_path / "g.png",
+        "--quiet",
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "r.json").read_text())
     assert float(done.stdout) == pytest.approx(found["images_per_second"]["mean"], abs=0.1)
     assert found["what"]["note"] == "stand-in data, not LFW"
     assert found["what"]["batch_size"] == 8
     assert [p["batches"] for p in found["passes"]] == [10, 10]
-    assert [p["images"] for p in found["passes"]] == [76, 76]  # 8 batches of an epoch of 60 (the last of 4), and 2 of the next
+    assert [p["images"] for p in found["passes"]] == [
+        76,
+        76,
+    ]  # 8 batches of an epoch of 60 (the last of 4), and 2 of the next
     assert found["machine"]["cores"] == len(os.sched_getaffinity(0))
     grid = Image.open(tmp_path / "g.png").convert("RGB")
     assert grid.width == 8 * 250
@@ -74,7 +102,10 @@ def test_passes_are_longer_than_what_is_made_ahead(config: Path, tmp_path: Path)
     assert "2 passes of 16 batches" in done.stdout
     done = gpupipe("run", config, *short, "--epochs", 1)
     assert done.returncode == 0, done.stderr
-    assert "cannot be told: a pass has 2 batches, and 4 are made ahead: --batches 16 or more tells it" in " ".join(done.stdout.split())
+    assert (
+        "cannot be told: a pass has 2 batches, and 4 are made ahead: --batches 16 or more tells it"
+        in " ".join(done.stdout.split())
+    )
     assert "MB/s" not in done.stdout
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["images_per_second"] is None
@@ -86,11 +117,22 @@ def test_passes_are_longer_than_what_is_made_ahead(config: Path, tmp_path: Path)
 
 def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:
     """In an empty directory, with no network: `gpupipe run lfw`."""
-    done = gpupipe("run", "lfw", "data.stand_in=32", "batch_size=8", "--repeats", 1, GPUPIPE_DATA=str(tmp_path), https_proxy="http://127.0.0.1:1")
+    done = gpupipe(
+        "run",
+        "lfw",
+        "data.stand_in=32",
+        "batch_size=8",
+        "--repeats",
+        1,
+        GPUPIPE_DATA=str(tmp_path),
+        https_proxy="http://127.0.0.1:1",
+    )
     assert done.returncode == 0, done.stderr
     assert "making a stand-in" in done.stderr
     assert "lfw (stand-in data, not LFW): 32 images" in done.stdout
-    again = gpupipe("run", "lfw", "data.stand_in=32", "batch_size=8", "--repeats", 1, GPUPIPE_DATA=str(tmp_path))
+    again = gpupipe(
+        "run", "lfw", "data.stand_in=32", "batch_size=8", "--repeats", 1, GPUPIPE_DATA=str(tmp_path)
+    )
     assert "making" not in again.stderr
 
 
@@ -109,7 +151,9 @@ def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_mistakes_have_a_message_and_a_code_and_no_traceback(arguments: list[str], code: int, words: str) -> None:
+def test_mistakes_have_a_message_and_a_code_and_no_traceback(
+    arguments: list[str], code: int, words: str
+) -> None:
     done = gpupipe(*arguments)
     assert done.returncode == code, done.stderr
     assert words in done.stderr
@@ -118,14 +162,18 @@ def test_mistakes_have_a_message_and_a_code_and_no_traceback(arguments: list[str
 
 def test_all_mistakes_of_a_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
-    path.write_text("data: {source: folder, rot: /x}\npipeline: affin\nloader:\n  batch_size: many\n")
+    path.write_text(
+        "data: {source: folder, rot: /x}\npipeline: affin\nloader:\n  batch_size: many\n"
+    )
     done = gpupipe("check", path)
     assert done.returncode == 2
     for place in (":1:24:", ":2:11:", ":4:15:"):
         assert f"wrong.yaml{place}" in done.stderr
 
 
-def test_a_corrupt_sample_ends_with_its_path_or_is_skipped_and_counted(config: Path, faces: Path, tmp_path: Path) -> None:
+def test_a_corrupt_sample_ends_with_its_path_or_is_skipped_and_counted(
+    config: Path, faces: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "set"
     (root / "one").mkdir(parents=True)
     for n, path in enumerate(sorted(faces.glob("*/*.jpg"))[:20]):
@@ -136,7 +184,9 @@ def test_a_corrupt_sample_ends_with_its_path_or_is_skipped_and_counted(config: P
     assert done.returncode == 1
     assert f"{bad}: a JPEG that was cut off" in done.stderr
     log = tmp_path / "bad.jsonl"
-    done = gpupipe("run", config, f"data.root={root}", "on_error=skip", "max_bad=0.1", f"quarantine={log}")
+    done = gpupipe(
+        "run", config, f"data.root={root}", "on_error=skip", "max_bad=0.1", f"quarantine={log}"
+    )
     assert done.returncode == 0, done.stderr
     assert "1 samples were skipped" in done.stdout
     assert json.loads(log.read_text())["path"] == str(bad)
@@ -145,7 +195,15 @@ def test_a_corrupt_sample_ends_with_its_path_or_is_skipped_and_counted(config: P
 def test_check_prints_the_plan(config: Path) -> None:
     done = gpupipe("check", config)
     assert done.returncode == 0, done.stderr
-    for word in ("random_affine", "(?, ?, 3)", "warp_affine", "experimental.warp_perspective", "crop_mirror_normalize", "60 samples", "4 batches of up to 16"):
+    for word in (
+        "random_affine",
+        "(?, ?, 3)",
+        "warp_affine",
+        "experimental.warp_perspective",
+        "crop_mirror_normalize",
+        "60 samples",
+        "4 batches of up to 16",
+    ):
         assert word in done.stdout
 
 

@@ -43,21 +43,34 @@ def test_fill_status_evict_and_fill_again(config: str, tmp_path: Path) -> None:
     found = status(config)
     assert 30 < found["samples"] < 60 == found["rows"]
     assert f"{found['samples']} samples fetched, " in filled.stdout
-    assert f"{found['samples']} of 60 samples in {found['shards']} shards, generation {found['generation']}: {tmp_path}/cache" in filled.stdout
+    assert (
+        f"{found['samples']} of 60 samples in {found['shards']} shards, generation {found['generation']}: {tmp_path}/cache"
+        in filled.stdout
+    )
     text = gpupipe("status", config).stdout
-    assert f"generation   {found['generation']}: {found['samples']} of 60 samples in {found['shards']} shards; 0 evicted so far" in text
+    assert (
+        f"generation   {found['generation']}: {found['samples']} of 60 samples in {found['shards']} shards; 0 evicted so far"
+        in text
+    )
     assert "hit rate     no epoch yet" in text
     evicted = gpupipe("evict", config)
     assert evicted.exit_code == 0
     assert status(config)["bytes"] <= 720_000
     assert gpupipe("evict", config, "--to", "0").exit_code == 0
     assert status(config)["samples"] == 0
-    assert gpupipe("fill", config, "data.cache.max_bytes=4MB").stdout.splitlines()[1].startswith("the whole data set in ")
+    assert (
+        gpupipe("fill", config, "data.cache.max_bytes=4MB")
+        .stdout.splitlines()[1]
+        .startswith("the whole data set in ")
+    )
 
 
 def test_verify_names_a_damaged_shard_and_fetches_it_again(config: str, tmp_path: Path) -> None:
     gpupipe("fill", config)
-    shard, table = tmp_path / "cache" / "shards" / "00000002.tar", tmp_path / "cache" / "tables" / "00000003.npy"
+    shard, table = (
+        tmp_path / "cache" / "shards" / "00000002.tar",
+        tmp_path / "cache" / "tables" / "00000003.npy",
+    )
     whole, rows = shard.read_bytes(), table.read_bytes()
     shard.write_bytes(whole[:5000] + b"X" + whole[5001:])
     table.write_bytes(b"X")
@@ -73,12 +86,21 @@ def test_verify_names_a_damaged_shard_and_fetches_it_again(config: str, tmp_path
 def test_verify_gives_up_what_cannot_be_fetched_again(config: str, tmp_path: Path) -> None:
     gpupipe("fill", config)
     before = status(config)
-    for folder, name in (("shards", "00000001.tar"), ("tables", "00000001.npy"), ("shards", "00000002.tar")):
+    for folder, name in (
+        ("shards", "00000001.tar"),
+        ("tables", "00000001.npy"),
+        ("shards", "00000002.tar"),
+    ):
         (tmp_path / "cache" / folder / name).write_bytes(b"X")
     found = gpupipe("verify", config, "data.url=file:///nowhere", "data.cache.retries=0")
     assert found.exit_code == 1
     assert "the cache of another data set" in found.stderr
-    (tmp_path / "cache" / "dataset.json").write_text(json.dumps(json.loads((tmp_path / "cache" / "dataset.json").read_text()) | {"url": "file:///nowhere"}))
+    (tmp_path / "cache" / "dataset.json").write_text(
+        json.dumps(
+            json.loads((tmp_path / "cache" / "dataset.json").read_text())
+            | {"url": "file:///nowhere"}
+        )
+    )
     found = gpupipe("verify", config, "data.url=file:///nowhere", "data.cache.retries=0")
     assert found.exit_code == 1
     assert "00000002.tar: cannot be fetched again: " in found.stderr
@@ -86,14 +108,21 @@ def test_verify_gives_up_what_cannot_be_fetched_again(config: str, tmp_path: Pat
 
 
 def status_of_nowhere(config: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gpupipe("status", config, "--json", "data.url=file:///nowhere").stdout)
+    found: dict[str, Any] = json.loads(
+        gpupipe("status", config, "--json", "data.url=file:///nowhere").stdout
+    )
     return found
 
 
 def test_serving_goes_on_until_it_is_ended(config: str) -> None:
-    serving = subprocess.Popen([sys.executable, "-m", "gpupipe", "cache", "fill", config, "--serve"], stderr=subprocess.PIPE)
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "gpupipe", "cache", "fill", config, "--serve"],
+        stderr=subprocess.PIPE,
+    )
     end = time.monotonic() + 30
-    while not any(s["state"].startswith("waiting: the cache is full") for s in status(config)["samplers"]):
+    while not any(
+        s["state"].startswith("waiting: the cache is full") for s in status(config)["samplers"]
+    ):
         assert time.monotonic() < end
         time.sleep(0.1)
     text = gpupipe("status", config).stdout
@@ -119,8 +148,13 @@ def test_mistakes_are_messages(config: str, tmp_path: Path) -> None:
     assert "is no size, such as 100GB" in gpupipe("evict", config, "--to", "plenty").stderr
     found = gpupipe("status", config, "data.cache.max_bytes=a lot")
     assert found.exit_code == 2
-    assert "data.cache.max_bytes is 'a lot', but should be bytes: a number, or one such as 64MB, 500GB or 2TiB" in found.stderr
-    found = gpupipe("fill", config, f"data.url=file://{tmp_path}/nothing", f"data.cache.dir={tmp_path}/other")
+    assert (
+        "data.cache.max_bytes is 'a lot', but should be bytes: a number, or one such as 64MB, 500GB or 2TiB"
+        in found.stderr
+    )
+    found = gpupipe(
+        "fill", config, f"data.url=file://{tmp_path}/nothing", f"data.cache.dir={tmp_path}/other"
+    )
     assert found.exit_code == 1
     assert "no files that end in" in found.stderr
 
@@ -128,7 +162,9 @@ def test_mistakes_are_messages(config: str, tmp_path: Path) -> None:
 def test_samples_that_cannot_be_fetched_are_told(config: str, faces: Path, tmp_path: Path) -> None:
     names = [str(p.relative_to(faces)) for p in sorted(faces.glob("*/*.jpg"))[:5]]
     (tmp_path / "m.csv").write_text("\n".join(["path", *names, "gone/1.jpg"]))
-    found = gpupipe("fill", config, f"data.manifest={tmp_path}/m.csv", "data.label=null", "data.cache.retries=0")
+    found = gpupipe(
+        "fill", config, f"data.manifest={tmp_path}/m.csv", "data.label=null", "data.cache.retries=0"
+    )
     assert found.exit_code == 1
     assert "5 of 6 samples in 2 shards" in found.stdout
     assert "gpupipe: 1 sample could not be fetched, among them:\ngone/1.jpg: " in found.stderr

@@ -12,13 +12,22 @@ from pathlib import Path
 import disks
 import pytest
 
-COMMANDS = [["run", "--json"], ["run", "--show"], ["profile", "--json"], ["tune", "--json"], ["compare", "--json"], ["compare", "--out"]]
+COMMANDS = [
+    ["run", "--json"],
+    ["run", "--show"],
+    ["profile", "--json"],
+    ["tune", "--json"],
+    ["compare", "--json"],
+    ["compare", "--out"],
+]
 
 
 @pytest.fixture
 def config(faces: Path, tmp_path: Path) -> Path:
     file = tmp_path / "config.yaml"
-    file.write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode]\nloader: {{batch_size: 16, device: cpu}}\n")
+    file.write_text(
+        f"data: {{source: folder, root: {faces}}}\npipeline: [decode]\nloader: {{batch_size: 16, device: cpu}}\n"
+    )
     return file
 
 
@@ -26,23 +35,42 @@ def config(faces: Path, tmp_path: Path) -> Path:
 def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """Folders that nothing can be written to, not even by root."""
     if request.param in ("read-only", "full"):
-        with disks.mounted(tmp_path / "disk", "16k", read_only=request.param == "read-only") as disk:
+        with disks.mounted(
+            tmp_path / "disk", "16k", read_only=request.param == "read-only"
+        ) as disk:
             if request.param == "full":
                 disks.fill(disk)
             yield disk
         return
     (tmp_path / "file").touch()
-    yield {"no folder": tmp_path / "nowhere", "a file for a folder": tmp_path / "file", "proc": Path("/proc")}[request.param]
+    yield {
+        "no folder": tmp_path / "nowhere",
+        "a file for a folder": tmp_path / "file",
+        "proc": Path("/proc"),
+    }[request.param]
 
 
 def gpupipe(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gpupipe", *map(str, words)], capture_output=True, text=True, check=False, timeout=250)
+    return subprocess.run(
+        [sys.executable, "-m", "gpupipe", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_what_cannot_be_written_is_a_usage_mistake_before_anything_is_measured(words: list[str], unwritable: Path) -> None:
+def test_what_cannot_be_written_is_a_usage_mistake_before_anything_is_measured(
+    words: list[str], unwritable: Path
+) -> None:
     """The config does not exist: whoever measured first would say so."""
-    done = gpupipe(words[0], "no-such-config.yaml", words[1], unwritable / ("x" if words[1] == "--out" else "x.png"))
+    done = gpupipe(
+        words[0],
+        "no-such-config.yaml",
+        words[1],
+        unwritable / ("x" if words[1] == "--out" else "x.png"),
+    )
     assert done.returncode == 2, done.stderr
     error = done.stderr.splitlines()[-1]
     if words[-1] == "--out" and unwritable.name == "nowhere":
@@ -59,7 +87,14 @@ def test_looking_leaves_nothing_behind_and_spoils_nothing(config: Path, tmp_path
     done = gpupipe("run", config.with_name("none.yaml"), "--json", old)
     assert done.returncode == 2
     assert old.read_text() == "kept"
-    done = gpupipe("compare", config.with_name("none.yaml"), "--json", tmp_path / "new.json", "--out", tmp_path / "a" / "b")
+    done = gpupipe(
+        "compare",
+        config.with_name("none.yaml"),
+        "--json",
+        tmp_path / "new.json",
+        "--out",
+        tmp_path / "a" / "b",
+    )
     assert done.returncode == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.yaml", "old.json"]
 
@@ -77,24 +112,43 @@ def test_a_name_that_is_no_picture_is_a_usage_mistake(config: Path, tmp_path: Pa
     ["compare", "--repeats", "1", "--batches", "3", "--cpu-workers", "0"],
     ["profile", "--rounds", "1", "--seconds", "0.05"],
 ], ids=lambda words: words[0])  # fmt: skip
-def test_results_are_printed_though_writing_fails(config: Path, tmp_path: Path, words: list[str]) -> None:
+def test_results_are_printed_though_writing_fails(
+    config: Path, tmp_path: Path, words: list[str]
+) -> None:
     """/dev/full can be opened, and takes no byte."""
-    words = [*words, "--json", "/dev/full"] + (["--out", str(tmp_path / "out")] if words[0] == "compare" else [])
+    words = [*words, "--json", "/dev/full"] + (
+        ["--out", str(tmp_path / "out")] if words[0] == "compare" else []
+    )
     done = gpupipe(words[0], config, *words[1:])
     assert done.returncode == 1
     assert "images/s" in done.stdout
-    assert done.stderr.splitlines()[-1] == "gpupipe: /dev/full cannot be written: no space left on device"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "gpupipe: /dev/full cannot be written: no space left on device"
+    )
     assert "Traceback" not in done.stderr
     if words[0] == "compare":
         assert "single round" in done.stdout
-        assert json.loads((tmp_path / "out" / "results.json").read_text())["sides"], "the other file is written all the same"
+        assert json.loads((tmp_path / "out" / "results.json").read_text())["sides"], (
+            "the other file is written all the same"
+        )
 
 
 def test_results_go_to_a_pipe(config: Path, tmp_path: Path) -> None:
     """What is no file is not opened before there is something to write."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    command = [sys.executable, "-m", "gpupipe", "run", str(config), "--repeats", "1", "--json", str(fifo)]
+    command = [
+        sys.executable,
+        "-m",
+        "gpupipe",
+        "run",
+        str(config),
+        "--repeats",
+        "1",
+        "--json",
+        str(fifo),
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         assert json.loads(fifo.read_text())["what"]["images"] == 60
         assert process.wait(60) == 0

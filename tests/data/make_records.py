@@ -16,7 +16,13 @@ MAGIC = (0xCED7230A).to_bytes(4, "little")
 
 def told(n):
     """What record n holds beside its image."""
-    return {"label": n % 3, "name": "abc"[n % 3], "floats": [n + 0.5, -n, 1e-3 * n], "ints": [n, -n, 2**62 - n], "weight": n / 4}
+    return {
+        "label": n % 3,
+        "name": "abc"[n % 3],
+        "floats": [n + 0.5, -n, 1e-3 * n],
+        "ints": [n, -n, 2**62 - n],
+        "weight": n / 4,
+    }
 
 
 def tensorflow(out, images):
@@ -33,11 +39,22 @@ def tensorflow(out, images):
     with tf.io.TFRecordWriter(str(out / "tensorflow.tfrecord")) as writer:
         for n, image in enumerate(images):
             t = told(n)
-            named = {"image/encoded": image, "image/class/label": [t["label"]], "image/class/text": t["name"].encode(), "floats": t["floats"]}
-            named |= {"ints": t["ints"], "weight": [t["weight"]], "raw": bytes(range(n, n + 12))} | ({"odd": [1]} if n % 2 else {})
+            named = {
+                "image/encoded": image,
+                "image/class/label": [t["label"]],
+                "image/class/text": t["name"].encode(),
+                "floats": t["floats"],
+            }
+            named |= {
+                "ints": t["ints"],
+                "weight": [t["weight"]],
+                "raw": bytes(range(n, n + 12)),
+            } | ({"odd": [1]} if n % 2 else {})
             features = {key: feature(value) for key, value in named.items()}
             features["nothing"] = tf.train.Feature(int64_list=tf.train.Int64List(value=[]))
-            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+            writer.write(
+                tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+            )
     with tf.io.TFRecordWriter(str(out / "gzip.tfrecord"), "GZIP") as writer:
         writer.write(b"x" * 100)
 
@@ -50,9 +67,15 @@ def mxnet(out, images):
     numbers = recordio.MXRecordIO(str(out / "numbers.rec"), "w")
     parts = recordio.MXIndexedRecordIO(str(out / "parts.idx"), str(out / "parts.rec"), "w")
     for n, image in enumerate(images):
-        labels.write_idx(100 + n, recordio.pack(recordio.IRHeader(0, told(n)["label"], n, 0), image))
-        numbers.write(recordio.pack(recordio.IRHeader(0, [told(n)["label"], *told(n)["floats"]], n, 0), image))
-        parts.write_idx(n, recordio.pack(recordio.IRHeader(0, told(n)["label"], n, 0), with_magic(image, n)))
+        labels.write_idx(
+            100 + n, recordio.pack(recordio.IRHeader(0, told(n)["label"], n, 0), image)
+        )
+        numbers.write(
+            recordio.pack(recordio.IRHeader(0, [told(n)["label"], *told(n)["floats"]], n, 0), image)
+        )
+        parts.write_idx(
+            n, recordio.pack(recordio.IRHeader(0, told(n)["label"], n, 0), with_magic(image, n))
+        )
     for file in (labels, numbers, parts):
         file.close()
 
@@ -67,7 +90,14 @@ def main():
     kind, out, images = sys.argv[1], Path(sys.argv[2]), [Path(p).read_bytes() for p in sys.argv[3:]]
     out.mkdir(parents=True, exist_ok=True)
     {"tensorflow": tensorflow, "mxnet": mxnet}[kind](out, images)
-    records = [{"image": hashlib.blake2b(i).hexdigest(), "parts": hashlib.blake2b(with_magic(i, n)).hexdigest(), **told(n)} for n, i in enumerate(images)]
+    records = [
+        {
+            "image": hashlib.blake2b(i).hexdigest(),
+            "parts": hashlib.blake2b(with_magic(i, n)).hexdigest(),
+            **told(n),
+        }
+        for n, i in enumerate(images)
+    ]
     (out / "records.json").write_text(json.dumps(records, indent=1) + "\n")
 
 

@@ -17,7 +17,13 @@ from gpupipe.dataset.index_file import open_saved, save
 
 
 def some_index(**changes: object) -> Index:
-    given = {"root": "/images", "names": ["a/1.jpg", "b/2.jpg", "b/3.jpg"], "labels": np.array([0, 1, 1]), "classes": ["a", "b"], "extra": {"times": {"": 1}}}
+    given = {
+        "root": "/images",
+        "names": ["a/1.jpg", "b/2.jpg", "b/3.jpg"],
+        "labels": np.array([0, 1, 1]),
+        "classes": ["a", "b"],
+        "extra": {"times": {"": 1}},
+    }
     return build(**(given | changes))  # type: ignore[arg-type]
 
 
@@ -28,7 +34,12 @@ def test_saved_and_opened_again(tmp_path: Path) -> None:
     assert again is not None
     assert [again.path(i) for i in range(3)] == [index.path(i) for i in range(3)]
     assert again.labels.tolist() == [0, 1, 1]
-    assert (again.root, again.classes, again.fingerprint, again.extra) == (index.root, index.classes, index.fingerprint, index.extra)
+    assert (again.root, again.classes, again.fingerprint, again.extra) == (
+        index.root,
+        index.classes,
+        index.fingerprint,
+        index.extra,
+    )
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["some.idx"]
 
 
@@ -38,28 +49,53 @@ def test_columns_of_all_kinds_are_saved_and_opened_again(tmp_path: Path) -> None
     columns: dict[str, Column] = {
         "image": Files("/images", Texts.of(["a/1.jpg", "b/2.jpg", "b/3.jpg"])),
         "mask": Files("/masks", Texts.of(["m1", "m2", "m3"])),
-        "depth": Spans("/tars", files, place.astype(np.int32), place * 10, place + 1, Array("float32", (2, 3))),
-        "sound": Spans("", files, place.astype(np.int32), place, place, Array("int16", None, shapes)),
+        "depth": Spans(
+            "/tars", files, place.astype(np.int32), place * 10, place + 1, Array("float32", (2, 3))
+        ),
+        "sound": Spans(
+            "", files, place.astype(np.int32), place, place, Array("int16", None, shapes)
+        ),
     }
-    index = some_index(columns=columns, values={"weight": np.array([0.5, 1.5, 2.5]), "box": np.arange(12).reshape(3, 4)})
+    index = some_index(
+        columns=columns,
+        values={"weight": np.array([0.5, 1.5, 2.5]), "box": np.arange(12).reshape(3, 4)},
+    )
     save(index, tmp_path / "some.idx")
     again = open_saved(tmp_path / "some.idx")
     assert again is not None
     assert list(again.columns) == list(columns)
     assert [again.span(2, name) for name in columns] == [index.span(2, name) for name in columns]
     assert again.span(2, "depth") == ("/tars/z.tar", 20, 3)
-    assert [again.columns[n].array and again.columns[n].array.shape_of(1) for n in columns] == [None, None, (2, 3), (3, 4)]
-    assert {n: v.tolist() for n, v in again.values.items()} == {"weight": [0.5, 1.5, 2.5], "box": np.arange(12).reshape(3, 4).tolist()}
+    assert [again.columns[n].array and again.columns[n].array.shape_of(1) for n in columns] == [
+        None,
+        None,
+        (2, 3),
+        (3, 4),
+    ]
+    assert {n: v.tolist() for n, v in again.values.items()} == {
+        "weight": [0.5, 1.5, 2.5],
+        "box": np.arange(12).reshape(3, 4).tolist(),
+    }
     part = again.subset(np.array([2, 0]))
     assert [part.span(0, name) for name in columns] == [index.span(2, name) for name in columns]
-    assert (part.values["weight"].tolist(), part.columns["sound"].array.shape_of(1)) == ([2.5, 0.5], (1, 2))
+    assert (part.values["weight"].tolist(), part.columns["sound"].array.shape_of(1)) == (
+        [2.5, 0.5],
+        (1, 2),
+    )
 
 
 def test_the_fingerprint_is_of_all_columns_and_values() -> None:
     files, place = Texts.of(["x.tar"]), np.arange(3, dtype=np.int64)
 
     def spans(**changes: Any) -> Index:
-        given: dict[str, Any] = {"root": "/", "files": files, "file": np.zeros(3, np.int32), "offset": place, "length": place, "array": Array("float32", (2,))}
+        given: dict[str, Any] = {
+            "root": "/",
+            "files": files,
+            "file": np.zeros(3, np.int32),
+            "offset": place,
+            "length": place,
+            "array": Array("float32", (2,)),
+        }
         return some_index(columns={"image": Spans(**(given | changes))})
 
     others = [
@@ -119,20 +155,42 @@ HEADERS = {
     "no object": lambda header: [1, 2],
     "no arrays": lambda header: {k: v for k, v in header.items() if k != "arrays"},
     "arrays no object": lambda header: header | {"arrays": 3},
-    "a column missing": lambda header: header | {"arrays": {k: v for k, v in header["arrays"].items() if k != "names.ends"}},
-    "objects": lambda header: header | {"arrays": header["arrays"] | {"names.letters": ["|O", [10]]}},
-    "floats": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<f8", header["arrays"]["labels"][1]]}},
-    "a negative length": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", [-1]]}},
-    "a length in words": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", "many"]}},
+    "a column missing": lambda header: (
+        header | {"arrays": {k: v for k, v in header["arrays"].items() if k != "names.ends"}}
+    ),
+    "objects": lambda header: (
+        header | {"arrays": header["arrays"] | {"names.letters": ["|O", [10]]}}
+    ),
+    "floats": lambda header: (
+        header | {"arrays": header["arrays"] | {"labels": ["<f8", header["arrays"]["labels"][1]]}}
+    ),
+    "a negative length": lambda header: (
+        header | {"arrays": header["arrays"] | {"labels": ["<i8", [-1]]}}
+    ),
+    "a length in words": lambda header: (
+        header | {"arrays": header["arrays"] | {"labels": ["<i8", "many"]}}
+    ),
     "no length": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", None]}},
-    "beyond the end": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", [10**6]]}},
-    "beyond all memory": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", [10**40]]}},
-    "fewer labels than names": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", [1]]}},
-    "a length for all": lambda header: header | {"arrays": header["arrays"] | {"labels": ["<i8", 3]}},
+    "beyond the end": lambda header: (
+        header | {"arrays": header["arrays"] | {"labels": ["<i8", [10**6]]}}
+    ),
+    "beyond all memory": lambda header: (
+        header | {"arrays": header["arrays"] | {"labels": ["<i8", [10**40]]}}
+    ),
+    "fewer labels than names": lambda header: (
+        header | {"arrays": header["arrays"] | {"labels": ["<i8", [1]]}}
+    ),
+    "a length for all": lambda header: (
+        header | {"arrays": header["arrays"] | {"labels": ["<i8", 3]}}
+    ),
     "no columns": lambda header: header | {"columns": {}},
     "columns no object": lambda header: header | {"columns": []},
-    "a column of another kind": lambda header: header | {"columns": {"image": {"kind": "spans", "root": "/images", "array": None}}},
-    "a column's root a number": lambda header: header | {"columns": {"image": {"kind": "files", "root": 1, "named": True}}},
+    "a column of another kind": lambda header: (
+        header | {"columns": {"image": {"kind": "spans", "root": "/images", "array": None}}}
+    ),
+    "a column's root a number": lambda header: (
+        header | {"columns": {"image": {"kind": "files", "root": 1, "named": True}}}
+    ),
     "root a number": lambda header: header | {"root": 1},
     "no root": lambda header: {k: v for k, v in header.items() if k != "root"},
     "classes a number": lambda header: header | {"classes": 1},

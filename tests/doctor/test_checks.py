@@ -25,7 +25,9 @@ def examined_elsewhere(code: str = "", **environment: str) -> dict[str, list[str
     """Status, found and advice by subject, of a process that ran `code` first."""
     script = f"{code}\nfrom gpupipe.doctor import checks as doctor\n{FIELDS}"
     env = os.environ | environment
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env
+    )
     return {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}
 
 
@@ -34,8 +36,20 @@ def examined_elsewhere(code: str = "", **environment: str) -> dict[str, list[str
 
 def test_every_subject_is_there_once_and_none_failed(findings):
     assert len(findings) == len(checks.examine())
-    expected = {"gpupipe", "Python", "torch", "torchvision", "DALI", "DALI on the CPU", "CUDA", "driver", "GPU"}
-    assert expected | {"cores", "memory", "shared memory", "open files", "cache folder"} <= set(findings)
+    expected = {
+        "gpupipe",
+        "Python",
+        "torch",
+        "torchvision",
+        "DALI",
+        "DALI on the CPU",
+        "CUDA",
+        "driver",
+        "GPU",
+    }
+    assert expected | {"cores", "memory", "shared memory", "open files", "cache folder"} <= set(
+        findings
+    )
     assert not [f for f in findings.values() if "could not be examined" in f.found]
     assert all(f.advice for f in findings.values() if f.status != "ok")
 
@@ -54,11 +68,15 @@ def test_cuda_is_that_of_torch(findings):
 
 
 def test_dali_decoded_an_image_here(findings):
-    assert findings["DALI on the CPU"] == Finding("DALI on the CPU", "runs, and decodes JPEG images", "ok")
+    assert findings["DALI on the CPU"] == Finding(
+        "DALI on the CPU", "runs, and decodes JPEG images", "ok"
+    )
 
 
 def test_cores_are_those_that_the_loader_uses(findings):
-    assert findings["cores"].found.startswith(f"{cores()} usable (affinity {len(os.sched_getaffinity(0))}")
+    assert findings["cores"].found.startswith(
+        f"{cores()} usable (affinity {len(os.sched_getaffinity(0))}"
+    )
 
 
 def test_memory_is_that_of_the_kernel(findings):
@@ -68,17 +86,25 @@ def test_memory_is_that_of_the_kernel(findings):
 
 def test_open_files_are_the_limits_of_the_process(findings):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert findings["open files"].found == f"{soft if soft >= 0 else 'no limit'} (hard limit: {hard if hard >= 0 else 'none'})"
+    assert (
+        findings["open files"].found
+        == f"{soft if soft >= 0 else 'no limit'} (hard limit: {hard if hard >= 0 else 'none'})"
+    )
 
 
 def test_shared_memory_is_the_size_of_dev_shm(findings):
-    assert findings["shared memory"].found.startswith(f"{shutil.disk_usage('/dev/shm').total / GIB:.1f} GiB")
+    assert findings["shared memory"].found.startswith(
+        f"{shutil.disk_usage('/dev/shm').total / GIB:.1f} GiB"
+    )
 
 
 @pytest.mark.skipif(gpu_count() > 0, reason="there is a GPU")
 def test_no_gpu_is_no_problem(findings):
     assert "CPU back end" in findings["GPU"].found
-    assert all(findings[s].status == "ok" for s in ("GPU", "hardware JPEG decoder", "region-of-interest decoding"))
+    assert all(
+        findings[s].status == "ok"
+        for s in ("GPU", "hardware JPEG decoder", "region-of-interest decoding")
+    )
 
 
 # --- real troubles, each in a process of its own
@@ -101,11 +127,16 @@ def test_few_open_files_cores_and_a_bad_cache(tmp_path):
 
 def test_torch_and_dali_that_cannot_be_imported(tmp_path):
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "raise ImportError('libcudart.so.13: cannot open shared object file')"
+    )
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "__init__.py").write_text("raise ImportError('broken')")
     found = examined_elsewhere(PYTHONPATH=str(tmp_path))
-    assert found["CUDA"][:2] == ["problem", "torch cannot be imported: libcudart.so.13: cannot open shared object file"]
+    assert found["CUDA"][:2] == [
+        "problem",
+        "torch cannot be imported: libcudart.so.13: cannot open shared object file",
+    ]
     assert found["DALI on the CPU"][:2] == ["problem", "cannot run a pipeline: ImportError: broken"]
     assert found["cores"], "the rest was examined all the same"
 
@@ -123,13 +154,23 @@ def test_a_check_that_fails_is_a_finding():
 
     first, second = checks.tried("two", check)
     assert first.subject == "one"
-    assert second == Finding("two", "could not be examined: RuntimeError: boom", "warning", "please report this")
+    assert second == Finding(
+        "two", "could not be examined: RuntimeError: boom", "warning", "please report this"
+    )
 
 
 # --- rules: software
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("2.15.0+cu132", (2, 15, 0)), ("2.4.0.dev20260101", (2, 4, 0)), ("580.65.06", (580, 65, 6)), ("none", ())])
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("2.15.0+cu132", (2, 15, 0)),
+        ("2.4.0.dev20260101", (2, 4, 0)),
+        ("580.65.06", (580, 65, 6)),
+        ("none", ()),
+    ],
+)
 def test_release(text, numbers):
     assert rules.release(text) == numbers
 
@@ -137,10 +178,15 @@ def test_release(text, numbers):
 def test_least_versions_are_those_of_the_metadata():
     required = metadata.requires("gpupipe") or []
     for name, least in rules.NEEDS.items():
-        assert any(r.partition(";")[0].replace(" ", "") == f"{name}>={least}" for r in required), name
+        assert any(r.partition(";")[0].replace(" ", "") == f"{name}>={least}" for r in required), (
+            name
+        )
 
 
-@pytest.mark.parametrize(("version", "status"), [((3, 9, 18), "problem"), ((3, 10, 0), "ok"), ((3, 13, 9), "ok"), ((3, 14, 0), "problem")])
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [((3, 9, 18), "problem"), ((3, 10, 0), "ok"), ((3, 13, 9), "ok"), ((3, 14, 0), "problem")],
+)
 def test_python(version, status):
     assert rules.python(version).status == status
 
@@ -258,11 +304,15 @@ def test_gpus(cards, torch_cuda, seen, setting, status):
     finding = rules.gpus(cards, torch_cuda, seen, setting, "the driver is too old")
     assert finding.status == status
     assert all(c in finding.found for c in cards)
-    assert ("the driver is too old" in finding.found) == (status == "problem" and torch_cuda is not None)
+    assert ("the driver is too old" in finding.found) == (
+        status == "problem" and torch_cuda is not None
+    )
 
 
 def test_a_card():
-    assert rules.card(1, "H100", (9, 0), "") == Finding("GPU 1", "H100, compute capability 9.0", "ok")
+    assert rules.card(1, "H100", (9, 0), "") == Finding(
+        "GPU 1", "H100, compute capability 9.0", "ok"
+    )
     finding = rules.card(0, "V100", (7, 0), "no kernel image is available")
     assert finding.status == "problem"
     assert "no kernel image" in finding.found
@@ -271,45 +321,82 @@ def test_a_card():
 def test_dali_that_does_not_run_on_a_gpu_is_a_problem():
     finding = rules.decoding("GPU 0: DALI", Outcome(False, False, False, "RuntimeError: no"))
     assert (finding.status, finding.found) == ("problem", "cannot run a pipeline: RuntimeError: no")
-    assert rules.decoding("GPU 0: DALI", Outcome(True, False, False, "no")).found == "cannot decode a JPEG image: no"
-    assert rules.decoding("GPU 0: DALI", Outcome(True, True, False, "crashed with SIGSEGV")).status == "ok"
+    assert (
+        rules.decoding("GPU 0: DALI", Outcome(True, False, False, "no")).found
+        == "cannot decode a JPEG image: no"
+    )
+    assert (
+        rules.decoding("GPU 0: DALI", Outcome(True, True, False, "crashed with SIGSEGV")).status
+        == "ok"
+    )
 
 
 def test_region_decoding():
     finding = rules.region("GPU 0", Outcome(True, True, False, "crashed with SIGSEGV"), "12.4.0.76")
     assert (finding.status, finding.found) == ("warning", "not used: crashed with SIGSEGV")
     works = Outcome(True, True, True)
-    assert rules.region("GPU 0", works, "13.2.0") == rules.region("GPU 0", works, None) == Finding("GPU 0", "works", "ok")
+    assert (
+        rules.region("GPU 0", works, "13.2.0")
+        == rules.region("GPU 0", works, None)
+        == Finding("GPU 0", "works", "ok")
+    )
     assert "nvJPEG 12.4.0.76, below 13.2" in rules.region("GPU 0", works, "12.4.0.76").found
 
 
 @pytest.mark.parametrize(
     ("capability", "there"),
-    [((7, 0), False), ((7, 5), False), ((8, 0), True), ((8, 6), False), ((8, 9), None), ((9, 0), True), ((10, 0), True), ((10, 3), True), ((12, 0), None)],
+    [
+        ((7, 0), False),
+        ((7, 5), False),
+        ((8, 0), True),
+        ((8, 6), False),
+        ((8, 9), None),
+        ((9, 0), True),
+        ((10, 0), True),
+        ((10, 3), True),
+        ((12, 0), None),
+    ],
 )
 def test_jpeg_hardware_by_capability(capability, there):
     assert rules.jpeg_hardware(capability) is there
 
 
 def test_the_hardware_decoder_says_how_it_was_found():
-    assert rules.jpeg("d", Engines(8, 1), (9, 0)) == Finding("d", "engines: 8, cores in each: 1 (counted by nvJPEG)", "ok")
-    assert rules.jpeg("d", Engines(0), (8, 6)) == Finding("d", "none: CUDA cores decode (counted by nvJPEG)", "ok")
+    assert rules.jpeg("d", Engines(8, 1), (9, 0)) == Finding(
+        "d", "engines: 8, cores in each: 1 (counted by nvJPEG)", "ok"
+    )
+    assert rules.jpeg("d", Engines(0), (8, 6)) == Finding(
+        "d", "none: CUDA cores decode (counted by nvJPEG)", "ok"
+    )
     finding = rules.jpeg("d", Engines(None, 0, "nvJPEG status 6"), (9, 0))
-    assert (finding.status, finding.found) == ("warning", "likely there, by compute capability 9.0; nvJPEG gave no answer: nvJPEG status 6")
+    assert (finding.status, finding.found) == (
+        "warning",
+        "likely there, by compute capability 9.0; nvJPEG gave no answer: nvJPEG status 6",
+    )
 
 
 # --- rules: the machine
 
 
 def test_processors():
-    assert rules.processors(2, 2, 8) == Finding("cores", "2 usable (affinity 2; the machine has 8)", "ok")
+    assert rules.processors(2, 2, 8) == Finding(
+        "cores", "2 usable (affinity 2; the machine has 8)", "ok"
+    )
     finding = rules.processors(1, 4, 8)
     assert finding.status == "warning"
     assert finding.found == "1 usable (affinity 4, quota of the control group 1; the machine has 8)"
 
 
 @pytest.mark.parametrize(
-    ("available", "limit", "status"), [(8, None, "ok"), (1, None, "warning"), (8, 1, "warning"), (8, 4, "ok"), (1, 2**33, "warning"), (8, 2**33, "ok")]
+    ("available", "limit", "status"),
+    [
+        (8, None, "ok"),
+        (1, None, "warning"),
+        (8, 1, "warning"),
+        (8, 4, "ok"),
+        (1, 2**33, "warning"),
+        (8, 2**33, "ok"),
+    ],
 )
 def test_memory(available, limit, status):
     finding = rules.memory(16 * GIB, available * GIB, None if limit is None else limit * GIB)

@@ -30,7 +30,9 @@ with gpupipe.load(config, device="cpu", threads=2, batch_size=16, set_affinity=s
 
 def threads(root: Path, bound: bool, mask: str | None = None) -> set[str]:
     """Number and cores of each of DALI's worker threads, behind an epoch."""
-    env = {k: v for k, v in os.environ.items() if k != "DALI_AFFINITY_MASK"} | ({} if mask is None else {"DALI_AFFINITY_MASK": mask})
+    env = {k: v for k, v in os.environ.items() if k != "DALI_AFFINITY_MASK"} | (
+        {} if mask is None else {"DALI_AFFINITY_MASK": mask}
+    )
     command = [sys.executable, "-c", THREADS, str(root), "bound" if bound else "free"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -46,10 +48,15 @@ def test_threads_are_bound_to_the_cores_of_the_mask(faces: Path) -> None:
     assert {f"0 {last}", f"1 {first}"} <= found
 
 
-def test_on_a_cpu_without_a_mask_it_is_refused(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cpu_without_a_mask_it_is_refused(
+    faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DALI_AFFINITY_MASK", raising=False)
     config = {"data": {"source": "folder", "root": faces}, "pipeline": "affine"}
-    with pytest.raises(gpupipe.DeviceError, match=r"loader\.set_affinity=true .* runs on the CPU: set DALI_AFFINITY_MASK"):
+    with pytest.raises(
+        gpupipe.DeviceError,
+        match=r"loader\.set_affinity=true .* runs on the CPU: set DALI_AFFINITY_MASK",
+    ):
         gpupipe.load(config, engine="dali", device="cpu", set_affinity=True)
 
 
@@ -59,11 +66,16 @@ def test_on_a_cpu_without_a_mask_it_is_refused(faces: Path, monkeypatch: pytest.
         ("0x3", "should be numbers of cores"),
         ("", "should be numbers of cores"),
         (f"{CORES[0]}", "has 1 cores, and DALI runs 2 threads"),
-        (f"{CORES[0]},{max(CORES) + 1}", f"names core {max(CORES) + 1}, which this process may not use"),
+        (
+            f"{CORES[0]},{max(CORES) + 1}",
+            f"names core {max(CORES) + 1}, which this process may not use",
+        ),
     ],
 )
 @pytest.mark.parametrize("device_id", [None, 0])
-def test_a_mask_that_does_not_fit_is_refused(mask: str, said: str, device_id: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_that_does_not_fit_is_refused(
+    mask: str, said: str, device_id: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DALI_AFFINITY_MASK", mask)
     with pytest.raises(gpupipe.DeviceError, match=said):
         check_affinity(2, device_id)

@@ -70,7 +70,10 @@ def folder(root: Path, files: dict[str, bytes], good: int) -> Path:
 
 
 def run(root: Path, engine: str, tmp_path: Path, batch_size: int) -> dict[str, object]:
-    options = ENGINES[engine] | {"batch_size": batch_size, "quarantine": str(tmp_path / "bad.jsonl")}
+    options = ENGINES[engine] | {
+        "batch_size": batch_size,
+        "quarantine": str(tmp_path / "bad.jsonl"),
+    }
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(root), json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-2000:]}"
@@ -93,7 +96,10 @@ def test_numbers_of_32_bits_in_a_large_batch(tmp_path: Path, engine: str) -> Non
     """DALI's decoder dies of them: SIGSEGV in 3 of 3 runs."""
     levels = np.arange(SIDE * SIDE, dtype=np.int32).reshape(SIDE, SIDE)
     files = {f"deep_{n}.tif": encoded(Image.fromarray(levels), "TIFF") for n in range(8)}
-    files |= {f"real_{n}.tif": encoded(Image.fromarray(levels.astype(np.float32)), "TIFF") for n in range(8)}
+    files |= {
+        f"real_{n}.tif": encoded(Image.fromarray(levels.astype(np.float32)), "TIFF")
+        for n in range(8)
+    }
     check(folder(tmp_path / "data", files, 240), engine, tmp_path)
 
 
@@ -130,23 +136,35 @@ def large_jpeg() -> bytes:
 
 def large_png() -> bytes:
     def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
 
     rows = zlib.compressobj(9)
     packed = b"".join(rows.compress(bytes(8126)) for _ in range(65000)) + rows.flush()
     header = struct.pack(">IIBBBBB", 65000, 65000, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    )
 
 
 def large_tiff() -> bytes:
     data = encoded(noise().convert("L"), "TIFF", compression="tiff_lzw")
     for tag in (256, 257):
-        place = data.rindex(struct.pack("<HHI", tag, 4, 1)) if struct.pack("<HHI", tag, 4, 1) in data else data.rindex(struct.pack("<HHI", tag, 3, 1))
+        place = (
+            data.rindex(struct.pack("<HHI", tag, 4, 1))
+            if struct.pack("<HHI", tag, 4, 1) in data
+            else data.rindex(struct.pack("<HHI", tag, 3, 1))
+        )
         data = data[:place] + struct.pack("<HHII", tag, 4, 1, 65000) + data[place + 12 :]
     return data
 
 
-BOMBS: dict[str, Callable[[], bytes]] = {"x.jpg": large_jpeg, "x.png": large_png, "x.tif": large_tiff}
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "x.jpg": large_jpeg,
+    "x.png": large_png,
+    "x.tif": large_tiff,
+}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -156,7 +174,10 @@ def test_images_too_large_are_refused_before_they_are_decoded(tmp_path: Path, en
     said = check(folder(tmp_path / "data", files, 30), engine, tmp_path, 64)
     assert said["megabytes"] < MEMORY / 2**20  # type: ignore[operator]
     lines = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
-    assert all("65,000 x 65,000 pixels, more than data.max_pixels=178,956,970" in line["reason"] for line in lines)
+    assert all(
+        "65,000 x 65,000 pixels, more than data.max_pixels=178,956,970" in line["reason"]
+        for line in lines
+    )
 
 
 def scans(count: int) -> bytes:
@@ -182,29 +203,53 @@ def test_max_pixels_is_to_the_pixel_and_null_is_no_limit(tmp_path: Path, engine:
     for limit, count in ((SIDE * SIDE, 2), (None, 2)):
         with load(root, engine, limit) as loader:
             assert sum(len(batch["label"]) for batch in loader) == count
-    with load(root, engine, SIDE * SIDE - 1) as loader, pytest.raises(gpupipe.SampleError, match=r"64 x 64 pixels, more than data\.max_pixels=4,095"):
+    with (
+        load(root, engine, SIDE * SIDE - 1) as loader,
+        pytest.raises(
+            gpupipe.SampleError, match=r"64 x 64 pixels, more than data\.max_pixels=4,095"
+        ),
+    ):
         list(loader)
 
 
 def load(root: Path, engine: str, limit: int | None) -> gpupipe.Loader:
     data = {"source": "folder", "root": root, "extensions": ["jpg", "bmp"], "max_pixels": limit}
-    return gpupipe.load({"data": data, "pipeline": ["decode"]}, device="cpu", batch_size=2, **ENGINES[engine])
+    return gpupipe.load(
+        {"data": data, "pipeline": ["decode"]}, device="cpu", batch_size=2, **ENGINES[engine]
+    )
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "many"])
 def test_max_pixels_is_a_whole_number_of_at_least_1(tmp_path: Path, wrong: object) -> None:
-    config = {"data": {"source": "folder", "root": tmp_path, "max_pixels": wrong}, "pipeline": ["decode"]}
+    config = {
+        "data": {"source": "folder", "root": tmp_path, "max_pixels": wrong},
+        "pipeline": ["decode"],
+    }
     with pytest.raises(gpupipe.ConfigError, match=r"data\.max_pixels"):
         gpupipe.load(config)
 
 
 @pytest.mark.parametrize("mode", ["rgb", "gray"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_uint16_holds_all_of_16_bits_and_8_bits_times_257(tmp_path: Path, engine: str, mode: str) -> None:
+def test_uint16_holds_all_of_16_bits_and_8_bits_times_257(
+    tmp_path: Path, engine: str, mode: str
+) -> None:
     deep = np.random.default_rng(0).integers(0, 1 << 16, (SIDE, SIDE), np.uint16)
-    root = folder(tmp_path / "data", {"deep.png": encoded(Image.fromarray(deep), "PNG"), "flat.png": encoded(noise().convert("L"), "PNG")}, 0)
-    config = {"data": {"source": "folder", "root": root}, "pipeline": [{"decode": {"mode": mode, "dtype": "uint16"}}]}
-    with gpupipe.load(config, device="cpu", batch_size=2, shuffle=False, **ENGINES[engine]) as loader:
+    root = folder(
+        tmp_path / "data",
+        {
+            "deep.png": encoded(Image.fromarray(deep), "PNG"),
+            "flat.png": encoded(noise().convert("L"), "PNG"),
+        },
+        0,
+    )
+    config = {
+        "data": {"source": "folder", "root": root},
+        "pipeline": [{"decode": {"mode": mode, "dtype": "uint16"}}],
+    }
+    with gpupipe.load(
+        config, device="cpu", batch_size=2, shuffle=False, **ENGINES[engine]
+    ) as loader:
         (batch,) = loader
     assert batch["image"].dtype == torch.uint16
     wanted = [deep, np.asarray(noise().convert("L")).astype(np.uint16) * 257]

@@ -23,10 +23,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def test_every_file_alone_among_good_ones_and_together(files: Corpus, engine: str) -> None:
     runs = files.suite(engine)
     results = files.play(runs)
-    wrong = [f"{one['name']}: {line}" for one in runs for line in files.wrong(results[one["name"]], one)]
+    wrong = [
+        f"{one['name']}: {line}" for one in runs for line in files.wrong(results[one["name"]], one)
+    ]
     assert not wrong, "\n".join(wrong)
     outcomes = files.outcomes(engine, results[runs[0]["name"]])
-    assert corpus_table.column(engine) == corpus_table.decoders(outcomes), "tests/corpus_runs.py --write"
+    assert corpus_table.column(engine) == corpus_table.decoders(outcomes), (
+        "tests/corpus_runs.py --write"
+    )
     assert "\n".join(corpus_table.refusals(outcomes)) in corpus_table.written()
     one_of_each = {reason: file for file, reason in results[runs[0]["name"]]["refused"].items()}
     assert one_of_each

@@ -21,7 +21,11 @@ from gpupipe.engines.bad_samples import suspicion
 from gpupipe.sampling.sampler import Sampler
 
 SIDE = 96
-AUGMENT = ["decode", {"random_affine": {"degrees": 20, "scale": [0.8, 1.2], "interpolation": "bilinear"}}, "random_horizontal_flip"]
+AUGMENT = [
+    "decode",
+    {"random_affine": {"degrees": 20, "scale": [0.8, 1.2], "interpolation": "bilinear"}},
+    "random_horizontal_flip",
+]
 
 
 def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
@@ -74,8 +78,13 @@ BAD: dict[str, tuple[Callable[[Path, Image.Image], Any], str]] = {
     **{name: (write, CUT_OFF.format("PNG")) for name, write in shares("PNG", 10, 90).items()},
     **{name: (write, CUT_OFF.format("WebP")) for name, write in shares("WEBP", 50).items()},
     **{name: (write, CUT_OFF.format("BMP")) for name, write in shares("BMP", 50).items()},
-    **{name: (write, CUT_OFF.format("JPEG 2000")) for name, write in shares("JPEG2000", 50).items()},
-    **{name: (write, "image file is truncated") for name, write in (shares("TIFF", 50) | shares("PPM", 50)).items()},
+    **{
+        name: (write, CUT_OFF.format("JPEG 2000")) for name, write in shares("JPEG2000", 50).items()
+    },
+    **{
+        name: (write, "image file is truncated")
+        for name, write in (shares("TIFF", 50) | shares("PPM", 50)).items()
+    },
     "damaged PNG": (damaged_png, "its data are damaged"),
     "garbled JPEG": (garbled_jpeg, "its data are damaged"),
     "empty": (holds(b""), "^the file is empty$"),
@@ -83,9 +92,18 @@ BAD: dict[str, tuple[Callable[[Path, Image.Image], Any], str]] = {
     "missing": (lambda path, image: path.unlink(), "^no such file or directory$"),
     "broken link": (to_a_broken_link, "^no such file or directory$"),
     "folder": (to_a_folder, "^is a directory$"),
-    "text": (holds(b"hello world\n" * 50), r"not an image in a known format \(it begins with b'hello world"),
-    "HTML": (holds(b"<!DOCTYPE html><html>404</html>"), "not an image in a known format .*DOCTYPE html"),
-    "PDF": (lambda path, image: path.write_bytes(encoded(image, "PDF")), "not an image in a known format .*%PDF-"),
+    "text": (
+        holds(b"hello world\n" * 50),
+        r"not an image in a known format \(it begins with b'hello world",
+    ),
+    "HTML": (
+        holds(b"<!DOCTYPE html><html>404</html>"),
+        "not an image in a known format .*DOCTYPE html",
+    ),
+    "PDF": (
+        lambda path, image: path.write_bytes(encoded(image, "PDF")),
+        "not an image in a known format .*%PDF-",
+    ),
     "zeros": (holds(bytes(5000)), r"not an image in a known format \(it begins with b'\\x00"),
 }
 """By name: what makes a bad file of a good one, and the reason that gpupipe must give (a regular expression)."""
@@ -96,7 +114,10 @@ SLOTS = "x.....xx......xxxxxxxxxxxxxxxx....................x.........x"
 
 @pytest.fixture(scope="module")
 def pictures(faces: Path) -> list[Image.Image]:
-    return [Image.open(p).convert("RGB").crop((70, 70, 70 + SIDE, 70 + SIDE)) for p in sorted(faces.glob("*/*.jpg"))]
+    return [
+        Image.open(p).convert("RGB").crop((70, 70, 70 + SIDE, 70 + SIDE))
+        for p in sorted(faces.glob("*/*.jpg"))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +153,10 @@ def infect(root: Path, pictures: list[Image.Image]) -> None:
 
 def load(root: Path, pipeline: Any = "decode", **options: Any) -> gpupipe.Loader:
     steps = pipeline if isinstance(pipeline, list) else [pipeline]
-    return gpupipe.load({"data": {"source": "folder", "root": root}, "pipeline": steps}, **{"device": "cpu", "ids": True, "threads": 2, **options})
+    return gpupipe.load(
+        {"data": {"source": "folder", "root": root}, "pipeline": steps},
+        **{"device": "cpu", "ids": True, "threads": 2, **options},
+    )
 
 
 def epoch(loader: gpupipe.Loader) -> list[dict[str, torch.Tensor]]:
@@ -169,25 +193,46 @@ def test_the_set_is_what_its_description_says() -> None:
 @pytest.mark.parametrize("shuffle", [True, False], ids=["shuffled", "in order"])
 @pytest.mark.parametrize(("batch_size", "prefetch"), [(1, 2), (3, 8), (8, 1), (64, 2)])
 def test_every_good_sample_arrives_once_as_if_nothing_were_wrong(
-    sick: Path, pictures: list[Image.Image], expected: list[tuple[list[int], dict[int, torch.Tensor]]], batch_size: int, prefetch: int, shuffle: bool
+    sick: Path,
+    pictures: list[Image.Image],
+    expected: list[tuple[list[int], dict[int, torch.Tensor]]],
+    batch_size: int,
+    prefetch: int,
+    shuffle: bool,
 ) -> None:
-    with load(sick, AUGMENT, batch_size=batch_size, prefetch=prefetch, shuffle=shuffle, on_error="skip", max_bad=0.5) as loader:
+    with load(
+        sick,
+        AUGMENT,
+        batch_size=batch_size,
+        prefetch=prefetch,
+        shuffle=shuffle,
+        on_error="skip",
+        max_bad=0.5,
+    ) as loader:
         infect(sick, pictures)
         for number, (delivered, images) in enumerate(expected):
             batches = epoch(loader)
             order = delivered if shuffle else sorted(delivered)
-            assert ids(batches) == [i for i in order if i in GOOD_IDS], "each once, in the order of the epoch"
+            assert ids(batches) == [i for i in order if i in GOOD_IDS], (
+                "each once, in the order of the epoch"
+            )
             assert all(len(batch["id"]) for batch in batches), "no batch without a sample"
             planned = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
-            assert [b["id"].tolist() for b in batches] == [g for g in ([i for i in p if i in GOOD_IDS] for p in planned) if g]
+            assert [b["id"].tolist() for b in batches] == [
+                g for g in ([i for i in p if i in GOOD_IDS] for p in planned) if g
+            ]
             for batch in batches:
                 assert batch["label"].tolist() == [i // 20 for i in batch["id"].tolist()]
                 for id, image in zip(batch["id"].tolist(), batch["image"], strict=True):
-                    assert torch.equal(image, images[id]), f"sample {id} of epoch {number} differs from what it is in a batch of its own"
+                    assert torch.equal(image, images[id]), (
+                        f"sample {id} of epoch {number} differs from what it is in a batch of its own"
+                    )
             assert loader.engine.skipped == len(BAD_IDS)
 
 
-def test_the_quarantine_lists_every_bad_sample_once(sick: Path, pictures: list[Image.Image], tmp_path: Path) -> None:
+def test_the_quarantine_lists_every_bad_sample_once(
+    sick: Path, pictures: list[Image.Image], tmp_path: Path
+) -> None:
     file = tmp_path / "new" / "bad.jsonl"
     with load(sick, batch_size=8, on_error="skip", max_bad=0.5, quarantine=file) as loader:
         infect(sick, pictures)
@@ -201,22 +246,34 @@ def test_the_quarantine_lists_every_bad_sample_once(sick: Path, pictures: list[I
     assert sorted(r["path"] for r in records) == [str(sample(sick, id)) for id in BAD_IDS]
     for record in records:
         assert set(record) == {"path", "reason", "time"}
-        assert abs(time.mktime(time.strptime(record["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.time()) < 300
+        assert (
+            abs(time.mktime(time.strptime(record["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.time())
+            < 300
+        )
 
 
 def test_by_default_the_quarantine_lies_in_the_cache(sick: Path, cache: Path) -> None:
     with load(sick, on_error="skip", max_bad=0.5) as loader:
         sample(sick, 3).unlink()
         epoch(loader)
-        assert loader.engine.quarantine_file == str(cache / "quarantine" / f"{loader.index.fingerprint}.jsonl")
+        assert loader.engine.quarantine_file == str(
+            cache / "quarantine" / f"{loader.index.fingerprint}.jsonl"
+        )
         assert str(sample(sick, 3)) in Path(loader.engine.quarantine_file).read_text()
 
 
-def test_a_quarantine_that_cannot_be_written_is_an_error_and_no_silent_loss(sick: Path, tmp_path: Path) -> None:
+def test_a_quarantine_that_cannot_be_written_is_an_error_and_no_silent_loss(
+    sick: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
-    with load(sick, on_error="skip", max_bad=0.5, quarantine=tmp_path / "file" / "bad.jsonl") as loader:
+    with load(
+        sick, on_error="skip", max_bad=0.5, quarantine=tmp_path / "file" / "bad.jsonl"
+    ) as loader:
         sample(sick, 3).unlink()
-        with pytest.raises(gpupipe.DataError, match=rf"{sample(sick, 3)}: no such file.* cannot be written \(File exists\): set loader\.quarantine"):
+        with pytest.raises(
+            gpupipe.DataError,
+            match=rf"{sample(sick, 3)}: no such file.* cannot be written \(File exists\): set loader\.quarantine",
+        ):
             epoch(loader)
 
 
@@ -230,8 +287,18 @@ def test_a_sample_that_breaks_between_epochs_is_skipped_from_then_on(sick: Path)
         assert loader.engine.skipped == 1
 
 
-def test_samples_that_are_repeated_to_fill_a_batch_are_listed_once(sick: Path, tmp_path: Path) -> None:
-    with load(sick, batch_size=64, last_batch="pad", shuffle=False, on_error="skip", max_bad=0.5, quarantine=tmp_path / "bad.jsonl") as loader:
+def test_samples_that_are_repeated_to_fill_a_batch_are_listed_once(
+    sick: Path, tmp_path: Path
+) -> None:
+    with load(
+        sick,
+        batch_size=64,
+        last_batch="pad",
+        shuffle=False,
+        on_error="skip",
+        max_bad=0.5,
+        quarantine=tmp_path / "bad.jsonl",
+    ) as loader:
         sample(sick, 1).unlink()
         assert ids(epoch(loader)) == [0, *range(2, len(SLOTS)), 0, 2]
         assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 1
@@ -241,13 +308,18 @@ def test_samples_that_are_repeated_to_fill_a_batch_are_listed_once(sick: Path, t
 # --- too many
 
 
-def test_max_bad_stops_and_names_the_limit(sick: Path, pictures: list[Image.Image], tmp_path: Path) -> None:
+def test_max_bad_stops_and_names_the_limit(
+    sick: Path, pictures: list[Image.Image], tmp_path: Path
+) -> None:
     file = tmp_path / "bad.jsonl"
     with load(sick, batch_size=8, on_error="skip", max_bad=0.05, quarantine=file) as loader:
         infect(sick, pictures)
-        for _ in range(2):  # an iteration that is begun again does not go on beyond the limit either
+        for _ in range(
+            2
+        ):  # an iteration that is begun again does not go on beyond the limit either
             with pytest.raises(
-                gpupipe.TooManyBadError, match=rf"4 of 61 samples cannot be read, more than loader\.max_bad=0\.05 allows \(3\.05\).*{sick}.*{file}"
+                gpupipe.TooManyBadError,
+                match=rf"4 of 61 samples cannot be read, more than loader\.max_bad=0\.05 allows \(3\.05\).*{sick}.*{file}",
             ):
                 epoch(loader)
     assert len(file.read_text().splitlines()) == 4
@@ -281,15 +353,28 @@ def test_nothing_left_is_an_error_whatever_max_bad_says(sick: Path, batch_size: 
         for n in range(len(SLOTS)):
             sample(sick, n).write_bytes(b"")
         for _ in range(2):
-            with pytest.raises(gpupipe.TooManyBadError, match="61 of 61 samples cannot be read, so nothing is left to deliver"):
+            with pytest.raises(
+                gpupipe.TooManyBadError,
+                match="61 of 61 samples cannot be read, so nothing is left to deliver",
+            ):
                 epoch(loader)
 
 
 def test_a_rank_that_would_lose_a_step_says_so(sick: Path) -> None:
-    with load(sick, batch_size=2, shuffle=False, on_error="skip", max_bad=0.5, shard={"rank": 0, "world_size": 2}) as loader:
+    with load(
+        sick,
+        batch_size=2,
+        shuffle=False,
+        on_error="skip",
+        max_bad=0.5,
+        shard={"rank": 0, "world_size": 2},
+    ) as loader:
         sample(sick, 4).unlink()
         sample(sick, 5).unlink()
-        with pytest.raises(gpupipe.EngineError, match=r"this rank would have fewer steps than the others: make loader\.batch_size larger"):
+        with pytest.raises(
+            gpupipe.EngineError,
+            match=r"this rank would have fewer steps than the others: make loader\.batch_size larger",
+        ):
             epoch(loader)
 
 
@@ -297,14 +382,23 @@ def test_a_step_that_the_next_epoch_would_lose_spoils_not_this_one(sick: Path) -
     """Batches of the next epoch are prepared during this one."""
 
     def batches(seed: int) -> list[list[set[int]]]:
-        sampler = Sampler(len(SLOTS), 2, shuffle=True, seed=seed, last_batch="partial", rank=0, world_size=2)
+        sampler = Sampler(
+            len(SLOTS), 2, shuffle=True, seed=seed, last_batch="partial", rank=0, world_size=2
+        )
         return [[set(plan.ids.tolist()) for plan in sampler.begin()] for _ in range(2)]
 
     def fits(first: list[set[int]], second: list[set[int]]) -> bool:
         return second[0] == {4, 5} and all(batch - {4, 5} for batch in first)
 
     seed = next(s for s in range(100_000) if fits(*batches(s)))
-    with load(sick, batch_size=2, seed=seed, on_error="skip", max_bad=0.5, shard={"rank": 0, "world_size": 2}) as loader:
+    with load(
+        sick,
+        batch_size=2,
+        seed=seed,
+        on_error="skip",
+        max_bad=0.5,
+        shard={"rank": 0, "world_size": 2},
+    ) as loader:
         sample(sick, 4).unlink()
         sample(sick, 5).unlink()
         assert set(ids(epoch(loader))) == set().union(*batches(seed)[0]) - {4, 5}
@@ -316,13 +410,29 @@ def test_a_lost_step_behind_a_failure_is_not_forgotten(sick: Path) -> None:
     """A batch that is known to be lost is seen while one before it is in flight, and then that one fails."""
 
     def batches(seed: int, epoch: int) -> list[set[int]]:
-        sampler = Sampler(len(SLOTS), 2, shuffle=True, seed=seed, last_batch="partial", rank=0, world_size=2)
+        sampler = Sampler(
+            len(SLOTS), 2, shuffle=True, seed=seed, last_batch="partial", rank=0, world_size=2
+        )
         sampler.set_epoch(epoch)
         return [set(plan.ids.tolist()) for plan in sampler.begin()]
 
-    seed = next(s for s in range(100_000) if batches(s, 1)[1] == {4, 5} and all(b - {4, 5} for b in batches(s, 0)) and {4, 5} <= set().union(*batches(s, 0)))
+    seed = next(
+        s
+        for s in range(100_000)
+        if batches(s, 1)[1] == {4, 5}
+        and all(b - {4, 5} for b in batches(s, 0))
+        and {4, 5} <= set().union(*batches(s, 0))
+    )
     first = batches(seed, 1)[0]
-    with load(sick, batch_size=2, seed=seed, prefetch=3, on_error="skip", max_bad=0.5, shard={"rank": 0, "world_size": 2}) as loader:
+    with load(
+        sick,
+        batch_size=2,
+        seed=seed,
+        prefetch=3,
+        on_error="skip",
+        max_bad=0.5,
+        shard={"rank": 0, "world_size": 2},
+    ) as loader:
         sample(sick, 4).unlink()
         sample(sick, 5).unlink()
         epoch(loader)
@@ -337,7 +447,9 @@ def test_a_lost_step_behind_a_failure_is_not_forgotten(sick: Path) -> None:
 
 def test_an_epoch_of_skipped_samples_alone_ends_with_an_error(sick: Path) -> None:
     """The last sample, which is good, is dropped from every epoch; the others are bad."""
-    with load(sick, batch_size=60, last_batch="drop", shuffle=False, on_error="skip", max_bad=0.99) as loader:
+    with load(
+        sick, batch_size=60, last_batch="drop", shuffle=False, on_error="skip", max_bad=0.99
+    ) as loader:
         for n in range(60):
             sample(sick, n).write_bytes(b"")
         for _ in range(2):
@@ -358,14 +470,18 @@ def few(pictures: list[Image.Image], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_raise_names_the_sample_and_the_reason(few: Path, pictures: list[Image.Image], kind: str, cache: Path) -> None:
+def test_raise_names_the_sample_and_the_reason(
+    few: Path, pictures: list[Image.Image], kind: str, cache: Path
+) -> None:
     write, reason = BAD[kind]
     bad = sample(few, 4)
     with load(few, batch_size=2, shuffle=False) as loader:
         write(bad, pictures[4])
         for _ in range(2):
             delivered: list[int] = []
-            with pytest.raises(gpupipe.SampleError, match=reason.removeprefix("^").removesuffix("$")) as caught:
+            with pytest.raises(
+                gpupipe.SampleError, match=reason.removeprefix("^").removesuffix("$")
+            ) as caught:
                 delivered.extend(i for batch in loader for i in batch["id"].tolist())
             assert caught.value.path == str(bad)
             assert str(caught.value).startswith(f"{bad}: ")
@@ -378,7 +494,9 @@ def test_raise_names_the_sample_and_the_reason(few: Path, pictures: list[Image.I
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_skip_writes_the_same_reason(few: Path, pictures: list[Image.Image], kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_skip_writes_the_same_reason(
+    few: Path, pictures: list[Image.Image], kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     write, reason = BAD[kind]
     file = tmp_path_factory.mktemp("quarantine") / "bad.jsonl"
     with load(few, batch_size=4, on_error="skip", max_bad=0.5, quarantine=file) as loader:
@@ -414,13 +532,20 @@ def test_the_first_bad_sample_of_a_batch_is_named(few: Path) -> None:
     assert caught.value.path == str(sample(few, 2))
 
 
-def test_a_good_image_that_the_pipeline_cannot_take_has_dalis_reason(few: Path, pictures: list[Image.Image]) -> None:
+def test_a_good_image_that_the_pipeline_cannot_take_has_dalis_reason(
+    few: Path, pictures: list[Image.Image]
+) -> None:
     """The bytes behind its end are no crime, and so not named as the cause."""
     sample(few, 3).write_bytes(encoded(pictures[3].crop((0, 0, 40, 40)), "JPEG") + bytes(500))
-    with load(few, ["decode", {"random_crop": {"size": 64}}], batch_size=6) as loader, pytest.raises(gpupipe.SampleError) as caught:
+    with (
+        load(few, ["decode", {"random_crop": {"size": 64}}], batch_size=6) as loader,
+        pytest.raises(gpupipe.SampleError) as caught,
+    ):
         epoch(loader)
     assert caught.value.path == str(sample(few, 3))
-    assert caught.value.reason.startswith("cannot be decoded or transformed: the window of 64x64 pixels at [")
+    assert caught.value.reason.startswith(
+        "cannot be decoded or transformed: the window of 64x64 pixels at ["
+    )
 
 
 # --- what is not an error
@@ -436,7 +561,9 @@ def test_bytes_behind_the_end_are_no_harm(few: Path, pictures: list[Image.Image]
         assert torch.equal(epoch(loader)[0]["image"], before)
 
 
-def test_a_jpeg_that_lacks_only_its_end_marker_is_delivered_right_or_refused(few: Path, pictures: list[Image.Image]) -> None:
+def test_a_jpeg_that_lacks_only_its_end_marker_is_delivered_right_or_refused(
+    few: Path, pictures: list[Image.Image]
+) -> None:
     """Which of the two is up to how far DALI's decoder reads ahead."""
     with load(few, batch_size=6, shuffle=False, on_error="skip", max_bad=0.5) as loader:
         before = epoch(loader)[0]["image"]
@@ -461,15 +588,25 @@ def test_a_flipped_byte_is_delivered_as_garbage(few: Path, pictures: list[Image.
     assert torch.equal(after[others], before[others])
 
 
-def test_a_file_cut_off_below_the_window_that_is_decoded_is_delivered_right(few: Path, pictures: list[Image.Image]) -> None:
+def test_a_file_cut_off_below_the_window_that_is_decoded_is_delivered_right(
+    few: Path, pictures: list[Image.Image]
+) -> None:
     """Only the window is decoded, so whether a file that was cut off is noticed can depend on the draw. The pixels are right."""
-    with load(few, ["decode", {"resize": {"size": 48}}, {"center_crop": {"size": 10}}], batch_size=6, shuffle=False) as loader:
+    with load(
+        few,
+        ["decode", {"resize": {"size": 48}}, {"center_crop": {"size": 10}}],
+        batch_size=6,
+        shuffle=False,
+    ) as loader:
         before = epoch(loader)[0]["image"]
         change(loader)
         data = sample(few, 3).read_bytes()
         sample(few, 3).write_bytes(data[: len(data) * 95 // 100])
         assert torch.equal(epoch(loader)[0]["image"], before)
-    with load(few, "decode", batch_size=6, shuffle=False) as loader, pytest.raises(gpupipe.SampleError, match="cut off"):
+    with (
+        load(few, "decode", batch_size=6, shuffle=False) as loader,
+        pytest.raises(gpupipe.SampleError, match="cut off"),
+    ):
         epoch(loader)
 
 
@@ -513,7 +650,10 @@ def test_a_difference_in_size_beside_a_bad_sample(unequal: Path) -> None:
 
 def test_batches_of_equal_size_may_differ_from_each_other(unequal: Path) -> None:
     with load(unequal, batch_size=1, shuffle=False) as loader:
-        assert [tuple(b["image"].shape[2:]) for b in loader] == [(96, 96)] * 4 + [(70, 50), (96, 96)]
+        assert [tuple(b["image"].shape[2:]) for b in loader] == [(96, 96)] * 4 + [
+            (70, 50),
+            (96, 96),
+        ]
 
 
 def test_a_step_that_makes_sizes_equal_is_the_remedy(unequal: Path) -> None:

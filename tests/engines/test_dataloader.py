@@ -34,16 +34,31 @@ CORES = len(os.sched_getaffinity(0))
 
 def load(root: Path, steps: Any = STEPS, **options: Any) -> gpupipe.Loader:
     config = {"data": {"source": "folder", "root": root}, "pipeline": steps}
-    return gpupipe.load(config, **{"engine": "dataloader", "workers": 1, "device": "cpu", "ids": True, "batch_size": 16, **options})
+    return gpupipe.load(
+        config,
+        **{
+            "engine": "dataloader",
+            "workers": 1,
+            "device": "cpu",
+            "ids": True,
+            "batch_size": 16,
+            **options,
+        },
+    )
 
 
 def same(one: list[dict[str, torch.Tensor]], other: list[dict[str, torch.Tensor]]) -> bool:
-    return len(one) == len(other) and all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def left_behind() -> set[str]:
     """Worker processes, and files of shared memory that torch made."""
-    return {str(c.pid) for c in active_children()} | {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "pymp"))}
+    return {str(c.pid) for c in active_children()} | {
+        name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "pymp"))
+    }
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +68,9 @@ def epochs(faces: Path) -> list[list[dict[str, torch.Tensor]]]:
         return [list(loader) for _ in range(2)]
 
 
-def test_samples_order_and_draws_are_dalis(faces: Path, epochs: list[list[dict[str, torch.Tensor]]]) -> None:
+def test_samples_order_and_draws_are_dalis(
+    faces: Path, epochs: list[list[dict[str, torch.Tensor]]]
+) -> None:
     with load(faces, engine="dali") as dali:
         for epoch in epochs:
             for mine, other in zip(epoch, dali, strict=True):
@@ -66,14 +83,18 @@ def test_samples_order_and_draws_are_dalis(faces: Path, epochs: list[list[dict[s
 
 @pytest.mark.filterwarnings("ignore:loader.workers")
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_any_number_of_workers_delivers_the_same(faces: Path, epochs: list[list[dict[str, torch.Tensor]]], workers: int) -> None:
+def test_any_number_of_workers_delivers_the_same(
+    faces: Path, epochs: list[list[dict[str, torch.Tensor]]], workers: int
+) -> None:
     with load(faces, workers=workers) as loader:
         assert [same(list(loader), epoch) for epoch in epochs] == [True, True]
         assert loader.engine.crew == f"{workers} worker{'s' * (workers > 1)}"
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_any_start_method_delivers_the_same_and_leaves_nothing_behind(faces: Path, epochs: list[list[dict[str, torch.Tensor]]], method: str) -> None:
+def test_any_start_method_delivers_the_same_and_leaves_nothing_behind(
+    faces: Path, epochs: list[list[dict[str, torch.Tensor]]], method: str
+) -> None:
     before = left_behind()
     with load(faces, multiprocessing_context=method, persistent_workers=method != "fork") as loader:
         assert [same(list(loader), epoch) for epoch in epochs] == [True, True]
@@ -85,7 +106,9 @@ def test_any_start_method_delivers_the_same_and_leaves_nothing_behind(faces: Pat
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_breaking_off_and_setting_the_epoch(faces: Path, epochs: list[list[dict[str, torch.Tensor]]], workers: int) -> None:
+def test_breaking_off_and_setting_the_epoch(
+    faces: Path, epochs: list[list[dict[str, torch.Tensor]]], workers: int
+) -> None:
     with load(faces, workers=workers) as loader:
         assert same([next(iter(loader))], epochs[0][:1])
         assert same(list(loader), epochs[1])
@@ -93,7 +116,9 @@ def test_breaking_off_and_setting_the_epoch(faces: Path, epochs: list[list[dict[
         assert same(list(loader), epochs[0])
 
 
-def test_a_state_goes_on_in_the_other_engine(faces: Path, epochs: list[list[dict[str, torch.Tensor]]]) -> None:
+def test_a_state_goes_on_in_the_other_engine(
+    faces: Path, epochs: list[list[dict[str, torch.Tensor]]]
+) -> None:
     with load(faces, engine="dali") as dali:
         iterator = iter(dali)
         next(iterator)
@@ -119,7 +144,9 @@ def test_a_worker_that_is_killed_is_one_clear_error(faces: Path) -> None:
 
 
 def test_more_workers_than_cores_is_said(faces: Path) -> None:
-    with pytest.warns(UserWarning, match=f"loader.workers={CORES + 1}, but this process may use {CORES} core"):
+    with pytest.warns(
+        UserWarning, match=f"loader.workers={CORES + 1}, but this process may use {CORES} core"
+    ):
         load(faces, workers=CORES + 1).close()
 
 
@@ -162,9 +189,18 @@ def test_raise_names_the_sample_and_the_reason(sick: list[Path], kind: str, deco
         assert caught.value.path == str(sick[5])
 
 
-def test_skip_leaves_out_the_bad_alone_and_lists_them_once(sick: list[Path], tmp_path: Path) -> None:
+def test_skip_leaves_out_the_bad_alone_and_lists_them_once(
+    sick: list[Path], tmp_path: Path
+) -> None:
     file = tmp_path / "bad.jsonl"
-    with load(sick[0].parents[1], batch_size=4, shuffle=False, on_error="skip", max_bad=0.5, quarantine=file) as loader:
+    with load(
+        sick[0].parents[1],
+        batch_size=4,
+        shuffle=False,
+        on_error="skip",
+        max_bad=0.5,
+        quarantine=file,
+    ) as loader:
         for place, kind in zip((0, 4, 5, 11), BAD, strict=True):
             break_(sick[place], kind)
         for _ in range(2):
@@ -173,7 +209,9 @@ def test_skip_leaves_out_the_bad_alone_and_lists_them_once(sick: list[Path], tmp
 
 
 def test_a_batch_of_bad_samples_alone_is_left_out(sick: list[Path]) -> None:
-    with load(sick[0].parents[1], batch_size=4, shuffle=False, on_error="skip", max_bad=0.5) as loader:
+    with load(
+        sick[0].parents[1], batch_size=4, shuffle=False, on_error="skip", max_bad=0.5
+    ) as loader:
         for file in sick[4:8]:
             break_(file, "text")
         for _ in range(2):
@@ -181,7 +219,10 @@ def test_a_batch_of_bad_samples_alone_is_left_out(sick: list[Path]) -> None:
 
 
 def test_images_of_different_sizes_are_named(photos: Path) -> None:
-    with load(photos, ["decode"], batch_size=47) as loader, pytest.raises(gpupipe.ShapeError) as error:
+    with (
+        load(photos, ["decode"], batch_size=47) as loader,
+        pytest.raises(gpupipe.ShapeError) as error,
+    ):
         list(loader)
     assert str(error.value).count(".jpg is ") == 2
 
@@ -193,11 +234,18 @@ def test_images_of_different_sizes_are_named(photos: Path) -> None:
 @pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
 def test_dtype_and_memory_format(faces: Path, dtype: str, memory_format: str) -> None:
     steps = STEPS[:3] if dtype == "uint8" else STEPS
-    with load(faces, steps, dtype=dtype, memory_format=memory_format, workers=0) as mine, load(faces, steps, dtype=dtype, engine="dali") as dali:
+    with (
+        load(faces, steps, dtype=dtype, memory_format=memory_format, workers=0) as mine,
+        load(faces, steps, dtype=dtype, engine="dali") as dali,
+    ):
         image, other = next(iter(mine))["image"], next(iter(dali))["image"]
     assert image.dtype == getattr(torch, dtype) == other.dtype
     assert image.shape == other.shape == (16, 3, 160, 160)
-    assert image.is_contiguous(memory_format={"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}[memory_format])
+    assert image.is_contiguous(
+        memory_format={"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}[
+            memory_format
+        ]
+    )
     scale = 1 if dtype == "uint8" else 255
     assert float((image.double() - other.double()).abs().mean()) * scale < 0.6
 
@@ -224,15 +272,27 @@ class Posterize(Step):
 """
 
 
-def test_a_step_that_only_dali_has_is_named(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_only_dali_has_is_named(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, "posterize", DALI_ALONE, posterize="Posterize"))
-    with pytest.raises(gpupipe.EngineError, match=r"Posterize has no torch lowering; it cannot run on the DataLoader engine.*engine: dali"):
+    with pytest.raises(
+        gpupipe.EngineError,
+        match=r"Posterize has no torch lowering; it cannot run on the DataLoader engine.*engine: dali",
+    ):
         load(faces, ["decode", "posterize"])
-    checked = configs.read({"data": {"source": "folder", "root": faces}, "pipeline": ["decode", "posterize", "random_horizontal_flip"]})
+    checked = configs.read(
+        {
+            "data": {"source": "folder", "root": faces},
+            "pipeline": ["decode", "posterize", "random_horizontal_flip"],
+        }
+    )
     sides, notes = compare.sides(checked, [1], 0, True)
     assert [side.name for side in sides] == ["DALI on CPU"]
     assert any("no torch lowering: posterize" in note and "left out" in note for note in notes)
-    assert [a.step for a in parity.measure(checked, checked.source.index(), ["cpu"], 2)] == ["decode"]
+    assert [a.step for a in parity.measure(checked, checked.source.index(), ["cpu"], 2)] == [
+        "decode"
+    ]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -245,7 +305,8 @@ def python(code: str, folder: Path) -> str:
     """What a program says that runs in `folder`, which is also the first place where it finds modules."""
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -276,7 +337,9 @@ print(CliRunner().invoke(main, ["run", "config.yaml", "engine=dali"]).output)
     assert "NVIDIA DALI is not installed" in said
 
 
-def test_workers_forked_beside_dali_do_not_wait_for_its_threads(faces: Path, epochs: list[list[dict[str, torch.Tensor]]]) -> None:
+def test_workers_forked_beside_dali_do_not_wait_for_its_threads(
+    faces: Path, epochs: list[list[dict[str, torch.Tensor]]]
+) -> None:
     """Pipelines of which one runs, one is garbage and one is closed: a worker that collected them would hang in DALI's destructor."""
     code = f"""
 import gc
@@ -303,7 +366,11 @@ with gpupipe.load(config, batch_size=16, engine="dataloader", workers=2, device=
     print(sum(len(b["label"]) for b in loader))
 print(len(list(streams[0])))
 """
-    assert python(code, faces).split() == ["6", str(sum(len(b["id"]) for b in epochs[0])), str(len(epochs[0]) - 1)]
+    assert python(code, faces).split() == [
+        "6",
+        str(sum(len(b["id"]) for b in epochs[0])),
+        str(len(epochs[0]) - 1),
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:loader.workers")
@@ -332,7 +399,9 @@ class Threaded(Step):
 """
 
 
-def test_without_workers_one_thread_loads_and_the_trainer_keeps_its_own(faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_workers_one_thread_loads_and_the_trainer_keeps_its_own(
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, "threaded", COUNTS_THREADS, threaded="Threaded"))
     seen = ModuleType("threads_seen")
     seen.seen = []  # type: ignore[attr-defined]
@@ -375,16 +444,29 @@ import gpupipe
 
 @pytest.mark.filterwarnings("ignore:loader.workers")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_script_without_a_main_guard_is_told_the_lines_to_write(faces: Path, tmp_path: Path, method: str) -> None:
+def test_a_script_without_a_main_guard_is_told_the_lines_to_write(
+    faces: Path, tmp_path: Path, method: str
+) -> None:
     config = {"data": {"source": "folder", "root": str(faces)}, "pipeline": ["decode"]}
     for guard, name in (("if True:", "unguarded"), ('if __name__ == "__main__":', "guarded")):
-        (tmp_path / f"{name}.py").write_text(SCRIPT.format(guard=guard, config=config, method=method))
+        (tmp_path / f"{name}.py").write_text(
+            SCRIPT.format(guard=guard, config=config, method=method)
+        )
     command = [sys.executable, "-W", "ignore", "unguarded.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250
+    )
     assert done.returncode == 1
     last = done.stderr[done.stderr.rindex("EngineError") :]
     assert f"loader.multiprocessing_context={method}" in last
     assert 'if __name__ == "__main__":\n        with gpupipe.load(...) as loader:' in last
     assert "memory" not in last
-    done = subprocess.run([*command[:-1], "guarded.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run(
+        [*command[:-1], "guarded.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
     assert done.stdout == "60\n", done.stderr

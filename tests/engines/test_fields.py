@@ -27,7 +27,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
-def test_all_fields_are_delivered_and_belong_together(data: dict[str, Any], options: dict[str, Any]) -> None:
+def test_all_fields_are_delivered_and_belong_together(
+    data: dict[str, Any], options: dict[str, Any]
+) -> None:
     found = samples(loaded(data, **options))
     assert sorted(found) == list(range(COUNT))
     for id, sample in found.items():
@@ -35,17 +37,25 @@ def test_all_fields_are_delivered_and_belong_together(data: dict[str, Any], opti
         assert (sample["image"].shape, sample["mask"].shape) == ((3, SIDE, SIDE), (1, SIDE, SIDE))
         assert sample["depth"].dtype == torch.float32
         assert sample["depth"].flatten().tolist() == list(range(40 * id, 40 * id + 40))
-        assert (float(sample["weight"]), sample["box"].tolist(), int(sample["label"])) == (id / 4, [id, id + 1, id + 2, id + 3], id % 2)
+        assert (float(sample["weight"]), sample["box"].tolist(), int(sample["label"])) == (
+            id / 4,
+            [id, id + 1, id + 2, id + 3],
+            id % 2,
+        )
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
-def test_a_mask_moves_with_its_image_and_has_no_class_between_two(data: dict[str, Any], options: dict[str, Any]) -> None:
+def test_a_mask_moves_with_its_image_and_has_no_class_between_two(
+    data: dict[str, Any], options: dict[str, Any]
+) -> None:
     moved, outside = 0, []
     for sample in samples(loaded(data, **options)).values():
         image, mask = sample["image"][0].float(), sample["mask"][0]
         assert set(mask.unique().tolist()) <= {0, 100, 200}, "nearest pixel, and class 0 outside"
         inside = mask > 0
-        assert ((image - mask)[inside].abs() > 60).float().mean() < 0.08, "they differ along edges alone"
+        assert ((image - mask)[inside].abs() > 60).float().mean() < 0.08, (
+            "they differ along edges alone"
+        )
         moved += int((~inside).sum())
         outside += image[~inside].tolist()
     assert np.median(outside) == 9, "the image has its own fill"
@@ -56,23 +66,35 @@ def test_both_engines_agree_on_every_field(data: dict[str, Any]) -> None:
     one, other = (samples(loaded(data, **options)) for options in ENGINES)
     for id, sample in one.items():
         assert torch.equal(sample["depth"], other[id]["depth"])
-        assert (sample["mask"] != other[id]["mask"]).float().mean() < 0.01, "but for ties of the nearest pixel"
+        assert (sample["mask"] != other[id]["mask"]).float().mean() < 0.01, (
+            "but for ties of the nearest pixel"
+        )
         assert (sample["image"].float() - other[id]["image"].float()).abs().mean() < 0.5
 
 
 def test_the_draws_are_those_of_a_pipeline_of_the_image_alone(data: dict[str, Any]) -> None:
     alone = {"source": "file_list", "file": Path(data["root"]) / "list.txt"}
     (Path(data["root"]) / "list.txt").write_text("".join(f"{n}.png\n" for n in range(COUNT)))
-    steps = ["decode", {"random_affine": {"degrees": 30, "scale": [0.7, 1.3], "fill": 9}}, "random_horizontal_flip"]
+    steps = [
+        "decode",
+        {"random_affine": {"degrees": 30, "scale": [0.7, 1.3], "fill": 9}},
+        "random_horizontal_flip",
+    ]
     one, other = samples(loaded(data)), samples(loaded(alone, steps))
     assert all(torch.equal(one[id]["image"], other[id]["image"]) for id in range(COUNT))
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
-def test_a_dtype_and_a_memory_format_are_of_the_image(data: dict[str, Any], options: dict[str, Any]) -> None:
+def test_a_dtype_and_a_memory_format_are_of_the_image(
+    data: dict[str, Any], options: dict[str, Any]
+) -> None:
     with loaded(data, dtype="float16", memory_format="channels_last", **options) as loader:
         batch = next(iter(loader))
-    assert {name: batch[name].dtype for name in ("image", "mask", "depth")} == {"image": torch.float16, "mask": torch.uint8, "depth": torch.float32}
+    assert {name: batch[name].dtype for name in ("image", "mask", "depth")} == {
+        "image": torch.float16,
+        "mask": torch.uint8,
+        "depth": torch.float32,
+    }
     assert batch["image"].is_contiguous(memory_format=torch.channels_last)
     assert batch["depth"].is_contiguous()
     with loaded(data, format="tuple", ids=False, **options) as loader:
@@ -82,7 +104,9 @@ def test_a_dtype_and_a_memory_format_are_of_the_image(data: dict[str, Any], opti
 
 @pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
 @pytest.mark.parametrize("field", ["mask", "depth"])
-def test_a_sample_whose_second_field_is_broken_is_skipped_and_named(data: dict[str, Any], options: dict[str, Any], field: str, tmp_path: Path) -> None:
+def test_a_sample_whose_second_field_is_broken_is_skipped_and_named(
+    data: dict[str, Any], options: dict[str, Any], field: str, tmp_path: Path
+) -> None:
     root = Path(data["root"])
     if field == "mask":
         (root / "11.mask.png").write_bytes(b"no image")
@@ -98,7 +122,10 @@ def test_a_sample_whose_second_field_is_broken_is_skipped_and_named(data: dict[s
     (record,) = [json.loads(line) for line in list_of_bad.read_text().splitlines()]
     assert record["path"] == str(root / "11.png")
     assert told in record["reason"]
-    assert field == "depth" or "not an image in a known format (it begins with b'no image')" in record["reason"]
+    assert (
+        field == "depth"
+        or "not an image in a known format (it begins with b'no image')" in record["reason"]
+    )
     with loaded(data, **options) as loader, pytest.raises(gpupipe.SampleError, match=r"11\.png"):
         list(loader)
 
@@ -106,7 +133,10 @@ def test_a_sample_whose_second_field_is_broken_is_skipped_and_named(data: dict[s
 def test_images_that_differ_in_size_are_told_from_masks_that_do(data: dict[str, Any]) -> None:
     Image.new("L", (30, 20)).save(Path(data["root"]) / "3.mask.png")
     for options in ENGINES:
-        with loaded(data, STEPS[:2], shuffle=False, **options) as loader, pytest.raises(gpupipe.ShapeError) as e:
+        with (
+            loaded(data, STEPS[:2], shuffle=False, **options) as loader,
+            pytest.raises(gpupipe.ShapeError) as e,
+        ):
             list(loader)
         assert "the fields 'mask' of a batch differ in size (height x width)" in str(e.value)
         assert f"{Path(data['root']) / '3.mask.png'} is 20x30" in str(e.value)
@@ -117,14 +147,31 @@ def test_images_that_differ_in_size_are_told_from_masks_that_do(data: dict[str, 
     ("steps", "said"),
     [
         ([{"decode": {"on": "imgae"}}], "on: there is no field 'imgae'; did you mean 'image'?"),
-        ([{"decode": {"on": []}}], "on is [], but should be the name of a field, or a list of names: image, mask, depth"),
-        ([{"decode": {"on": 3}}], "on is 3, but should be the name of a field, or a list of names: image, mask, depth"),
-        (["decode"], "no step decodes the mask: write '- decode: {on: mask}' before the steps on it"),
-        ([{"decode": {"on": ["image", "mask", "depth"]}}], "decode cannot stand here on depth: the image is decoded already: remove this step"),
-        ([{"resize": {"size": 8, "on": "mask"}}, {"decode": {"on": ["image", "mask"]}}], "move it behind 'decode'"),
+        (
+            [{"decode": {"on": []}}],
+            "on is [], but should be the name of a field, or a list of names: image, mask, depth",
+        ),
+        (
+            [{"decode": {"on": 3}}],
+            "on is 3, but should be the name of a field, or a list of names: image, mask, depth",
+        ),
+        (
+            ["decode"],
+            "no step decodes the mask: write '- decode: {on: mask}' before the steps on it",
+        ),
+        (
+            [{"decode": {"on": ["image", "mask", "depth"]}}],
+            "decode cannot stand here on depth: the image is decoded already: remove this step",
+        ),
+        (
+            [{"resize": {"size": 8, "on": "mask"}}, {"decode": {"on": ["image", "mask"]}}],
+            "move it behind 'decode'",
+        ),
     ],
 )
-def test_a_wrong_field_is_a_mistake_with_its_place(data: dict[str, Any], steps: list[Any], said: str) -> None:
+def test_a_wrong_field_is_a_mistake_with_its_place(
+    data: dict[str, Any], steps: list[Any], said: str
+) -> None:
     with pytest.raises(gpupipe.ConfigError) as e:
         loaded(data, steps)
     assert said in str(e.value)
@@ -132,12 +179,17 @@ def test_a_wrong_field_is_a_mistake_with_its_place(data: dict[str, Any], steps: 
 
 
 def test_masks_that_are_no_fields_are_a_mistake(data: dict[str, Any]) -> None:
-    with pytest.raises(gpupipe.ConfigError, match=r"data\.masks: there is no field 'masc'; did you mean 'mask'\?"):
+    with pytest.raises(
+        gpupipe.ConfigError, match=r"data\.masks: there is no field 'masc'; did you mean 'mask'\?"
+    ):
         loaded(data | {"masks": ["masc"]})
 
 
 def test_another_field_for_a_step_is_another_pipeline(data: dict[str, Any]) -> None:
-    with loaded(data) as one, loaded(data, [*STEPS[:3], {"random_horizontal_flip": {"on": "image"}}]) as other:
+    with (
+        loaded(data) as one,
+        loaded(data, [*STEPS[:3], {"random_horizontal_flip": {"on": "image"}}]) as other,
+    ):
         assert one.config.pipeline.fingerprint != other.config.pipeline.fingerprint
 
 
@@ -150,14 +202,19 @@ def test_a_state_goes_on_with_all_fields(data: dict[str, Any]) -> None:
     with loaded(data) as loader:
         loader.load_state_dict(state)
         found = list(loader)
-    assert [{n: t.tolist() for n, t in b.items()} for b in found] == [{n: t.tolist() for n, t in b.items()} for b in expected]
+    assert [{n: t.tolist() for n, t in b.items()} for b in found] == [
+        {n: t.tolist() for n, t in b.items()} for b in expected
+    ]
 
 
 def test_check_tells_all_fields(data: dict[str, Any]) -> None:
     steps = [*STEPS, {"to_dtype": {"dtype": "float32", "scale": True}}, {"resize": {"size": 16}}]
     *_, batch = facts(configs.read({"data": data, "pipeline": steps}))
     fields = "image float32 (B, 3, H, W) contiguous, mask uint8 (B, 1, H, W), depth float32 (B, 2, 4, 5), label int64 (B,)"
-    assert batch == f"batch: {fields}; no step fixes the size of image and mask, so all images must have the same"
+    assert (
+        batch
+        == f"batch: {fields}; no step fixes the size of image and mask, so all images must have the same"
+    )
 
 
 def test_the_graph_for_a_gpu_has_all_fields(data: dict[str, Any]) -> None:

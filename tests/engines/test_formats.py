@@ -34,18 +34,29 @@ def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
 def deep(image: Image.Image) -> Pixels:
     """uint16 (H, W) or (H, W, 3): the levels in the high byte, noise in the low one."""
     levels = np.asarray(image).astype(np.uint32)
-    return (levels * 256 + np.random.default_rng(0).integers(0, 256, levels.shape)).astype(np.uint16)
+    return (levels * 256 + np.random.default_rng(0).integers(0, 256, levels.shape)).astype(
+        np.uint16
+    )
 
 
 def png16(pixels: Pixels) -> bytes:
     """A PNG of 16 bits a channel, which PIL cannot write in colour."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
 
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
-    header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 16, 2 if pixels.ndim == 3 else 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    header = struct.pack(
+        ">IIBBBBB", pixels.shape[1], pixels.shape[0], 16, 2 if pixels.ndim == 3 else 0, 0, 0, 0
+    )
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
 def with_alpha(image: Image.Image) -> Image.Image:
@@ -83,27 +94,41 @@ ODD: dict[str, Odd] = {
     "grayscale.png": Odd(lambda i: encoded(i.convert("L"), "PNG")),
     "one_bit.png": Odd(lambda i: encoded(i.convert("1"), "PNG")),
     "palette.png": Odd(lambda i: encoded(i.quantize(64), "PNG")),
-    "palette_with_alpha.png": Odd(lambda i: encoded(i.quantize(64), "PNG", transparency=bytes([0] * 32 + [255] * 32))),
+    "palette_with_alpha.png": Odd(
+        lambda i: encoded(i.quantize(64), "PNG", transparency=bytes([0] * 32 + [255] * 32))
+    ),
     "alpha.png": Odd(lambda i: encoded(with_alpha(i), "PNG")),
     "gray_alpha.png": Odd(lambda i: encoded(with_alpha(i.convert("L")), "PNG")),
-    "animated.png": Odd(lambda i: encoded(i, "PNG", save_all=True, append_images=[ImageOps.flip(i)])),
+    "animated.png": Odd(
+        lambda i: encoded(i, "PNG", save_all=True, append_images=[ImageOps.flip(i)])
+    ),
     "lossy.webp": Odd(lambda i: encoded(i, "WEBP", quality=90)),
     "lossless.webp": Odd(lambda i: encoded(i, "WEBP", lossless=True)),
     "alpha.webp": Odd(lambda i: encoded(with_alpha(i), "WEBP", lossless=True)),
-    "animated.webp": Odd(lambda i: encoded(i, "WEBP", save_all=True, append_images=[ImageOps.flip(i)]), torchvision=None),
+    "animated.webp": Odd(
+        lambda i: encoded(i, "WEBP", save_all=True, append_images=[ImageOps.flip(i)]),
+        torchvision=None,
+    ),
     "rgb.bmp": Odd(lambda i: encoded(i, "BMP"), torchvision=None),
     "grayscale.bmp": Odd(lambda i: encoded(i.convert("L"), "BMP"), torchvision=None),
     "palette.bmp": Odd(lambda i: encoded(i.quantize(64), "BMP"), torchvision=None),
     "alpha.bmp": Odd(lambda i: encoded(with_alpha(i), "BMP"), torchvision=None),
     "rgb.tif": Odd(lambda i: encoded(i, "TIFF"), torchvision=None),
     "lzw.tif": Odd(lambda i: encoded(i, "TIFF", compression="tiff_lzw"), torchvision=None),
-    "deflate.tif": Odd(lambda i: encoded(i, "TIFF", compression="tiff_adobe_deflate"), torchvision=None),
+    "deflate.tif": Odd(
+        lambda i: encoded(i, "TIFF", compression="tiff_adobe_deflate"), torchvision=None
+    ),
     "jpeg.tif": Odd(lambda i: encoded(i, "TIFF", compression="jpeg"), torchvision=None),
-    "fax.tif": Odd(lambda i: encoded(i.convert("1"), "TIFF", compression="group4"), torchvision=None),
+    "fax.tif": Odd(
+        lambda i: encoded(i.convert("1"), "TIFF", compression="group4"), torchvision=None
+    ),
     "cmyk.tif": Odd(lambda i: encoded(i.convert("CMYK"), "TIFF"), torchvision=None),
     "alpha.tif": Odd(lambda i: encoded(with_alpha(i), "TIFF"), torchvision=None),
     "palette.tif": Odd(lambda i: encoded(i.quantize(64), "TIFF"), pil=1, torchvision=None),
-    "pages.tif": Odd(lambda i: encoded(i, "TIFF", save_all=True, append_images=[ImageOps.flip(i)]), torchvision=None),
+    "pages.tif": Odd(
+        lambda i: encoded(i, "TIFF", save_all=True, append_images=[ImageOps.flip(i)]),
+        torchvision=None,
+    ),
     "rgb.ppm": Odd(lambda i: encoded(i, "PPM"), torchvision=None),
     "grayscale.pgm": Odd(lambda i: encoded(i.convert("L"), "PPM"), torchvision=None),
     "rgb.jp2": Odd(lambda i: encoded(i, "JPEG2000"), torchvision=None),
@@ -120,7 +145,11 @@ DEEP = {
 
 @pytest.fixture(scope="module")
 def picture(faces: Path) -> Image.Image:
-    return Image.open(min(faces.glob("*/*.jpg"))).convert("RGB").crop((45, 65, 45 + WIDTH, 65 + HEIGHT))
+    return (
+        Image.open(min(faces.glob("*/*.jpg")))
+        .convert("RGB")
+        .crop((45, 65, 45 + WIDTH, 65 + HEIGHT))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -133,12 +162,19 @@ def odd(picture: Image.Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(root: Path, *steps: Any, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load({"data": {"source": "folder", "root": root}, "pipeline": list(steps)}, **{"device": "cpu", "ids": True, "threads": 2, **options})
+    return gpupipe.load(
+        {"data": {"source": "folder", "root": root}, "pipeline": list(steps)},
+        **{"device": "cpu", "ids": True, "threads": 2, **options},
+    )
 
 
 def delivered(root: Path, *steps: Any, **options: Any) -> dict[str, torch.Tensor]:
     with load(root, *(steps or ("decode",)), **options) as loader:
-        return {Path(loader.index.path(i)).name: image for b in loader for i, image in zip(b["id"].tolist(), b["image"], strict=True)}
+        return {
+            Path(loader.index.path(i)).name: image
+            for b in loader
+            for i, image in zip(b["id"].tolist(), b["image"], strict=True)
+        }
 
 
 def by_pil(path: Path, exif: bool = False) -> torch.Tensor:
@@ -149,7 +185,11 @@ def by_pil(path: Path, exif: bool = False) -> torch.Tensor:
 
 
 def by_torchvision(path: Path, exif: bool = False) -> torch.Tensor:
-    return decode_image(torch.from_numpy(np.fromfile(path, np.uint8)), mode=ImageReadMode.RGB, apply_exif_orientation=exif)
+    return decode_image(
+        torch.from_numpy(np.fromfile(path, np.uint8)),
+        mode=ImageReadMode.RGB,
+        apply_exif_orientation=exif,
+    )
 
 
 def most(a: torch.Tensor, b: torch.Tensor) -> int:
@@ -170,13 +210,17 @@ def test_all_of_them_are_delivered_in_one_batch(at_once: dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_the_pixels_are_those_of_pil(odd: Path, at_once: dict[str, torch.Tensor], name: str) -> None:
+def test_the_pixels_are_those_of_pil(
+    odd: Path, at_once: dict[str, torch.Tensor], name: str
+) -> None:
     assert ODD[name].pil is not None
     assert most(at_once[name], by_pil(odd / "class" / name)) <= ODD[name].pil
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_the_pixels_are_those_of_torchvision(odd: Path, at_once: dict[str, torch.Tensor], name: str) -> None:
+def test_the_pixels_are_those_of_torchvision(
+    odd: Path, at_once: dict[str, torch.Tensor], name: str
+) -> None:
     tolerance = ODD[name].torchvision
     if tolerance is None:
         with pytest.raises(RuntimeError):
@@ -187,20 +231,30 @@ def test_the_pixels_are_those_of_torchvision(odd: Path, at_once: dict[str, torch
 
 def test_a_window_of_each_is_the_window_of_the_whole(odd: Path) -> None:
     """Decoding only a part, and the size from the header that this needs, work for every format."""
-    for name, image in delivered(odd, "decode", {"resize": {"size": 60}}, {"center_crop": {"size": 48}}, batch_size=8).items():
+    for name, image in delivered(
+        odd, "decode", {"resize": {"size": 60}}, {"center_crop": {"size": 48}}, batch_size=8
+    ).items():
         whole = by_pil(odd / "class" / name)
-        assert most(image, F.center_crop(F.resize(whole, [60], antialias=True), [48])) <= 1 + (ODD[name].pil or 0), name
+        assert most(image, F.center_crop(F.resize(whole, [60], antialias=True), [48])) <= 1 + (
+            ODD[name].pil or 0
+        ), name
 
 
 def test_gray_of_each(odd: Path) -> None:
     """PNG is turned to gray by libpng, JPEG by its own luma, the others by OpenCV: within 3 levels of PIL's formula."""
     for name, image in delivered(odd, {"decode": {"mode": "gray"}}, batch_size=8).items():
-        gray = torch.from_numpy(np.asarray(Image.fromarray(by_pil(odd / "class" / name).permute(1, 2, 0).numpy()).convert("L")).copy())[None]
+        gray = torch.from_numpy(
+            np.asarray(
+                Image.fromarray(by_pil(odd / "class" / name).permute(1, 2, 0).numpy()).convert("L")
+            ).copy()
+        )[None]
         assert most(image, gray) <= 3, name
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_16_bits_become_8_without_their_low_byte(picture: Image.Image, tmp_path: Path, name: str) -> None:
+def test_16_bits_become_8_without_their_low_byte(
+    picture: Image.Image, tmp_path: Path, name: str
+) -> None:
     """PIL clips gray at 255 instead, and torchvision keeps uint16: neither is a reference here."""
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / name).write_bytes(DEEP[name](picture))
@@ -214,7 +268,9 @@ def test_16_bits_become_8_without_their_low_byte(picture: Image.Image, tmp_path:
 
 @pytest.mark.parametrize("size", [(1, 1), (3000, 2), (2, 3000)], ids=str)
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
-def test_extreme_shapes(picture: Image.Image, tmp_path: Path, size: tuple[int, int], form: str) -> None:
+def test_extreme_shapes(
+    picture: Image.Image, tmp_path: Path, size: tuple[int, int], form: str
+) -> None:
     (tmp_path / "class").mkdir()
     picture.resize(size).save(tmp_path / "class" / "x.jpg", form)
     (image,) = delivered(tmp_path, batch_size=1).values()
@@ -222,7 +278,9 @@ def test_extreme_shapes(picture: Image.Image, tmp_path: Path, size: tuple[int, i
 
 
 @pytest.mark.parametrize("form", ["GIF", "AVIF", "ICO"])
-def test_a_format_that_dali_does_not_know_is_delivered_all_the_same(picture: Image.Image, tmp_path: Path, form: str) -> None:
+def test_a_format_that_dali_does_not_know_is_delivered_all_the_same(
+    picture: Image.Image, tmp_path: Path, form: str
+) -> None:
     if form.lower() not in {f.lower() for f in Image.registered_extensions().values()}:
         pytest.skip(f"this Pillow does not write {form}")
     (tmp_path / "class").mkdir()
@@ -233,12 +291,16 @@ def test_a_format_that_dali_does_not_know_is_delivered_all_the_same(picture: Ima
 
 
 @pytest.mark.parametrize("apply", [True, False])
-def test_a_webp_without_loss_that_has_exif_is_delivered_right(picture: Image.Image, tmp_path: Path, apply: bool) -> None:
+def test_a_webp_without_loss_that_has_exif_is_delivered_right(
+    picture: Image.Image, tmp_path: Path, apply: bool
+) -> None:
     """nvImageCodec 0.9 refuses it ("Unexpected end of stream"), with EXIF but without loss or with alpha."""
     (tmp_path / "class").mkdir()
     path = tmp_path / "class" / "x.webp"
     path.write_bytes(encoded(picture, "WEBP", lossless=True, exif=turned(6)))
-    (image,) = delivered(tmp_path, {"decode": {"apply_exif_orientation": apply}}, batch_size=1).values()
+    (image,) = delivered(
+        tmp_path, {"decode": {"apply_exif_orientation": apply}}, batch_size=1
+    ).values()
     assert torch.equal(image, by_pil(path, apply))
 
 
@@ -252,7 +314,9 @@ def turned(orientation: int) -> Image.Exif:
 
 
 @pytest.mark.parametrize("apply", [True, False])
-def test_exif_orientation_of_a_photograph(orientation_photos: Path, tmp_path: Path, apply: bool) -> None:
+def test_exif_orientation_of_a_photograph(
+    orientation_photos: Path, tmp_path: Path, apply: bool
+) -> None:
     (tmp_path / "class").symlink_to(orientation_photos)
     images = delivered(tmp_path, {"decode": {"apply_exif_orientation": apply}}, batch_size=1)
     assert len(images) == 10
@@ -265,7 +329,9 @@ def test_exif_orientation_of_a_photograph(orientation_photos: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("apply", [True, False])
 @pytest.mark.parametrize("orientation", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_exif_orientation_in_every_format(picture: Image.Image, tmp_path: Path, orientation: int, apply: bool) -> None:
+def test_exif_orientation_in_every_format(
+    picture: Image.Image, tmp_path: Path, orientation: int, apply: bool
+) -> None:
     """Also through a resize and a crop, which take the size from the header before the pixels are there."""
     (tmp_path / "class").mkdir()
     exif = turned(orientation)
@@ -277,9 +343,22 @@ def test_exif_orientation_in_every_format(picture: Image.Image, tmp_path: Path, 
     upright = torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1)
     decode = {"decode": {"apply_exif_orientation": apply}}
     whole = delivered(tmp_path, decode, batch_size=7)
-    part = delivered(tmp_path, decode, {"resize": {"size": 60}}, {"center_crop": {"size": [40, 50]}}, batch_size=7)
+    part = delivered(
+        tmp_path,
+        decode,
+        {"resize": {"size": 60}},
+        {"center_crop": {"size": [40, 50]}},
+        batch_size=7,
+    )
     for name, image in whole.items():
-        wanted = by_pil(tmp_path / "class" / name, apply) if apply or name != "e.tif" else upright  # PIL turns a TIFF whenever it reads one
-        tolerance = 1 if name == "g.jpg" and apply else 0  # DALI turns CMYK to RGB by another road where it must rotate
+        wanted = (
+            by_pil(tmp_path / "class" / name, apply) if apply or name != "e.tif" else upright
+        )  # PIL turns a TIFF whenever it reads one
+        tolerance = (
+            1 if name == "g.jpg" and apply else 0
+        )  # DALI turns CMYK to RGB by another road where it must rotate
         assert most(image, wanted) <= tolerance, name
-        assert most(part[name], F.center_crop(F.resize(wanted, [60], antialias=True), [40, 50])) <= 1 + tolerance, name
+        assert (
+            most(part[name], F.center_crop(F.resize(wanted, [60], antialias=True), [40, 50]))
+            <= 1 + tolerance
+        ), name

@@ -33,11 +33,15 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(root: Path, pipeline: Any, threads: int = 2, **loader: Any) -> Job:
-    checked = configs.read({"data": {"source": "folder", "root": root}, "pipeline": pipeline, "loader": loader})
+    checked = configs.read(
+        {"data": {"source": "folder", "root": root}, "pipeline": pipeline, "loader": loader}
+    )
     return Job(checked.source.index(), checked.pipeline, checked.loader, threads)
 
 
-def bytes_of(root: Path, pipeline: Any, may_cut: bool = False, **loader: Any) -> tuple[float, float]:
+def bytes_of(
+    root: Path, pipeline: Any, may_cut: bool = False, **loader: Any
+) -> tuple[float, float]:
     """Of a sample: what all operators make, and what is delivered."""
     need = need_of(job(root, pipeline, **loader), may_cut)
     assert need is not None
@@ -66,15 +70,26 @@ def test_a_resize_and_a_crop_are_one_operator(images: Path) -> None:
 def test_a_window_is_no_larger_than_its_image(images: Path) -> None:
     """decoders.image, slice, resize, crop_mirror_normalize: the window is drawn, and counted as the whole image."""
     small = 224 * 224 * 3
-    assert bytes_of(images, ["decode", SHARP, FLOATS]) == (2 * DECODED + small + 4 * small, 4 * small)
-    assert bytes_of(images, ["decode", SHARP, FLOATS], may_cut=True) == (DECODED + small + 4 * small, 4 * small)
+    assert bytes_of(images, ["decode", SHARP, FLOATS]) == (
+        2 * DECODED + small + 4 * small,
+        4 * small,
+    )
+    assert bytes_of(images, ["decode", SHARP, FLOATS], may_cut=True) == (
+        DECODED + small + 4 * small,
+        4 * small,
+    )
 
 
 def test_arrays_are_copied_to_the_gpu(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     for n in range(10):
         np.save(tmp_path / "one" / f"{n}.npy", np.zeros((5, 7, 9), np.float32))
-    checked = configs.read({"data": {"source": "numpy", "root": tmp_path, "layout": "CHW"}, "pipeline": [{"random_horizontal_flip": {"p": 0.5}}]})
+    checked = configs.read(
+        {
+            "data": {"source": "numpy", "root": tmp_path, "layout": "CHW"},
+            "pipeline": [{"random_horizontal_flip": {"p": 0.5}}],
+        }
+    )
     need = need_of(Job(checked.source.index(), checked.pipeline, checked.loader, 1), False)
     assert need is not None
     size = 5 * 7 * 9 * 4
@@ -102,7 +117,10 @@ def test_what_is_advised_fits_and_one_more_does_not(images: Path, prefetch: int)
     assert need is not None
     check_memory(wanted, need.of(256, prefetch, 2), False)
     allowed = need.of(256, prefetch, 2) // 2
-    with pytest.raises(gpupipe.EngineError, match=r"loader\.gpu_memory=.* but DALI needs about .*loader\.batch_size=\d+ would fit") as raised:
+    with pytest.raises(
+        gpupipe.EngineError,
+        match=r"loader\.gpu_memory=.* but DALI needs about .*loader\.batch_size=\d+ would fit",
+    ) as raised:
         check_memory(wanted, allowed, False)
     advised = int(str(raised.value).partition("batch_size=")[2].split()[0])
     assert need.of(advised, prefetch, 2) <= allowed < need.of(advised + 1, prefetch, 2)
@@ -113,7 +131,10 @@ def test_fewer_batches_ahead_are_advised_where_a_smaller_batch_does_not_do(image
     wanted = job(images, "affine", batch_size=1, prefetch=4)
     from gpupipe.engines.dali import memory
 
-    assert memory._advice(large, wanted, 192 * MIB) == "loader.batch_size=1 would fit with loader.prefetch=1"
+    assert (
+        memory._advice(large, wanted, 192 * MIB)
+        == "loader.batch_size=1 would fit with loader.prefetch=1"
+    )
     assert memory._advice(large, wanted, 64 * MIB).startswith("Not even a batch of one fits")
 
 
@@ -122,7 +143,10 @@ def test_the_message_says_what_takes_how_much(images: Path) -> None:
         check_memory(job(images, "affine", threads=8, batch_size=256), 100 * MIB, False)
     said = str(raised.value)
     batch = 256 * 6 * DECODED / MIB
-    assert f"gpu_memory=100.0MiB, but DALI needs about {(2 * batch + 256 * 4 * DECODED / MIB + 128) / 1024:.1f}GiB" in said
+    assert (
+        f"gpu_memory=100.0MiB, but DALI needs about {(2 * batch + 256 * 4 * DECODED / MIB + 128) / 1024:.1f}GiB"
+        in said
+    )
     assert "2 x 527.3MiB" in said
     assert "16.0MiB for each of 8 threads" in said
     assert PADDING == 16 * MIB
@@ -135,7 +159,9 @@ def test_the_padding_is_dalis_own() -> None:
     assert schema.GetArgumentDefaultValueString("device_memory_padding") == str(PADDING)
 
 
-def test_samples_that_cannot_be_read_are_left_out(images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_samples_that_cannot_be_read_are_left_out(
+    images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "broken.jpg").write_bytes(b"no image")
     broken = job(tmp_path, "affine")
@@ -154,9 +180,13 @@ def test_no_number_of_bytes_is_refused(images: Path, value: Any) -> None:
         job(images, "affine", gpu_memory=value)
 
 
-def test_on_a_cpu_it_changes_nothing_and_it_is_told(images: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_a_cpu_it_changes_nothing_and_it_is_told(
+    images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = {"data": {"source": "folder", "root": images}, "pipeline": "affine"}
-    with gpupipe.load(config, engine="dali", device="cpu", gpu_memory="1MB", batch_size=4) as loader:
+    with gpupipe.load(
+        config, engine="dali", device="cpu", gpu_memory="1MB", batch_size=4
+    ) as loader:
         assert sum(len(batch["label"]) for batch in loader) == 10
     assert "loader.gpu_memory" in caplog.text
     assert "device is cpu" in caplog.text

@@ -14,21 +14,33 @@ import torch
 
 import gpupipe
 
-STEPS = ["decode", {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "interpolation": "bilinear"}}, {"random_crop": {"size": 160}}]
+STEPS = [
+    "decode",
+    {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "interpolation": "bilinear"}},
+    {"random_crop": {"size": 160}},
+]
 Epoch = list[tuple[int, int, torch.Tensor]]
 
 
 def load(root: Path, *steps: Any, **options: Any) -> gpupipe.Loader:
     config = {"data": {"source": "folder", "root": root}, "pipeline": list(steps or STEPS)}
-    return gpupipe.load(config, **{"device": "cpu", "ids": True, "threads": 2, "batch_size": 8, **options})
+    return gpupipe.load(
+        config, **{"device": "cpu", "ids": True, "threads": 2, "batch_size": 8, **options}
+    )
 
 
 def samples(batches: Any) -> Epoch:
-    return [sample for b in batches for sample in zip(b["id"].tolist(), b["label"].tolist(), b["image"], strict=True)]
+    return [
+        sample
+        for b in batches
+        for sample in zip(b["id"].tolist(), b["label"].tolist(), b["image"], strict=True)
+    ]
 
 
 def same(one: Epoch, other: Epoch) -> bool:
-    return [s[:2] for s in one] == [s[:2] for s in other] and all(torch.equal(a[2], b[2]) for a, b in zip(one, other, strict=True))
+    return [s[:2] for s in one] == [s[:2] for s in other] and all(
+        torch.equal(a[2], b[2]) for a, b in zip(one, other, strict=True)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,25 +61,35 @@ def test_epochs_differ_in_order_and_in_draws(epochs: list[Epoch]) -> None:
 
 @pytest.mark.parametrize("prefetch", [1, 2, 8])
 @pytest.mark.parametrize("taken", [0, 1, 3, 7, 8])
-def test_after_a_break_comes_exactly_the_next_epoch(faces: Path, epochs: list[Epoch], prefetch: int, taken: int) -> None:
+def test_after_a_break_comes_exactly_the_next_epoch(
+    faces: Path, epochs: list[Epoch], prefetch: int, taken: int
+) -> None:
     with load(faces, prefetch=prefetch) as loader:
         for epoch in range(3):
             got = samples(itertools.islice(loader, taken))
             assert same(got, epochs[epoch][: len(got)])
             assert len(got) == min(60, 8 * taken)
-        assert same(samples(loader), epochs[3 if taken else 0]), "an iteration of which nothing was taken is none"
+        assert same(samples(loader), epochs[3 if taken else 0]), (
+            "an iteration of which nothing was taken is none"
+        )
 
 
-def test_the_next_epoch_is_prepared_before_it_is_asked_for(faces: Path, epochs: list[Epoch], tmp_path: Path) -> None:
+def test_the_next_epoch_is_prepared_before_it_is_asked_for(
+    faces: Path, epochs: list[Epoch], tmp_path: Path
+) -> None:
     root = shutil.copytree(faces, tmp_path / "faces")
     with load(root, prefetch=2) as loader:
         assert same(samples(loader), epochs[0])
         time.sleep(0.5)
         shutil.rmtree(root)
-        assert same(samples(itertools.islice(loader, 2)), epochs[1][:16]), "made while there were files"
+        assert same(samples(itertools.islice(loader, 2)), epochs[1][:16]), (
+            "made while there were files"
+        )
 
 
-def test_an_epoch_that_is_set_between_epochs_is_the_one_that_comes(faces: Path, epochs: list[Epoch]) -> None:
+def test_an_epoch_that_is_set_between_epochs_is_the_one_that_comes(
+    faces: Path, epochs: list[Epoch]
+) -> None:
     with load(faces, prefetch=3) as loader:
         assert same(samples(loader), epochs[0])
         for number in (3, 0, 1, 1, 2, 3):
@@ -85,15 +107,21 @@ def test_which_epoch_it_is_is_settled_by_the_first_batch(faces: Path, epochs: li
 
 
 @pytest.mark.parametrize("taken", [0, 1, 4])
-def test_an_old_iterator_says_that_a_newer_one_ended_it(faces: Path, epochs: list[Epoch], taken: int) -> None:
+def test_an_old_iterator_says_that_a_newer_one_ended_it(
+    faces: Path, epochs: list[Epoch], taken: int
+) -> None:
     with load(faces, prefetch=4) as loader:
         old = iter(loader)
         assert same(samples(itertools.islice(old, taken)), epochs[0][: 8 * taken])
         new = iter(loader)
         first = next(new)
-        with pytest.raises(gpupipe.GpupipeError, match=r"ended by a newer iter\(\).*load\(\) a second loader"):
+        with pytest.raises(
+            gpupipe.GpupipeError, match=r"ended by a newer iter\(\).*load\(\) a second loader"
+        ):
             next(old)
-        assert same(samples([first, *new]), epochs[1 if taken else 0]), "and the newer one does not suffer from it"
+        assert same(samples([first, *new]), epochs[1 if taken else 0]), (
+            "and the newer one does not suffer from it"
+        )
 
 
 def test_two_loaders_run_side_by_side(faces: Path, epochs: list[Epoch]) -> None:
@@ -104,7 +132,9 @@ def test_two_loaders_run_side_by_side(faces: Path, epochs: list[Epoch]) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 60])
-def test_held_batches_stay_what_they_were_under_deep_prefetch(faces: Path, epochs: list[Epoch], batch_size: int) -> None:
+def test_held_batches_stay_what_they_were_under_deep_prefetch(
+    faces: Path, epochs: list[Epoch], batch_size: int
+) -> None:
     """All batches of two epochs are held until the end: an output buffer that were used again would show."""
     with load(faces, prefetch=8, batch_size=batch_size) as loader:
         held = [list(loader), list(loader)]
@@ -113,7 +143,9 @@ def test_held_batches_stay_what_they_were_under_deep_prefetch(faces: Path, epoch
         assert same(samples(batches), epochs[epoch])
 
 
-def test_held_batches_outlive_the_loader_and_what_comes_after(faces: Path, epochs: list[Epoch]) -> None:
+def test_held_batches_outlive_the_loader_and_what_comes_after(
+    faces: Path, epochs: list[Epoch]
+) -> None:
     with load(faces, prefetch=8) as loader:
         held = list(itertools.islice(loader, 3))
     del loader
@@ -148,7 +180,9 @@ def test_after_an_error_in_the_users_loop(faces: Path, epochs: list[Epoch]) -> N
         assert same(samples(loader), epochs[1])
 
 
-def test_after_abandoned_iterations_a_state_is_of_the_last_one(faces: Path, epochs: list[Epoch]) -> None:
+def test_after_abandoned_iterations_a_state_is_of_the_last_one(
+    faces: Path, epochs: list[Epoch]
+) -> None:
     with load(faces, prefetch=4) as loader:
         samples(itertools.islice(loader, 5))
         got = samples(itertools.islice(loader, 2))
@@ -159,13 +193,17 @@ def test_after_abandoned_iterations_a_state_is_of_the_last_one(faces: Path, epoc
         assert same(samples(resumed), epochs[2])
 
 
-def test_behind_an_epoch_whose_last_batches_were_skipped_stands_the_next_epoch(faces: Path, tmp_path: Path) -> None:
+def test_behind_an_epoch_whose_last_batches_were_skipped_stands_the_next_epoch(
+    faces: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "set" / "one"
     root.mkdir(parents=True)
     for n, file in enumerate(sorted(faces.glob("*/*.jpg"))[:12]):
         (root / f"{n:02d}.jpg").write_bytes(file.read_bytes() if n < 8 else b"not an image")
     config = {"data": {"source": "folder", "root": root.parent}, "pipeline": ["decode"]}
-    with gpupipe.load(config, batch_size=4, shuffle=False, on_error="skip", max_bad=0.5, ids=True) as loader:
+    with gpupipe.load(
+        config, batch_size=4, shuffle=False, on_error="skip", max_bad=0.5, ids=True
+    ) as loader:
         assert [b["id"].tolist() for b in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
         state = loader.state_dict()
         assert (state["epoch"], state["position"]) == (1, 0)

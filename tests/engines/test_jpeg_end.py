@@ -52,7 +52,10 @@ def test_the_end_of_a_thumbnail_is_not_the_end() -> None:
     cut = with_thumbnail(jpeg(size=(96, 96)))[: -TAIL_BYTES * 2]
     assert END in cut
     assert END not in cut[-TAIL_BYTES:]
-    with pytest.raises(CutOff, match=rf"^a JPEG that was cut off: its end is missing \({len(cut):,} bytes are there\)$"):
+    with pytest.raises(
+        CutOff,
+        match=rf"^a JPEG that was cut off: its end is missing \({len(cut):,} bytes are there\)$",
+    ):
         check_ends([buffer(jpeg()), buffer(cut)])
 
 
@@ -65,7 +68,19 @@ def test_an_end_is_found_at_any_distance_from_the_last_byte(length: int) -> None
 
 
 def test_what_is_no_jpeg_is_not_judged() -> None:
-    check_ends([buffer(data) for data in (b"", b"\xff", b"\xff\xd8", b"\x89PNG\r\n\x1a\n" + bytes(99), b"text " * 99, b"II*\0" + bytes(300))])
+    check_ends(
+        [
+            buffer(data)
+            for data in (
+                b"",
+                b"\xff",
+                b"\xff\xd8",
+                b"\x89PNG\r\n\x1a\n" + bytes(99),
+                b"text " * 99,
+                b"II*\0" + bytes(300),
+            )
+        ]
+    )
 
 
 def test_a_header_that_cannot_be_followed_is_searched_for_an_end() -> None:
@@ -102,13 +117,27 @@ def cut(folder: Path, n: int, percent: int) -> None:
 
 def loaded(folder: Path, jpeg_ends: bool, **options: Any) -> Loader:
     """The CPU back end with, or without, the check that a GPU has."""
-    checked = config.read({"data": {"source": "folder", "root": folder}, "pipeline": MIDDLE}, device="cpu", ids=True, shuffle=False, **options)
+    checked = config.read(
+        {"data": {"source": "folder", "root": folder}, "pipeline": MIDDLE},
+        device="cpu",
+        ids=True,
+        shuffle=False,
+        **options,
+    )
     index = checked.source.index(quiet)
-    return Loader(checked, index, engine=DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=jpeg_ends))
+    return Loader(
+        checked,
+        index,
+        engine=DaliEngine(
+            Job(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=jpeg_ends
+        ),
+    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 64])
-def test_a_cut_off_file_is_left_out_and_its_neighbours_are_not_touched(folder: Path, batch_size: int, tmp_path: Path) -> None:
+def test_a_cut_off_file_is_left_out_and_its_neighbours_are_not_touched(
+    folder: Path, batch_size: int, tmp_path: Path
+) -> None:
     with loaded(folder, False) as loader:
         expected = by_id(loader)
     for n, percent in zip((0, 31, 63), CUTS, strict=True):
@@ -116,18 +145,30 @@ def test_a_cut_off_file_is_left_out_and_its_neighbours_are_not_touched(folder: P
     with loaded(folder, False, batch_size=batch_size, on_error="skip", max_bad=0.5) as loader:
         assert {31, 63} <= by_id(loader).keys(), "without the check the end is not missed"
     file = tmp_path / "bad.jsonl"
-    with loaded(folder, True, batch_size=batch_size, on_error="skip", max_bad=0.5, quarantine=file) as loader:
+    with loaded(
+        folder, True, batch_size=batch_size, on_error="skip", max_bad=0.5, quarantine=file
+    ) as loader:
         found = by_id(loader)
     assert found.keys() == expected.keys() - {0, 31, 63}
     assert all(torch.equal(found[n], expected[n]) for n in found)
     records = [json.loads(line) for line in file.read_text().splitlines()]
     assert [r["path"] for r in records] == [str(path(folder, n)) for n in (0, 31, 63)]
-    assert all(re.fullmatch(r"a JPEG that was cut off: its end is missing \([\d,]+ bytes are there\)", r["reason"]) for r in records)
+    assert all(
+        re.fullmatch(
+            r"a JPEG that was cut off: its end is missing \([\d,]+ bytes are there\)", r["reason"]
+        )
+        for r in records
+    )
 
 
 def test_the_first_cut_off_file_is_named(folder: Path) -> None:
     cut(folder, 40, 99)
-    with loaded(folder, True, batch_size=64) as loader, pytest.raises(gpupipe.SampleError, match="a JPEG that was cut off: its end is missing") as caught:
+    with (
+        loaded(folder, True, batch_size=64) as loader,
+        pytest.raises(
+            gpupipe.SampleError, match="a JPEG that was cut off: its end is missing"
+        ) as caught,
+    ):
         list(loader)
     assert caught.value.path == str(path(folder, 40))
 
@@ -136,7 +177,9 @@ def test_the_first_cut_off_file_is_named(folder: Path) -> None:
 def test_the_cpu_back_end_needs_no_check_where_it_decodes_all(folder: Path, percent: int) -> None:
     cut(folder, 5, percent)
     config = {"data": {"source": "folder", "root": folder}, "pipeline": ["decode"]}
-    with gpupipe.load(config, device="cpu", batch_size=64, ids=True, on_error="skip", max_bad=0.5) as loader:
+    with gpupipe.load(
+        config, device="cpu", batch_size=64, ids=True, on_error="skip", max_bad=0.5
+    ) as loader:
         assert sorted(by_id(loader)) == [n for n in range(64) if n != 5]
 
 
@@ -148,8 +191,24 @@ def test_parts_of_large_files_are_checked_too(folder: Path, tmp_path: Path) -> N
             member = tarfile.TarInfo(f"{n:02}.jpg")
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    data = {"source": "webdataset", "shards": str(tmp_path / "all.tar"), "fields": {"image": "jpg"}, "label": None}
-    checked = config.read({"data": data, "pipeline": MIDDLE}, device="cpu", ids=True, batch_size=4, on_error="skip", max_bad=0.5)
+    data = {
+        "source": "webdataset",
+        "shards": str(tmp_path / "all.tar"),
+        "fields": {"image": "jpg"},
+        "label": None,
+    }
+    checked = config.read(
+        {"data": data, "pipeline": MIDDLE},
+        device="cpu",
+        ids=True,
+        batch_size=4,
+        on_error="skip",
+        max_bad=0.5,
+    )
     index = checked.source.index(quiet)
-    with Loader(checked, index, engine=DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=True)) as loader:
+    with Loader(
+        checked,
+        index,
+        engine=DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=True),
+    ) as loader:
         assert sorted(by_id(loader)) == [0, 1, 2, 4, 5, 6, 7]

@@ -26,11 +26,16 @@ def job(pipeline: Any, **options: Any) -> Job:
 
 
 def as_input(array: Any) -> Any:
-    return fn.external_source(dtype=types.INT32 if array.dtype == "int32" else types.FLOAT, ndim=array.ndim - 1)
+    return fn.external_source(
+        dtype=types.INT32 if array.dtype == "int32" else types.FLOAT, ndim=array.ndim - 1
+    )
 
 
 def plan(pipeline: Any, device: Any, region_decode: bool) -> list[tuple[str, str, str]]:
-    return [(e.op, e.device, "+".join(e.steps)) for e in Lowering(job(pipeline), device, region_decode).emitted()]
+    return [
+        (e.op, e.device, "+".join(e.steps))
+        for e in Lowering(job(pipeline), device, region_decode).emitted()
+    ]
 
 
 SHIPPED = {
@@ -87,7 +92,12 @@ def test_shipped_pipelines(pipeline: str, device: str, region_decode: bool) -> N
 
 
 def test_a_crop_before_the_end_is_cut_by_the_last_operator() -> None:
-    steps = ["decode", {"random_affine": {"degrees": 5}}, {"random_crop": {"size": 10}}, {"to_dtype": {"dtype": "float32"}}]
+    steps = [
+        "decode",
+        {"random_affine": {"degrees": 5}},
+        {"random_crop": {"size": 10}},
+        {"to_dtype": {"dtype": "float32"}},
+    ]
     assert plan(steps, "cpu", True)[-1] == ("crop_mirror_normalize", "cpu", "random_crop+to_dtype")
 
 
@@ -99,11 +109,21 @@ def fed(pipeline: Any, device: Any = "cpu") -> list[tuple[str, tuple[int, ...]]]
 
 
 def test_only_what_differs_from_sample_to_sample_is_fed() -> None:
-    steps = ["decode", {"random_affine": {"degrees": 5}}, {"random_rotation": {"degrees": 5}}, "random_vertical_flip", {"resize": {"size": [9, 9]}}]
+    steps = [
+        "decode",
+        {"random_affine": {"degrees": 5}},
+        {"random_rotation": {"degrees": 5}},
+        "random_vertical_flip",
+        {"resize": {"size": [9, 9]}},
+    ]
     assert fed(steps) == [("float32", (3, 3)), ("float32", (3, 3)), ("int32", ())]
     assert fed(steps, "gpu") == [("float32", (2, 3)), ("float32", (2, 3)), ("int32", ())]
     assert fed("imagenet_train") == [("int32", (2,)), ("int32", (2,)), ("int32", ())]
-    assert fed(["decode", {"resize": {"size": [90, 90]}}, {"center_crop": {"size": 80}}]) == [("int32", (2,)), ("int32", (2,)), *[("float32", (2,))] * 2]
+    assert fed(["decode", {"resize": {"size": [90, 90]}}, {"center_crop": {"size": 80}}]) == [
+        ("int32", (2,)),
+        ("int32", (2,)),
+        *[("float32", (2,))] * 2,
+    ]
 
 
 def test_values_are_those_that_the_graph_was_built_for() -> None:
@@ -111,7 +131,10 @@ def test_values_are_those_that_the_graph_was_built_for() -> None:
     plan = Plan(3, np.arange(5), 5, True)
     size = np.array([[300.0, 400.0], [200.0, 200.0], [111.0, 97.0], [250.0, 97.0], [64.0, 640.0]])
     step = {"random_crop": {"size": 100, "pad_if_needed": True, "padding_mode": "edge"}}
-    for pipeline in [*{name for name, _, _ in SHIPPED}, ["decode", {"random_rotation": {"degrees": 30, "expand": True}}, step]]:
+    for pipeline in [
+        *{name for name, _, _ in SHIPPED},
+        ["decode", {"random_rotation": {"degrees": 30, "expand": True}}, step],
+    ]:
         wanted = job(pipeline)
         found = Lowering(wanted, "cpu", True).values(plan, {"image": size})
         assert [(a.dtype.name, a.shape[1:]) for a in found] == fed(pipeline)
@@ -126,7 +149,11 @@ def nodes_above(node: Any) -> list[tuple[str, str, list[str]]]:
         op = node.source
         if op.id in seen:
             return
-        seen[op.id] = (op.name.strip("_").rsplit("_", 1)[0], node.device, [i.device for i in op.inputs])
+        seen[op.id] = (
+            op.name.strip("_").rsplit("_", 1)[0],
+            node.device,
+            [i.device for i in op.inputs],
+        )
         for above in op.inputs:
             visit(above)
 
@@ -148,15 +175,25 @@ def test_on_a_gpu_pixels_never_go_back_and_there_is_no_arithmetic_in_dali(pipeli
     assert on_gpu[0] == "CropMirrorNormalize"
     assert "Image" in on_gpu
     assert not any("Arithmetic" in name for name, _, _ in above)
-    assert all("gpu" not in inputs for _, device, inputs in above if device == "cpu"), "pixels go back to the CPU"
+    assert all("gpu" not in inputs for _, device, inputs in above if device == "cpu"), (
+        "pixels go back to the CPU"
+    )
 
 
 def test_what_a_plugin_applies_is_behind_all_that_was_deferred_before_it() -> None:
     with Pipeline(batch_size=1, num_threads=1, device_id=None):
-        image = FusingImage(fn.external_source(dtype=types.UINT8, ndim=1), SIZE, as_input, "cpu", True, {})
+        image = FusingImage(
+            fn.external_source(dtype=types.UINT8, ndim=1), SIZE, as_input, "cpu", True, {}
+        )
         image.spec, image.step = Spec(), "decode"
         image.decode("rgb", False)
         image.spec, image.step = Spec(encoded=False, channels=3), "blur"
-        image.apply("gaussian_blur", lambda pixels, sigma: fn.gaussian_blur(pixels, sigma=sigma), np.ones(1))
+        image.apply(
+            "gaussian_blur", lambda pixels, sigma: fn.gaussian_blur(pixels, sigma=sigma), np.ones(1)
+        )
         image.finish("uint8", "CHW")
-    assert [(e.op, e.steps) for e in image.emitted] == [("decoders.image", ("decode",)), ("gaussian_blur", ("blur",)), ("transpose", ())]
+    assert [(e.op, e.steps) for e in image.emitted] == [
+        ("decoders.image", ("decode",)),
+        ("gaussian_blur", ("blur",)),
+        ("transpose", ()),
+    ]

@@ -87,7 +87,11 @@ def test_what_torch_says_of_the_machine(said: str) -> None:
 
 def test_other_exceptions_of_the_machine() -> None:
     assert machine_failure(MemoryError()).startswith("out of memory (MemoryError)")
-    for number, what in ((errno.EMFILE, "this process cannot open more files"), (errno.ENFILE, "this process cannot"), (errno.ENOMEM, "out of memory")):
+    for number, what in (
+        (errno.EMFILE, "this process cannot open more files"),
+        (errno.ENFILE, "this process cannot"),
+        (errno.ENOMEM, "out of memory"),
+    ):
         assert machine_failure(OSError(number, os.strerror(number), "/a/b.jpg")).startswith(what)
 
 
@@ -108,12 +112,20 @@ def test_what_a_sample_is_to_blame_for(said: str) -> None:
 
 def test_a_decoder_that_does_not_know_a_kind_of_file_refuses_no_dtype() -> None:
     said = "Unsupported type: float16. Supported types are: uint8"
-    assert refused_dtype(IN_DALI.format(kind="CPU", said=said).replace("decoders.image", "resize")) == said
+    assert (
+        refused_dtype(IN_DALI.format(kind="CPU", said=said).replace("decoders.image", "resize"))
+        == said
+    )
     assert not refused_dtype(IN_DALI.format(kind="CPU", said=said))
 
 
 def test_only_the_machines_errors_are_made_engine_errors() -> None:
-    with pytest.raises(gpupipe.EngineError, match=r"^out of memory \(std::bad_alloc\): make loader.batch_size"), machine_errors():
+    with (
+        pytest.raises(
+            gpupipe.EngineError, match=r"^out of memory \(std::bad_alloc\): make loader.batch_size"
+        ),
+        machine_errors(),
+    ):
         raise RuntimeError("std::bad_alloc")
     with pytest.raises(RuntimeError, match=r"^anything else$"), machine_errors():
         raise RuntimeError("anything else")
@@ -125,9 +137,22 @@ def test_only_the_machines_errors_are_made_engine_errors() -> None:
 def broken(what: str, root: Path, **options: Any) -> tuple[str, str, int]:
     """The error's class, its message and how many samples were skipped, of a process in which the machine fails."""
     quarantine = root / "bad.jsonl"
-    given = {"device": "cpu", "batch_size": 8, "threads": 2, "quarantine": str(quarantine), **options}
+    given = {
+        "device": "cpu",
+        "batch_size": 8,
+        "threads": 2,
+        "quarantine": str(quarantine),
+        **options,
+    }
     environment = os.environ | {"GPUPIPE_CACHE": str(root / "cache")}
-    done = subprocess.run([sys.executable, SCRIPT, what, root, json.dumps(given)], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, what, root, json.dumps(given)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert not quarantine.exists()
     name, said, skipped = done.stdout.splitlines()[-3:]
@@ -153,7 +178,9 @@ LOADERS = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)
 @pytest.mark.parametrize("engine", LOADERS, ids=str)
-def test_without_memory_no_sample_is_to_blame(root: Path, engine: dict[str, Any], on_error: dict[str, Any]) -> None:
+def test_without_memory_no_sample_is_to_blame(
+    root: Path, engine: dict[str, Any], on_error: dict[str, Any]
+) -> None:
     fill(root, 2500)
     name, said, skipped = broken("without_memory", root, **engine, **on_error)
     assert (name, skipped) == ("EngineError", 0)
@@ -163,21 +190,29 @@ def test_without_memory_no_sample_is_to_blame(root: Path, engine: dict[str, Any]
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)
 @pytest.mark.parametrize("engine", LOADERS, ids=str)
-def test_without_open_files_no_sample_is_to_blame(root: Path, engine: dict[str, Any], on_error: dict[str, Any]) -> None:
+def test_without_open_files_no_sample_is_to_blame(
+    root: Path, engine: dict[str, Any], on_error: dict[str, Any]
+) -> None:
     fill(root, 64)
     name, said, skipped = broken("without_files", root, **engine, **on_error)
     assert (name, skipped) == ("EngineError", 0)
-    assert said.startswith("this process cannot open more files (Too many open files): raise the limit (ulimit -n)")
+    assert said.startswith(
+        "this process cannot open more files (Too many open files): raise the limit (ulimit -n)"
+    )
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)
 @pytest.mark.parametrize("batch_size", [1, 8])
-def test_without_decoders_no_sample_is_to_blame(root: Path, on_error: dict[str, Any], batch_size: int) -> None:
+def test_without_decoders_no_sample_is_to_blame(
+    root: Path, on_error: dict[str, Any], batch_size: int
+) -> None:
     """DALI's words are those that it has for a damaged file: only an image that is known to be good tells the two apart."""
     fill(root, 64)
     name, said, skipped = broken("without_decoders", root, batch_size=batch_size, **on_error)
     assert (name, skipped) == ("EngineError", 0)
-    assert said.startswith("DALI cannot decode an image that nothing is wrong with (Failed to decode sample #0), so that no sample is to blame for")
+    assert said.startswith(
+        "DALI cannot decode an image that nothing is wrong with (Failed to decode sample #0), so that no sample is to blame for"
+    )
 
 
 def test_a_known_good_image_passes_where_the_machine_works() -> None:
@@ -193,22 +228,35 @@ class Darker(Step):
     """A step whose operator takes no float16."""
 
     def dali(self, image: DaliImage, p: Params) -> None:
-        image.apply("brightness_contrast", lambda pixels: fn.brightness_contrast(pixels, brightness=0.5))
+        image.apply(
+            "brightness_contrast", lambda pixels: fn.brightness_contrast(pixels, brightness=0.5)
+        )
 
     def torch(self, image: Any, p: Params) -> Any:
         return image * 0.5
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)
-def test_what_an_operator_does_not_take_is_no_samples_fault(root: Path, on_error: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_operator_does_not_take_is_no_samples_fault(
+    root: Path, on_error: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a step that the table of dtypes does not know, because it comes from another package."""
     fill(root, 64)
     known = pipeline.step.find
-    monkeypatch.setattr(pipeline.step, "find", lambda name: Darker if name == "darker" else known(name))
+    monkeypatch.setattr(
+        pipeline.step, "find", lambda name: Darker if name == "darker" else known(name)
+    )
     steps = ["decode", {"to_dtype": {"dtype": "float16"}}, "darker"]
-    checked = config.read({"data": {"source": "folder", "root": root / "images"}, "pipeline": steps}, device="cpu", batch_size=4, **on_error)
+    checked = config.read(
+        {"data": {"source": "folder", "root": root / "images"}, "pipeline": steps},
+        device="cpu",
+        batch_size=4,
+        **on_error,
+    )
     index = checked.source.index(quiet)
-    with Loader(checked, index, engine=DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None)) as loader:
+    with Loader(
+        checked, index, engine=DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None)
+    ) as loader:
         said = r"an operator of DALI does not take what a step gave it: Unsupported input type: float16\. Write 'to_dtype: \{dtype: float32\}'"
         with pytest.raises(gpupipe.EngineError, match=said):
             list(loader)

@@ -32,12 +32,16 @@ def mapped_here(folder: Path) -> int:
         return len({line.rstrip().rpartition(" ")[2] for line in f if f"{folder}/" in line})
 
 
-def test_what_is_in_flight_stays_mapped_and_no_more(faces: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_in_flight_stays_mapped_and_no_more(
+    faces: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mmap_reader, "_MOST_OPEN", 1)
     options: dict[str, Any] = {"device": "cpu", "batch_size": 6, "shuffle": False, "prefetch": 2}
     data = {"source": "webdataset", "shards": str(shards / "*.tar"), "label": None}
     with gpupipe.load({"data": data, "pipeline": ["decode"]}, **options) as found:
-        with gpupipe.load({"data": {"source": "folder", "root": faces}, "pipeline": ["decode"]}, **options) as expected:
+        with gpupipe.load(
+            {"data": {"source": "folder", "root": faces}, "pipeline": ["decode"]}, **options
+        ) as expected:
             most = 0
             for a, b in zip(found, expected, strict=True):
                 assert torch.equal(a["image"], b["image"])
@@ -53,7 +57,14 @@ def arrays(folder: Path, *values: list[float]) -> Index:
         (folder / str(n)).write_bytes(b"x" + np.array(numbers, np.float32).tobytes())
     rows, lengths = np.arange(len(values), dtype=np.int64), np.array([4 * len(v) for v in values])
     shapes = np.array([[len(v)] for v in values])
-    column = Spans(str(folder), Texts.of(map(str, rows)), rows.astype(np.int32), rows * 0 + 1, lengths, Array("float32", None, shapes))
+    column = Spans(
+        str(folder),
+        Texts.of(map(str, rows)),
+        rows.astype(np.int32),
+        rows * 0 + 1,
+        lengths,
+        Array("float32", None, shapes),
+    )
     return build("", [f"{n}" for n in rows], rows * 0, ["0"], columns={"array": column})
 
 
@@ -61,14 +72,22 @@ def test_arrays_have_the_shapes_of_the_index_and_are_not_copied(tmp_path: Path) 
     index = arrays(tmp_path, [1, 2, 3], [4])
     found = Maps(index, "array").arrays(np.array([1, 0, 1]))
     assert [f.tolist() for f in found] == [[4.0], [1.0, 2.0, 3.0], [4.0]]
-    assert all(f.dtype == np.float32 and not f.flags.owndata and not f.flags.writeable for f in found)
+    assert all(
+        f.dtype == np.float32 and not f.flags.owndata and not f.flags.writeable for f in found
+    )
 
 
-@pytest.mark.parametrize("harm", [lambda f: os.truncate(f, 10), lambda f: os.truncate(f, 0), os.unlink], ids=["cut off", "empty", "gone"])
+@pytest.mark.parametrize(
+    "harm",
+    [lambda f: os.truncate(f, 10), lambda f: os.truncate(f, 0), os.unlink],
+    ids=["cut off", "empty", "gone"],
+)
 def test_what_is_not_there_is_named(tmp_path: Path, harm: Any) -> None:
     index = arrays(tmp_path, [1, 2, 3], [4, 5, 6])
     harm(tmp_path / "1")
     found = Maps(index, "array")
     assert found.arrays(np.array([0]))[0].tolist() == [1, 2, 3]
-    with pytest.raises(Missing, match=r"1 ends \d+ bytes before the sample does: it changed since it was indexed"):
+    with pytest.raises(
+        Missing, match=r"1 ends \d+ bytes before the sample does: it changed since it was indexed"
+    ):
         found.arrays(np.array([0, 1]))

@@ -10,7 +10,9 @@ from mixed_files import check_a_refusal_is_named, check_pixels, check_uint16
 
 @pytest.mark.parametrize("mode", ["rgb", "gray"])
 @pytest.mark.parametrize("batch_size", [1, 8, 64])
-def test_files_that_pillow_decodes_lie_among_jpegs(tmp_path: Path, batch_size: int, mode: str) -> None:
+def test_files_that_pillow_decodes_lie_among_jpegs(
+    tmp_path: Path, batch_size: int, mode: str
+) -> None:
     check_pixels(tmp_path, "cpu", batch_size, mode, 1)
 
 

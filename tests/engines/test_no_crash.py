@@ -25,7 +25,9 @@ for seed in range(10):
 
 @pytest.mark.parametrize("step", ["", "random_horizontal_flip"])
 @pytest.mark.parametrize("content", [b"", b"hello world"], ids=["empty", "text"])
-def test_headers_that_cannot_be_parsed_do_not_crash_dali(faces: Path, tmp_path: Path, content: bytes, step: str) -> None:
+def test_headers_that_cannot_be_parsed_do_not_crash_dali(
+    faces: Path, tmp_path: Path, content: bytes, step: str
+) -> None:
     """DALI's decoder, left alone, crashes on one of them among 64 (see engines/dali/reader.py)."""
     root = shutil.copytree(faces, tmp_path / "faces")
     files = sorted(root.glob("*/*.jpg"))

@@ -28,7 +28,11 @@ TAILS: list[tuple[list[Any], str | None, torch.dtype]] = [
     ([FLOATS], None, torch.float32),
     ([FLOATS, NORMALIZE], None, torch.float32),
     ([FLOATS, NORMALIZE], "bfloat16", torch.bfloat16),
-    ([{"to_dtype": {"dtype": "float16"}}, {"normalize": {"mean": [3], "std": [2]}}], "float32", torch.float32),
+    (
+        [{"to_dtype": {"dtype": "float16"}}, {"normalize": {"mean": [3], "std": [2]}}],
+        "float32",
+        torch.float32,
+    ),
     ([{"to_dtype": {"dtype": "int16", "scale": True}}], None, torch.int16),
     ([FLOATS, {"to_dtype": {"dtype": "int8", "scale": True}}], None, torch.int8),
 ]
@@ -37,27 +41,44 @@ TAILS: list[tuple[list[Any], str | None, torch.dtype]] = [
 def left(steps: list[Any], dtype: str | None) -> Finish:
     """What a client does that is left these steps."""
     changes = {} if dtype is None else {"dtype": dtype}
-    config = configs.read({"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode", *steps]}, **changes)
+    config = configs.read(
+        {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode", *steps]},
+        **changes,
+    )
     finish = Finish(None)
-    finish.left = Understood(config, nothing(), config.pipeline.entries[split(config)[1] :], config.loader.dtype)
+    finish.left = Understood(
+        config, nothing(), config.pipeline.entries[split(config)[1] :], config.loader.dtype
+    )
     return finish
 
 
 def received() -> dict[str, torch.Tensor]:
     """A batch in the memory that it was received into."""
-    tensors = {"image": torch.empty(4, 3, 20, 30, dtype=torch.uint8), "label": torch.empty(4, dtype=torch.int64), "id": torch.empty(4, dtype=torch.int64)}
+    tensors = {
+        "image": torch.empty(4, 3, 20, 30, dtype=torch.uint8),
+        "label": torch.empty(4, dtype=torch.int64),
+        "id": torch.empty(4, dtype=torch.int64),
+    }
     return {name: tensor.pin_memory() for name, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize(("steps", "dtype", "made"), TAILS, ids=str)
-def test_what_is_left_to_a_client_is_done_on_its_gpu(steps: list[Any], dtype: str | None, made: torch.dtype) -> None:
+def test_what_is_left_to_a_client_is_done_on_its_gpu(
+    steps: list[Any], dtype: str | None, made: torch.dtype
+) -> None:
     finish = left(steps, dtype)
     with FakeGpu() as gpu:
         arrived = received()
         batch = finish._done(copied(arrived, GPU))
-        assert {name: tensor.device for name, tensor in batch.items()} == {"image": GPU, "label": GPU, "id": torch.device("cpu")}
+        assert {name: tensor.device for name, tensor in batch.items()} == {
+            "image": GPU,
+            "label": GPU,
+            "id": torch.device("cpu"),
+        }
         assert batch["image"].dtype == made
-        assert batch["id"] is not arrived["id"], "or the ids would hold the memory of the whole batch"
+        assert batch["id"] is not arrived["id"], (
+            "or the ids would hold the memory of the whole batch"
+        )
         record_stream(batch, STREAM)
     assert [(tensor.device, stream) for tensor, stream in gpu.recorded] == [(GPU, STREAM)] * 2
     assert {id(tensor) for tensor, _ in gpu.recorded} == {id(batch["image"]), id(batch["label"])}
@@ -70,7 +91,11 @@ def test_labels_and_values_are_copied_without_waiting_and_ids_not_at_all() -> No
     assert on_cpu["id"].tolist() == on_cpu["label"].tolist() == [1, 2, 3]
     with FakeGpu():
         batch = known(index, plan, GPU)
-        assert {name: tensor.device for name, tensor in batch.items()} == {"box": GPU, "label": GPU, "id": torch.device("cpu")}
+        assert {name: tensor.device for name, tensor in batch.items()} == {
+            "box": GPU,
+            "label": GPU,
+            "id": torch.device("cpu"),
+        }
         assert batch["box"].shape == (3, 4)
 
 
@@ -92,31 +117,61 @@ def waiting(source: str) -> Iterator[str]:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         text = ast.unparse(node)
-        if (node.func.attr in WAITS and text not in ALLOWED) or (node.func.attr == "to" and not _is_sound(node)):
+        if (node.func.attr in WAITS and text not in ALLOWED) or (
+            node.func.attr == "to" and not _is_sound(node)
+        ):
             yield text
 
 
 def _is_sound(call: ast.Call) -> bool:
     """Of `.to()`: that it says that it does not block, or names a dtype alone."""
-    if any(keyword.arg == "non_blocking" and ast.unparse(keyword.value) == "True" for keyword in call.keywords):
+    if any(
+        keyword.arg == "non_blocking" and ast.unparse(keyword.value) == "True"
+        for keyword in call.keywords
+    ):
         return True
     if len(call.args) != 1 or call.keywords:
         return False
-    return "dtype" in (said := ast.unparse(call.args[0])) or said in {f"torch.{name}" for name in ("bfloat16", "int64")}
+    return "dtype" in (said := ast.unparse(call.args[0])) or said in {
+        f"torch.{name}" for name in ("bfloat16", "int64")
+    }
 
 
 def test_nothing_on_the_way_of_a_batch_waits_for_the_gpu() -> None:
-    found = [f"{file.relative_to(PACKAGE)}: {text}" for file in ON_THE_WAY for text in waiting(file.read_text(encoding="utf-8"))]
-    assert not found, "pin the tensor and copy it with non_blocking: see gpupipe/runtime/transfer.py"
+    found = [
+        f"{file.relative_to(PACKAGE)}: {text}"
+        for file in ON_THE_WAY
+        for text in waiting(file.read_text(encoding="utf-8"))
+    ]
+    assert not found, (
+        "pin the tensor and copy it with non_blocking: see gpupipe/runtime/transfer.py"
+    )
 
 
 @pytest.mark.parametrize(
-    "line", ["x.cpu()", "x.item()", "batch['id'].cpu().numpy()", "x.to(device)", "x.to(device, non_blocking=False)", "torch.cuda.synchronize()", "x.cuda()"]
+    "line",
+    [
+        "x.cpu()",
+        "x.item()",
+        "batch['id'].cpu().numpy()",
+        "x.to(device)",
+        "x.to(device, non_blocking=False)",
+        "torch.cuda.synchronize()",
+        "x.cuda()",
+    ],
 )
 def test_what_would_wait_is_seen(line: str) -> None:
     assert list(waiting(line))
 
 
-@pytest.mark.parametrize("line", ["x.to(device, non_blocking=True)", "x.to(torch.bfloat16)", "x.to(image.dtype)", "x.to(getattr(torch, self.left.dtype))"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.to(device, non_blocking=True)",
+        "x.to(torch.bfloat16)",
+        "x.to(image.dtype)",
+        "x.to(getattr(torch, self.left.dtype))",
+    ],
+)
 def test_what_does_not_is_not(line: str) -> None:
     assert not list(waiting(line))

@@ -83,7 +83,9 @@ def test_as_many_reads_are_under_way_as_prefetch_says(files: list[Path], prefetc
         assert taken == list(range(prefetch))
         for number in range(prefetch - 1):
             assert next(reader).error is None, "those before it are there"
-            assert taken == list(range(prefetch + number + 1)), "and others are begun in their place"
+            assert taken == list(range(prefetch + number + 1)), (
+                "and others are begun in their place"
+            )
     assert next(reader).error is not None, "a FIFO is no image"
     reader.drop()
     assert taken == list(range(2 * prefetch))
@@ -105,7 +107,15 @@ def test_what_was_read_ahead_is_dropped_unseen(files: list[Path]) -> None:
 
 def test_a_read_is_begun_long_before_its_batch_is_needed(files: list[Path]) -> None:
     """With prefetch 4, the ninth batch is read while the first is handed over: a slow read may take as long as four batches."""
-    config = {"data": {"source": "folder", "root": str(files[0].parents[1])}, "pipeline": ["decode"]}
-    with gpupipe.load(config, batch_size=BATCH, prefetch=4, threads=1, device="cpu", shuffle=False) as loader, fifo(files[8 * BATCH]) as begun:
+    config = {
+        "data": {"source": "folder", "root": str(files[0].parents[1])},
+        "pipeline": ["decode"],
+    }
+    with (
+        gpupipe.load(
+            config, batch_size=BATCH, prefetch=4, threads=1, device="cpu", shuffle=False
+        ) as loader,
+        fifo(files[8 * BATCH]) as begun,
+    ):
         next(iter(loader))
         assert begun.wait(LIMIT), "the ninth read was not begun"

@@ -61,7 +61,9 @@ STEPS: list[Any] = ["decode", {"random_crop": {"size": 24}}, "random_horizontal_
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """24 images of noise, and an installed package with a step that dies of white ones."""
     (tmp_path / "packages").mkdir()
-    monkeypatch.syspath_prepend(install(tmp_path / "packages", "fragile", FRAGILE, fragile="Fragile"))
+    monkeypatch.syspath_prepend(
+        install(tmp_path / "packages", "fragile", FRAGILE, fragile="Fragile")
+    )
     (tmp_path / "data" / "class").mkdir(parents=True)
     for n in range(COUNT):
         levels = np.random.default_rng(n).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
@@ -80,7 +82,15 @@ def whiten(root: Path, *numbers: int) -> None:
 
 def load(root: Path, steps: list[Any], **options: Any) -> gpupipe.Loader:
     config = {"data": {"source": "folder", "root": root}, "pipeline": steps}
-    own = {"engine": "dataloader", "device": "cpu", "workers": 2, "batch_size": BATCH, "shuffle": False, "ids": True, "max_bad": 0.5}
+    own = {
+        "engine": "dataloader",
+        "device": "cpu",
+        "workers": 2,
+        "batch_size": BATCH,
+        "shuffle": False,
+        "ids": True,
+        "max_bad": 0.5,
+    }
     return gpupipe.load(config, **{**own, "quarantine": root.parent / "bad.jsonl", **options})
 
 
@@ -90,13 +100,18 @@ def fragile(**options: str) -> list[Any]:
 
 def without(batches: list[gpupipe.Batch], bad: tuple[int, ...]) -> list[gpupipe.Batch]:
     """The batches without some samples, and those that are left with none."""
-    kept = [(batch, [n for n, id in enumerate(batch["id"].tolist()) if id not in bad]) for batch in batches]
+    kept = [
+        (batch, [n for n, id in enumerate(batch["id"].tolist()) if id not in bad])
+        for batch in batches
+    ]
     return [{name: tensor[rows] for name, tensor in batch.items()} for batch, rows in kept if rows]
 
 
 def assert_same(found: list[gpupipe.Batch], expected: list[gpupipe.Batch]) -> None:
     assert [b["id"].tolist() for b in found] == [b["id"].tolist() for b in expected]
-    assert all(torch.equal(a[name], b[name]) for a, b in zip(found, expected, strict=True) for name in b)
+    assert all(
+        torch.equal(a[name], b[name]) for a, b in zip(found, expected, strict=True) for name in b
+    )
 
 
 def quarantined(root: Path) -> list[tuple[str, str]]:
@@ -109,12 +124,21 @@ def quarantined(root: Path) -> list[tuple[str, str]]:
     ("method", "workers", "bad"),
     [("fork", 2, (0, 9, 10)), ("forkserver", 1, (12, 13, 14, 15)), ("spawn", 1, (5,))],
 )
-def test_skip_leaves_out_what_kills_workers_and_nothing_else(root: Path, method: str, workers: int, bad: tuple[int, ...]) -> None:
+def test_skip_leaves_out_what_kills_workers_and_nothing_else(
+    root: Path, method: str, workers: int, bad: tuple[int, ...]
+) -> None:
     """In the order and with the draws of a run that meets no such step."""
     whiten(root, *bad)
     with load(root, STEPS, workers=0, shuffle=True) as loader:
         expected = [without(list(loader), bad) for _ in range(2)]
-    with load(root, fragile(), workers=workers, shuffle=True, multiprocessing_context=method, on_error="skip") as loader:
+    with load(
+        root,
+        fragile(),
+        workers=workers,
+        shuffle=True,
+        multiprocessing_context=method,
+        on_error="skip",
+    ) as loader:
         for epoch in expected:
             assert_same(list(loader), epoch)
         assert loader.engine.skipped == len(bad)
@@ -127,7 +151,10 @@ def test_skip_leaves_out_what_kills_workers_and_nothing_else(root: Path, method:
 @pytest.mark.parametrize("signal", ["SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"])
 def test_raise_names_the_file_and_the_signal(root: Path, signal: str) -> None:
     whiten(root, 22)
-    with load(root, fragile(signal=signal)) as loader, pytest.raises(gpupipe.SampleError, match=rf"22\.png.*{signal}") as caught:
+    with (
+        load(root, fragile(signal=signal)) as loader,
+        pytest.raises(gpupipe.SampleError, match=rf"22\.png.*{signal}") as caught,
+    ):
         list(loader)
     assert caught.value.path == str(path(root, 22))
     assert not quarantined(root)
@@ -136,8 +163,12 @@ def test_raise_names_the_file_and_the_signal(root: Path, signal: str) -> None:
 
 def test_a_crash_that_no_sample_repeats_is_no_samples_fault(root: Path, tmp_path: Path) -> None:
     whiten(root, 22)
-    with load(root, fragile(once=str(tmp_path / "once")), on_error="skip", workers=1, prefetch=1) as loader:
-        with pytest.raises(gpupipe.EngineError, match=r"died of SIGSEGV.*no sample is to blame.*survived 4 samples"):
+    with load(
+        root, fragile(once=str(tmp_path / "once")), on_error="skip", workers=1, prefetch=1
+    ) as loader:
+        with pytest.raises(
+            gpupipe.EngineError, match=r"died of SIGSEGV.*no sample is to blame.*survived 4 samples"
+        ):
             list(loader)
         assert loader.engine.skipped == 0
     assert not quarantined(root)
@@ -145,7 +176,10 @@ def test_a_crash_that_no_sample_repeats_is_no_samples_fault(root: Path, tmp_path
 
 def test_a_worker_that_is_killed_from_outside_is_not_a_samples_fault(root: Path) -> None:
     whiten(root, 22)
-    with load(root, fragile(signal="SIGKILL"), on_error="skip") as loader, pytest.raises(gpupipe.EngineError, match=r"SIGKILL.*out of memory"):
+    with (
+        load(root, fragile(signal="SIGKILL"), on_error="skip") as loader,
+        pytest.raises(gpupipe.EngineError, match=r"SIGKILL.*out of memory"),
+    ):
         list(loader)
     assert not quarantined(root)
 
@@ -180,7 +214,10 @@ def test_the_shared_memory_of_a_dead_worker_is_removed(root: Path) -> None:
     """torch names it for the milliseconds in which it is allocated; a step stands in for that moment."""
     mark = f"left{os.getpid()}"
     whiten(root, 5)
-    with load(root, fragile(signal="SIGKILL", left_behind=mark), workers=1) as loader, pytest.raises(gpupipe.EngineError):
+    with (
+        load(root, fragile(signal="SIGKILL", left_behind=mark), workers=1) as loader,
+        pytest.raises(gpupipe.EngineError),
+    ):
         list(loader)
     assert not list(Path("/dev/shm").glob(f"torch_*_{mark}"))
 
@@ -190,4 +227,6 @@ def test_a_connection_that_ends_before_its_worker_does_waits_for_the_exit_code()
     for _ in range(20):
         worker = get_context("fork").Process(target=os.abort)
         worker.start()
-        assert [d.signal for d in dead_workers(SimpleNamespace(_workers=[worker]), ConnectionError())] == ["SIGABRT"]
+        assert [
+            d.signal for d in dead_workers(SimpleNamespace(_workers=[worker]), ConnectionError())
+        ] == ["SIGABRT"]

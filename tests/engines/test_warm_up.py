@@ -38,7 +38,9 @@ class NotedFiles(Files):
 
 def job(root: Path, **options: Any) -> tuple[Job, NotedFiles]:
     changes = {"batch_size": BATCH, "device": "cpu", "threads": 1, "seed": 3} | options
-    config = configs.read({"data": {"source": "folder", "root": str(root)}, "pipeline": STEPS}, **changes)
+    config = configs.read(
+        {"data": {"source": "folder", "root": str(root)}, "pipeline": STEPS}, **changes
+    )
     index = config.source.index()
     column = index.columns["image"]
     assert isinstance(column, Files)
@@ -48,7 +50,9 @@ def job(root: Path, **options: Any) -> tuple[Job, NotedFiles]:
 
 def plans(job: Job, position: int) -> Any:
     """Of the rest of an epoch, and of the one after it."""
-    sampler = Sampler(len(job.index), job.loader.batch_size, shuffle=True, seed=3, last_batch="partial")
+    sampler = Sampler(
+        len(job.index), job.loader.batch_size, shuffle=True, seed=3, last_batch="partial"
+    )
     sampler.load_state(sampler.state() | {"position": position})
     return [*sampler.begin(), *sampler.begin()]
 
@@ -56,13 +60,18 @@ def plans(job: Job, position: int) -> Any:
 def delivered(job: Job, position: int, warm_up: bool) -> list[tuple[Plan, dict[str, torch.Tensor]]]:
     engine = DaliEngine(job, None, warm_up=warm_up)
     try:
-        return [(plan, {name: tensor.clone() for name, tensor in batch.items()}) for plan, batch in engine.batches(iter(plans(job, position)))]
+        return [
+            (plan, {name: tensor.clone() for name, tensor in batch.items()})
+            for plan, batch in engine.batches(iter(plans(job, position)))
+        ]
     finally:
         engine.close()
 
 
 @pytest.mark.parametrize("left", [3, 1])
-def test_a_full_batch_is_decoded_before_a_short_one_and_changes_nothing(faces: Path, left: int) -> None:
+def test_a_full_batch_is_decoded_before_a_short_one_and_changes_nothing(
+    faces: Path, left: int
+) -> None:
     wanted, noted = job(faces)
     found = delivered(wanted, COUNT - left, warm_up=True)
     ids = [plan.ids.tolist() for plan in plans(wanted, COUNT - left)]
@@ -71,7 +80,11 @@ def test_a_full_batch_is_decoded_before_a_short_one_and_changes_nothing(faces: P
     cold, noted = job(faces)
     expected = delivered(cold, COUNT - left, warm_up=False)
     assert noted.batches == ids
-    assert [plan.ids.tolist() for plan, _ in found] == [plan.ids.tolist() for plan, _ in expected] == ids
+    assert (
+        [plan.ids.tolist() for plan, _ in found]
+        == [plan.ids.tolist() for plan, _ in expected]
+        == ids
+    )
     for (_, batch), (_, other) in zip(found, expected, strict=True):
         assert all(torch.equal(batch[name], other[name]) for name in other)
 
@@ -95,9 +108,13 @@ def test_it_is_done_once(faces: Path) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["skip", "raise"])
-def test_a_broken_sample_in_it_is_blamed_once_and_in_its_own_batch(faces: Path, tmp_path: Path, on_error: str) -> None:
+def test_a_broken_sample_in_it_is_blamed_once_and_in_its_own_batch(
+    faces: Path, tmp_path: Path, on_error: str
+) -> None:
     shutil.copytree(faces, tmp_path / "faces")
-    wanted, _ = job(tmp_path / "faces", on_error=on_error, max_bad=0.5, quarantine=str(tmp_path / "bad.jsonl"))
+    wanted, _ = job(
+        tmp_path / "faces", on_error=on_error, max_bad=0.5, quarantine=str(tmp_path / "bad.jsonl")
+    )
     first = plans(wanted, COUNT - 3)[0]
     broken = Path(wanted.index.path(int(first.ids[1])))
     broken.write_bytes(broken.read_bytes()[:500])

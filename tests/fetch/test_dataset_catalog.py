@@ -23,7 +23,11 @@ from gpupipe.errors import DataError, FetchError
 from gpupipe.fetch import dataset_catalog
 from gpupipe.fetch.dataset_catalog import Dataset, Place, absent, fetch, present, unpack
 
-FILES = {"flowers/rose/1.jpg": b"red", "flowers/rose/2.jpg": b"", "flowers/tulip/deep/3.jpg": bytes(range(256)) * 4000}
+FILES = {
+    "flowers/rose/1.jpg": b"red",
+    "flowers/rose/2.jpg": b"",
+    "flowers/tulip/deep/3.jpg": bytes(range(256)) * 4000,
+}
 
 
 def tar_of(files: dict[str, bytes], mode: str = "w:gz", *more: tarfile.TarInfo) -> bytes:
@@ -40,7 +44,9 @@ def tar_of(files: dict[str, bytes], mode: str = "w:gz", *more: tarfile.TarInfo) 
 
 def damaged(data: bytes) -> bytes:
     middle = len(data) // 2
-    return data[:middle] + bytes(b ^ 0x55 for b in data[middle : middle + 200]) + data[middle + 200 :]
+    return (
+        data[:middle] + bytes(b ^ 0x55 for b in data[middle : middle + 200]) + data[middle + 200 :]
+    )
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -65,13 +71,19 @@ class Server:
             def log_message(self, *message: object) -> None:
                 """Nothing on the terminal."""
 
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
+        self._http = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))
+        )
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
-    def offer(self, data: bytes, sha256: str | None = None, file: str = "flowers.tar.gz") -> Dataset:
+    def offer(
+        self, data: bytes, sha256: str | None = None, file: str = "flowers.tar.gz"
+    ) -> Dataset:
         (self.folder / file).write_bytes(data)
-        return Dataset("flowers", "Flowers", self.url(file), sha256 or hashlib.sha256(data).hexdigest())
+        return Dataset(
+            "flowers", "Flowers", self.url(file), sha256 or hashlib.sha256(data).hexdigest()
+        )
 
     def url(self, file: str) -> str:
         return f"http://127.0.0.1:{self._http.server_address[1]}/{file}"
@@ -129,12 +141,16 @@ def talker(say: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w:bz2", "w"])
-def test_an_archive_becomes_the_root(server: Server, tmp_path: Path, cache: Path, mode: str) -> None:
+def test_an_archive_becomes_the_root(
+    server: Server, tmp_path: Path, cache: Path, mode: str
+) -> None:
     seen: list[tuple[str, int, int | None]] = []
     data = tar_of(FILES, mode)
     fetch(server.offer(data), tmp_path / "new" / "flowers", lambda *what: seen.append(what))
     assert tree(tmp_path) == {f"new/flowers/{name}": content for name, content in WANTED.items()}
-    assert [p for p in cache.rglob("*") if p.is_file() and "locks" not in p.parts] == [], "the archive is not needed any more"
+    assert [p for p in cache.rglob("*") if p.is_file() and "locks" not in p.parts] == [], (
+        "the archive is not needed any more"
+    )
     assert ("downloading flowers", len(data), len(data)) in seen
     assert seen[-1][0] == "unpacking"
 
@@ -161,7 +177,10 @@ def test_a_page_in_place_of_the_archive_is_refused(server: Server, tmp_path: Pat
 
 def test_a_missing_file_is_named_with_the_servers_words(server: Server, tmp_path: Path) -> None:
     dataset = Dataset("flowers", "Flowers", server.url("nowhere.tar.gz"), "0" * 64)
-    with pytest.raises(FetchError, match=r"flowers cannot be downloaded from http://127\.0\.0\.1:\d+/nowhere\.tar\.gz \(HTTP 404 File not found\)"):
+    with pytest.raises(
+        FetchError,
+        match=r"flowers cannot be downloaded from http://127\.0\.0\.1:\d+/nowhere\.tar\.gz \(HTTP 404 File not found\)",
+    ):
         fetch(dataset, tmp_path / "flowers")
     assert list(tmp_path.iterdir()) == []
 
@@ -175,7 +194,11 @@ def test_a_server_that_never_answers(impatient: None, tmp_path: Path) -> None:
 
 
 def test_a_server_that_stops_in_the_middle(impatient: None, tmp_path: Path) -> None:
-    with talker(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 5000)) as url:
+    with talker(
+        lambda connection: connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 5000
+        )
+    ) as url:
         started = time.monotonic()
         with pytest.raises(FetchError, match="cannot be downloaded"):
             fetch(Dataset("flowers", "Flowers", url, "0" * 64), tmp_path / "flowers")
@@ -197,17 +220,25 @@ def test_a_port_where_nobody_listens(impatient: None, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(FetchError, match=f"cannot be downloaded from http://127.0.0.1:{port}/x"):
-        fetch(Dataset("flowers", "Flowers", f"http://127.0.0.1:{port}/x", "0" * 64), tmp_path / "flowers")
+        fetch(
+            Dataset("flowers", "Flowers", f"http://127.0.0.1:{port}/x", "0" * 64),
+            tmp_path / "flowers",
+        )
 
 
 def test_a_host_that_does_not_exist(impatient: None, tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(FetchError, match=r"gpupipe-test\.invalid cannot be found"):
-        fetch(Dataset("flowers", "Flowers", "http://gpupipe-test.invalid/x", "0" * 64), tmp_path / "flowers")
+        fetch(
+            Dataset("flowers", "Flowers", "http://gpupipe-test.invalid/x", "0" * 64),
+            tmp_path / "flowers",
+        )
     assert time.monotonic() - started < 30
 
 
-def test_a_place_that_cannot_be_written_is_noticed_before_the_download(server: Server, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_noticed_before_the_download(
+    server: Server, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     dataset = server.offer(tar_of(FILES))
     for root in (tmp_path / "file" / "flowers", tmp_path / "file"):
@@ -217,7 +248,9 @@ def test_a_place_that_cannot_be_written_is_noticed_before_the_download(server: S
     assert tree(tmp_path) == {"file": b""}
 
 
-def test_a_cache_that_cannot_be_written(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file"))
     with pytest.raises(FetchError, match=f"flowers cannot be stored in {tmp_path / 'file'}"):
@@ -236,7 +269,14 @@ fetch(Dataset("flowers", "Flowers", sys.argv[1], sys.argv[2]), Path(sys.argv[3])
 def test_processes_that_fetch_at_once_all_end_with_the_data(server: Server, tmp_path: Path) -> None:
     many = {f"flowers/rose/{n}.jpg": bytes([n % 256]) * 5000 for n in range(300)}
     dataset = server.offer(tar_of(many))
-    arguments = [sys.executable, "-c", FETCH, dataset.url, dataset.sha256, str(tmp_path / "flowers")]
+    arguments = [
+        sys.executable,
+        "-c",
+        FETCH,
+        dataset.url,
+        dataset.sha256,
+        str(tmp_path / "flowers"),
+    ]
     processes = [subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     assert [(p.communicate(timeout=60)[1], p.returncode) for p in processes] == [("", 0)] * 4
     assert server.asked == 1
@@ -246,9 +286,18 @@ def test_processes_that_fetch_at_once_all_end_with_the_data(server: Server, tmp_
 def test_processes_that_share_no_lock_all_end_with_the_data(server: Server, tmp_path: Path) -> None:
     """As on several hosts over one file system: each has a cache of its own."""
     dataset = server.offer(tar_of(FILES))
-    arguments = [sys.executable, "-c", FETCH, dataset.url, dataset.sha256, str(tmp_path / "data" / "flowers")]
+    arguments = [
+        sys.executable,
+        "-c",
+        FETCH,
+        dataset.url,
+        dataset.sha256,
+        str(tmp_path / "data" / "flowers"),
+    ]
     environments = [os.environ | {"GPUPIPE_CACHE": str(tmp_path / f"cache{n}")} for n in range(3)]
-    processes = [subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=e) for e in environments]
+    processes = [
+        subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=e) for e in environments
+    ]
     assert [(p.communicate(timeout=60)[1], p.returncode) for p in processes] == [("", 0)] * 3
     assert tree(tmp_path / "data") == FILES
 
@@ -275,7 +324,9 @@ BAD_MEMBERS = {
 
 
 @pytest.mark.parametrize("name", BAD_MEMBERS)
-def test_a_member_that_is_no_file_inside_is_refused_by_name(server: Server, tmp_path: Path, name: str) -> None:
+def test_a_member_that_is_no_file_inside_is_refused_by_name(
+    server: Server, tmp_path: Path, name: str
+) -> None:
     dataset = server.offer(tar_of(FILES, "w:gz", BAD_MEMBERS[name]))
     with pytest.raises(FetchError, match=f"refused: its member '{name}'"):
         fetch(dataset, tmp_path / "inner" / "flowers")
@@ -307,7 +358,9 @@ def test_no_archive_with_one_folder_in_it(tmp_path: Path, data: bytes) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["some.tar"]
 
 
-def test_an_archive_that_is_refused_does_not_stay_the_one_that_is_used(server: Server, tmp_path: Path) -> None:
+def test_an_archive_that_is_refused_does_not_stay_the_one_that_is_used(
+    server: Server, tmp_path: Path
+) -> None:
     with pytest.raises(FetchError):
         fetch(server.offer(tar_of({"1.jpg": b"x"})), tmp_path / "flowers")
     fetch(server.offer(tar_of(FILES)), tmp_path / "flowers")
@@ -337,7 +390,9 @@ def test_present_fetches(offered: Server, tmp_path: Path) -> None:
     assert absent(tmp_path / "lfw", "lfw", 10) == ""
 
 
-def test_present_makes_a_stand_in_where_nothing_can_be_fetched(offered: Server, tmp_path: Path) -> None:
+def test_present_makes_a_stand_in_where_nothing_can_be_fetched(
+    offered: Server, tmp_path: Path
+) -> None:
     (offered.folder / "flowers.tar.gz").unlink()
     said: list[str] = []
     place = present(tmp_path / "lfw", "lfw", 3, lambda what, done, total: said.append(what))
@@ -351,7 +406,9 @@ def test_present_makes_a_stand_in_where_nothing_can_be_fetched(offered: Server, 
     assert offered.asked == 1, "no download is tried again"
 
 
-def test_another_number_of_stand_ins_tries_the_network_again(offered: Server, tmp_path: Path) -> None:
+def test_another_number_of_stand_ins_tries_the_network_again(
+    offered: Server, tmp_path: Path
+) -> None:
     (offered.folder / "flowers.tar.gz").unlink()
     present(tmp_path / "lfw", "lfw", 2)
     offered.offer(tar_of(FILES))
@@ -401,7 +458,10 @@ print(datasets.present(Path(sys.argv[2]), "lfw", 60))
 
 def test_processes_that_need_a_stand_in_at_once_make_one(server: Server, tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", PRESENT, server.url("nowhere.tar"), str(tmp_path / "lfw")]
-    processes = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    processes = [
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
     outputs = {p.communicate(timeout=60) for p in processes}
     assert outputs == {(f"{Place(tmp_path / 'lfw-stand-in-60', 'stand-in data, not LFW')}\n", "")}
     assert server.asked == 1

@@ -24,14 +24,18 @@ def test_as_many_as_asked_in_folders_of_one_to_nine(faces: Path) -> None:
     assert min(sizes) >= 1
     assert max(sizes) <= 9
     assert len(set(sizes)) > 3, "as in LFW, people have different numbers of images"
-    assert {p.parent.name for p in images(faces)} == {p.name.rpartition("_")[0] for p in images(faces)}
+    assert {p.parent.name for p in images(faces)} == {
+        p.name.rpartition("_")[0] for p in images(faces)
+    }
 
 
 @pytest.mark.parametrize("count", [1, 7, 51])
 def test_any_number(tmp_path: Path, count: int) -> None:
     synthetic_faces.make(tmp_path / "made", count, quiet)
     assert len(images(tmp_path / "made")) == count
-    assert all(list(folder.iterdir()) for folder in (tmp_path / "made").iterdir() if folder.is_dir()), "no empty class"
+    assert all(
+        list(folder.iterdir()) for folder in (tmp_path / "made").iterdir() if folder.is_dir()
+    ), "no empty class"
 
 
 def test_jpegs_of_lfws_shape_and_size_on_disk(faces: Path) -> None:
@@ -44,7 +48,9 @@ def test_jpegs_of_lfws_shape_and_size_on_disk(faces: Path) -> None:
 
 def test_the_same_pixels_in_two_runs(faces: Path, tmp_path: Path) -> None:
     synthetic_faces.make(tmp_path / "again", 60, quiet)
-    assert [p.relative_to(tmp_path / "again") for p in images(tmp_path / "again")] == [p.relative_to(faces) for p in images(faces)]
+    assert [p.relative_to(tmp_path / "again") for p in images(tmp_path / "again")] == [
+        p.relative_to(faces) for p in images(faces)
+    ]
     for one, other in zip(images(faces), images(tmp_path / "again"), strict=True):
         assert np.array_equal(np.asarray(Image.open(one)), np.asarray(Image.open(other))), one
 

@@ -103,7 +103,11 @@ def test_the_orientation_of_a_jpeg(orientation: int) -> None:
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_an_orientation_that_is_none_makes_a_jpeg_not_plain(orientation: int) -> None:
     data = encoded("JPEG", exif=turned(6))
-    at = data.index(struct.pack("<HHI", 0x0112, 3, 1)) if b"II*\0" in data else data.index(struct.pack(">HHI", 0x0112, 3, 1))
+    at = (
+        data.index(struct.pack("<HHI", 0x0112, 3, 1))
+        if b"II*\0" in data
+        else data.index(struct.pack(">HHI", 0x0112, 3, 1))
+    )
     order = "<" if b"II*\0" in data else ">"
     wrong = data[: at + 8] + struct.pack(order + "H", orientation) + data[at + 10 :]
     assert not read_header(wrong).plain
@@ -147,7 +151,9 @@ def test_no_bytes_raise_and_no_mutant_is_looked_at_for_long() -> None:
         for _ in range(int(rng.integers(1, 4))):
             at = int(rng.integers(min(len(data), 700)))
             data[at] = int(rng.integers(256))
-        found = read_header(bytes(data[: rng.integers(1, len(data) + 1)]) if rng.random() < 0.2 else data)
+        found = read_header(
+            bytes(data[: rng.integers(1, len(data) + 1)]) if rng.random() < 0.2 else data
+        )
         assert not found.plain or (found.height > 0 and found.width > 0)
 
 

@@ -22,7 +22,10 @@ def saved(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:  
 DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u2", "?"])
 
 
-@given(shapes.arrays(DTYPES, shapes.array_shapes(min_dims=0, max_dims=4, min_side=0)), st.sampled_from([(1, 0), (2, 0)]))
+@given(
+    shapes.arrays(DTYPES, shapes.array_shapes(min_dims=0, max_dims=4, min_side=0)),
+    st.sampled_from([(1, 0), (2, 0)]),
+)
 def test_what_numpy_writes(array: np.ndarray, version: tuple[int, int]) -> None:  # type: ignore[type-arg]
     content = saved(array, version)
     header = npy.header(content)
@@ -32,7 +35,11 @@ def test_what_numpy_writes(array: np.ndarray, version: tuple[int, int]) -> None:
 
 
 def text(header: str, length: int | None = None) -> bytes:
-    return b"\x93NUMPY\x01\x00" + (len(header) if length is None else length).to_bytes(2, "little") + header.encode()
+    return (
+        b"\x93NUMPY\x01\x00"
+        + (len(header) if length is None else length).to_bytes(2, "little")
+        + header.encode()
+    )
 
 
 REFUSED = {
@@ -40,17 +47,32 @@ REFUSED = {
     "cut off": (saved(np.zeros(3))[:60], "a header that is cut off, or too long"),
     "a length that leads out": (text("{}", 60000), "a header that is cut off, or too long"),
     "big-endian": (saved(np.zeros(3, ">f4")), r"big-endian numbers \(>f4\): save it as a.astype"),
-    "Fortran order": (saved(np.zeros((2, 3), order="F")), "an array in Fortran order: save it as np.ascontiguousarray"),
+    "Fortran order": (
+        saved(np.zeros((2, 3), order="F")),
+        "an array in Fortran order: save it as np.ascontiguousarray",
+    ),
     "objects": (saved(np.array([{}])), r"an array of object: .* \(objects are never unpickled\)"),
     "times": (saved(np.zeros(2, "M8[s]")), "an array of datetime64"),
     "text": (saved(np.array(["a"])), "an array of <U1"),
     "named fields": (saved(np.zeros(2, [("a", "f4")])), "an array of"),
-    "version 3": (saved(np.zeros(2, [("ä", "f4")]), (3, 0)), "version 3.0 of .npy, which is for named fields"),
-    "no literal": (text("{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,)}\n"), "a header that cannot be read"),
+    "version 3": (
+        saved(np.zeros(2, [("ä", "f4")]), (3, 0)),
+        "version 3.0 of .npy, which is for named fields",
+    ),
+    "no literal": (
+        text("{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,)}\n"),
+        "a header that cannot be read",
+    ),
     "no dictionary": (text("[1, 2]\n"), "a header that cannot be read"),
-    "a negative shape": (text("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }\n"), r"the shape \(-1,\), which no array has"),
+    "a negative shape": (
+        text("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }\n"),
+        r"the shape \(-1,\), which no array has",
+    ),
     "parentheses without an end": (text("(" * 5000 + "\n"), "a header that cannot be read"),
-    "an odd escape": (text(r"{'descr': '\d', 'fortran_order': False, 'shape': ()}" + "\n"), "a header that cannot be read"),
+    "an odd escape": (
+        text(r"{'descr': '\d', 'fortran_order': False, 'shape': ()}" + "\n"),
+        "a header that cannot be read",
+    ),
 }
 
 

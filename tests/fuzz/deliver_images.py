@@ -23,7 +23,15 @@ def main(root: str, options: str, out: Path) -> None:
     quarantine = out / "bad.jsonl"
     epochs: list[list[tuple[str, str]]] = []
     with (
-        gpupipe.load(config, device="cpu", on_error="skip", max_bad=0.99, ids=True, quarantine=quarantine, **how) as loader,
+        gpupipe.load(
+            config,
+            device="cpu",
+            on_error="skip",
+            max_bad=0.99,
+            ids=True,
+            quarantine=quarantine,
+            **how,
+        ) as loader,
         (out / "pixels").open("wb") as pixels,
     ):
         for _ in range(EPOCHS):
@@ -31,14 +39,20 @@ def main(root: str, options: str, out: Path) -> None:
             for batch in loader:
                 for id, image in zip(batch["id"].tolist(), batch["image"], strict=True):
                     content = image.contiguous().numpy().tobytes()
-                    epochs[-1].append((Path(loader.index.path(id)).name, hashlib.sha256(content).hexdigest()))
+                    epochs[-1].append(
+                        (Path(loader.index.path(id)).name, hashlib.sha256(content).hexdigest())
+                    )
                     if len(epochs) == 1:
                         pixels.write(content)
     lines = quarantine.read_text().splitlines() if quarantine.exists() else []
     # not ru_maxrss, which counts what the parent had when it started this process
     memory = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
     bad = {Path(record["path"]).name: record["reason"] for record in map(json.loads, lines)}
-    (out / "epochs.json").write_text(json.dumps({"epochs": epochs, "bad": bad, "times_listed": len(lines), "peak_memory_mib": memory}))
+    (out / "epochs.json").write_text(
+        json.dumps(
+            {"epochs": epochs, "bad": bad, "times_listed": len(lines), "peak_memory_mib": memory}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,14 @@ from typing import Any
 import atheris
 import numpy as np
 
-with atheris.instrument_imports(include=["gpupipe.formats", "gpupipe.sources", "gpupipe.dataset.shard_index", "gpupipe.dataset.labels"]):
+with atheris.instrument_imports(
+    include=[
+        "gpupipe.formats",
+        "gpupipe.sources",
+        "gpupipe.dataset.shard_index",
+        "gpupipe.dataset.labels",
+    ]
+):
     from gpupipe.dataset import labels
     from gpupipe.dataset.index import Index, Spans
     from gpupipe.dataset.shard_index import joined
@@ -57,7 +64,10 @@ def webdataset(data: bytes, file: Path) -> None:
     content = _with_checksums(data[1:]) if data[:1] > b"\x7f" else data[1:]
     file.write_bytes(content)
     source = Webdataset(
-        shards=str(file), label="cls", fields={"image": "jpg", "depth": "npy"} if data[:1] > b"\xbf" else {"image": "jpg"}, values={"v": "json:v"}
+        shards=str(file),
+        label="cls",
+        fields={"image": "jpg", "depth": "npy"} if data[:1] > b"\xbf" else {"image": "jpg"},
+        values={"v": "json:v"},
     )
     _check_spans(joined([file], [source.read(file)], ""), len(content))
 
@@ -67,9 +77,18 @@ def members(data: bytes, file: Path) -> None:
     content = _with_checksums(data)
     every = _refusing(lambda: list(tar.members(np.frombuffer(content, np.uint8))))
     found = [(m.name, m.offset, m.size) for m in every if not m.name.endswith("/")]
-    with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(content), mode="r:") as judge:
-        expected = [(m.name, m.offset_data, m.size) for m in judge if not m.isdir() and not m.name.endswith("/")]
-        for ours, theirs in zip(found, expected, strict=False):  # tarfile puts a prefix before the names of tars that have none, too
+    with (
+        contextlib.suppress(tarfile.TarError),
+        tarfile.open(fileobj=io.BytesIO(content), mode="r:") as judge,
+    ):
+        expected = [
+            (m.name, m.offset_data, m.size)
+            for m in judge
+            if not m.isdir() and not m.name.endswith("/")
+        ]
+        for ours, theirs in zip(
+            found, expected, strict=False
+        ):  # tarfile puts a prefix before the names of tars that have none, too
             assert ours[1:] == theirs[1:] and theirs[0].endswith(ours[0]), (ours, theirs)
         assert len(expected) <= len(found)
 
@@ -80,19 +99,37 @@ def tfrecord(data: bytes, file: Path) -> None:
     content = data[1:] if raw else _framed(data[1:])
     file.write_bytes(content)
     values = {"v": "v"} if data[:1] > b"\x7f" else {}
-    source = Tfrecord(shards=str(file), label="l", fields={"image": "i", "a": {"feature": "f", "shape": [2]}} if values else {"image": "i"}, values=values)
+    source = Tfrecord(
+        shards=str(file),
+        label="l",
+        fields={"image": "i", "a": {"feature": "f", "shape": [2]}} if values else {"image": "i"},
+        values=values,
+    )
     index = joined([file], [source.read(file)], "")
     _check_spans(index, len(content))
     if not raw:
         with contextlib.suppress(DecodeError):  # a key that is no UTF-8, for instance
             features = example_pb2.Example.FromString(data[1:]).features.feature
             assert features["i"].bytes_list.value == [index.span(0).read().tobytes()]
-            assert not values or np.array_equal(_numbers(features["v"]), np.atleast_1d(index.values["v"][0]), equal_nan=True)
+            assert not values or np.array_equal(
+                _numbers(features["v"]), np.atleast_1d(index.values["v"][0]), equal_nan=True
+            )
 
 
 def recordio(data: bytes, file: Path) -> None:
     file.write_bytes(data[1:])
-    index = joined([file], [Recordio(shards=str(file), label=0, values={"v": [0, 1]}, empty="skip" if data[:1] > b"\x7f" else "raise").read(file)], "")
+    index = joined(
+        [file],
+        [
+            Recordio(
+                shards=str(file),
+                label=0,
+                values={"v": [0, 1]},
+                empty="skip" if data[:1] > b"\x7f" else "raise",
+            ).read(file)
+        ],
+        "",
+    )
     _check_spans(index, None)
     for whole in file.parent.rglob("*.parts"):
         whole.unlink()
@@ -100,15 +137,27 @@ def recordio(data: bytes, file: Path) -> None:
 
 def npy_header(data: bytes, file: Path) -> None:
     found = _refusing(lambda: npy.header(data))
-    judge = np.lib.format.read_array(io.BytesIO(data + bytes(found.length)), allow_pickle=False) if found.length < 1 << 20 else None
+    judge = (
+        np.lib.format.read_array(io.BytesIO(data + bytes(found.length)), allow_pickle=False)
+        if found.length < 1 << 20
+        else None
+    )
     assert judge is None or (judge.dtype.name, judge.shape) == (found.dtype, found.shape)
 
 
 def manifest(data: bytes, file: Path, suffixes: tuple[str, ...] = (".txt", ".csv", ".tsv")) -> None:
     file = file.with_suffix(suffixes[data[0] % len(suffixes)] if data else suffixes[0])
     file.write_bytes(data[1:])
-    options: dict[str, Any] = {} if file.suffix == ".txt" or data[0] < 128 else {"fields": {"mask": "mask"}, "values": ["x"]}
-    index = FileList(file=file, label=None if data[:1] == b"\x07" else "label", **options).index() if file.suffix != ".txt" else FileList(file=file).index()
+    options: dict[str, Any] = (
+        {}
+        if file.suffix == ".txt" or data[0] < 128
+        else {"fields": {"mask": "mask"}, "values": ["x"]}
+    )
+    index = (
+        FileList(file=file, label=None if data[:1] == b"\x07" else "label", **options).index()
+        if file.suffix != ".txt"
+        else FileList(file=file).index()
+    )
     for name in index.columns:
         for i in range(len(index)):
             assert os.path.normpath(index.span(i, name).path).startswith(f"{file.parent}/")
@@ -144,7 +193,9 @@ def _check_spans(index: Index, size: int | None) -> None:
             span = index.span(i, name)
             assert span.length is not None
             assert span.offset >= 0
-            assert span.offset + span.length <= (size if size is not None else Path(span.path).stat().st_size)
+            assert span.offset + span.length <= (
+                size if size is not None else Path(span.path).stat().st_size
+            )
 
 
 def _numbers(feature: Any) -> list[float]:
@@ -176,20 +227,46 @@ def _with_checksums(content: bytes) -> bytes:
 
 def _seeds(parser: str) -> Iterator[bytes]:
     if parser == "all":
-        yield from (bytes([n]) + seed for n, one in enumerate(p for p in PARSERS if p != "all") for seed in _seeds(one))
+        yield from (
+            bytes([n]) + seed
+            for n, one in enumerate(p for p in PARSERS if p != "all")
+            for seed in _seeds(one)
+        )
     elif parser in ("webdataset", "tar"):
         first = [b""] if parser == "tar" else [b"\0", b"\x80", b"\xff"]
-        yield from (f + _tar(format) for f in first for format in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
+        yield from (
+            f + _tar(format)
+            for f in first
+            for format in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+        )
     elif parser == "tfrecord":
         for mode in (b"\0", b"\x80"):
             yield mode + _example()
         yield b"\xff" + _framed(_example()) * 2
     elif parser == "recordio":
-        yield from (mode + (RECORDS / f"{name}.rec").read_bytes()[:1500] for name in ("labels", "numbers", "parts") for mode in (b"\0", b"\xff"))
+        yield from (
+            mode + (RECORDS / f"{name}.rec").read_bytes()[:1500]
+            for name in ("labels", "numbers", "parts")
+            for mode in (b"\0", b"\xff")
+        )
         yield b"\0" + struct.pack("<IIIfQQ", 0xCED7230A, 28, 0, 1, 0, 0) + b"abcd"
-        yield b"\0" + struct.pack("<IIIfQQ", 0xCED7230A, 1 << 29 | 24, 0, 1, 0, 0) + struct.pack("<II", 0xCED7230A, 3 << 29 | 2) + b"ab\0\0"
+        yield (
+            b"\0"
+            + struct.pack("<IIIfQQ", 0xCED7230A, 1 << 29 | 24, 0, 1, 0, 0)
+            + struct.pack("<II", 0xCED7230A, 3 << 29 | 2)
+            + b"ab\0\0"
+        )
     elif parser == "npy":
-        yield from map(_npy, (np.zeros((2, 3), "f4"), np.zeros(3, ">i8"), np.zeros((2, 2), order="F"), np.zeros((), bool), np.zeros(2, [("a", "f4")])))
+        yield from map(
+            _npy,
+            (
+                np.zeros((2, 3), "f4"),
+                np.zeros(3, ">i8"),
+                np.zeros((2, 2), order="F"),
+                np.zeros((), bool),
+                np.zeros(2, [("a", "f4")]),
+            ),
+        )
     else:
         yield from _manifests(parser)
 
@@ -223,8 +300,14 @@ def _example() -> bytes:
         "f": {"float_list": {"value": [1.5, 2]}},
         "v": {"int64_list": {"value": [-1, 300]}},
     }
-    features = {key: example_pb2.Feature(**{kind: getattr(example_pb2, _LISTS[kind])(**of)}) for key, told in lists.items() for kind, of in told.items()}
-    content: bytes = example_pb2.Example(features=example_pb2.Features(feature=features)).SerializeToString()
+    features = {
+        key: example_pb2.Feature(**{kind: getattr(example_pb2, _LISTS[kind])(**of)})
+        for key, told in lists.items()
+        for kind, of in told.items()
+    }
+    content: bytes = example_pb2.Example(
+        features=example_pb2.Features(feature=features)
+    ).SerializeToString()
     return content
 
 
@@ -237,7 +320,10 @@ def _manifests(parser: str) -> Iterator[bytes]:
         import pyarrow.parquet as pq
 
         out = io.BytesIO()
-        pq.write_table(pa.table({"path": ["a", "../b"], "label": [1, 2], "mask": ["c", "d"], "x": [0.5, 2.0]}), out)
+        pq.write_table(
+            pa.table({"path": ["a", "../b"], "label": [1, 2], "mask": ["c", "d"], "x": [0.5, 2.0]}),
+            out,
+        )
         yield out.getvalue()
         return
     yield b"\0" + b"# c\na/b.jpg 3\nc d.jpg\t4\n"
@@ -250,17 +336,27 @@ def _manifests(parser: str) -> Iterator[bytes]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("parser", choices=PARSERS)
     options.add_argument("--seconds", type=int, default=60)
-    options.add_argument("--corpus", type=Path, help="folder for inputs that reach new code, kept from run to run (default: a temporary one)")
+    options.add_argument(
+        "--corpus",
+        type=Path,
+        help="folder for inputs that reach new code, kept from run to run (default: a temporary one)",
+    )
     options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = options.parse_args()
     if arguments.folder:
         _fuzz(arguments.parser, arguments.seconds, arguments.corpus, arguments.folder)
         return 0
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        return _in_processes(arguments.parser, arguments.seconds, arguments.corpus or Path(folder) / "corpus", folder)
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+    ) as folder:
+        return _in_processes(
+            arguments.parser, arguments.seconds, arguments.corpus or Path(folder) / "corpus", folder
+        )
 
 
 def _in_processes(parser: str, seconds: int, corpus: Path, folder: str) -> int:
@@ -271,8 +367,24 @@ def _in_processes(parser: str, seconds: int, corpus: Path, folder: str) -> int:
     counts: Counter[str] = Counter()
     for start in range(0, seconds, _SECONDS_A_PROCESS):
         wanted = min(_SECONDS_A_PROCESS, seconds - start)
-        command = [sys.executable, __file__, parser, "--seconds", str(wanted), "--corpus", str(corpus), "--folder", folder]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=os.environ | {"GPUPIPE_CACHE": folder})
+        command = [
+            sys.executable,
+            __file__,
+            parser,
+            "--seconds",
+            str(wanted),
+            "--corpus",
+            str(corpus),
+            "--folder",
+            folder,
+        ]
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=os.environ | {"GPUPIPE_CACHE": folder},
+        )
         if done.returncode:
             return done.returncode
         counts.update(json.loads(done.stdout.splitlines()[-1]))
@@ -294,9 +406,17 @@ def _fuzz(parser: str, seconds: int, corpus: Path, folder: Path) -> None:
             print(json.dumps(counts), flush=True)
 
     labels.MOST_CLASSES = 100_000  # a label of ten millions is taken, and takes seconds for the names of as many classes
-    faulthandler.dump_traceback_later(seconds + _SECONDS_TOO_LONG, exit=True)  # where it hangs, also where libFuzzer's own alarm does not get through
+    faulthandler.dump_traceback_later(
+        seconds + _SECONDS_TOO_LONG, exit=True
+    )  # where it hangs, also where libFuzzer's own alarm does not get through
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    libfuzzer = [f"-max_total_time={seconds}", f"-timeout={_SECONDS_AN_INPUT}", "-rss_limit_mb=3000", "-max_len=8192", f"-artifact_prefix={corpus}/"]
+    libfuzzer = [
+        f"-max_total_time={seconds}",
+        f"-timeout={_SECONDS_AN_INPUT}",
+        "-rss_limit_mb=3000",
+        "-max_len=8192",
+        f"-artifact_prefix={corpus}/",
+    ]
     atheris.Setup([sys.argv[0], *libfuzzer, str(corpus)], one)
     atheris.Fuzz()
 

@@ -70,7 +70,9 @@ class Folder:
     max_pixels: int
 
 
-def make_folder(where: Path, number: int, count: int, photographs: Sequence[Image.Image] = ()) -> Folder:
+def make_folder(
+    where: Path, number: int, count: int, photographs: Sequence[Image.Image] = ()
+) -> Folder:
     """`count` mutants from number * 2,000 on, and a quarter as many good files."""
     max_pixels = LIMITS[number % len(LIMITS)]
     root, first = where / "all", number * _FOLDER
@@ -85,7 +87,13 @@ def make_folder(where: Path, number: int, count: int, photographs: Sequence[Imag
         good.append(f"good_{n:05}.{SUFFIXES[whole.format]}")
         for folder in (root, where / "alone"):
             (folder / "class" / good[-1]).write_bytes(whole.content)
-    return Folder([m._replace(content=b"") for m in made], good, root, STEPS[number // len(LIMITS) % len(STEPS)], max_pixels)
+    return Folder(
+        [m._replace(content=b"") for m in made],
+        good,
+        root,
+        STEPS[number // len(LIMITS) % len(STEPS)],
+        max_pixels,
+    )
 
 
 def fuzz(folder: Folder, engine: str) -> Run:
@@ -94,15 +102,23 @@ def fuzz(folder: Folder, engine: str) -> Run:
     both = _run(folder, engine, folder.root)
     if isinstance(alone, str) or isinstance(both, str):
         culprits = [] if isinstance(alone, str) else _culprits(folder, engine)
-        return Run(findings=[f"{engine}: {alone if isinstance(alone, str) else both}; culprits: {', '.join(culprits) or 'not found'}"])
+        return Run(
+            findings=[
+                f"{engine}: {alone if isinstance(alone, str) else both}; culprits: {', '.join(culprits) or 'not found'}"
+            ]
+        )
     both.findings += [f"{engine}: of good files alone, {said}" for said in alone.findings]
     if both.memory_mib > MEMORY_MIB:
         both.findings.append(f"{engine}: {both.memory_mib:,.0f} MiB at batch size {BATCH_SIZE}")
     for name in folder.good:
         if name not in both.delivered:
-            both.findings.append(f"{engine}: {name}, a good file, is not delivered: {both.bad.get(name, 'not listed either')}")
+            both.findings.append(
+                f"{engine}: {name}, a good file, is not delivered: {both.bad.get(name, 'not listed either')}"
+            )
         elif not np.array_equal(both.delivered[name], alone.delivered.get(name)):
-            both.findings.append(f"{engine}: {name}, a good file, has other pixels beside mutants than without")
+            both.findings.append(
+                f"{engine}: {name}, a good file, has other pixels beside mutants than without"
+            )
     lost = {m.name for m in folder.mutants} - set(both.delivered) - set(both.bad)
     both.findings += [f"{engine}: {name} is neither delivered nor listed" for name in sorted(lost)]
     return both
@@ -110,12 +126,32 @@ def fuzz(folder: Folder, engine: str) -> Run:
 
 def _run(folder: Folder, engine: str, root: Path) -> Run | str:
     """What a process of its own made of a folder of images, or how it ended."""
-    options = ENGINES[engine] | {"batch_size": BATCH_SIZE, "step": folder.step, "max_pixels": folder.max_pixels}
+    options = ENGINES[engine] | {
+        "batch_size": BATCH_SIZE,
+        "step": folder.step,
+        "max_pixels": folder.max_pixels,
+    }
     with tempfile.TemporaryDirectory(dir=folder.root.parent) as out:
-        command = [sys.executable, "-W", "ignore", str(PROGRAM), str(root), json.dumps(options), out]
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(PROGRAM),
+            str(root),
+            json.dumps(options),
+            out,
+        ]
         environment = os.environ | {"GPUPIPE_CACHE": f"{out}/cache"}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_LIMIT_SECONDS, check=False, env=environment)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_LIMIT_SECONDS,
+                check=False,
+                env=environment,
+            )
         except subprocess.TimeoutExpired:
             return f"not done after {_LIMIT_SECONDS:g} s"
         if done.returncode:
@@ -129,13 +165,27 @@ def checked(said: dict[str, Any], pixels: np.ndarray) -> Run:
     """What was delivered, with what is wrong with it whatever the files are."""
     first, second = (dict(epoch) for epoch in said["epochs"])
     names = [name for name, _ in said["epochs"][0]]
-    findings = [f"{name} is delivered {n} times in an epoch" for epoch in said["epochs"] for name, n in Counter(n for n, _ in epoch).items() if n > 1]
-    findings += [f"{name} is delivered and listed: {said['bad'][name]}" for name in sorted({*first, *second} & {*said["bad"]})]
+    findings = [
+        f"{name} is delivered {n} times in an epoch"
+        for epoch in said["epochs"]
+        for name, n in Counter(n for n, _ in epoch).items()
+        if n > 1
+    ]
+    findings += [
+        f"{name} is delivered and listed: {said['bad'][name]}"
+        for name in sorted({*first, *second} & {*said["bad"]})
+    ]
     findings += [f"{name} is delivered in one epoch alone" for name in sorted({*first} ^ {*second})]
-    findings += [f"{name} has other pixels in another epoch" for name in sorted({*first} & {*second}) if first[name] != second[name]]
+    findings += [
+        f"{name} has other pixels in another epoch"
+        for name in sorted({*first} & {*second})
+        if first[name] != second[name]
+    ]
     if said["times_listed"] != len(said["bad"]):
         findings.append(f"{len(said['bad'])} files are listed {said['times_listed']} times")
-    return Run(dict(zip(names, pixels, strict=True)), said["bad"], said["peak_memory_mib"], findings)
+    return Run(
+        dict(zip(names, pixels, strict=True)), said["bad"], said["peak_memory_mib"], findings
+    )
 
 
 def _culprits(folder: Folder, engine: str) -> list[str]:
@@ -165,19 +215,33 @@ def compare(folder: Folder, runs: dict[str, Run]) -> dict[str, Any]:
     is_cropped = "center_crop" in folder.step
     rows: dict[str, Counter[str]] = {}
     for mutant in folder.mutants:
-        delivered = [run.delivered[mutant.name] for run in runs.values() if mutant.name in run.delivered]
+        delivered = [
+            run.delivered[mutant.name] for run in runs.values() if mutant.name in run.delivered
+        ]
         kind = "by all" if len(delivered) == len(runs) else "by some" if delivered else "by none"
         row = rows.setdefault(f"{mutant.format}, {mutant.damage}", Counter())
         row[kind] += 1
-        apart = max((int(np.abs(image.astype(int) - delivered[0]).max()) for image in delivered), default=0)
+        apart = max(
+            (int(np.abs(image.astype(int) - delivered[0]).max()) for image in delivered), default=0
+        )
         row["cropped, and more than 1 level apart"] += is_cropped and apart > 1
     return {"good_apart": _good_apart(folder, runs) if is_cropped else 0, "rows": rows}
 
 
 def _good_apart(folder: Folder, runs: dict[str, Run]) -> int:
     """How many levels apart the engines' pixels of good files are at most."""
-    images = [[run.delivered[name] for run in runs.values() if name in run.delivered] for name in folder.good]
-    return max((int(np.abs(a.astype(int) - b).max()) for a, *others in filter(None, images) for b in others), default=0)
+    images = [
+        [run.delivered[name] for run in runs.values() if name in run.delivered]
+        for name in folder.good
+    ]
+    return max(
+        (
+            int(np.abs(a.astype(int) - b).max())
+            for a, *others in filter(None, images)
+            for b in others
+        ),
+        default=0,
+    )
 
 
 def photographs(folder: Path | None) -> list[Image.Image]:
@@ -197,9 +261,16 @@ def result(seconds: float, every: list[tuple[Folder, dict[str, Run]]]) -> dict[s
             by_kind.setdefault(name, Counter()).update(row)
     engines = {
         name: {
-            "mutants_delivered": sum(sum(m.name in runs[name].delivered for m in folder.mutants) for folder, runs in every),
-            "mutants_listed": sum(sum(m.name in runs[name].bad for m in folder.mutants) for folder, runs in every),
-            "good_files_delivered": sum(sum(g in runs[name].delivered for g in folder.good) for folder, runs in every),
+            "mutants_delivered": sum(
+                sum(m.name in runs[name].delivered for m in folder.mutants)
+                for folder, runs in every
+            ),
+            "mutants_listed": sum(
+                sum(m.name in runs[name].bad for m in folder.mutants) for folder, runs in every
+            ),
+            "good_files_delivered": sum(
+                sum(g in runs[name].delivered for g in folder.good) for folder, runs in every
+            ),
             "peak_memory_mib": max(runs[name].memory_mib for _, runs in every),
         }
         for name in ENGINES
@@ -219,36 +290,70 @@ def result(seconds: float, every: list[tuple[Folder, dict[str, Run]]]) -> dict[s
     }
 
 
-def run(count: int, jobs: int, photographs: Sequence[Image.Image], per_folder: int = _FOLDER) -> list[tuple[Folder, dict[str, Run]]]:
+def run(
+    count: int, jobs: int, photographs: Sequence[Image.Image], per_folder: int = _FOLDER
+) -> list[tuple[Folder, dict[str, Run]]]:
     """All engines on so many mutants, `jobs` processes at a time."""
     every = []
     for number, first in enumerate(range(0, count, per_folder)):
-        with tempfile.TemporaryDirectory(prefix="fuzz-images-") as where, ThreadPoolExecutor(jobs) as threads:
+        with (
+            tempfile.TemporaryDirectory(prefix="fuzz-images-") as where,
+            ThreadPoolExecutor(jobs) as threads,
+        ):
             folder = make_folder(Path(where), number, min(per_folder, count - first), photographs)
-            runs = dict(zip(ENGINES, threads.map(lambda engine, f=folder: fuzz(f, engine), ENGINES), strict=True))
+            runs = dict(
+                zip(
+                    ENGINES,
+                    threads.map(lambda engine, f=folder: fuzz(f, engine), ENGINES),
+                    strict=True,
+                )
+            )
             every.append((folder, runs))
             for said in [said for found in runs.values() for said in found.findings]:
                 print(said, file=sys.stderr, flush=True)
-            figures = "; ".join(f"{name} {len(r.bad)} listed, {r.memory_mib:,.0f} MiB" for name, r in runs.items())
-            print(f"folder {number}, of {len(folder.mutants)} mutants: {figures}", file=sys.stderr, flush=True)
+            figures = "; ".join(
+                f"{name} {len(r.bad)} listed, {r.memory_mib:,.0f} MiB" for name, r in runs.items()
+            )
+            print(
+                f"folder {number}, of {len(folder.mutants)} mutants: {figures}",
+                file=sys.stderr,
+                flush=True,
+            )
     return every
 
 
 def main() -> int:
     from gpupipe.bench.machine import machine
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=10_000, help="mutants (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
-    parser.add_argument("--photographs", type=Path, help="a folder of folders of JPEGs, in place of drawn images")
-    parser.add_argument("--out", type=Path, default=RESULT, help="the JSON file (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="processes at a time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--photographs", type=Path, help="a folder of folders of JPEGs, in place of drawn images"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=RESULT, help="the JSON file (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     started = time.monotonic()
     every = run(arguments.count, arguments.jobs, photographs(arguments.photographs))
-    found = {"benchmark": "fuzz_images", "of_photographs": arguments.photographs is not None, "machine": machine()}
+    found = {
+        "benchmark": "fuzz_images",
+        "of_photographs": arguments.photographs is not None,
+        "machine": machine(),
+    }
     found |= result(round(time.monotonic() - started), every)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps({key: found[key] for key in ("mutants", "findings", "engines", "mutants_delivered")}, indent=1))
+    print(
+        json.dumps(
+            {key: found[key] for key in ("mutants", "findings", "engines", "mutants_delivered")},
+            indent=1,
+        )
+    )
     return bool(found["findings"])
 
 

@@ -26,7 +26,25 @@ def seeds() -> list[bytes]:
     """Files of many dtypes, shapes, orders and versions, also those that are refused."""
     arrays = [
         np.zeros(shape, dtype)
-        for dtype in ["f2", "f4", "f8", "i1", "i2", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16", ">f4", "S3", "U2", "M8[s]"]
+        for dtype in [
+            "f2",
+            "f4",
+            "f8",
+            "i1",
+            "i2",
+            "i8",
+            "u1",
+            "u2",
+            "u4",
+            "u8",
+            "?",
+            "c8",
+            "c16",
+            ">f4",
+            "S3",
+            "U2",
+            "M8[s]",
+        ]
         for shape in ((), (3,), (2, 3), (0, 2))
     ]
     arrays += [np.asfortranarray(np.ones((2, 3), "f4")), np.zeros(2, [("a", "f4"), ("b", "i2")])]
@@ -57,7 +75,11 @@ def one(data: bytes) -> bool:
         expected = np.load(io.BytesIO(data), allow_pickle=False)
     found = np.frombuffer(data, parts.dtype, offset=parts.offset)
     shape = parts.shape if parts.count is None else (parts.count, *parts.shape)
-    assert np.array_equal(found.reshape(shape).view(expected.dtype).reshape(expected.shape), expected, equal_nan=expected.dtype.kind in "fc")
+    assert np.array_equal(
+        found.reshape(shape).view(expected.dtype).reshape(expected.shape),
+        expected,
+        equal_nan=expected.dtype.kind in "fc",
+    )
     try:
         index = source.index()
     except DataError:

@@ -28,8 +28,26 @@ _KEYS = [(0, 1), (2**40, 7)]
 
 def seeds() -> list[bytes]:
     """Real messages of every kind."""
-    fields = [messages.Field("image", "uint8", (4, 3, 8, 8), False), messages.Field("label", "int64", (4,), False)]
-    hello = messages.Hello(messages.VERSION, "0123456789abcdef" * 2, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4", "zstd"], _KEYS, _KEYS)
+    fields = [
+        messages.Field("image", "uint8", (4, 3, 8, 8), False),
+        messages.Field("label", "int64", (4,), False),
+    ]
+    hello = messages.Hello(
+        messages.VERSION,
+        "0123456789abcdef" * 2,
+        1,
+        "host:1",
+        0,
+        1,
+        10,
+        "here",
+        1,
+        "2",
+        True,
+        ["lz4", "zstd"],
+        _KEYS,
+        _KEYS,
+    )
     about = {"name": "x", "data": {"count": 5}, "pipeline": {"steps": [{"decode": {}}]}}
     to_server = [
         hello,
@@ -62,7 +80,14 @@ def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
             data[place:place] = rng.randbytes(rng.randint(1, 8))
         elif kind == 3:
             data[place:place] = rng.choice(
-                [b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xcf" + b"\xff" * 8, b"\xdf\x7f\xff\xff\xff", b"\xdb\x7f\xff\xff\xff", b"\x91" * 40]
+                [
+                    b"\xdd\xff\xff\xff\xff",
+                    b"\xc6\xff\xff\xff\xff",
+                    b"\xcf" + b"\xff" * 8,
+                    b"\xdf\x7f\xff\xff\xff",
+                    b"\xdb\x7f\xff\xff\xff",
+                    b"\x91" * 40,
+                ]
             )
         elif kind == 4:
             data += rng.choice(corpus)
@@ -82,12 +107,18 @@ def _client_side(data: bytes, rng: random.Random) -> None:
 
 
 def _codec(data: bytes, rng: random.Random) -> None:
-    found = compression.unpack(rng.choice(["", "gzip", *compression.NAMES]), data, size := rng.choice([1, 64, 4096, messages.PIECE]))
+    found = compression.unpack(
+        rng.choice(["", "gzip", *compression.NAMES]),
+        data,
+        size := rng.choice([1, 64, 4096, messages.PIECE]),
+    )
     assert len(found) == size
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -108,7 +139,9 @@ def main() -> int:
             print(f"{target.__name__}: {data!r}")
             return 1
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"{results.total():,} inputs in {arguments.seconds:g} s: {dict(results)}; {grown:.0f} MiB more memory at most")
+    print(
+        f"{results.total():,} inputs in {arguments.seconds:g} s: {dict(results)}; {grown:.0f} MiB more memory at most"
+    )
     return int(grown > _MOST_MEMORY_MIB)
 
 

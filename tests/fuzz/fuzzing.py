@@ -65,7 +65,20 @@ def fuzz(target: Target, seeds: list[bytes], seconds: float) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(("gpupipe.formats", "gpupipe.sources", "gpupipe.array")):
             for what, found in list(vars(module).items()):
-                if callable(found) and getattr(found, "__module__", "") == name and hasattr(found, "__code__"):
+                if (
+                    callable(found)
+                    and getattr(found, "__module__", "") == name
+                    and hasattr(found, "__code__")
+                ):
                     setattr(module, what, atheris.instrument_func(found))
-    atheris.Setup([sys.argv[0], str(corpus), f"-max_total_time={int(seconds)}", "-print_final_stats=1", "-rss_limit_mb=4096"], run)
+    atheris.Setup(
+        [
+            sys.argv[0],
+            str(corpus),
+            f"-max_total_time={int(seconds)}",
+            "-print_final_stats=1",
+            "-rss_limit_mb=4096",
+        ],
+        run,
+    )
     atheris.Fuzz()

@@ -25,7 +25,9 @@ class Mutant(NamedTuple):
     content: bytes
 
 
-def mutants(numbers: Sequence[int], max_pixels: int, photographs: Sequence[Image.Image] = ()) -> Iterator[Mutant]:
+def mutants(
+    numbers: Sequence[int], max_pixels: int, photographs: Sequence[Image.Image] = ()
+) -> Iterator[Mutant]:
     """The mutants of these numbers. A number, max_pixels and the photographs make the same file always."""
     names = list(_DAMAGES)
     for n in numbers:
@@ -44,7 +46,13 @@ def mutants(numbers: Sequence[int], max_pixels: int, photographs: Sequence[Image
 
 def chunks(whole: Seed) -> list[bytes]:
     """A file in parts that mean something in its format; the first is what it is recognized by."""
-    cuts = {"JPEG": _jpeg_cuts, "PNG": _png_cuts, "WebP": _webp_cuts, "TIFF": _tiff_cuts, "BMP": _bmp_cuts}
+    cuts = {
+        "JPEG": _jpeg_cuts,
+        "PNG": _png_cuts,
+        "WebP": _webp_cuts,
+        "TIFF": _tiff_cuts,
+        "BMP": _bmp_cuts,
+    }
     data = whole.content
     places = sorted({0, len(data), *(at for at in cuts[whole.format](data) if 0 < at < len(data))})
     return [data[a:b] for a, b in itertools.pairwise(places)]
@@ -56,7 +64,11 @@ def _jpeg_cuts(data: bytes) -> list[int]:
         marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
         at += 2 + size
         if marker == 0xDA:  # its data end at the next marker that is none of theirs
-            ends = [n for n in range(at, len(data) - 1) if data[n] == 0xFF and data[n + 1] not in (0, *range(0xD0, 0xD8))]
+            ends = [
+                n
+                for n in range(at, len(data) - 1)
+                if data[n] == 0xFF and data[n + 1] not in (0, *range(0xD0, 0xD8))
+            ]
             at = ends[0] if ends else len(data)
         places.append(at)
     return places
@@ -83,7 +95,11 @@ def _tiff_cuts(data: bytes) -> list[int]:
     """The entries of its first directory, and a cut every 256 bytes elsewhere."""
     first, count, entry = _tiff_directory(data)
     entries = [first + entry * n for n in range(count + 1)]
-    return [8, *(at for at in range(264, len(data), 256) if not first <= at <= entries[-1]), *entries]
+    return [
+        8,
+        *(at for at in range(264, len(data), 256) if not first <= at <= entries[-1]),
+        *entries,
+    ]
 
 
 def _tiff_directory(data: bytes) -> tuple[int, int, int]:
@@ -103,7 +119,15 @@ def _sums_made_right(format: str, data: bytes) -> bytes:
     """With right CRCs and sizes of files, so that decoders go deeper."""
     if format == "PNG":
         parts = chunks(Seed(format, data))
-        return b"".join([parts[0], *(p[:-4] + struct.pack(">I", zlib.crc32(p[4:-4])) if len(p) >= 12 else p for p in parts[1:])])
+        return b"".join(
+            [
+                parts[0],
+                *(
+                    p[:-4] + struct.pack(">I", zlib.crc32(p[4:-4])) if len(p) >= 12 else p
+                    for p in parts[1:]
+                ),
+            ]
+        )
     if format == "WebP" and len(data) >= 12:
         return data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
     if format == "BMP" and len(data) >= 6:
@@ -117,7 +141,9 @@ def _sums_made_right(format: str, data: bytes) -> bytes:
 def _bits(whole: Seed, rng: Rng, end: int | None = None) -> bytes:
     data = bytearray(whole.content)
     for _ in range(int(rng.integers(1, 12))):
-        data[int(rng.integers(2, len(data) if end is None else min(end, len(data))))] ^= 1 << int(rng.integers(8))
+        data[int(rng.integers(2, len(data) if end is None else min(end, len(data))))] ^= 1 << int(
+            rng.integers(8)
+        )
     return bytes(data)
 
 
@@ -165,12 +191,19 @@ def _doubled(whole: Seed, rng: Rng) -> bytes:
 def _another_size(whole: Seed, rng: Rng) -> bytes:
     """The header claims another size: none, one, somewhat more, the most that it can hold."""
     data = whole.content
-    width, height = (int(rng.choice([0, 1, 47, 100, 1000, 16383, 32768, 65000, 65535, 2**31 - 1, 2**32 - 1])) for _ in range(2))
+    width, height = (
+        int(rng.choice([0, 1, 47, 100, 1000, 16383, 32768, 65000, 65535, 2**31 - 1, 2**32 - 1]))
+        for _ in range(2)
+    )
     if whole.format == "JPEG":
         at = next(at for at in (data.find(b"\xff\xc0"), data.find(b"\xff\xc2")) if at >= 0)
         return data[: at + 5] + struct.pack(">HH", height & 0xFFFF, width & 0xFFFF) + data[at + 9 :]
     if whole.format == "PNG":
-        return data[:8] + png_chunk(b"IHDR", struct.pack(">II", width, height) + data[24:29]) + data[33:]
+        return (
+            data[:8]
+            + png_chunk(b"IHDR", struct.pack(">II", width, height) + data[24:29])
+            + data[33:]
+        )
     if whole.format == "BMP":
         return data[:18] + struct.pack("<II", width, height) + data[26:]
     if whole.format == "WebP":
@@ -181,14 +214,21 @@ def _another_size(whole: Seed, rng: Rng) -> bytes:
         tag, value = int.from_bytes(data[at : at + 2], "little"), width if n % 2 else height
         if tag in (256, 257, 278) and rng.random() < 0.7:
             head = struct.pack("<HHI" if entry == 12 else "<HHQ", tag, 4, 1)
-            data = data[:at] + head + struct.pack("<I", value).ljust(entry - len(head), b"\0") + data[at + entry :]
+            data = (
+                data[:at]
+                + head
+                + struct.pack("<I", value).ljust(entry - len(head), b"\0")
+                + data[at + entry :]
+            )
     return data
 
 
 def _another_webp_size(data: bytes, width: int, height: int) -> bytes:
     kind = data[12:16]
     if kind == b"VP8X":
-        fields = (width & 0xFFFFFF).to_bytes(3, "little") + (height & 0xFFFFFF).to_bytes(3, "little")
+        fields = (width & 0xFFFFFF).to_bytes(3, "little") + (height & 0xFFFFFF).to_bytes(
+            3, "little"
+        )
         return data[:24] + fields + data[30:]
     if kind == b"VP8L":
         return data[:21] + struct.pack("<I", width & 0x3FFF | (height & 0x3FFF) << 14) + data[25:]
@@ -197,7 +237,9 @@ def _another_webp_size(data: bytes, width: int, height: int) -> bytes:
 
 def _deep(whole: Seed, rng: Rng) -> bytes:
     """What only a decoder meets: rows of a PNG, tables of a JPEG, entries of a TIFF's directory."""
-    return {"PNG": _other_rows, "JPEG": _other_tables, "TIFF": _other_entries}.get(whole.format, _bits)(whole, rng)
+    return {"PNG": _other_rows, "JPEG": _other_tables, "TIFF": _other_entries}.get(
+        whole.format, _bits
+    )(whole, rng)
 
 
 def _other_rows(whole: Seed, rng: Rng) -> bytes:
@@ -227,7 +269,9 @@ def _other_tables(whole: Seed, rng: Rng) -> bytes:
     places = [n for n, part in enumerate(parts) if part[0] == 0xFF and part[1] in markers]
     for n in rng.choice(places, int(rng.integers(1, 3))):
         part, head = bytearray(parts[n]), 2 + int.from_bytes(parts[n][2:4], "big")
-        part[int(rng.integers(4, min(head, len(part))))] = int(rng.choice([0, 1, 0x7F, 0xFF, int(rng.integers(256))]))
+        part[int(rng.integers(4, min(head, len(part))))] = int(
+            rng.choice([0, 1, 0x7F, 0xFF, int(rng.integers(256))])
+        )
         parts[n] = bytes(part)
     scans = [n for n in places if parts[n][1] == 0xDA]
     if rng.random() < 0.2:
@@ -241,16 +285,24 @@ def _other_entries(whole: Seed, rng: Rng) -> bytes:
     first, count, entry = _tiff_directory(whole.content)
     start, half = first - (8 if entry == 20 else 2), 8 if entry == 20 else 4
     kind = int(rng.integers(3))
-    if kind == 0:  # the next directory is this one, or one of its entries is a list of directories: this one
+    if (
+        kind == 0
+    ):  # the next directory is this one, or one of its entries is a list of directories: this one
         data[first + entry * count : first + entry * count + half] = start.to_bytes(half, "little")
         if rng.random() < 0.5:
             at = first + entry * int(rng.integers(count))
             tag = int(rng.choice([330, 34665]))
-            data[at : at + entry] = struct.pack("<HH", tag, 4) + (1).to_bytes(half, "little") + start.to_bytes(half, "little")
+            data[at : at + entry] = (
+                struct.pack("<HH", tag, 4)
+                + (1).to_bytes(half, "little")
+                + start.to_bytes(half, "little")
+            )
         return bytes(data)
     for at in first + entry * rng.integers(0, count, 2):
         place = int(rng.choice([2, 4, entry - half]))
-        most = int(rng.choice([0, 1, 2, 5, 16, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, int(rng.integers(1 << 16))]))
+        most = int(
+            rng.choice([0, 1, 2, 5, 16, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, int(rng.integers(1 << 16))])
+        )
         size = 2 if place == 2 else 4
         data[at + place : at + place + size] = (most & (1 << 8 * size) - 1).to_bytes(size, "little")
     return bytes(data)

@@ -34,7 +34,16 @@ _KINDS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("RGB", {"exif": _EXIF}),
         ("CMYK", {}),
     ],
-    "PNG": [("RGB", {}), ("L", {}), ("P", {}), ("RGBA", {}), ("LA", {}), ("1", {}), ("I;16", {}), ("RGB", {"exif": _EXIF})],
+    "PNG": [
+        ("RGB", {}),
+        ("L", {}),
+        ("P", {}),
+        ("RGBA", {}),
+        ("LA", {}),
+        ("1", {}),
+        ("I;16", {}),
+        ("RGB", {"exif": _EXIF}),
+    ],
     "WebP": [
         ("RGB", {}),
         ("RGB", {"lossless": True}),
@@ -64,7 +73,9 @@ def seed(format: str, rng: np.random.Generator, photographs: Sequence[Image.Imag
     mode, options = _KINDS[format][int(rng.integers(len(_KINDS[format])))]
     width, height = (48, 48) if "save_all" in options else rng.integers(40, 90, 2).tolist()
     image = _cut(photographs, rng, width, height) if photographs else _drawn(rng, width, height)
-    return Seed(format, _rle(image) if mode == "RLE" else encoded(_in_mode(image, mode), format, **options))
+    return Seed(
+        format, _rle(image) if mode == "RLE" else encoded(_in_mode(image, mode), format, **options)
+    )
 
 
 def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
@@ -82,10 +93,14 @@ def _drawn(rng: np.random.Generator, width: int, height: int) -> Image.Image:
     return Image.fromarray((waves + noise).clip(0, 255).astype(np.uint8))
 
 
-def _cut(photographs: Sequence[Image.Image], rng: np.random.Generator, width: int, height: int) -> Image.Image:
+def _cut(
+    photographs: Sequence[Image.Image], rng: np.random.Generator, width: int, height: int
+) -> Image.Image:
     """A part of a photograph."""
     photograph = photographs[int(rng.integers(len(photographs)))]
-    left, top = (int(rng.integers(room)) for room in (photograph.width - width, photograph.height - height))
+    left, top = (
+        int(rng.integers(room)) for room in (photograph.width - width, photograph.height - height)
+    )
     return photograph.crop((left, top, left + width, top + height))
 
 
@@ -107,10 +122,24 @@ def _rle(image: Image.Image) -> bytes:
     return bmp(image.width, image.height, 8, 1, palette, rows + b"\0\1")
 
 
-def bmp(width: int, height: int, bits: int, compression: int, palette: bytes, pixels: bytes) -> bytes:
+def bmp(
+    width: int, height: int, bits: int, compression: int, palette: bytes, pixels: bytes
+) -> bytes:
     start = 54 + len(palette)
     head = struct.pack("<2sIII", b"BM", start + len(pixels), 0, start)
-    fields = (40, width, height, 1, bits, compression, len(pixels), 2835, 2835, len(palette) // 4, 0)
+    fields = (
+        40,
+        width,
+        height,
+        1,
+        bits,
+        compression,
+        len(pixels),
+        2835,
+        2835,
+        len(palette) // 4,
+        0,
+    )
     return head + struct.pack("<IiiHHIIiiII", *fields) + palette + pixels
 
 
@@ -121,10 +150,18 @@ def png_chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
-def png(width: int, height: int, bits: int, colour: int, packed: bytes, before: bytes = b"") -> bytes:
+def png(
+    width: int, height: int, bits: int, colour: int, packed: bytes, before: bytes = b""
+) -> bytes:
     """A PNG of these packed rows, with some chunks before them."""
     header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + before + png_chunk(b"IDAT", packed) + png_chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + header
+        + before
+        + png_chunk(b"IDAT", packed)
+        + png_chunk(b"IEND", b"")
+    )
 
 
 def _zeros(count: int) -> bytes:
@@ -178,7 +215,19 @@ def _flat_bomb(kind: str, side: int) -> Seed:
 
 def bomb(rng: np.random.Generator, max_pixels: int) -> Seed:
     """A bomb: of a million pixels, just above max_pixels, or of 179 million; of metadata; or of scans."""
-    kinds = ["png 1", "png 8", "jpeg", "webp", "tiff", "bmp", "bmp rle", "iTXt", "zTXt", "iCCP", "scans"]
+    kinds = [
+        "png 1",
+        "png 8",
+        "jpeg",
+        "webp",
+        "tiff",
+        "bmp",
+        "bmp rle",
+        "iTXt",
+        "zTXt",
+        "iCCP",
+        "scans",
+    ]
     kind = kinds[int(rng.integers(len(kinds)))]
     if kind == "scans":
         return Seed("JPEG", _repeated_scans(1000, 2000))

@@ -11,9 +11,20 @@ import pytest
 
 
 def test_nothing_is_found() -> None:
-    pytest.importorskip("atheris", reason="atheris is not installed: there are builds for Linux and Python 3.11 to 3.13")
+    pytest.importorskip(
+        "atheris",
+        reason="atheris is not installed: there are builds for Linux and Python 3.11 to 3.13",
+    )
     seconds = int(os.environ.get("GPUPIPE_FUZZ_SECONDS", "5"))
-    command = [sys.executable, str(Path(__file__).with_name("fuzz.py")), "all", "--seconds", str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 200)
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("fuzz.py")),
+        "all",
+        "--seconds",
+        str(seconds),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=seconds + 200
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert '"taken": 0' not in done.stdout

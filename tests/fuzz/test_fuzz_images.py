@@ -21,11 +21,15 @@ COUNT = 6 * 5 * 11
 def test_no_mutant_harms_a_good_file() -> None:
     ((folder, runs),) = fuzz_images.run(COUNT, jobs=2, photographs=[])
     assert not [said for run in runs.values() for said in run.findings]
-    assert {(m.format, m.damage) for m in folder.mutants} >= {(f, d) for f in FORMATS for d in ("bits", "truncated", "deep", "another size")}
+    assert {(m.format, m.damage) for m in folder.mutants} >= {
+        (f, d) for f in FORMATS for d in ("bits", "truncated", "deep", "another size")
+    }
     found = fuzz_images.compare(folder, runs)
     assert found["good_apart"] <= 1
     for run in runs.values():
-        assert len(run.delivered) > len(folder.good) + COUNT // 4, "so many mutants can still be decoded"
+        assert len(run.delivered) > len(folder.good) + COUNT // 4, (
+            "so many mutants can still be decoded"
+        )
         assert len(run.bad) > COUNT // 4
 
 
@@ -33,7 +37,9 @@ def test_a_number_always_makes_the_same_mutant() -> None:
     numbers = range(0, 500, 7)
     every = list(mutants(numbers, 1_000_000))
     assert every == list(mutants(numbers, 1_000_000))
-    assert len({m.content for m in every if m.damage != "bomb"}) == sum(m.damage != "bomb" for m in every)
+    assert len({m.content for m in every if m.damage != "bomb"}) == sum(
+        m.damage != "bomb" for m in every
+    )
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -61,9 +67,15 @@ def test_what_is_right_is_no_finding() -> None:
 @pytest.mark.parametrize(
     ("change", "finding"),
     [
-        ({"epochs": [[("a", "1"), ("b", "2")], [("a", "1"), ("b", "3")]]}, "b has other pixels in another epoch"),
+        (
+            {"epochs": [[("a", "1"), ("b", "2")], [("a", "1"), ("b", "3")]]},
+            "b has other pixels in another epoch",
+        ),
         ({"epochs": [[("a", "1"), ("b", "2")], [("a", "1")]]}, "b is delivered in one epoch alone"),
-        ({"epochs": [[("a", "1"), ("a", "1")], [("a", "1")]]}, "a is delivered 2 times in an epoch"),
+        (
+            {"epochs": [[("a", "1"), ("a", "1")], [("a", "1")]]},
+            "a is delivered 2 times in an epoch",
+        ),
         ({"bad": {"b": "damaged"}}, "b is delivered and listed: damaged"),
         ({"times_listed": 2}, "1 files are listed 2 times"),
     ],
@@ -72,7 +84,9 @@ def test_what_is_wrong_is_found(change: dict[str, Any], finding: str) -> None:
     assert fuzz_images.checked(RIGHT | change, PIXELS).findings == [finding]
 
 
-def test_a_file_that_ends_the_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_ends_the_process_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = fuzz_images.make_folder(tmp_path, 0, 20)
     culprit = folder.mutants[13].name
     monkeypatch.setattr(fuzz_images, "PROGRAM", dying(tmp_path / "dying.py", culprit))

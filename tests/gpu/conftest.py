@@ -16,4 +16,6 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _checkout_for_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that a test starts find gpupipe where it is not installed, in whatever folder they run."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    )

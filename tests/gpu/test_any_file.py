@@ -14,7 +14,9 @@ TOLERANCE = 4
 @pytest.mark.parametrize("hw_decoder_load", [0.0, 0.9])
 @pytest.mark.parametrize("mode", ["rgb", "gray"])
 @pytest.mark.parametrize("batch_size", [1, 8, 64])
-def test_files_that_pillow_decodes_lie_among_jpegs(tmp_path: Path, batch_size: int, mode: str, hw_decoder_load: float) -> None:
+def test_files_that_pillow_decodes_lie_among_jpegs(
+    tmp_path: Path, batch_size: int, mode: str, hw_decoder_load: float
+) -> None:
     check_pixels(tmp_path, "gpu", batch_size, mode, TOLERANCE, hw_decoder_load=hw_decoder_load)
 
 

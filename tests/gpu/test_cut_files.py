@@ -19,7 +19,10 @@ BAD = {0: 50, 17: 90, 31: 99, 32: 0, 63: 99}
 
 def load(root: Path, **options: Any) -> gpupipe.Loader:
     config = {"data": {"source": "folder", "root": root}, "pipeline": ["decode"]}
-    return gpupipe.load(config, **{"device": "gpu", "ids": True, "shuffle": False, "hw_decoder_load": 1.0, **options})
+    return gpupipe.load(
+        config,
+        **{"device": "gpu", "ids": True, "shuffle": False, "hw_decoder_load": 1.0, **options},
+    )
 
 
 @pytest.fixture
@@ -39,12 +42,16 @@ def path(folder: Path, n: int) -> Path:
 def damage(folder: Path, bad: dict[int, int]) -> None:
     for n, percent in bad.items():
         whole = jpeg(size=(256, 256), seed=n)
-        path(folder, n).write_bytes(whole[: len(whole) * percent // 100] if percent else b"not a JPEG at all")
+        path(folder, n).write_bytes(
+            whole[: len(whole) * percent // 100] if percent else b"not a JPEG at all"
+        )
 
 
 @pytest.mark.parametrize("hw_decoder_load", [0.0, 0.9, 1.0])
 @pytest.mark.parametrize("batch_size", [1, COUNT])
-def test_cut_off_files_are_left_out_and_their_neighbours_are_not_touched(folder: Path, batch_size: int, hw_decoder_load: float) -> None:
+def test_cut_off_files_are_left_out_and_their_neighbours_are_not_touched(
+    folder: Path, batch_size: int, hw_decoder_load: float
+) -> None:
     options = {"batch_size": batch_size, "hw_decoder_load": hw_decoder_load}
     with load(folder, **options) as loader:
         expected = by_id(loader)
@@ -66,7 +73,9 @@ def test_a_cut_off_file_is_named(folder: Path, batch_size: int, percent: int) ->
     damage(folder, {20: percent})
     with load(folder, batch_size=batch_size) as loader:
         delivered: list[int] = []
-        with pytest.raises(gpupipe.SampleError, match="a JPEG that was cut off: its end is missing") as caught:
+        with pytest.raises(
+            gpupipe.SampleError, match="a JPEG that was cut off: its end is missing"
+        ) as caught:
             delivered.extend(i for batch in loader for i in batch["id"].tolist())
     assert caught.value.path == str(path(folder, 20))
     assert delivered == list(range(20) if batch_size == 1 else [])

@@ -24,7 +24,10 @@ FLOOR_DB = {
 
 
 def load(root: Path, pipeline: Any, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load({"data": {"source": "folder", "root": root}, "pipeline": pipeline}, **{"batch_size": 8, "ids": True, "device": "gpu", **options})
+    return gpupipe.load(
+        {"data": {"source": "folder", "root": root}, "pipeline": pipeline},
+        **{"batch_size": 8, "ids": True, "device": "gpu", **options},
+    )
 
 
 def psnr(a: torch.Tensor, b: torch.Tensor, peak: float) -> float:
@@ -56,7 +59,15 @@ STEPS: list[Any] = [
     {"random_resized_crop": {"size": 112}},
     "random_horizontal_flip",
     "random_vertical_flip",
-    {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0], "interpolation": "bilinear", "fill": [1, 2, 3]}},
+    {
+        "random_affine": {
+            "degrees": 20,
+            "translate": [0.1, 0.1],
+            "scale": [0.5, 2.0],
+            "interpolation": "bilinear",
+            "fill": [1, 2, 3],
+        }
+    },
     {"random_rotation": {"degrees": 20, "interpolation": "bilinear"}},
     {"pad": {"padding": [1, 2, 3, 4], "padding_mode": "edge"}},
     "grayscale",
@@ -80,7 +91,11 @@ def test_batches_arrive_on_the_gpu(faces: Path) -> None:
         assert (batch["image"].dtype, batch["label"].dtype) == (torch.float32, torch.int64)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 60, "threads": 1}, {"batch_size": 7, "prefetch": 5}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 1}, {"batch_size": 60, "threads": 1}, {"batch_size": 7, "prefetch": 5}],
+    ids=str,
+)
 def test_law_1_on_a_gpu(faces: Path, options: dict[str, Any]) -> None:
     """Of the augmentation; what decoders do to it: test_law_1.py."""
     with load(faces, "affine_heavy", hw_decoder_load=0.0) as loader:
@@ -122,7 +137,9 @@ def test_held_batches_stay_what_they_were_on_a_gpu(faces: Path) -> None:
         assert [b["image"].double().sum().item() for b in held] == sums
 
 
-@pytest.mark.parametrize(("dtype", "memory_format"), [("float16", "channels_last"), ("bfloat16", "contiguous")])
+@pytest.mark.parametrize(
+    ("dtype", "memory_format"), [("float16", "channels_last"), ("bfloat16", "contiguous")]
+)
 def test_dtype_and_memory_format_on_a_gpu(faces: Path, dtype: str, memory_format: str) -> None:
     with load(faces, ["decode", FLOATS], dtype=dtype, memory_format=memory_format) as loader:
         image = next(iter(loader))["image"]

@@ -28,8 +28,16 @@ def test_a_gpu_machine_tells_card_driver_and_what_was_probed() -> None:
 
 def test_hidden_gpus_are_a_warning() -> None:
     command = [sys.executable, "-c", f"from gpupipe.doctor import checks as doctor\n{FIELDS}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
-    status, found, advice = {line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()}["GPU"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    status, found, advice = {
+        line.split("\t")[0]: line.split("\t")[1:] for line in done.stdout.splitlines()
+    }["GPU"]
     assert status == "warning"
     assert "hidden by CUDA_VISIBLE_DEVICES=''" in found
     assert "unset" in advice

@@ -20,7 +20,11 @@ from gpupipe.pipeline import step
 def test_every_step_that_passes_the_config_runs(tmp_path: Path, dtype: str, kind: str) -> None:
     before = of_image(dtype) if kind == "image" else []
     shape = (3, *SIZE) if kind == "CHW" else SIZE
-    data = photograph(tmp_path) if kind == "image" else saved(tmp_path, numbers(dtype, (1, *shape)), layout=kind)
+    data = (
+        photograph(tmp_path)
+        if kind == "image"
+        else saved(tmp_path, numbers(dtype, (1, *shape)), layout=kind)
+    )
     for case in CASES:
         written = {"data": data, "pipeline": [*before, case]}
         try:

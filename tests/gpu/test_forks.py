@@ -10,7 +10,13 @@ import gpupipe
 
 
 def test_a_gpu_is_refused_behind_a_fork(faces: Path) -> None:
-    config = {"data": {"source": "folder", "root": faces}, "pipeline": ["decode"], "loader": {"device": "gpu", "batch_size": 4}}
+    config = {
+        "data": {"source": "folder", "root": faces},
+        "pipeline": ["decode"],
+        "loader": {"device": "gpu", "batch_size": 4},
+    }
     with gpupipe.load(config) as loader:
         next(iter(loader))
-        assert "CUDA was in use before this process was forked" in in_fork(lambda: said_by(lambda: gpupipe.load(config)))
+        assert "CUDA was in use before this process was forked" in in_fork(
+            lambda: said_by(lambda: gpupipe.load(config))
+        )

@@ -33,7 +33,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """JPEGs of several sizes, subsamplings and kinds: the hardware decoder takes some of them only."""
     root = tmp_path_factory.mktemp("jpegs")
     (root / "one").mkdir()
-    kinds: list[dict[str, Any]] = [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}, {"mode": "L"}, {"quality": 98}]
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"subsampling": 0},
+        {"subsampling": 1},
+        {"progressive": True},
+        {"mode": "L"},
+        {"quality": 98},
+    ]
     for n in range(COUNT):
         options = kinds[n % len(kinds)]
         side = (120, 256, 401)[n % 3]
@@ -42,8 +49,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def delivered(folder: Path, load: float, **options: Any) -> dict[int, torch.Tensor]:
-    config = {"data": {"source": "folder", "root": folder}, "pipeline": ["decode", {"center_crop": {"size": 112}}]}
-    given = {"device": "gpu", "ids": True, "batch_size": 32, "shuffle": False, "hw_decoder_load": load}
+    config = {
+        "data": {"source": "folder", "root": folder},
+        "pipeline": ["decode", {"center_crop": {"size": 112}}],
+    }
+    given = {
+        "device": "gpu",
+        "ids": True,
+        "batch_size": 32,
+        "shuffle": False,
+        "hw_decoder_load": load,
+    }
     with gpupipe.load(config, **given | options) as loader:
         return by_id(loader)
 
@@ -66,7 +82,10 @@ def test_to_the_bit_where_one_decoder_takes_all(folder: Path, load: float) -> No
 
 
 def test_to_the_bit_after_a_resume_where_one_decoder_takes_all(folder: Path) -> None:
-    config = {"data": {"source": "folder", "root": folder}, "pipeline": ["decode", {"center_crop": {"size": 112}}]}
+    config = {
+        "data": {"source": "folder", "root": folder},
+        "pipeline": ["decode", {"center_crop": {"size": 112}}],
+    }
     options: dict[str, Any] = {"device": "gpu", "batch_size": 16, "hw_decoder_load": 0.0}
     with gpupipe.load(config, **options) as loader:
         iterator = iter(loader)

@@ -26,7 +26,14 @@ def broken(what: str, root: Path, **options: Any) -> tuple[str, str, int]:
         (root / "images" / "one" / f"{n:02}.jpg").write_bytes(data)
     given = {"device": "gpu", "batch_size": 8, "quarantine": str(root / "bad.jsonl"), **options}
     environment = os.environ | {"GPUPIPE_CACHE": str(root / "cache")}
-    done = subprocess.run([sys.executable, SCRIPT, what, root, json.dumps(given)], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, what, root, json.dumps(given)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert not (root / "bad.jsonl").exists()
     name, said, skipped = done.stdout.splitlines()[-3:]
@@ -35,7 +42,9 @@ def broken(what: str, root: Path, **options: Any) -> tuple[str, str, int]:
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)
 @pytest.mark.parametrize("engine", ["dali", "dataloader"])
-def test_after_a_cuda_error_that_stays_no_sample_is_to_blame(tmp_path: Path, engine: str, on_error: dict[str, Any]) -> None:
+def test_after_a_cuda_error_that_stays_no_sample_is_to_blame(
+    tmp_path: Path, engine: str, on_error: dict[str, Any]
+) -> None:
     name, said, skipped = broken("with_broken_cuda", tmp_path, engine=engine, workers=0, **on_error)
     assert (name, skipped) == ("EngineError", 0)
     assert "the GPU, or its driver, failed (" in said
@@ -47,7 +56,9 @@ def test_without_gpu_memory_no_sample_is_to_blame(tmp_path: Path, on_error: dict
     """Batches that are held take 864 MB each, and 64 MB are left."""
     name, said, skipped = broken("without_gpu_memory", tmp_path, batch_size=32, **on_error)
     assert (name, skipped) == ("EngineError", 0)
-    assert "out of memory" in said or "DALI cannot decode an image that nothing is wrong with" in said
+    assert (
+        "out of memory" in said or "DALI cannot decode an image that nothing is wrong with" in said
+    )
 
 
 def test_a_known_good_image_passes_where_the_gpu_works() -> None:

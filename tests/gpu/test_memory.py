@@ -15,7 +15,10 @@ MIB = 2**20
 
 
 def load(faces: Path, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load({"data": {"source": "folder", "root": faces}, "pipeline": "affine"}, **{"device": "gpu", "batch_size": 60, "threads": 2, **options})
+    return gpupipe.load(
+        {"data": {"source": "folder", "root": faces}, "pipeline": "affine"},
+        **{"device": "gpu", "batch_size": 60, "threads": 2, **options},
+    )
 
 
 def used() -> int:

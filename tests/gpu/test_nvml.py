@@ -26,12 +26,16 @@ with nvml.session() as library:
 def uuids(**environment: str) -> list[str]:
     """By CUDA's numbers, what NVML says of each handle, without the prefix."""
     command = [sys.executable, "-c", SAY_UUIDS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | environment
+    )
     return [line[4:] for line in done.stdout.split()]
 
 
 def test_each_gpu_of_cuda_has_its_own_handle() -> None:
-    assert uuids() == [str(torch.cuda.get_device_properties(n).uuid) for n in range(torch.cuda.device_count())]
+    assert uuids() == [
+        str(torch.cuda.get_device_properties(n).uuid) for n in range(torch.cuda.device_count())
+    ]
 
 
 def test_numbers_follow_cuda_visible_devices() -> None:

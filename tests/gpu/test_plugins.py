@@ -14,7 +14,9 @@ CAST = """    def dali(self, image, p):
 GPU = {"engine": "dali", "device": "gpu"}
 
 
-def test_a_step_that_is_as_it_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faces: Path) -> None:
+def test_a_step_that_is_as_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faces: Path
+) -> None:
     with load(faces, installer(tmp_path, monkeypatch)(), **GPU) as loader:
         assert sum(len(b["label"]) for b in loader) == 60
 

@@ -30,7 +30,11 @@ def test_the_whole_matrix_gets_as_far_as_whole_images() -> None:
 
 
 def load(faces: Path, pipeline: str) -> gpupipe.Loader:
-    return gpupipe.load({"data": {"source": "folder", "root": faces}, "pipeline": pipeline}, device="gpu", batch_size=16)
+    return gpupipe.load(
+        {"data": {"source": "folder", "root": faces}, "pipeline": pipeline},
+        device="gpu",
+        batch_size=16,
+    )
 
 
 def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:

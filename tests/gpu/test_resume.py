@@ -31,9 +31,15 @@ def test_a_state_goes_on_bit_for_bit(faces: Path, engine: str) -> None:
 
 
 @pytest.mark.parametrize("hw_decoder_load", [0.0, 0.9, 1.0])
-def test_the_last_and_short_batch_of_an_epoch_alone_is_what_it_was(faces: Path, hw_decoder_load: float) -> None:
+def test_the_last_and_short_batch_of_an_epoch_alone_is_what_it_was(
+    faces: Path, hw_decoder_load: float
+) -> None:
     """It is the first that this decoder gets, but for a full one of which nothing is delivered."""
-    given = {"data": {"source": "folder", "root": str(faces)}, "pipeline": "affine", "loader": {"batch_size": 7, "device": "gpu"}}
+    given = {
+        "data": {"source": "folder", "root": str(faces)},
+        "pipeline": "affine",
+        "loader": {"batch_size": 7, "device": "gpu"},
+    }
     with gpupipe.load(given, ids=True, hw_decoder_load=hw_decoder_load) as loader:
         found = [(b["id"].tolist(), b["image"].clone(), loader.state_dict()) for b in loader]
         last = found[-1]
@@ -43,6 +49,8 @@ def test_the_last_and_short_batch_of_an_epoch_alone_is_what_it_was(faces: Path, 
         rest = list(loader)
         assert [b["id"].tolist() for b in rest] == [last[0]]
         assert len(last[0]) < 7
-        assert float((rest[0]["image"] - last[1]).abs().mean()) < 0.01, "the two decoders differ by a level"
+        assert float((rest[0]["image"] - last[1]).abs().mean()) < 0.01, (
+            "the two decoders differ by a level"
+        )
         assert next(iter(loader))["id"].tolist() == after
         assert loader.engine.skipped == 0

@@ -25,7 +25,15 @@ from gpupipe.protocol.shared_memory import Mapped, Slots, _pin
 @pytest.fixture
 def config(faces: Path) -> dict[str, Any]:
     steps = ["decode", {"resize": {"size": [10, 12]}}, "random_horizontal_flip"]
-    loader = {"engine": "dataloader", "workers": 0, "device": "cpu", "batch_size": 3, "seed": 5, "ids": True, "threads": 1}
+    loader = {
+        "engine": "dataloader",
+        "workers": 0,
+        "device": "cpu",
+        "batch_size": 3,
+        "seed": 5,
+        "ids": True,
+        "threads": 1,
+    }
     return {"data": {"source": "folder", "root": str(faces)}, "pipeline": steps, "loader": loader}
 
 
@@ -48,7 +56,9 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind() -> None:
     memory = np.zeros(1 << 20, np.uint8)
     _pin(memory, 0)
     _pin(memory, 0)  # CUDA refuses: it is pinned already
-    assert float(torch.ones(3, device="cuda").sum()) == 3, "the launch after it does not raise that error"
+    assert float(torch.ones(3, device="cuda").sum()) == 3, (
+        "the launch after it does not raise that error"
+    )
     assert torch.from_numpy(memory).is_pinned()
 
 
@@ -67,7 +77,9 @@ print([torch._C._cuda_hasPrimaryContext(n) for n in range(last + 1)])
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_pinning_starts_no_context_on_another_gpu() -> None:
-    done = subprocess.run([sys.executable, "-c", ON_THE_LAST_GPU], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ON_THE_LAST_GPU], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == str([False] * (torch.cuda.device_count() - 1) + [True])
 
 
@@ -75,7 +87,10 @@ def test_pinning_starts_no_context_on_another_gpu() -> None:
 def test_batches_arrive_on_the_gpu_as_they_are(config: dict[str, Any], transport: str) -> None:
     with gpupipe.load(config) as loader:
         expected = [b["image"] for _ in range(3) for b in loader]
-    with serving(config, hwm=2) as server, gpupipe.connect(server.address, device="gpu:0", transport=transport, hwm=2) as loader:
+    with (
+        serving(config, hwm=2) as server,
+        gpupipe.connect(server.address, device="gpu:0", transport=transport, hwm=2) as loader,
+    ):
         found = [b["image"] for _ in range(3) for b in loader]
     assert all(image.device == torch.device("cuda", 0) for image in found)
     assert all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))

@@ -22,17 +22,28 @@ EPOCHS = 10
 
 @contextmanager
 def loader(engine: str, faces: Path, ids: bool = False) -> Iterator[gpupipe.Loader]:
-    config = {"data": {"source": "folder", "root": str(faces)}, "pipeline": STEPS, "loader": {"batch_size": 4, "seed": 5, "prefetch": 2}}
+    config = {
+        "data": {"source": "folder", "root": str(faces)},
+        "pipeline": STEPS,
+        "loader": {"batch_size": 4, "seed": 5, "prefetch": 2},
+    }
     if engine != "remote":
-        with gpupipe.load(config, engine=engine, device="gpu:0", workers=2, hw_decoder_load=0.0, ids=ids) as made:
+        with gpupipe.load(
+            config, engine=engine, device="gpu:0", workers=2, hw_decoder_load=0.0, ids=ids
+        ) as made:
             yield made
         return
     pytest.importorskip("zmq", reason="the tests of the server need pyzmq: pip install pyzmq")
-    pytest.importorskip("msgspec", reason="the tests of the server need msgspec: pip install msgspec")
+    pytest.importorskip(
+        "msgspec", reason="the tests of the server need msgspec: pip install msgspec"
+    )
     from served import serving
 
     config["loader"] |= {"engine": "dali", "device": "cpu", "threads": 2}
-    with serving(config, hwm=4, ship="uint8") as server, gpupipe.connect(server.address, device="gpu:0", hwm=4, ids=ids) as made:
+    with (
+        serving(config, hwm=4, ship="uint8") as server,
+        gpupipe.connect(server.address, device="gpu:0", hwm=4, ids=ids) as made,
+    ):
         yield made
 
 
@@ -70,10 +81,14 @@ def test_nothing_in_torch_waits_for_the_gpu(engine: str, ids: bool, faces: Path)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
-def test_the_torch_lowering_of_a_step_makes_the_same_on_a_gpu(name: str, options: dict[str, Any]) -> None:
+def test_the_torch_lowering_of_a_step_makes_the_same_on_a_gpu(
+    name: str, options: dict[str, Any]
+) -> None:
     for given in givens(name, options):
         step, p = drawn(name, options, given)
-        image = torch.randint(0, 256, (3, 40, 50), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+        image = torch.randint(
+            0, 256, (3, 40, 50), generator=torch.Generator().manual_seed(3), dtype=torch.uint8
+        )
         image = image if given.dtype == "uint8" else image / 255
         expected, found = step.torch(image, p), step.torch(image.cuda(), p)
         assert found.device.type == "cuda"

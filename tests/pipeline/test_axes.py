@@ -63,8 +63,14 @@ REFUSED: list[tuple[str, dict[str, Any], Spec, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "parameters", "given", "message"), REFUSED, ids=[f"{r[0]}-{r[2].layout}-{n}" for n, r in enumerate(REFUSED)])
-def test_what_makes_no_sense_is_refused(name: str, parameters: dict[str, Any], given: Spec, message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "parameters", "given", "message"),
+    REFUSED,
+    ids=[f"{r[0]}-{r[2].layout}-{n}" for n, r in enumerate(REFUSED)],
+)
+def test_what_makes_no_sense_is_refused(
+    name: str, parameters: dict[str, Any], given: Spec, message: str
+) -> None:
     with pytest.raises(Refused, match=message):
         on(given, name, **parameters)
 
@@ -82,15 +88,23 @@ def test_what_comes_out() -> None:
 
 def test_fitted_steps_are_the_same_steps() -> None:
     """What an image's steps become is what they were: the same fingerprint. And what workers get is the whole of it."""
-    for name, parameters in (("random_crop", {"size": 4, "padding": [1, 2]}), ("pad", {"padding": 3}), ("center_crop", {"size": [4]})):
+    for name, parameters in (
+        ("random_crop", {"size": 4, "padding": [1, 2]}),
+        ("pad", {"padding": 3}),
+        ("center_crop", {"size": [4]}),
+    ):
         written = step.find(name).model_validate(parameters)
-        assert written.fitted(array("CHW")).model_dump(mode="json") == written.model_dump(mode="json")
+        assert written.fitted(array("CHW")).model_dump(mode="json") == written.model_dump(
+            mode="json"
+        )
         volume = array("CDHW") if name != "random_crop" else array("CHW")
         fitted = pickle.loads(pickle.dumps(written.fitted(volume)))
         assert (fitted, fitted._space) == (written.fitted(volume), len(volume.space))
 
 
-@pytest.mark.parametrize("layout", ["CHW", "HWC", "HW", "LC", "L", "C", "", "CDHW", "TCHW", "HWTC", "CHWP", "ABEFG"])
+@pytest.mark.parametrize(
+    "layout", ["CHW", "HWC", "HW", "LC", "L", "C", "", "CDHW", "TCHW", "HWTC", "CHWP", "ABEFG"]
+)
 def test_steps_get_other_axes_then_channels_then_space(layout: str) -> None:
     tensor = torch.arange(2 ** len(layout)).reshape([2] * len(layout))
     seen = to_steps(tensor, layout)
@@ -103,7 +117,14 @@ def test_steps_get_other_axes_then_channels_then_space(layout: str) -> None:
 
 
 def test_what_dali_calls_layouts() -> None:
-    assert [as_video(layout) for layout in ("HW", "CHW", "TCHW", "HWC", "THWC", "CDHW")] == ["HWC", "CHW", "FCHW", "HWC", "FHWC", "CDHW"]
+    assert [as_video(layout) for layout in ("HW", "CHW", "TCHW", "HWC", "THWC", "CDHW")] == [
+        "HWC",
+        "CHW",
+        "FCHW",
+        "HWC",
+        "FHWC",
+        "CDHW",
+    ]
     assert [as_video(layout) for layout in ("ABTHW", "HWCP")] == [None, None]
     assert with_channels("LC") == ("HWC", [0])
     assert with_channels("CL") == ("CHW", [2])
@@ -113,6 +134,14 @@ def test_what_dali_calls_layouts() -> None:
 
 
 def test_default_layouts() -> None:
-    assert [default_layout(n) for n in range(7)] == ["", "L", "HW", "CHW", "CDHW", "ABEFG", "ABEFGI"]
+    assert [default_layout(n) for n in range(7)] == [
+        "",
+        "L",
+        "HW",
+        "CHW",
+        "CDHW",
+        "ABEFG",
+        "ABEFGI",
+    ]
     with pytest.raises(ValueError, match="layout is 'CHW', for 3 axes, but the arrays have 2"):
         Spec.of_array("uint8", (1, 2), "CHW")

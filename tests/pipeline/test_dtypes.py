@@ -37,14 +37,38 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "slice": lambda node: ops.cut(node, [-1, 0], [4, 4], (1.0,)),
     "flip": lambda node: ops.flip(node, 1, 1),
     "resize": lambda node: ops.resize(node, [4, 4], "bilinear", True),
-    "warp_affine": lambda node: ops.warp_affine(node, EYE[:2].ravel().tolist(), None, "bilinear", 0.0),
-    "experimental.warp_perspective": lambda node: ops.warp_perspective(node, EYE.ravel().tolist(), None, "bilinear", (0.0, 0.0, 0.0)),
+    "warp_affine": lambda node: ops.warp_affine(
+        node, EYE[:2].ravel().tolist(), None, "bilinear", 0.0
+    ),
+    "experimental.warp_perspective": lambda node: ops.warp_perspective(
+        node, EYE.ravel().tolist(), None, "bilinear", (0.0, 0.0, 0.0)
+    ),
     "coord_transform": lambda node: fn.coord_transform(node, M=[0.2, 0.3, 0.5]),
-    "color_space_conversion": lambda node: fn.color_space_conversion(node, image_type=types.RGB, output_type=types.BGR),
-    "crop_mirror_normalize": lambda node: ops.normalize(node, 1, (None, None), (None, None), "float32", "CHW", (0.0,), (1.0,)),
+    "color_space_conversion": lambda node: fn.color_space_conversion(
+        node, image_type=types.RGB, output_type=types.BGR
+    ),
+    "crop_mirror_normalize": lambda node: ops.normalize(
+        node, 1, (None, None), (None, None), "float32", "CHW", (0.0,), (1.0,)
+    ),
 }
-LETTERS = {"a": "int8", "h": "uint8", "s": "int16", "t": "uint16", "i": "int32", "j": "uint32", "l": "int64", "m": "uint64"}
-LETTERS |= {"f": "float32", "d": "float64", "b": "bool", "DF16_": "float16", "NS_7float16E": "float16", "NS1_7float16E": "float16"}
+LETTERS = {
+    "a": "int8",
+    "h": "uint8",
+    "s": "int16",
+    "t": "uint16",
+    "i": "int32",
+    "j": "uint32",
+    "l": "int64",
+    "m": "uint64",
+}
+LETTERS |= {
+    "f": "float32",
+    "d": "float64",
+    "b": "bool",
+    "DF16_": "float16",
+    "NS_7float16E": "float16",
+    "NS1_7float16E": "float16",
+}
 """Of types in C++ symbols (Itanium ABI)."""
 TYPE = rb"([ahstijlmfdb]|NS1?_7float16E)"
 SAME = rb"(?:\1|S\d?_)"
@@ -62,7 +86,13 @@ KERNELS = {
 def runs(make: Callable[[Any], Any], dtype: str) -> bool:
     """Whether an operator of DALI's CPU back end takes a small image of this dtype."""
     with Pipeline(1, 1, None, exec_dynamic=True) as pipe:
-        given = fn.external_source(lambda: [np.ones((8, 8, 3), np.uint8)], batch=True, dtype=types.UINT8, ndim=3, layout="HWC")
+        given = fn.external_source(
+            lambda: [np.ones((8, 8, 3), np.uint8)],
+            batch=True,
+            dtype=types.UINT8,
+            ndim=3,
+            layout="HWC",
+        )
         pipe.set_outputs(make(fn.cast(given, dtype=types.to_dali_type(dtype))))
     pipe.build()
     try:
@@ -91,12 +121,18 @@ def test_the_table_says_what_the_schema_of_warp_perspective_does() -> None:
     """Whose GPU kernels are CV-CUDA's."""
     said = backend.GetSchema("experimental__WarpPerspective").GetInputType(0)
     names = {"float": "float32"}
-    assert {names.get(n, n) for n in re.findall(r"u?int\d+|float", said)} == set(OPERATORS["experimental.warp_perspective"])
+    assert {names.get(n, n) for n in re.findall(r"u?int\d+|float", said)} == set(
+        OPERATORS["experimental.warp_perspective"]
+    )
 
 
 def test_every_operator_is_looked_at() -> None:
     """color_space_conversion runs on the CPU alone (steps/grayscale.py)."""
-    assert OPERATORS.keys() == MADE.keys() == KERNELS.keys() | {"experimental.warp_perspective", "color_space_conversion"}
+    assert (
+        OPERATORS.keys()
+        == MADE.keys()
+        == KERNELS.keys() | {"experimental.warp_perspective", "color_space_conversion"}
+    )
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -107,11 +143,19 @@ def test_what_is_handed_over_is_taken(operator: str) -> None:
         if given is not None:
             assert given.dtype in OPERATORS[operator]
             assert given.by == "value" or np.dtype(given.dtype).itemsize == np.dtype(dtype).itemsize
-            assert given.dtype == dtype or given.by == "bits" or (dtype, given.dtype) == ("float16", "float32")
+            assert (
+                given.dtype == dtype
+                or given.by == "bits"
+                or (dtype, given.dtype) == ("float16", "float32")
+            )
 
 
 def test_what_the_table_does_not_name_takes_everything() -> None:
-    for make in (lambda n: fn.transpose(n, perm=[2, 0, 1]), lambda n: fn.reinterpret(n, layout="HWC"), lambda n: fn.cast(n, dtype=types.FLOAT)):
+    for make in (
+        lambda n: fn.transpose(n, perm=[2, 0, 1]),
+        lambda n: fn.reinterpret(n, layout="HWC"),
+        lambda n: fn.cast(n, dtype=types.FLOAT),
+    ):
         assert all(runs(make, dtype) for dtype in DTYPES)
     assert all(handed("transpose", dtype) == (dtype, "value") for dtype in DTYPES)
 
@@ -133,14 +177,18 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return photograph(tmp_path_factory.mktemp("photograph"))
 
 
-def outcome(data: dict[str, Any], steps: list[Any], engine: str, **options: Any) -> torch.Tensor | str:
+def outcome(
+    data: dict[str, Any], steps: list[Any], engine: str, **options: Any
+) -> torch.Tensor | str:
     """What an engine delivers, or how the config is refused; anything else is raised."""
     written = {"data": data, "pipeline": steps}
     try:
         config.read(written)
     except gpupipe.ConfigError as e:
         return str(e)
-    with gpupipe.load(written, device="cpu", batch_size=1, threads=1, **ENGINES[engine], **options) as loader:
+    with gpupipe.load(
+        written, device="cpu", batch_size=1, threads=1, **ENGINES[engine], **options
+    ) as loader:
         return next(iter(loader))[loader.config.pipeline.main][0]
 
 
@@ -164,16 +212,27 @@ def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["image", "CHW", "HW"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_step_runs_on_both_engines_or_is_refused(image: dict[str, Any], tmp_path: Path, dtype: str, kind: str) -> None:
+def test_every_step_runs_on_both_engines_or_is_refused(
+    image: dict[str, Any], tmp_path: Path, dtype: str, kind: str
+) -> None:
     shape = {"CHW": (3, *SIZE), "HW": SIZE}
-    data = image if kind == "image" else saved(tmp_path, numbers(dtype, (1, *shape[kind])), layout=kind)
+    data = (
+        image
+        if kind == "image"
+        else saved(tmp_path, numbers(dtype, (1, *shape[kind])), layout=kind)
+    )
     before = of_image(dtype) if kind == "image" else []
-    for case in [case for case in CASES if kind == "image" or "to_dtype" not in case]:  # arrays: tests/engines/test_arrays.py
+    for case in [
+        case for case in CASES if kind == "image" or "to_dtype" not in case
+    ]:  # arrays: tests/engines/test_arrays.py
         (name,) = case
         made, expected = (outcome(data, [*before, case], engine) for engine in ENGINES)
         if isinstance(expected, str):
             assert made == expected
-            assert re.match(rf"config: pipeline\.{len(before)}: {name} cannot stand here: .*: (write|leave it out|set|take) ?", expected), expected
+            assert re.match(
+                rf"config: pipeline\.{len(before)}: {name} cannot stand here: .*: (write|leave it out|set|take) ?",
+                expected,
+            ), expected
         else:
             agree(tensor(made), expected, name)
 
@@ -182,12 +241,17 @@ def test_every_step_runs_on_both_engines_or_is_refused(image: dict[str, Any], tm
 def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> None:
     """As nodes: no GPU is needed for that."""
     for case in CASES:
-        written = {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": [*of_image(dtype), case]}
+        written = {
+            "data": {"source": "folder", "root": "/nowhere"},
+            "pipeline": [*of_image(dtype), case],
+        }
         try:
             checked = config.read(written)
         except gpupipe.ConfigError:
             continue
-        emitted = Lowering(Job(nothing(), checked.pipeline, checked.loader, 1), "gpu", False).emitted()
+        emitted = Lowering(
+            Job(nothing(), checked.pipeline, checked.loader, 1), "gpu", False
+        ).emitted()
         assert emitted[0].device == "mixed"
         assert {e.device for e in emitted[1:]} <= {"gpu"}
         assert "color_space_conversion" not in {e.op for e in emitted}
@@ -195,9 +259,19 @@ def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> Non
 
 @pytest.mark.parametrize("what", TAKEN)
 def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any], what: str) -> None:
-    steps = {"crop": "random_crop", "flip": "random_vertical_flip", "resize": "resize", "warp": "random_affine", "normalize": "normalize"}
+    steps = {
+        "crop": "random_crop",
+        "flip": "random_vertical_flip",
+        "resize": "resize",
+        "warp": "random_affine",
+        "normalize": "normalize",
+    }
     name = steps[what]
-    taken = [dtype for dtype in DTYPES if not isinstance(outcome(image, [*of_image(dtype), {name: STEPS[name][0]}], "dali"), str)]
+    taken = [
+        dtype
+        for dtype in DTYPES
+        if not isinstance(outcome(image, [*of_image(dtype), {name: STEPS[name][0]}], "dali"), str)
+    ]
     assert taken == [dtype for dtype in DTYPES if dtype in TAKEN[what]]
 
 
@@ -209,7 +283,9 @@ def test_float16_is_float32_rounded(image: dict[str, Any], case: dict[str, Any])
     """On each engine: places in the image are not rounded with it."""
     scaled = {"dtype": "float32", "scale": True}
     for engine in ENGINES:
-        half = tensor(outcome(image, ["decode", {"to_dtype": scaled | {"dtype": "float16"}}, case], engine))
+        half = tensor(
+            outcome(image, ["decode", {"to_dtype": scaled | {"dtype": "float16"}}, case], engine)
+        )
         full = tensor(outcome(image, ["decode", {"to_dtype": scaled}, case], engine))
         assert half.dtype == torch.float16
         torch.testing.assert_close(half.float(), full, rtol=0, atol=2 * ULP)
@@ -217,7 +293,10 @@ def test_float16_is_float32_rounded(image: dict[str, Any], case: dict[str, Any])
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_float16_in_between_is_not_forgotten(image: dict[str, Any], engine: str) -> None:
-    steps = ["decode", *({"to_dtype": {"dtype": dtype, "scale": True}} for dtype in ("float16", "float32"))]
+    steps = [
+        "decode",
+        *({"to_dtype": {"dtype": dtype, "scale": True}} for dtype in ("float16", "float32")),
+    ]
     made = tensor(outcome(image, steps, engine))
     assert torch.equal(made, made.half().float())
     assert made.dtype == torch.float32
@@ -228,13 +307,19 @@ def test_what_is_deferred_has_the_dtype_that_it_had(image: dict[str, Any], dtype
     """Images of any dtype that are cut and mirrored, and become another: DALI's graph does it in another order."""
     steps = [*of_image(dtype), {"random_crop": {"size": 12}}, {"random_vertical_flip": {"p": 1}}]
     for last in ("float32", "float16", "uint8", "int64"):
-        made, expected = (outcome(image, [*steps, {"to_dtype": {"dtype": last}}], engine) for engine in ENGINES)
+        made, expected = (
+            outcome(image, [*steps, {"to_dtype": {"dtype": last}}], engine) for engine in ENGINES
+        )
         assert torch.equal(tensor(made), tensor(expected))
 
 
 @pytest.mark.parametrize("wanted", ["uint8", "float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_loader_dtype_is_made_of_every_dtype(image: dict[str, Any], dtype: str, wanted: str) -> None:
-    made, expected = (tensor(outcome(image, of_image(dtype), engine, dtype=wanted)) for engine in ENGINES)
+def test_loader_dtype_is_made_of_every_dtype(
+    image: dict[str, Any], dtype: str, wanted: str
+) -> None:
+    made, expected = (
+        tensor(outcome(image, of_image(dtype), engine, dtype=wanted)) for engine in ENGINES
+    )
     assert made.dtype == getattr(torch, wanted)
     assert torch.equal(made, expected)

@@ -160,34 +160,68 @@ def test_fill_has_one_number_or_one_a_channel(text: str) -> None:
     name = text.partition(":")[0]
     for decode, fill, said in (
         ("decode", "[1, 2]", "fill has 2 numbers, but the image has 3 channels: write one, or 3"),
-        ("decode", "[1, 2, 3, 4]", "fill has 4 numbers, but the image has 3 channels: write one, or 3"),
-        ("decode: {mode: gray}", "[1, 2, 3]", "fill has 3 numbers, but the image has 1 channel: write one"),
+        (
+            "decode",
+            "[1, 2, 3, 4]",
+            "fill has 4 numbers, but the image has 3 channels: write one, or 3",
+        ),
+        (
+            "decode: {mode: gray}",
+            "[1, 2, 3]",
+            "fill has 3 numbers, but the image has 1 channel: write one",
+        ),
     ):
-        assert mistakes(decode, text.replace("FILL", fill)) == [f"2:3: {name} cannot stand here: {said}"]
-    for decode, fill in (("decode", "1"), ("decode", "[1]"), ("decode", "[1, 2, 3]"), ("decode: {mode: gray}", "[7]")):
+        assert mistakes(decode, text.replace("FILL", fill)) == [
+            f"2:3: {name} cannot stand here: {said}"
+        ]
+    for decode, fill in (
+        ("decode", "1"),
+        ("decode", "[1]"),
+        ("decode", "[1, 2, 3]"),
+        ("decode: {mode: gray}", "[7]"),
+    ):
         assert build(decode, text.replace("FILL", fill))
     unknown = Spec(encoded=False, channels=None)
     parameters: dict[str, Any] = yamlfile.parse(text.replace("FILL", "[1, 2]"), "p").data[name]
-    assert step.find(name).model_validate(parameters).spec(unknown).channels is None, "where the channels are not known, nothing can be said"
+    assert step.find(name).model_validate(parameters).spec(unknown).channels is None, (
+        "where the channels are not known, nothing can be said"
+    )
 
 
 def test_a_wrong_step_does_not_put_the_next_ones_in_the_wrong() -> None:
-    assert mistakes("decoed", "resize: {size: 8}", FLOAT, NORM) == ["1:3: unknown step 'decoed'; did you mean 'decode'?"]
-    assert mistakes("decode: {mode: bgr}", "resize: {size: 8}") == ["1:18: decode.mode is 'bgr', but should be 'rgb' or 'gray'"]
-    assert mistakes("decode: {mode: bgr}", "pad: {padding: 1, fill: [1]}", "pad: {padding: 1, fill: [1, 2]}") == [
+    assert mistakes("decoed", "resize: {size: 8}", FLOAT, NORM) == [
+        "1:3: unknown step 'decoed'; did you mean 'decode'?"
+    ]
+    assert mistakes("decode: {mode: bgr}", "resize: {size: 8}") == [
         "1:18: decode.mode is 'bgr', but should be 'rgb' or 'gray'"
     ]
-    assert mistakes("decode", "grayscale: {num_output_channels: 2}", "pad: {padding: 1, fill: [1, 2]}") == [
-        "2:36: grayscale.num_output_channels is 2, but should be 1 or 3"
+    assert mistakes(
+        "decode: {mode: bgr}", "pad: {padding: 1, fill: [1]}", "pad: {padding: 1, fill: [1, 2]}"
+    ) == ["1:18: decode.mode is 'bgr', but should be 'rgb' or 'gray'"]
+    assert mistakes(
+        "decode", "grayscale: {num_output_channels: 2}", "pad: {padding: 1, fill: [1, 2]}"
+    ) == ["2:36: grayscale.num_output_channels is 2, but should be 1 or 3"]
+    assert mistakes("decode", "to_dtyp: {dtype: float32}", NORM) == [
+        "2:3: unknown step 'to_dtyp'; did you mean 'to_dtype'?"
     ]
-    assert mistakes("decode", "to_dtyp: {dtype: float32}", NORM) == ["2:3: unknown step 'to_dtyp'; did you mean 'to_dtype'?"]
     assert mistakes("decode", "to_dtype: {dtype: real}", NORM)[1:] == []
-    assert mistakes("decode", "resize: {size: [4, 4]}", "resize: {size: 0}", "random_crop: {size: 9}") == ["3:18: resize.size is 0, but should be at least 1"]
-    assert mistakes("decode", "my_own_step", NORM) == [f"2:3: unknown step 'my_own_step'; known: {STEPS}"]
+    assert mistakes(
+        "decode", "resize: {size: [4, 4]}", "resize: {size: 0}", "random_crop: {size: 9}"
+    ) == ["3:18: resize.size is 0, but should be at least 1"]
+    assert mistakes("decode", "my_own_step", NORM) == [
+        f"2:3: unknown step 'my_own_step'; known: {STEPS}"
+    ]
 
 
 def test_but_what_is_certain_is_said_at_once() -> None:
-    assert mistakes("decode", "random_afine: {degrees: 3}", "resize: {sise: 8}", NORM, "decode", "pad: {padding: 1, fill: [1, 2]}") == [
+    assert mistakes(
+        "decode",
+        "random_afine: {degrees: 3}",
+        "resize: {sise: 8}",
+        NORM,
+        "decode",
+        "pad: {padding: 1, fill: [1, 2]}",
+    ) == [
         "2:3: unknown step 'random_afine'; did you mean 'random_affine'?",
         "3:12: resize.sise: unknown key; did you mean 'size'?",
         f"4:3: normalize cannot stand here: it needs floats, but gets uint8: write '{FLOAT}' before it",
@@ -213,11 +247,26 @@ def test_a_file_that_is_no_pipeline(text: str, message: str) -> None:
 
 
 def test_what_comes_out() -> None:
-    built = build("decode", "random_resized_crop: {size: [32, 48]}", "grayscale", FLOAT, "normalize: {mean: 0.5, std: 0.2}")
-    assert built.made == Spec(encoded=False, height=32, width=48, channels=1, dtype="float32", at_least=(32, 48))
+    built = build(
+        "decode",
+        "random_resized_crop: {size: [32, 48]}",
+        "grayscale",
+        FLOAT,
+        "normalize: {mean: 0.5, std: 0.2}",
+    )
+    assert built.made == Spec(
+        encoded=False, height=32, width=48, channels=1, dtype="float32", at_least=(32, 48)
+    )
     assert [e.where for e in built.entries] == [f"p:{line}:3" for line in range(1, 6)]
-    assert [str(e.given) for e in built.entries[:3]] == ["encoded bytes", "(3, ?, ?) uint8", "(3, 32, 48) uint8"]
-    assert all(after.given == before.made for before, after in zip(built.entries, built.entries[1:], strict=False))
+    assert [str(e.given) for e in built.entries[:3]] == [
+        "encoded bytes",
+        "(3, ?, ?) uint8",
+        "(3, 32, 48) uint8",
+    ]
+    assert all(
+        after.given == before.made
+        for before, after in zip(built.entries, built.entries[1:], strict=False)
+    )
 
 
 @pytest.mark.parametrize("name", builtin_configs.names("pipelines"))
@@ -277,11 +326,17 @@ def test_a_fingerprint_says_nothing_of_the_files_name() -> None:
 
 def test_golden_fingerprint() -> None:
     """A checkpoint holds it, so no release may change it for a pipeline that stays the same."""
-    assert build("decode", "random_affine: {degrees: 5}", FLOAT).fingerprint == "2ab7059724127bd756b91e123ff7f724"
+    assert (
+        build("decode", "random_affine: {degrees: 5}", FLOAT).fingerprint
+        == "2ab7059724127bd756b91e123ff7f724"
+    )
 
 
 def test_a_later_parameter_changes_the_fingerprint_if_it_is_not_its_default() -> None:
-    as_before, given, other = (build(step).fingerprint for step in ("decode", "decode: {dtype: uint8}", "decode: {dtype: uint16}"))
+    as_before, given, other = (
+        build(step).fingerprint
+        for step in ("decode", "decode: {dtype: uint8}", "decode: {dtype: uint16}")
+    )
     assert as_before == given != other
 
 
@@ -289,19 +344,34 @@ def test_a_later_parameter_changes_the_fingerprint_if_it_is_not_its_default() ->
 
 
 def test_a_step_draws_by_its_name_and_number() -> None:
-    built = build("decode", "random_horizontal_flip", "random_affine: {degrees: 5}", "random_horizontal_flip")
-    assert [e.key for e in built.entries] == ["decode", "random_horizontal_flip", "random_affine", "random_horizontal_flip_2"]
+    built = build(
+        "decode", "random_horizontal_flip", "random_affine: {degrees: 5}", "random_horizontal_flip"
+    )
+    assert [e.key for e in built.entries] == [
+        "decode",
+        "random_horizontal_flip",
+        "random_affine",
+        "random_horizontal_flip_2",
+    ]
     ids = np.arange(1000, dtype=np.int64)
     first, second = (built.entries[i].parameters(1, 2, ids)["flip"] for i in (1, 3))
     assert abs((first == second).mean() - 0.5) < 0.1, "two flips are independent"
-    expected = (draws.uniform(1, 2, ids, draws.stream("random_horizontal_flip_2"), 1)[:, 0] < 0.5).astype(np.int32)
+    expected = (
+        draws.uniform(1, 2, ids, draws.stream("random_horizontal_flip_2"), 1)[:, 0] < 0.5
+    ).astype(np.int32)
     assert (second == expected).all()
 
 
 def test_a_steps_draws_do_not_depend_on_the_other_steps() -> None:
     ids = np.arange(10, dtype=np.int64)
-    few, many = build("decode", "random_affine: {degrees: 5}"), build("decode", "resize: {size: 8}", "random_vertical_flip", "random_affine: {degrees: 5}")
-    assert (few.entries[-1].parameters(1, 2, ids)["angle"] == many.entries[-1].parameters(1, 2, ids)["angle"]).all()
+    few, many = (
+        build("decode", "random_affine: {degrees: 5}"),
+        build("decode", "resize: {size: 8}", "random_vertical_flip", "random_affine: {degrees: 5}"),
+    )
+    assert (
+        few.entries[-1].parameters(1, 2, ids)["angle"]
+        == many.entries[-1].parameters(1, 2, ids)["angle"]
+    ).all()
 
 
 def test_a_step_without_chance_draws_nothing() -> None:
@@ -330,14 +400,30 @@ def test_a_plugins_step_gets_the_same_messages(monkeypatch: pytest.MonkeyPatch) 
         def load(self) -> type[Step]:
             return Shout
 
-    monkeypatch.setattr(plugins, "entry_points", lambda group, name="shout": [Entry()] if name == "shout" else [])
-    assert mistakes("decode", "shuot: {words: [1, 2, 3]}") == ["2:3: unknown step 'shuot'; did you mean 'shout'?"]
-    assert mistakes("decode", "shout") == ["2:3: shout.words: missing; write 'words: ...' (what to say)"]
-    assert mistakes("decode", "shout: {words: 3}") == ["2:18: shout.words is 3, but should be a list"]
-    assert mistakes("decode", "shout: {words: [1, 2]}") == ["2:18: shout.words is [1, 2], but should be a longer list"]
-    assert mistakes("decode", "shout: {words: [1, 2, 3, 4]}") == ["2:18: shout.words is [1, 2, 3, 4], but should be a list of at most 3"]
-    assert mistakes("decode", "shout: {words: [1, 2, 3]}") == ["2:3: shout cannot stand here: it is too loud: whisper"]
-    assert mistakes("decode", "shout: {words: 3}", NORM) == ["2:18: shout.words is 3, but should be a list"], "what it would have made is not known"
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group, name="shout": [Entry()] if name == "shout" else []
+    )
+    assert mistakes("decode", "shuot: {words: [1, 2, 3]}") == [
+        "2:3: unknown step 'shuot'; did you mean 'shout'?"
+    ]
+    assert mistakes("decode", "shout") == [
+        "2:3: shout.words: missing; write 'words: ...' (what to say)"
+    ]
+    assert mistakes("decode", "shout: {words: 3}") == [
+        "2:18: shout.words is 3, but should be a list"
+    ]
+    assert mistakes("decode", "shout: {words: [1, 2]}") == [
+        "2:18: shout.words is [1, 2], but should be a longer list"
+    ]
+    assert mistakes("decode", "shout: {words: [1, 2, 3, 4]}") == [
+        "2:18: shout.words is [1, 2, 3, 4], but should be a list of at most 3"
+    ]
+    assert mistakes("decode", "shout: {words: [1, 2, 3]}") == [
+        "2:3: shout cannot stand here: it is too loud: whisper"
+    ]
+    assert mistakes("decode", "shout: {words: 3}", NORM) == [
+        "2:18: shout.words is 3, but should be a list"
+    ], "what it would have made is not known"
 
 
 def test_the_kinds_of_pydantic_errors_that_no_step_has_yet_are_still_readable() -> None:

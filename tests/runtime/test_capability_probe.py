@@ -52,7 +52,15 @@ def test_images_of_the_probe_are_of_the_kinds_that_it_says():
     kinds = set()
     for data in mixed:
         with Image.open(BytesIO(data.tobytes())) as image:
-            kinds.add((image.size, image.mode, image.layer[0][1:3], "progressive" in image.info, image.getexif()[ORIENTATION]))
+            kinds.add(
+                (
+                    image.size,
+                    image.mode,
+                    image.layer[0][1:3],
+                    "progressive" in image.info,
+                    image.getexif()[ORIENTATION],
+                )
+            )
     assert kinds == {
         ((640, 480), "RGB", (2, 2), False, 1),
         ((500, 375), "RGB", (1, 1), False, 1),
@@ -91,13 +99,21 @@ def test_what_is_tried_on_a_gpu_is_what_dali_takes(gray, windows):
         for load in probes.loads(0):
             node = probes.decoder("mixed", [image], load, gray, cut)
             assert node.device == "gpu"
-            assert node.source.name.strip("_").rsplit("_", 1)[0] == ("ImageSlice" if windows else "Image")
+            assert node.source.name.strip("_").rsplit("_", 1)[0] == (
+                "ImageSlice" if windows else "Image"
+            )
 
 
 def test_gray_and_turned_images_are_decoded_as_in_a_loader():
     turned, gray = probes._jpeg(375, 500, turned=6), probes._jpeg(300, 400, gray=True)
-    assert [i.shape for i in probes._decoded(None, [turned, gray], None)] == [(500, 375, 3), (300, 400, 3)]
-    assert [i.shape for i in probes._decoded(None, [turned, gray], None, True)] == [(500, 375, 1), (300, 400, 1)]
+    assert [i.shape for i in probes._decoded(None, [turned, gray], None)] == [
+        (500, 375, 3),
+        (300, 400, 3),
+    ]
+    assert [i.shape for i in probes._decoded(None, [turned, gray], None, True)] == [
+        (500, 375, 1),
+        (300, 400, 1),
+    ]
 
 
 @pytest.mark.parametrize("shift", [(0, 2), (2, 0), (8, 8)])
@@ -106,7 +122,9 @@ def test_a_part_from_the_wrong_place_is_refused(shift):
     start, size = probes._window(0, whole.shape)
     (right,) = probes._decoded(None, [probes._jpeg(480, 640)], None, windows=[(start, size)])
     probes._compare([right], [whole])
-    (wrong,) = probes._decoded(None, [probes._jpeg(480, 640)], None, windows=[(start + np.array(shift, np.int32), size)])
+    (wrong,) = probes._decoded(
+        None, [probes._jpeg(480, 640)], None, windows=[(start + np.array(shift, np.int32), size)]
+    )
     with pytest.raises(ValueError, match="came out wrong"):
         probes._compare([wrong], [whole])
     with pytest.raises(ValueError, match=r"by 255\.0 levels"):
@@ -126,7 +144,9 @@ def test_whole_images_of_the_probe_decode_as_in_pillow():
 
 
 def test_a_real_crash_is_told_by_its_signal():
-    done = subprocess.run([sys.executable, "-c", "import os; os.abort()"], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; os.abort()"], capture_output=True, check=False
+    )
     assert why_it_ended(done.returncode, done.stderr.decode()) == "crashed with SIGABRT"
 
 
@@ -159,7 +179,14 @@ def test_a_child_that_is_too_slow_has_said_nothing_for_good(monkeypatch: pytest.
     assert probes._child("decode", "cpu") == ("", "no answer within 0.01 s", False)
 
 
-@pytest.mark.parametrize("code", ["bytearray(1 << 62)", "import numpy; numpy.zeros(1 << 52)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "bytearray(1 << 62)",
+        "import numpy; numpy.zeros(1 << 52)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    ],
+)
 def test_a_child_without_memory_has_said_nothing_for_good(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     reason = why_it_ended(done.returncode, done.stderr.decode())
@@ -184,7 +211,15 @@ def test_lack_of_memory_by_what_is_said(reason, lacked):
 
 @pytest.mark.parametrize(
     ("version", "broken"),
-    [("0.9.0", True), ("0.9.0.20", True), ("0.9.0.1859", True), ("0.9.1", False), ("0.8.0.1422", False), ("0.10.0", False), (None, False)],
+    [
+        ("0.9.0", True),
+        ("0.9.0.20", True),
+        ("0.9.0.1859", True),
+        ("0.9.1", False),
+        ("0.8.0.1422", False),
+        ("0.10.0", False),
+        (None, False),
+    ],
 )
 def test_a_codec_that_is_known_to_break(version, broken):
     reason = known_to_break(version)
@@ -196,13 +231,25 @@ def test_a_child_needs_no_gpupipe_around_it(tmp_path: Path):
     """A script may have found gpupipe through sys.path alone, or run in any folder."""
     copy = shutil.copy(probes.__file__, tmp_path / "alone.py")
     code = f"import runpy; print(runpy.run_path({str(copy)!r})['probe'](None))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert done.stdout.strip() == "Outcome(pipeline=True, decode=True, region=True, reason='', conclusive=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert (
+        done.stdout.strip()
+        == "Outcome(pipeline=True, decode=True, region=True, reason='', conclusive=True)"
+    )
 
 
 @pytest.mark.parametrize(
     ("setting", "device", "visible"),
-    [(None, 0, "0"), (None, 3, "3"), ("", 0, "0"), ("2,5", 1, "5"), ("GPU-ab, GPU-cd", 1, "GPU-cd"), ("2", 1, "1")],
+    [
+        (None, 0, "0"),
+        (None, 3, "3"),
+        ("", 0, "0"),
+        ("2,5", 1, "5"),
+        ("GPU-ab, GPU-cd", 1, "GPU-cd"),
+        ("2", 1, "1"),
+    ],
 )
 def test_the_one_gpu_that_a_child_sees(setting, device, visible):
     assert visible_device(setting, device) == visible

@@ -33,17 +33,19 @@ def with_a_driver(tmp_path: Path) -> dict[str, str]:
     if gpu_count():
         pytest.skip("torch sees a GPU here")
     (tmp_path / "pynvml.py").write_text(PYNVML)
-    return {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | {"PYTHONPATH": str(tmp_path)}
+    return {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | {
+        "PYTHONPATH": str(tmp_path)
+    }
 
 
 def run(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
 
 
 def test_auto_warns_once_of_a_gpu_that_torch_does_not_see(with_a_driver: dict[str, str]) -> None:
-    code = (
-        "import warnings; warnings.simplefilter('always'); from gpupipe.runtime.devices import resolve; print(resolve('auto'), resolve('auto'), resolve('cpu'))"
-    )
+    code = "import warnings; warnings.simplefilter('always'); from gpupipe.runtime.devices import resolve; print(resolve('auto'), resolve('auto'), resolve('cpu'))"
     done = run(code, with_a_driver)
     assert done.stdout == "None None None\n"
     assert done.stderr.count("loader.device=auto runs on the CPU") == 1
@@ -51,9 +53,13 @@ def test_auto_warns_once_of_a_gpu_that_torch_does_not_see(with_a_driver: dict[st
 
 
 @pytest.mark.parametrize(("device", "hidden"), [("cpu", None), ("auto", ""), ("auto", "-1")])
-def test_who_chose_the_cpu_is_not_warned(with_a_driver: dict[str, str], device: str, hidden: str | None) -> None:
+def test_who_chose_the_cpu_is_not_warned(
+    with_a_driver: dict[str, str], device: str, hidden: str | None
+) -> None:
     environment = with_a_driver | ({} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden})
-    done = run(f"from gpupipe.runtime.devices import resolve; print(resolve({device!r}))", environment)
+    done = run(
+        f"from gpupipe.runtime.devices import resolve; print(resolve({device!r}))", environment
+    )
     assert (done.stdout, done.stderr) == ("None\n", "")
 
 
@@ -76,7 +82,9 @@ def test_the_doctor_tells_of_it_too(with_a_driver: dict[str, str]) -> None:
         (["H100"], None, "-1", []),
     ],
 )
-def test_why_a_gpu_is_not_used(cards: list[str], torch_cuda: str | None, setting: str | None, parts: list[str]) -> None:
+def test_why_a_gpu_is_not_used(
+    cards: list[str], torch_cuda: str | None, setting: str | None, parts: list[str]
+) -> None:
     said = why_unused(cards, torch_cuda, setting)
     assert bool(said) == bool(parts)
     assert all(part in said for part in parts)
@@ -93,11 +101,26 @@ def test_dali_is_an_extra_for_each_cuda_and_never_both() -> None:
     assert "nvidia-dali" not in setup["options"]["install_requires"]
     assert extras["cuda12"].strip() == 'nvidia-dali-cuda120 >= 2.4; sys_platform == "linux"'
     assert extras["cuda13"].strip() == 'nvidia-dali-cuda130 >= 2.4; sys_platform == "linux"'
-    assert not [name for name, packages in extras.items() if "nvidia-dali" in packages and name not in ("cuda12", "cuda13")]
+    assert not [
+        name
+        for name, packages in extras.items()
+        if "nvidia-dali" in packages and name not in ("cuda12", "cuda13")
+    ]
 
 
 @pytest.mark.parametrize(("words", "extra"), [([], "cuda12"), (["CUDA=cuda13"], "cuda13")])
-def test_the_two_commands_install_the_dali_for_cuda_12(words: list[str], extra: str, tmp_path: Path) -> None:
-    done = subprocess.run(["make", "-n", "test", f"VENV={tmp_path / 'new'}", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+def test_the_two_commands_install_the_dali_for_cuda_12(
+    words: list[str], extra: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["make", "-n", "test", f"VENV={tmp_path / 'new'}", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     installs = [line for line in done.stdout.splitlines() if "pip install" in line]
-    assert [line.partition("--editable ")[2] for line in installs] == [f"'.[{extra}]'", f"'.[{extra},test]'"]
+    assert [line.partition("--editable ")[2] for line in installs] == [
+        f"'.[{extra}]'",
+        f"'.[{extra},test]'",
+    ]

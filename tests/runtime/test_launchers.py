@@ -37,7 +37,13 @@ def clean(**variables: str) -> dict[str, str]:
 
 def said(**variables: str) -> list[Any]:
     """Local rank, ranks on the machine, and cores of the rank in a process with these variables."""
-    done = subprocess.run([sys.executable, "-c", SAY], env=clean(**variables), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SAY],
+        env=clean(**variables),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found: list[Any] = json.loads(done.stdout)
     return found
 
@@ -61,7 +67,9 @@ def said(**variables: str) -> list[Any]:
     ],
     ids=str,
 )  # fmt: skip
-def test_ranks_of_a_machine(variables: dict[str, str], local_rank: int | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_machine(
+    variables: dict[str, str], local_rank: int | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in set(os.environ) - set(clean()):
         monkeypatch.delenv(name)
     for name, value in variables.items():
@@ -84,7 +92,10 @@ def test_tasks_of_nodes() -> None:
 def test_ranks_share_the_cores_of_their_launcher() -> None:
     assert said()[2] == cores()
     assert said(LOCAL_WORLD_SIZE="2")[2] == cores() // 2
-    assert said(**SLURM, SLURM_STEP_TASKS_PER_NODE="2", SLURM_CPUS_ON_NODE=str(cores()))[2] == cores() // 2
+    assert (
+        said(**SLURM, SLURM_STEP_TASKS_PER_NODE="2", SLURM_CPUS_ON_NODE=str(cores()))[2]
+        == cores() // 2
+    )
 
 
 def test_a_rank_takes_a_core_at_least() -> None:
@@ -99,12 +110,26 @@ def test_a_job_of_slurm_that_has_few_cores_shares_those() -> None:
 def bound(own: list[int], count: int) -> list[int]:
     """cores() and cores_of_rank() of a rank that its launcher bound to `own`, one of `count`."""
     command = [sys.executable, "-c", LAUNCH, json.dumps([own, count])]
-    return [int(n) for n in subprocess.run(command, env=clean(), capture_output=True, text=True, check=True).stdout.split()]
+    return [
+        int(n)
+        for n in subprocess.run(
+            command, env=clean(), capture_output=True, text=True, check=True
+        ).stdout.split()
+    ]
 
 
 @pytest.mark.parametrize(
     ("own", "launcher", "count", "expected"),
-    [(32, 32, 4, 8), (8, 32, 4, 8), (16, 32, 4, 8), (4, 32, 4, 4), (8, 8, 4, 2), (1, 1, 4, 1), (2, 32, 40, 1), (30, 32, 1, 30)],
+    [
+        (32, 32, 4, 8),
+        (8, 32, 4, 8),
+        (16, 32, 4, 8),
+        (4, 32, 4, 4),
+        (8, 8, 4, 2),
+        (1, 1, 4, 1),
+        (2, 32, 40, 1),
+        (30, 32, 1, 30),
+    ],
 )
 def test_the_share_of_a_rank(own: int, launcher: int, count: int, expected: int) -> None:
     """Bound to nothing, to cores of its own, to a socket, to fewer; and a launcher that was itself bound."""
@@ -124,9 +149,15 @@ def test_a_rank_that_is_bound_to_one_core_has_one() -> None:
 
 
 @several
-def test_the_loader_has_its_share_of_threads_and_the_number_that_is_given(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_has_its_share_of_threads_and_the_number_that_is_given(
+    faces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    config = {"data": {"source": "folder", "root": faces}, "pipeline": "affine", "loader": {"device": "cpu"}}
+    config = {
+        "data": {"source": "folder", "root": faces},
+        "pipeline": "affine",
+        "loader": {"device": "cpu"},
+    }
     with gpupipe.load(config) as loader:
         assert loader.threads == max(1, len(os.sched_getaffinity(os.getppid())) // 2)
     with gpupipe.load(config, threads=3) as loader:
@@ -149,10 +180,15 @@ def test_a_trainer_tells_how_many_ranks_it_starts() -> None:
         ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, "mpirun"),
     ],
 )
-def test_processes_that_load_everything_each_are_warned(variables: dict[str, str], launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_load_everything_each_are_warned(
+    variables: dict[str, str], launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.warns(UserWarning, match=rf"{launcher} started 4 processes, of which this is number 2.*shard=\{{rank: 2, world_size: 4\}}"):
+    with pytest.warns(
+        UserWarning,
+        match=rf"{launcher} started 4 processes, of which this is number 2.*shard=\{{rank: 2, world_size: 4\}}",
+    ):
         assert ranks.rank_and_world() == (0, 1)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")

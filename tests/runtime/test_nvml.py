@@ -37,7 +37,9 @@ class Library:
         (["MIG-ab"], "MIG-ab", "handle of MIG-ab"),
     ],
 )
-def test_a_gpu_and_a_part_of_one_are_found_by_uuid(known: list[str], uuid: str, handle: str) -> None:
+def test_a_gpu_and_a_part_of_one_are_found_by_uuid(
+    known: list[str], uuid: str, handle: str
+) -> None:
     assert nvml.handle_of_uuid(Library(*known), uuid) == handle
 
 
@@ -58,6 +60,8 @@ def test_without_a_driver_nothing_answers() -> None:
 
 
 @pytest.mark.parametrize(("device", "number"), [("cpu", None), ("gpu:0", 0), ("gpu:3", 3)])
-def test_what_is_synchronised_and_measured_is_the_loaders_gpu(device: str, number: int | None) -> None:
+def test_what_is_synchronised_and_measured_is_the_loaders_gpu(
+    device: str, number: int | None
+) -> None:
     loader: Any = SimpleNamespace(engine=SimpleNamespace(device=device))
     assert gpu_of(loader) == number

@@ -21,7 +21,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plugin:
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_a_step_that_is_as_it_should_be(plugin: Plugin, faces: Path, options: dict[str, Any]) -> None:
+def test_a_step_that_is_as_it_should_be(
+    plugin: Plugin, faces: Path, options: dict[str, Any]
+) -> None:
     with load(faces, plugin(), **options) as loader:
         assert sum(len(b["label"]) for b in loader) == 60
 
@@ -32,16 +34,29 @@ def test_a_step_that_is_as_it_should_be(plugin: Plugin, faces: Path, options: di
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import nowhere", "cannot be imported from broken:Odd (ModuleNotFoundError: No module nam"),
+        (
+            "import nowhere",
+            "cannot be imported from broken:Odd (ModuleNotFoundError: No module nam",
+        ),
         ("1 / 0", "cannot be imported from broken:Odd (ZeroDivisionError: division by zero): rep"),
         ("", "cannot be imported from broken:Odd (AttributeError: "),
-        ("def Odd(): ...", "broken:Odd, is a function: it must derive from gpupipe.pipeline.step.Step"),
-        ("class Odd: ...", "broken:Odd, is a class that is no Step: it must derive from gpupipe.pipeline.step."),
+        (
+            "def Odd(): ...",
+            "broken:Odd, is a function: it must derive from gpupipe.pipeline.step.Step",
+        ),
+        (
+            "class Odd: ...",
+            "broken:Odd, is a class that is no Step: it must derive from gpupipe.pipeline.step.",
+        ),
     ],
 )
-def test_a_broken_entry_point_is_one_line(tmp_path: Path, faces: Path, code: str, said: str) -> None:
+def test_a_broken_entry_point_is_one_line(
+    tmp_path: Path, faces: Path, code: str, said: str
+) -> None:
     install(tmp_path, "broken", code, odd="Odd")
-    (tmp_path / "c.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode, odd]\n")
+    (tmp_path / "c.yaml").write_text(
+        f"data: {{source: folder, root: {faces}}}\npipeline: [decode, odd]\n"
+    )
     done = command(tmp_path, "check", "c.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     head, line = done.stderr.splitlines()
@@ -70,14 +85,18 @@ def test_a_broken_source_is_one_line(tmp_path: Path, code: str, said: str) -> No
 
 def test_what_is_broken_and_not_used_is_no_matter(tmp_path: Path, faces: Path) -> None:
     install(tmp_path, "broken", "1 / 0", odd="Odd")
-    (tmp_path / "c.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode]\n")
+    (tmp_path / "c.yaml").write_text(
+        f"data: {{source: folder, root: {faces}}}\npipeline: [decode]\n"
+    )
     assert command(tmp_path, "check", "c.yaml").returncode == 0
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(folder)}
     words = (sys.executable, "-m", "gpupipe", *words)
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200
+    )
 
 
 # --- exceptions in a step's code
@@ -90,7 +109,9 @@ ERRORS = ["ValueError", "RuntimeError", "OSError", "TypeError", "KeyError"]
 @pytest.mark.parametrize("options", ENGINES, ids=str)
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_an_exception_in_sample(plugin: Plugin, faces: Path, options: dict[str, Any], error: str, on_error: str) -> None:
+def test_an_exception_in_sample(
+    plugin: Plugin, faces: Path, options: dict[str, Any], error: str, on_error: str
+) -> None:
     name = plugin(sample=f"    def sample(self, u):\n        {RAISES.format(error)}")
     said = failure(faces, name, **options, on_error=on_error)
     assert f"its sample() raised {error}: " in str(said)
@@ -101,7 +122,9 @@ def test_an_exception_in_sample(plugin: Plugin, faces: Path, options: dict[str, 
 @pytest.mark.parametrize("options", ENGINES[1:], ids=str)
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_an_exception_in_torch(plugin: Plugin, faces: Path, options: dict[str, Any], error: str, on_error: str) -> None:
+def test_an_exception_in_torch(
+    plugin: Plugin, faces: Path, options: dict[str, Any], error: str, on_error: str
+) -> None:
     name = plugin(torch=f"    def torch(self, image, p):\n        {RAISES.format(error)}")
     said = failure(faces, name, **options, on_error=on_error)
     assert f"its torch() raised {error}: " in str(said)
@@ -119,7 +142,9 @@ def test_an_exception_in_dali(plugin: Plugin, faces: Path, error: str) -> None:
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_an_exception_in_a_later_batch(plugin: Plugin, faces: Path, error: str, on_error: str) -> None:
+def test_an_exception_in_a_later_batch(
+    plugin: Plugin, faces: Path, error: str, on_error: str
+) -> None:
     """In `dali`, on values of the fourth batch: what comes before is delivered."""
     name = plugin(
         sample="    def sample(self, u):\n        return {'strength': np.arange(len(u)) * (len(u) > 1)}",
@@ -193,14 +218,22 @@ def test_a_step_may_refuse_the_first_sample(plugin: Plugin, faces: Path) -> None
 
 
 def test_a_step_that_refuses_every_sample_is_an_error(plugin: Plugin, faces: Path) -> None:
-    name = plugin(dali="    def dali(self, image, p):\n        raise SampleIncompatible('too dark')")
-    with pytest.raises(gpupipe.EngineError, match=r"a step refuses each of 1,000 samples.*too dark"):
+    name = plugin(
+        dali="    def dali(self, image, p):\n        raise SampleIncompatible('too dark')"
+    )
+    with pytest.raises(
+        gpupipe.EngineError, match=r"a step refuses each of 1,000 samples.*too dark"
+    ):
         load(faces, name, **ENGINES[0])
 
 
-def test_a_command_prints_the_traceback_and_one_line(tmp_path: Path, faces: Path, plugin: Plugin) -> None:
+def test_a_command_prints_the_traceback_and_one_line(
+    tmp_path: Path, faces: Path, plugin: Plugin
+) -> None:
     name = plugin(torch=f"    def torch(self, image, p):\n        {RAISES.format('ValueError')}")
-    (tmp_path / "c.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode, {name}]\n")
+    (tmp_path / "c.yaml").write_text(
+        f"data: {{source: folder, root: {faces}}}\npipeline: [decode, {name}]\n"
+    )
     done = command(tmp_path, "run", "c.yaml", "engine=dataloader", "workers=1")
     assert done.returncode == 1
     *above, line = done.stderr.splitlines()

@@ -24,9 +24,18 @@ TORCH = {
 }
 """What a step returns in torch, and what is said."""
 DALI = {
-    "channels": ("fn.color_space_conversion(pixels, image_type=types.RGB, output_type=types.GRAY)", r"\(250, 250, 1\) uint8, but"),
-    "a dtype": ("fn.cast(pixels, dtype=types.FLOAT)", r"\(250, 250, 3\) float32, but its spec says \(\?, \?, 3\) uint8"),
-    "an axis": ("fn.squeeze(fn.slice(pixels, start=[0], end=[1], axes=[2]), axes=[2])", r"\(250, 250\) uint8, but"),
+    "channels": (
+        "fn.color_space_conversion(pixels, image_type=types.RGB, output_type=types.GRAY)",
+        r"\(250, 250, 1\) uint8, but",
+    ),
+    "a dtype": (
+        "fn.cast(pixels, dtype=types.FLOAT)",
+        r"\(250, 250, 3\) float32, but its spec says \(\?, \?, 3\) uint8",
+    ),
+    "an axis": (
+        "fn.squeeze(fn.slice(pixels, start=[0], end=[1], axes=[2]), axes=[2])",
+        r"\(250, 250\) uint8, but",
+    ),
 }
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 
@@ -34,39 +43,59 @@ FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 @pytest.mark.parametrize("options", ENGINES[1:], ids=str)
 @pytest.mark.parametrize("kind", TORCH)
 @pytest.mark.parametrize("more", [[], [FLOATS]], ids=["last", "then floats"])
-def test_a_wrong_result_in_torch(plugin: Plugin, faces: Path, options: dict[str, Any], kind: str, more: list[Any]) -> None:
+def test_a_wrong_result_in_torch(
+    plugin: Plugin, faces: Path, options: dict[str, Any], kind: str, more: list[Any]
+) -> None:
     code, said = TORCH[kind]
     name = plugin(torch=f"    def torch(self, image, p):\n        return {code}")
     assert_said(failure(faces, name, *more, **options), rf"its torch\(\) {said}")
 
 
 @pytest.mark.parametrize("kind", DALI)
-@pytest.mark.parametrize("more", [[], [FLOATS], ["random_horizontal_flip", {"resize": {"size": [50, 50]}}]], ids=len)
+@pytest.mark.parametrize(
+    "more", [[], [FLOATS], ["random_horizontal_flip", {"resize": {"size": [50, 50]}}]], ids=len
+)
 def test_a_wrong_result_in_dali(plugin: Plugin, faces: Path, kind: str, more: list[Any]) -> None:
     """Also where what follows would hide it."""
     code, said = DALI[kind]
-    name = plugin(dali=f"    def dali(self, image, p):\n        from nvidia.dali import fn, types\n        image.apply('odd', lambda pixels: {code})")
+    name = plugin(
+        dali=f"    def dali(self, image, p):\n        from nvidia.dali import fn, types\n        image.apply('odd', lambda pixels: {code})"
+    )
     assert_said(failure(faces, name, *more, engine="dali"), rf"its dali\(\) made {said}")
 
 
 SIZED = "    def spec(self, given):\n        return decoded(given).sized((100, 90))"
 
 
-@pytest.mark.parametrize(("options", "layout"), [(ENGINES[0], "250, 250, 3"), (ENGINES[1], "3, 250, 250")], ids=["dali", "torch"])
-def test_a_size_that_is_not_the_specs(plugin: Plugin, faces: Path, options: dict[str, Any], layout: str) -> None:
-    assert_said(failure(faces, plugin(spec=SIZED), **options), rf"made \({layout}\) uint8, but its spec says")
+@pytest.mark.parametrize(
+    ("options", "layout"),
+    [(ENGINES[0], "250, 250, 3"), (ENGINES[1], "3, 250, 250")],
+    ids=["dali", "torch"],
+)
+def test_a_size_that_is_not_the_specs(
+    plugin: Plugin, faces: Path, options: dict[str, Any], layout: str
+) -> None:
+    assert_said(
+        failure(faces, plugin(spec=SIZED), **options),
+        rf"made \({layout}\) uint8, but its spec says",
+    )
 
 
 def test_parameters_that_are_not_of_the_batch(plugin: Plugin, faces: Path) -> None:
     for made in ("u[:1]", "0.5", "u[:, 0].mean()"):
         name = plugin(sample=f"    def sample(self, u):\n        return {{'strength': {made}}}")
         for options in ENGINES[:2]:
-            assert_said(failure(faces, name, **options), r"its sample\(\) made 'strength' of shape \(.*\) for \d samples")
+            assert_said(
+                failure(faces, name, **options),
+                r"its sample\(\) made 'strength' of shape \(.*\) for \d samples",
+            )
 
 
 def test_work_that_dali_cannot_do_on_any_sample(plugin: Plugin, faces: Path) -> None:
     wrong = "fn.crop(pixels, crop=[400, 400], out_of_bounds_policy='error')"
-    name = plugin(dali=f"    def dali(self, image, p):\n        from nvidia.dali import fn\n        image.apply('odd', lambda pixels: {wrong})")
+    name = plugin(
+        dali=f"    def dali(self, image, p):\n        from nvidia.dali import fn\n        image.apply('odd', lambda pixels: {wrong})"
+    )
     said = failure(faces, name, engine="dali", on_error="skip", max_bad=1.0)
     assert "its work in DALI raised RuntimeError: " in str(said)
 
@@ -79,7 +108,9 @@ def test_a_result_that_is_wrong_in_one_batch(plugin: Plugin, faces: Path) -> Non
         " np.full((len(p['strength']), 2), 250.0 - (len(p['strength']) > 1)))"
     )
     said = failure(faces, plugin(spec=size, dali=dali), engine="dali")
-    assert_said(said, r"in a batch, 'image' is \(3, 249, 249\) uint8, but its spec says \(3, 250, 250\)")
+    assert_said(
+        said, r"in a batch, 'image' is \(3, 249, 249\) uint8, but its spec says \(3, 250, 250\)"
+    )
 
 
 def assert_said(error: gpupipe.StepError, pattern: str) -> None:

@@ -46,7 +46,14 @@ class TwoFiles(Source):
 @pytest.fixture
 def site(tmp_path: Path, faces: Path) -> Path:
     """A folder as pip would leave it: a module with its entry points, and two images."""
-    install(tmp_path, "other_package", MODULE, invert="Invert", only_torch="OnlyTorch", source_two_files="TwoFiles")
+    install(
+        tmp_path,
+        "other_package",
+        MODULE,
+        invert="Invert",
+        only_torch="OnlyTorch",
+        source_two_files="TwoFiles",
+    )
     for name, file in zip("ab", sorted(faces.glob("*/*.jpg")), strict=False):
         (tmp_path / f"{name}.jpg").write_bytes(file.read_bytes())
     return tmp_path
@@ -54,7 +61,13 @@ def site(tmp_path: Path, faces: Path) -> Path:
 
 def python(site: Path, code: str) -> str:
     paths = os.pathsep.join([str(site), str(Path(__file__).parents[1])])
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -49,10 +49,21 @@ print(answer.works, answer.reason, answer.lasting, sep="|", flush=True)
 """
 
 
-def process(cache: Path, name: str, lasting: bool = True, waiters: int = 0) -> subprocess.Popen[str]:
+def process(
+    cache: Path, name: str, lasting: bool = True, waiters: int = 0
+) -> subprocess.Popen[str]:
     """One that asks, and when it is the one whose turn it is, does not answer before `waiters` others wait for it."""
-    command = [sys.executable, "-c", PROCESS, name, "lasting" if lasting else "passing", str(waiters)]
-    return subprocess.Popen(command, env=os.environ | {"GPUPIPE_CACHE": str(cache)}, stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-c",
+        PROCESS,
+        name,
+        "lasting" if lasting else "passing",
+        str(waiters),
+    ]
+    return subprocess.Popen(
+        command, env=os.environ | {"GPUPIPE_CACHE": str(cache)}, stdout=subprocess.PIPE, text=True
+    )
 
 
 def said(child: subprocess.Popen[str]) -> str:
@@ -83,7 +94,9 @@ def test_the_answer_is_there_for_later_runs(cache: Path) -> None:
     assert said(process(cache, "first")) == "True||True"
     assert said(process(cache, "later")) == "True||True"
     assert asked(cache) == ["first"]
-    assert json.loads((cache / "region-decode.json").read_text()) == {"a GPU": {"works": True, "reason": ""}}
+    assert json.loads((cache / "region-decode.json").read_text()) == {
+        "a GPU": {"works": True, "reason": ""}
+    }
 
 
 def test_an_answer_that_does_not_last_serves_those_that_wait_and_no_later_run(cache: Path) -> None:
@@ -104,20 +117,28 @@ def test_who_dies_while_it_asks_keeps_nobody_waiting(cache: Path) -> None:
     assert asked(cache) == ["doomed", "other"]
 
 
-def test_without_a_cache_folder_it_is_asked_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_folder_it_is_asked_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file" / "cache"))
     assert ask_once("a GPU", lambda: Answer(True)) == Answer(True)
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[1]", '{"a GPU": true, "another": {"works": "yes"}}', ""])
+@pytest.mark.parametrize(
+    "text", ["no JSON", "[1]", '{"a GPU": true, "another": {"works": "yes"}}', ""]
+)
 def test_a_file_that_says_nothing_is_replaced(cache: Path, text: str) -> None:
     """Among them what earlier versions wrote."""
     file = cache / "region-decode.json"
     file.write_text(text)
-    assert ask_once("a GPU", lambda: Answer(False, "crashed with SIGSEGV")) == Answer(False, "crashed with SIGSEGV")
+    assert ask_once("a GPU", lambda: Answer(False, "crashed with SIGSEGV")) == Answer(
+        False, "crashed with SIGSEGV"
+    )
     assert ask_once("a GPU", lambda: Answer(True)) == Answer(False, "crashed with SIGSEGV")
-    assert json.loads(file.read_text()) == {"a GPU": {"works": False, "reason": "crashed with SIGSEGV"}}
+    assert json.loads(file.read_text()) == {
+        "a GPU": {"works": False, "reason": "crashed with SIGSEGV"}
+    }
 
 
 @pytest.mark.parametrize(
@@ -147,8 +168,12 @@ def test_the_key_has_all_that_the_answer_depends_on() -> None:
     assert key.endswith(f", DALI 2.4.0, nvImageCodec {codec}, nvJPEG {nvjpeg}")
 
 
-@pytest.mark.skipif(not probes.broken_codec(), reason="the nvImageCodec that is installed is not known to be broken")
-def test_a_codec_that_is_known_to_break_is_not_tried(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.skipif(
+    not probes.broken_codec(), reason="the nvImageCodec that is installed is not known to be broken"
+)
+def test_a_codec_that_is_known_to_break_is_not_tried(
+    cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level("INFO", "gpupipe"):
         assert region_decode(0) is False
     assert "decodes whole images: nvImageCodec 0.9.0" in caplog.text
@@ -167,6 +192,8 @@ def test_a_codec_that_is_known_to_break_is_not_tried(cache: Path, caplog: pytest
         (["decode", {"random_crop": {"size": 64}}], True),
     ],
 )
-def test_pipelines_that_cut_no_part_out_of_an_image_need_no_probe(faces: Path, pipeline: Any, expected: bool) -> None:
+def test_pipelines_that_cut_no_part_out_of_an_image_need_no_probe(
+    faces: Path, pipeline: Any, expected: bool
+) -> None:
     checked = configs.read({"data": {"source": "folder", "root": faces}, "pipeline": pipeline})
     assert cuts(Job(checked.source.index(), checked.pipeline, checked.loader, 1)) is expected

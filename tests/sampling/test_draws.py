@@ -21,8 +21,16 @@ def expected_correlation(count: int) -> float:
     return float(5 / np.sqrt(count))
 
 
-@given(seed=WORDS, epoch=st.integers(0, 2**40), ids=st.lists(WORDS, max_size=20), stream=st.integers(0, 2**64 - 1), lanes=st.integers(0, 8))
-def test_range_shape_and_type(seed: int, epoch: int, ids: list[int], stream: int, lanes: int) -> None:
+@given(
+    seed=WORDS,
+    epoch=st.integers(0, 2**40),
+    ids=st.lists(WORDS, max_size=20),
+    stream=st.integers(0, 2**64 - 1),
+    lanes=st.integers(0, 8),
+)
+def test_range_shape_and_type(
+    seed: int, epoch: int, ids: list[int], stream: int, lanes: int
+) -> None:
     u = draws.uniform(seed, epoch, np.array(ids, np.int64), stream, lanes)
     assert u.shape == (len(ids), lanes)
     assert u.dtype == np.float64
@@ -58,7 +66,9 @@ def test_lanes_and_neighbouring_samples_are_independent() -> None:
     assert np.abs(off_diagonal).max() < limit
     for distance in (1, 2, 64, 256):
         assert correlation(u[:-distance], u[distance:]) < expected_correlation(u[distance:].size)
-    assert correlation(u[:-1, 1:], u[1:, :-1]) < expected_correlation(u[1:, 1:].size), "nor along the diagonal"
+    assert correlation(u[:-1, 1:], u[1:, :-1]) < expected_correlation(u[1:, 1:].size), (
+        "nor along the diagonal"
+    )
 
 
 @pytest.mark.parametrize(("one", "other"), [
@@ -70,7 +80,9 @@ def test_lanes_and_neighbouring_samples_are_independent() -> None:
     ((0, 0, STREAM), (0, 0, STREAM + 1)),
     ((2**62, 0, STREAM), (2**62 + 1, 0, STREAM)),
 ], ids=str)  # fmt: skip
-def test_seeds_epochs_and_streams_are_independent(one: tuple[int, int, int], other: tuple[int, int, int]) -> None:
+def test_seeds_epochs_and_streams_are_independent(
+    one: tuple[int, int, int], other: tuple[int, int, int]
+) -> None:
     a, b = (draws.uniform(seed, epoch, MANY, stream, 2) for seed, epoch, stream in (one, other))
     assert correlation(a, b) < expected_correlation(a.size)
     assert len(np.intersect1d(a, b)) == 0
@@ -96,7 +108,10 @@ def test_the_first_lanes_do_not_depend_on_how_many_follow() -> None:
 
 def test_numpy_integers_are_as_good_as_pythons() -> None:
     ids = np.arange(3, dtype=np.int64)
-    assert (draws.uniform(np.int64(5), np.int64(6), ids, STREAM, 2) == draws.uniform(5, 6, ids, STREAM, 2)).all()  # type: ignore[arg-type]
+    assert (
+        draws.uniform(np.int64(5), np.int64(6), ids, STREAM, 2)
+        == draws.uniform(5, 6, ids, STREAM, 2)
+    ).all()  # type: ignore[arg-type]
 
 
 @given(seed=WORDS, epoch=st.integers(0, 2**40), count=st.integers(0, 500))
@@ -115,7 +130,9 @@ def test_permutations_are_uniform() -> None:
         assert (((table - 100) ** 2 / 100).sum(1) < 60).all(), "19 degrees of freedom: 19 +- 6"
     assert 250 < ((counts - 100) ** 2 / 100).sum() < 475, "361 degrees of freedom: 361 +- 27"
     neighbours = (np.diff(orders) == 1).mean()
-    assert abs(neighbours - 1 / 20) < 0.006, "an id follows its predecessor as often as chance has it"
+    assert abs(neighbours - 1 / 20) < 0.006, (
+        "an id follows its predecessor as often as chance has it"
+    )
 
 
 def test_permutations_of_neighbouring_seeds_and_epochs_are_unrelated() -> None:
@@ -142,8 +159,16 @@ def by_hand(seed: int, epoch: int, stream: int, sample: int, lane: int) -> int:
     return mix((of_sample + lane * golden + key) & word)
 
 
-@given(seed=WORDS, epoch=st.integers(0, 2**40), stream=st.integers(0, 2**64 - 1), sample=WORDS, lane=st.integers(0, 25))
-def test_draws_are_what_the_formula_says(seed: int, epoch: int, stream: int, sample: int, lane: int) -> None:
+@given(
+    seed=WORDS,
+    epoch=st.integers(0, 2**40),
+    stream=st.integers(0, 2**64 - 1),
+    sample=WORDS,
+    lane=st.integers(0, 25),
+)
+def test_draws_are_what_the_formula_says(
+    seed: int, epoch: int, stream: int, sample: int, lane: int
+) -> None:
     u = draws.uniform(seed, epoch, np.array([sample], np.int64), stream, lane + 1)
     assert u[0, lane] == (by_hand(seed, epoch, stream, sample, lane) >> 11) / 2**53
 
@@ -151,7 +176,9 @@ def test_draws_are_what_the_formula_says(seed: int, epoch: int, stream: int, sam
 @given(seed=WORDS, epoch=st.integers(0, 2**40), count=st.integers(0, 60))
 def test_the_order_is_that_of_the_first_draws(seed: int, epoch: int, count: int) -> None:
     keys = [by_hand(seed, epoch, draws.stream("order"), i, 0) for i in range(count)]
-    assert draws.permutation(seed, epoch, count).tolist() == sorted(range(count), key=keys.__getitem__)
+    assert draws.permutation(seed, epoch, count).tolist() == sorted(
+        range(count), key=keys.__getitem__
+    )
 
 
 def test_golden_values() -> None:

@@ -28,7 +28,10 @@ class Case:
     def ranks(self, **changes: Any) -> list[Sampler]:
         options = {**vars(self), **changes}
         count, batch_size = options.pop("count"), options.pop("batch_size")
-        return [Sampler(count, batch_size, rank=rank, **options) for rank in range(options["world_size"])]
+        return [
+            Sampler(count, batch_size, rank=rank, **options)
+            for rank in range(options["world_size"])
+        ]
 
     @property
     def everyone(self) -> int:
@@ -40,12 +43,16 @@ class Case:
             return self.count >= self.everyone
         if self.last_batch == PAD:
             return self.count > 0
-        return self.count >= self.world_size and (self.batch_size > 1 or self.count % self.world_size == 0)
+        return self.count >= self.world_size and (
+            self.batch_size > 1 or self.count % self.world_size == 0
+        )
 
 
 def cases(*last_batch: str) -> st.SearchStrategy[Case]:
     of = st.sampled_from(last_batch or (PARTIAL, DROP, PAD))
-    return st.builds(Case, st.integers(1, 90), st.integers(1, 9), st.integers(1, 9), of, st.booleans()).filter(lambda c: c.possible)
+    return st.builds(
+        Case, st.integers(1, 90), st.integers(1, 9), st.integers(1, 9), of, st.booleans()
+    ).filter(lambda c: c.possible)
 
 
 def steps_of(samplers: list[Sampler]) -> list[list[Plan]]:
@@ -75,9 +82,15 @@ def test_every_epoch(case: Case) -> None:
     assert all(plan.ids.dtype == np.int64 for step in steps for plan in step)
     assert [step[0].last for step in steps] == [False] * (len(steps) - 1) + [True]
     for step in steps:
-        assert len({(p.epoch, p.end, p.last) for p in step}) == 1, "the ranks agree on where they are"
-        assert case.last_batch == PAD or len({int(i) for p in step for i in p.ids}) == sum(len(p.ids) for p in step), "disjoint within a step"
-    assert [step[0].end for step in steps] == np.cumsum([sum(len(p.ids) for p in step) for step in steps]).tolist()
+        assert len({(p.epoch, p.end, p.last) for p in step}) == 1, (
+            "the ranks agree on where they are"
+        )
+        assert case.last_batch == PAD or len({int(i) for p in step for i in p.ids}) == sum(
+            len(p.ids) for p in step
+        ), "disjoint within a step"
+    assert [step[0].end for step in steps] == np.cumsum(
+        [sum(len(p.ids) for p in step) for step in steps]
+    ).tolist()
 
 
 @given(cases(PARTIAL))
@@ -86,7 +99,9 @@ def test_partial_delivers_every_sample_once(case: Case) -> None:
     steps = steps_of(case.ranks())
     assert sorted(delivered(steps)) == list(range(case.count))
     assert len(steps) == -(-case.count // case.everyone)
-    assert all(len(p.ids) == case.batch_size for step in steps[:-2] for p in step), "only the last two steps may be smaller"
+    assert all(len(p.ids) == case.batch_size for step in steps[:-2] for p in step), (
+        "only the last two steps may be smaller"
+    )
     last = [len(p.ids) for p in steps[-1]]
     assert max(last) - min(last) <= 1
 
@@ -111,7 +126,9 @@ def test_pad_fills_up_with_samples_from_the_start(case: Case) -> None:
 
 
 @given(cases(), st.integers(0, 4), st.integers(0, 2**63 - 1))
-def test_the_order_does_not_depend_on_how_it_is_dealt_out(case: Case, epoch: int, seed: int) -> None:
+def test_the_order_does_not_depend_on_how_it_is_dealt_out(
+    case: Case, epoch: int, seed: int
+) -> None:
     alone = Sampler(case.count, 1, shuffle=case.shuffle, seed=seed, last_batch=PARTIAL)
     alone.set_epoch(epoch)
     samplers = case.ranks(seed=seed)
@@ -125,8 +142,12 @@ def test_the_order_does_not_depend_on_how_it_is_dealt_out(case: Case, epoch: int
 
 @given(st.integers(20, 60), st.lists(st.integers(0, 10**6), min_size=2, max_size=5, unique=True))
 def test_another_order_each_epoch_and_each_seed(count: int, numbers: list[int]) -> None:
-    by_seed = [Sampler(count, 4, shuffle=True, seed=n, last_batch=PARTIAL).order(0) for n in numbers]
-    by_epoch = [Sampler(count, 4, shuffle=True, seed=1, last_batch=PARTIAL).order(n) for n in numbers]
+    by_seed = [
+        Sampler(count, 4, shuffle=True, seed=n, last_batch=PARTIAL).order(0) for n in numbers
+    ]
+    by_epoch = [
+        Sampler(count, 4, shuffle=True, seed=1, last_batch=PARTIAL).order(n) for n in numbers
+    ]
     for orders in (by_seed, by_epoch):
         assert len({tuple(o.tolist()) for o in orders}) == len(numbers)
         assert all(sorted(o.tolist()) == list(range(count)) for o in orders)
@@ -167,19 +188,31 @@ def test_resume_goes_on_as_if_nothing_had_happened(case: Case, data: st.DataObje
     assert len(resumed) == len(rest)
     for old, new in zip(rest, resumed, strict=True):
         for a, b in zip(old, new, strict=True):
-            assert (a.epoch, a.end, a.last, a.ids.tolist()) == (b.epoch, b.end, b.last, b.ids.tolist())
-    assert all((p.ids == q.ids).all() for p, q in zip(samplers[-1].begin(), again[-1].begin(), strict=True)), "and so does the epoch after it"
+            assert (a.epoch, a.end, a.last, a.ids.tolist()) == (
+                b.epoch,
+                b.end,
+                b.last,
+                b.ids.tolist(),
+            )
+    assert all(
+        (p.ids == q.ids).all() for p, q in zip(samplers[-1].begin(), again[-1].begin(), strict=True)
+    ), "and so does the epoch after it"
 
 
 @given(cases(PARTIAL), st.integers(1, 9), st.integers(1, 9), st.data())
-def test_resume_with_another_batch_size_and_world_size_loses_and_repeats_nothing(case: Case, batch_size: int, world_size: int, data: st.DataObject) -> None:
+def test_resume_with_another_batch_size_and_world_size_loses_and_repeats_nothing(
+    case: Case, batch_size: int, world_size: int, data: st.DataObject
+) -> None:
     samplers = case.ranks()
     steps = steps_of(samplers)
     cut = data.draw(st.integers(0, len(steps) - 1), "the last step before the cut")
     state = samplers[0].state_after(steps[cut][0])
     done = delivered(steps[: cut + 1])
     left = case.count - len(done) or case.count
-    assume(Case(left, batch_size, world_size, PARTIAL).possible and Case(case.count, batch_size, world_size, PARTIAL).possible)
+    assume(
+        Case(left, batch_size, world_size, PARTIAL).possible
+        and Case(case.count, batch_size, world_size, PARTIAL).possible
+    )
     others = case.ranks(batch_size=batch_size, world_size=world_size)
     for sampler in others:
         sampler.load_state(state)
@@ -188,11 +221,15 @@ def test_resume_with_another_batch_size_and_world_size_loses_and_repeats_nothing
         assert rest == others[0].order(1).tolist()
     else:
         assert done + rest == others[0].order(0).tolist()
-    assert sorted(delivered(steps_of(others))) == list(range(case.count)), "the epoch after it is whole"
+    assert sorted(delivered(steps_of(others))) == list(range(case.count)), (
+        "the epoch after it is whole"
+    )
 
 
 @given(cases(DROP, PAD), st.integers(1, 9), st.integers(1, 9), st.data())
-def test_resume_with_another_layout_keeps_what_drop_and_pad_promise(case: Case, batch_size: int, world_size: int, data: st.DataObject) -> None:
+def test_resume_with_another_layout_keeps_what_drop_and_pad_promise(
+    case: Case, batch_size: int, world_size: int, data: st.DataObject
+) -> None:
     assume(Case(case.count, batch_size, world_size, case.last_batch).possible)
     samplers = case.ranks()
     steps = steps_of(samplers)
@@ -278,7 +315,10 @@ def test_states_that_are_refused(change: dict[str, Any], message: str) -> None:
 
 def test_a_rest_that_cannot_be_dealt_out_is_refused_with_advice() -> None:
     sampler = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL, world_size=4)
-    with pytest.raises(StateError, match=r"1 sample cannot give each of 4 ranks one: use fewer ranks, or .* leave it out: sampler\.set_epoch\(1\)"):
+    with pytest.raises(
+        StateError,
+        match=r"1 sample cannot give each of 4 ranks one: use fewer ranks, or .* leave it out: sampler\.set_epoch\(1\)",
+    ):
         sampler.load_state({"seed": 8, "shuffle": True, "epoch": 0, "position": 9})
 
 
@@ -304,7 +344,15 @@ def test_what_cannot_be_dealt_out_is_refused_with_advice(case: Case, message: st
     assert str(error.value) == f"loader: {message}"
 
 
-@given(st.builds(Case, st.integers(0, 40), st.integers(1, 9), st.integers(1, 9), st.sampled_from([PARTIAL, DROP, PAD])))
+@given(
+    st.builds(
+        Case,
+        st.integers(0, 40),
+        st.integers(1, 9),
+        st.integers(1, 9),
+        st.sampled_from([PARTIAL, DROP, PAD]),
+    )
+)
 def test_nothing_else_is_refused(case: Case) -> None:
     if case.possible:
         case.ranks()
@@ -328,7 +376,9 @@ def test_a_rank_that_would_run_dry_gets_a_sample_from_its_batch_before() -> None
 
 
 def test_a_large_epoch_is_planned_lazily() -> None:
-    plans = Sampler(2_000_000, 256, shuffle=True, seed=0, last_batch=PARTIAL, rank=3, world_size=8).begin()
+    plans = Sampler(
+        2_000_000, 256, shuffle=True, seed=0, last_batch=PARTIAL, rank=3, world_size=8
+    ).begin()
     first, second = next(plans), next(plans)
     assert (first.end, second.end) == (2048, 4096)
 

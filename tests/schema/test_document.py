@@ -12,7 +12,8 @@ from gpupipe.schema import document as yamlfile
 
 DEEP = "[" * 5000
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefg", "bcdefgh", strict=True)
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefg", "bcdefgh", strict=True)
 )
 
 
@@ -72,11 +73,19 @@ def test_values(text: str, value: Any) -> None:
 
 
 def test_keys_are_text_as_they_are_written() -> None:
-    assert parse("on: 1\n3: 2\n~: 3\n1e3: 4\n2024-01-02: 5\n").data == {"on": 1, "3": 2, "~": 3, "1e3": 4, "2024-01-02": 5}
+    assert parse("on: 1\n3: 2\n~: 3\n1e3: 4\n2024-01-02: 5\n").data == {
+        "on": 1,
+        "3": 2,
+        "~": 3,
+        "1e3": 4,
+        "2024-01-02": 5,
+    }
 
 
 def test_every_part_has_its_place() -> None:
-    document = parse("# comment\na: 1\nlist:\n  - decode\n  - step: {x: 2,\n           y: [3, 4]}\n")
+    document = parse(
+        "# comment\na: 1\nlist:\n  - decode\n  - step: {x: 2,\n           y: [3, 4]}\n"
+    )
     assert document.where(("a",)) == "f:2:4"
     assert document.where(("a",), of_key=True) == "f:2:1"
     assert document.where(("list", 0)) == document.where(("list", 0), of_key=True) == "f:4:5"
@@ -100,15 +109,21 @@ def test_what_comes_from_no_file_is_called_by_its_name_and_the_number_in_a_list(
 
 
 def test_merged_keys_point_at_where_they_were_written() -> None:
-    document = parse("base: &base {x: 1, y: 2}\nother: &other {z: 3}\na:\n  <<: [*base, *other]\n  y: 5\n")
+    document = parse(
+        "base: &base {x: 1, y: 2}\nother: &other {z: 3}\na:\n  <<: [*base, *other]\n  y: 5\n"
+    )
     assert document.data["a"] == {"x": 1, "y": 5, "z": 3}
     assert document.where(("a", "x")) == "f:1:17"
     assert document.where(("a", "z"), of_key=True) == "f:2:16"
     assert document.where(("a", "y")) == "f:5:6"
 
 
-def test_a_mappings_own_key_comes_before_a_merged_one_and_the_first_merged_one_before_the_second() -> None:
-    document = parse("one: &one {x: 1, y: 2}\ntwo: &two {x: 3, y: 4, z: 5}\na: {y: 6, <<: [*one, *two]}\n")
+def test_a_mappings_own_key_comes_before_a_merged_one_and_the_first_merged_one_before_the_second() -> (
+    None
+):
+    document = parse(
+        "one: &one {x: 1, y: 2}\ntwo: &two {x: 3, y: 4, z: 5}\na: {y: 6, <<: [*one, *two]}\n"
+    )
     assert document.data["a"] == {"x": 1, "y": 6, "z": 5}
     assert [document.where(("a", key)) for key in "xyz"] == ["f:1:15", "f:3:8", "f:2:27"]
 
@@ -148,7 +163,9 @@ def test_put_into_lists() -> None:
     document.put(("p", "0", "decode", "mode"), "gray", "'0'")
     document.put(("p", "1", "crop", "size", "1"), 7, "'1'")
     document.put(("p", "2", "flip", "p"), 0.5, "'2'")
-    assert document.data == {"p": [{"decode": {"mode": "gray"}}, {"crop": {"size": [1, 7]}}, {"flip": {"p": 0.5}}]}
+    assert document.data == {
+        "p": [{"decode": {"mode": "gray"}}, {"crop": {"size": [1, 7]}}, {"flip": {"p": 0.5}}]
+    }
     assert document.where(("p", 1, "crop", "size", 1)) == "'1'"
     assert document.where(("p", 0, "decode"), of_key=True) == "f:2:5"
 
@@ -180,12 +197,24 @@ def test_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:
         "a: ${oc.env:THERE}/x\nb: ${oc.env:NOT_SET,'~/y'}/z\nc: {d: 3}\ne: [{f: '${c.d}'}, '${c}']\ng: \\${not}\nh: $5\ni: ${oc.decode:${oc.env:NOT_SET,'4'}}\n"
     )
     assert problems == []
-    assert data == {"a": "/data/x", "b": "~/y/z", "c": {"d": 3}, "e": [{"f": 3}, {"d": 3}], "g": "${not}", "h": "$5", "i": 4}
+    assert data == {
+        "a": "/data/x",
+        "b": "~/y/z",
+        "c": {"d": 3},
+        "e": [{"f": 3}, {"d": 3}],
+        "g": "${not}",
+        "h": "$5",
+        "i": 4,
+    }
 
 
-def test_every_interpolation_that_fails_is_said_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_interpolation_that_fails_is_said_where_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
-    data, problems = resolved("root: ${oc.env:NOT_SET}/x\nlist:\n  - a: ${rot}\n  - ${oc.evn:X}\nself: ${self}\nopen: ${root\nneeded: ???\nfine: 1\n")
+    data, problems = resolved(
+        "root: ${oc.env:NOT_SET}/x\nlist:\n  - a: ${rot}\n  - ${oc.evn:X}\nself: ${self}\nopen: ${root\nneeded: ???\nfine: 1\n"
+    )
     assert problems == [
         "f:1:7: root: the environment variable NOT_SET is not set: set it, or write a default: ${oc.env:NOT_SET,default}",
         "f:3:8: list.0.a: '${rot}': there is no key 'rot'; did you mean 'root'?",
@@ -200,7 +229,11 @@ def test_every_interpolation_that_fails_is_said_where_it_stands(monkeypatch: pyt
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin1.yaml").write_bytes(b"a: \xe9\n")
-    for name, said in (("latin1.yaml", "cannot be read: .*utf-8.*"), ("missing.yaml", "cannot be read: No such file"), (".", "cannot be read: Is a directory")):
+    for name, said in (
+        ("latin1.yaml", "cannot be read: .*utf-8.*"),
+        ("missing.yaml", "cannot be read: No such file"),
+        (".", "cannot be read: Is a directory"),
+    ):
         with pytest.raises(ConfigError, match=said) as error:
             yamlfile.read(tmp_path / name)
         assert error.value.problems[0].where == str(tmp_path / name)

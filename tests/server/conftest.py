@@ -25,14 +25,27 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(7)
     for n in range(COUNT):
         (root / f"{n % 3}").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (10, 12, 3), np.uint8)).save(root / f"{n % 3}" / f"{n}.png")
+        Image.fromarray(rng.integers(0, 256, (10, 12, 3), np.uint8)).save(
+            root / f"{n % 3}" / f"{n}.png"
+        )
     return root
 
 
 @pytest.fixture
 def config(noise: Path) -> dict[str, Any]:
-    loader = {"engine": "dataloader", "workers": 0, "device": "cpu", "batch_size": 3, "seed": 5, "ids": True}
-    return {"data": {"source": "folder", "root": str(noise)}, "pipeline": ["decode", "random_horizontal_flip"], "loader": loader}
+    loader = {
+        "engine": "dataloader",
+        "workers": 0,
+        "device": "cpu",
+        "batch_size": 3,
+        "seed": 5,
+        "ids": True,
+    }
+    return {
+        "data": {"source": "folder", "root": str(noise)},
+        "pipeline": ["decode", "random_horizontal_flip"],
+        "loader": loader,
+    }
 
 
 def _left() -> tuple[list[str], list[str], set[str]]:
@@ -74,7 +87,12 @@ def nothing_left() -> Iterator[None]:
     assert not any(left), f"left behind: {left}"
 
 
-def _more(before: tuple[list[str], list[str], set[str]], after: tuple[list[str], list[str], set[str]]) -> tuple[list[str], ...]:
+def _more(
+    before: tuple[list[str], list[str], set[str]], after: tuple[list[str], list[str], set[str]]
+) -> tuple[list[str], ...]:
     """What is there after a test and was not before it."""
-    open_files, threads = [sorted((Counter(b) - Counter(a)).elements()) for a, b in zip(before[:2], after[:2], strict=True)]
+    open_files, threads = [
+        sorted((Counter(b) - Counter(a)).elements())
+        for a, b in zip(before[:2], after[:2], strict=True)
+    ]
     return open_files, threads, [name for name in after[2] - before[2] if "gpupipe" in name]

@@ -80,7 +80,14 @@ class Stage:
     done: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def start_server(self) -> None:
-        options = Options(address=f"tcp://127.0.0.1:{self.port}", state=self.folder / "state", resume=True, silent=1.0, lost=20.0, hwm=HWM)
+        options = Options(
+            address=f"tcp://127.0.0.1:{self.port}",
+            state=self.folder / "state",
+            resume=True,
+            silent=1.0,
+            lost=20.0,
+            hwm=HWM,
+        )
         self.server = _FORK.Process(target=serve, args=(self.config, options))
         self.server.start()
 
@@ -88,7 +95,17 @@ class Stage:
         """Another one."""
         log = self.folder / f"client-{len(self.clients)}.log"
         transport, seed = self.random.choice(["auto", "tcp"]), self.random.randrange(2**30)
-        process = _FORK.Process(target=consume, args=(f"tcp://127.0.0.1:{self.port}", log, self.epochs, self.most_ms / 1000, transport, seed))
+        process = _FORK.Process(
+            target=consume,
+            args=(
+                f"tcp://127.0.0.1:{self.port}",
+                log,
+                self.epochs,
+                self.most_ms / 1000,
+                transport,
+                seed,
+            ),
+        )
         self.clients.append(Client(process, log))
         process.start()
 
@@ -112,7 +129,9 @@ class Stage:
 
 def disaster(stage: Stage) -> None:
     """One of those that can happen."""
-    kind = stage.random.choices(["kill client", "pause client", "kill server", "pause server"], [4, 4, 2, 1])[0]
+    kind = stage.random.choices(
+        ["kill client", "pause client", "kill server", "pause server"], [4, 4, 2, 1]
+    )[0]
     living = stage.living()
     if kind.endswith("client") and not living:
         return
@@ -140,12 +159,25 @@ def _pause(process: Any, seconds: float) -> None:
 
 
 def run(
-    seed: int, batches: int = 1000, batch_size: int = 2, epochs: int = 2, disasters: int = 8, most_ms: float = 12.0, limit: float = 240.0
+    seed: int,
+    batches: int = 1000,
+    batch_size: int = 2,
+    epochs: int = 2,
+    disasters: int = 8,
+    most_ms: float = 12.0,
+    limit: float = 240.0,
 ) -> dict[str, int]:
     """One schedule. Returns what was done, and how many batches were consumed twice because their client was killed. Raises AssertionError."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        stage = Stage(folder, _config(folder, batches * batch_size, batch_size), epochs, most_ms, random.Random(seed), _free_port())
+        stage = Stage(
+            folder,
+            _config(folder, batches * batch_size, batch_size),
+            epochs,
+            most_ms,
+            random.Random(seed),
+            _free_port(),
+        )
         with stage.ending():
             stage.start_server()
             for _ in range(3):
@@ -159,7 +191,9 @@ def run(
                 assert time.monotonic() < deadline, f"seed {seed}: it did not end"
                 assert stage.server.is_alive(), f"seed {seed}: the server ended by itself"
                 time.sleep(0.05)
-            assert all(c.process.exitcode == 0 for c in stage.clients if not c.killed), f"seed {seed}: a client failed"
+            assert all(c.process.exitcode == 0 for c in stage.clients if not c.killed), (
+                f"seed {seed}: a client failed"
+            )
             again = check(stage, batches * batch_size)
         return {**stage.done, "batches consumed again": again, "clients": len(stage.clients)}
 
@@ -187,8 +221,12 @@ def check(stage: Stage, samples: int) -> int:
                     if client.killed and unfinished:
                         dropped.add(id)
         for id in range(samples):
-            assert firm[id] + excused[id] > (1 if id in dropped and not firm[id] and excused[id] == 1 else 0), f"epoch {epoch}: sample {id} was lost"
-            assert firm[id] <= 1, f"epoch {epoch}: sample {id} was consumed {firm[id]} times by clients that lived"
+            assert firm[id] + excused[id] > (
+                1 if id in dropped and not firm[id] and excused[id] == 1 else 0
+            ), f"epoch {epoch}: sample {id} was lost"
+            assert firm[id] <= 1, (
+                f"epoch {epoch}: sample {id} was consumed {firm[id]} times by clients that lived"
+            )
         again += sum(firm[id] + excused[id] - 1 for id in range(samples)) // 2
     return again
 
@@ -197,14 +235,28 @@ def _taken(log: Path) -> list[tuple[int, list[int], bool]]:
     """The batches that a client got: epoch, ids, and whether it was not done with it when it ended."""
     lines = log.read_text().splitlines() if log.exists() else []
     after = [*lines[1:], ""][: len(lines)]
-    return [(int(line.split()[0]), [int(n) for n in line.split()[1:]], then != "done") for line, then in zip(lines, after, strict=True) if line != "done"]
+    return [
+        (int(line.split()[0]), [int(n) for n in line.split()[1:]], then != "done")
+        for line, then in zip(lines, after, strict=True)
+        if line != "done"
+    ]
 
 
 def _config(folder: Path, samples: int, batch_size: int) -> dict[str, Any]:
     Image.new("RGB", (8, 8), (90, 120, 40)).save(folder / "dot.png")
     (folder / "list.csv").write_text("path,label\n" + "dot.png,0\n" * samples)
-    loader = {"batch_size": batch_size, "engine": "dataloader", "workers": 0, "device": "cpu", "seed": 3}
-    return {"data": {"source": "file_list", "file": str(folder / "list.csv"), "root": str(folder)}, "pipeline": ["decode"], "loader": loader}
+    loader = {
+        "batch_size": batch_size,
+        "engine": "dataloader",
+        "workers": 0,
+        "device": "cpu",
+        "seed": 3,
+    }
+    return {
+        "data": {"source": "file_list", "file": str(folder / "list.csv"), "root": str(folder)},
+        "pipeline": ["decode"],
+        "loader": loader,
+    }
 
 
 def _free_port() -> int:
@@ -214,10 +266,16 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=5, help="schedules (default: %(default)s)")
-    parser.add_argument("--first", type=int, default=0, help="the seed of the first (default: %(default)s)")
-    parser.add_argument("--batches", type=int, default=1000, help="in an epoch (default: %(default)s)")
+    parser.add_argument(
+        "--first", type=int, default=0, help="the seed of the first (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batches", type=int, default=1000, help="in an epoch (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     total: dict[str, int] = defaultdict(int)
     for seed in range(arguments.first, arguments.first + arguments.count):

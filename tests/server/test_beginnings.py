@@ -35,7 +35,9 @@ def _ids(batches: Batches) -> list[list[int]]:
 
 
 def _same(found: Batches, expected: Batches) -> bool:
-    return _ids(found) == _ids(expected) and all(torch.equal(a["image"], b["image"]) for a, b in zip(found, expected, strict=True))
+    return _ids(found) == _ids(expected) and all(
+        torch.equal(a["image"], b["image"]) for a, b in zip(found, expected, strict=True)
+    )
 
 
 class Commands:
@@ -46,13 +48,25 @@ class Commands:
             s.bind(("127.0.0.1", 0))
             self.address = f"tcp://127.0.0.1:{s.getsockname()[1]}"
         (folder / "little.yaml").write_text(yaml.safe_dump(config))
-        self._words = [str(folder / "little.yaml"), "--port", self.address.rpartition(":")[2], "--hwm", "2"]
+        self._words = [
+            str(folder / "little.yaml"),
+            "--port",
+            self.address.rpartition(":")[2],
+            "--hwm",
+            "2",
+        ]
         self._environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
 
     @contextmanager
     def serve(self, *words: str) -> Iterator[subprocess.Popen[str]]:
         command = [sys.executable, "-m", "gpupipe", "serve", *self._words, *words]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment) as process:
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+        ) as process:
             try:
                 assert process.stdout is not None
                 assert process.stdout.readline().strip() == self.address
@@ -77,7 +91,9 @@ def _stop(process: subprocess.Popen[str], number: int) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("taken", [3, 8])
-def test_a_training_that_starts_with_a_server_begins_with_the_first_epoch(commands: Commands, whole: list[Batches], number: int, taken: int) -> None:
+def test_a_training_that_starts_with_a_server_begins_with_the_first_epoch(
+    commands: Commands, whole: list[Batches], number: int, taken: int
+) -> None:
     """Whether the last server was stopped in the middle of an epoch, or after it."""
     with commands.serve() as process:
         with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
@@ -92,7 +108,9 @@ def test_a_training_that_starts_with_a_server_begins_with_the_first_epoch(comman
         assert "going on" not in _stop(process, number)
 
 
-def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(commands: Commands, whole: list[Batches]) -> None:
+def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(
+    commands: Commands, whole: list[Batches]
+) -> None:
     with commands.serve("--resume") as process:
         with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
             iterator = iter(loader)
@@ -101,18 +119,28 @@ def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(com
         assert "beginning with the first epoch" in said, "there was no state"
         assert "stopped in epoch 0 of rank 0: 3 of 8 batches done" in said
     with commands.serve("--resume") as process:
-        with pytest.warns(UserWarning, match="3 of the 8 batches of epoch 0 were consumed before, so this client gets 5"):
+        with pytest.warns(
+            UserWarning,
+            match="3 of the 8 batches of epoch 0 were consumed before, so this client gets 5",
+        ):
             loader = gpupipe.connect(commands.address, device="cpu", ids=True)
         with loader:
             assert len(loader) == 5
             assert _same(first + list(loader), whole[0])
             assert _same(list(loader), whole[1])
-        assert "going on with epoch 0 of rank 0: 3 of 8 batches done" in _stop(process, signal.SIGINT)
-    with commands.serve("--fresh") as process, gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
+        assert "going on with epoch 0 of rank 0: 3 of 8 batches done" in _stop(
+            process, signal.SIGINT
+        )
+    with (
+        commands.serve("--fresh") as process,
+        gpupipe.connect(commands.address, device="cpu", ids=True) as loader,
+    ):
         assert _same(list(loader), whole[0])
 
 
-def test_a_server_that_crashed_goes_on_for_its_own_client(commands: Commands, whole: list[Batches]) -> None:
+def test_a_server_that_crashed_goes_on_for_its_own_client(
+    commands: Commands, whole: list[Batches]
+) -> None:
     with commands.serve() as process:
         loader = gpupipe.connect(commands.address, device="cpu", ids=True, hwm=1)
         iterator = iter(loader)
@@ -137,7 +165,12 @@ for n, batch in enumerate(loader):
 @contextmanager
 def _other_client(address: str) -> Iterator[subprocess.Popen[str]]:
     """A client in a process of its own, which has consumed two batches and holds the third."""
-    with subprocess.Popen([sys.executable, "-c", CONSUME, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", CONSUME, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "third\n"
@@ -146,7 +179,9 @@ def _other_client(address: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_new_client_after_a_crash_that_its_own_did_not_outlive_begins_with_the_first_epoch(commands: Commands, whole: list[Batches]) -> None:
+def test_a_new_client_after_a_crash_that_its_own_did_not_outlive_begins_with_the_first_epoch(
+    commands: Commands, whole: list[Batches]
+) -> None:
     with commands.serve() as process, _other_client(commands.address) as other:
         _stop(process, signal.SIGKILL)
         other.kill()
@@ -155,10 +190,15 @@ def test_a_new_client_after_a_crash_that_its_own_did_not_outlive_begins_with_the
         assert _same(list(loader), whole[0])
 
 
-def test_a_new_client_after_a_crash_joins_those_that_outlived_it(commands: Commands, whole: list[Batches]) -> None:
+def test_a_new_client_after_a_crash_joins_those_that_outlived_it(
+    commands: Commands, whole: list[Batches]
+) -> None:
     with commands.serve() as process, _other_client(commands.address):
         _stop(process, signal.SIGKILL)
-        with commands.serve(), pytest.warns(UserWarning, match=r"[34] of the 8 batches of epoch 0 went to others"):
+        with (
+            commands.serve(),
+            pytest.warns(UserWarning, match=r"[34] of the 8 batches of epoch 0 went to others"),
+        ):
             loader = gpupipe.connect(commands.address, device="cpu", ids=True)
             with loader:
                 iterator = iter(loader)
@@ -185,8 +225,18 @@ def test_a_server_process_ends_its_run_when_it_is_closed_and_not_when_its_parent
     with socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    words = [sys.executable, "-c", PARENT, json.dumps(config), str(port), str(tmp_path / "state"), end]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    words = [
+        sys.executable,
+        "-c",
+        PARENT,
+        json.dumps(config),
+        str(port),
+        str(tmp_path / "state"),
+        end,
+    ]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         assert parent.stdin is not None
         address = parent.stdout.readline().strip()
@@ -209,7 +259,9 @@ def _when_ended(state: Path) -> Path:
     return state
 
 
-def test_a_client_that_comes_when_the_others_are_gone_begins_with_the_first_epoch(config: dict[str, Any], whole: list[Batches]) -> None:
+def test_a_client_that_comes_when_the_others_are_gone_begins_with_the_first_epoch(
+    config: dict[str, Any], whole: list[Batches]
+) -> None:
     with serving(config) as server:
         with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
             assert _same(list(loader), whole[0])
@@ -221,7 +273,9 @@ def test_a_client_that_comes_when_the_others_are_gone_begins_with_the_first_epoc
 
 
 @pytest.mark.parametrize("world", [2])
-def test_ranks_that_come_again_begin_with_the_first_epoch(config: dict[str, Any], world: int) -> None:
+def test_ranks_that_come_again_begin_with_the_first_epoch(
+    config: dict[str, Any], world: int
+) -> None:
     """All of them, wherever each of them was."""
     with serving(config, clients=world) as server:
         for _ in range(2):
@@ -251,9 +305,14 @@ def _reading(address: str, taken: int) -> Iterator[tuple[gpupipe.Loader, list[li
         yield loader, _ids([next(iterator) for _ in range(taken)])
 
 
-def test_a_client_that_joins_in_the_middle_is_told_by_a_warning_and_by_its_len(config: dict[str, Any], whole: list[Batches]) -> None:
+def test_a_client_that_joins_in_the_middle_is_told_by_a_warning_and_by_its_len(
+    config: dict[str, Any], whole: list[Batches]
+) -> None:
     with serving(config, hwm=1) as server, _reading(server.address, 3) as (loader, found):
-        with pytest.warns(UserWarning, match=r"3 of the 8 batches of epoch 0 went to others before this client came \(.*--mode broadcast") as warned:
+        with pytest.warns(
+            UserWarning,
+            match=r"3 of the 8 batches of epoch 0 went to others before this client came \(.*--mode broadcast",
+        ) as warned:
             late = gpupipe.connect(server.address, device="cpu", ids=True)
         assert [w.filename for w in warned] == [__file__], "the line of the user's"
         with late:
@@ -265,8 +324,15 @@ def test_a_client_that_joins_in_the_middle_is_told_by_a_warning_and_by_its_len(c
             assert _same(list(late), whole[1])
 
 
-def test_a_late_client_that_leaves_its_first_epoch_early_has_whole_epochs_then(config: dict[str, Any]) -> None:
-    with serving(config, hwm=1) as server, _reading(server.address, 3), _told(), gpupipe.connect(server.address, device="cpu", ids=True) as late:
+def test_a_late_client_that_leaves_its_first_epoch_early_has_whole_epochs_then(
+    config: dict[str, Any],
+) -> None:
+    with (
+        serving(config, hwm=1) as server,
+        _reading(server.address, 3),
+        _told(),
+        gpupipe.connect(server.address, device="cpu", ids=True) as late,
+    ):
         for _ in late:
             assert len(late) == 5
             break
@@ -274,12 +340,22 @@ def test_a_late_client_that_leaves_its_first_epoch_early_has_whole_epochs_then(c
         assert len(late) == 8
 
 
-def test_the_whole_of_an_epoch_is_refused_while_others_share_it(config: dict[str, Any], whole: list[Batches]) -> None:
+def test_the_whole_of_an_epoch_is_refused_while_others_share_it(
+    config: dict[str, Any], whole: list[Batches]
+) -> None:
     """And given, once they are gone."""
-    with serving(config, hwm=1) as server, _reading(server.address, 3) as (loader, _), _told(), gpupipe.connect(server.address, device="cpu", ids=True) as late:
+    with (
+        serving(config, hwm=1) as server,
+        _reading(server.address, 3) as (loader, _),
+        _told(),
+        gpupipe.connect(server.address, device="cpu", ids=True) as late,
+    ):
         late.sampler.set_epoch(0)
         assert len(late) == 8, "what was asked for"
-        with pytest.raises(gpupipe.ServerError, match=r"epoch 0 from sample 0 .* 1 other client .* share epoch 0 now, and 3 of its 8 batches.*epoch 1"):
+        with pytest.raises(
+            gpupipe.ServerError,
+            match=r"epoch 0 from sample 0 .* 1 other client .* share epoch 0 now, and 3 of its 8 batches.*epoch 1",
+        ):
             list(late)
         loader.close()
         late.sampler.set_epoch(0)
@@ -288,19 +364,31 @@ def test_the_whole_of_an_epoch_is_refused_while_others_share_it(config: dict[str
 
 def test_an_epoch_that_others_are_beyond_is_refused(config: dict[str, Any]) -> None:
     """It is not given the epoch of the others in its place."""
-    with serving(config, hwm=1) as server, gpupipe.connect(server.address, device="cpu", ids=True, hwm=1) as loader:
+    with (
+        serving(config, hwm=1) as server,
+        gpupipe.connect(server.address, device="cpu", ids=True, hwm=1) as loader,
+    ):
         list(loader)
         iterator = iter(loader)
         for _ in range(3):
             next(iterator)
-        with pytest.warns(UserWarning, match="3 of the 8 batches of epoch 1"), gpupipe.connect(server.address, device="cpu", ids=True) as late:
+        with (
+            pytest.warns(UserWarning, match="3 of the 8 batches of epoch 1"),
+            gpupipe.connect(server.address, device="cpu", ids=True) as late,
+        ):
             late.sampler.set_epoch(0)
             with pytest.raises(gpupipe.ServerError, match=r"epoch 0 .*share epoch 1 now"):
                 list(late)
 
 
-def test_an_epoch_that_passed_before_a_client_began_is_said(config: dict[str, Any], whole: list[Batches]) -> None:
-    with serving(config, hwm=1) as server, _connected(server.address, hwm=1) as loader, _connected(server.address) as idle:
+def test_an_epoch_that_passed_before_a_client_began_is_said(
+    config: dict[str, Any], whole: list[Batches]
+) -> None:
+    with (
+        serving(config, hwm=1) as server,
+        _connected(server.address, hwm=1) as loader,
+        _connected(server.address) as idle,
+    ):
         list(loader)
         iterator = iter(loader)
         next(iterator)
@@ -310,17 +398,30 @@ def test_an_epoch_that_passed_before_a_client_began_is_said(config: dict[str, An
         assert _ids([next(second)])[0] in _ids(whole[1])
 
 
-def test_a_state_of_something_else_that_was_stopped_is_no_obstacle(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_state_of_something_else_that_was_stopped_is_no_obstacle(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     with serving(config, state=state):
         pass
-    with pytest.raises(gpupipe.StateError, match="seed: 5 there, 6 here"), serving(config, {"seed": 6}, state=state, resume=True):
+    with (
+        pytest.raises(gpupipe.StateError, match="seed: 5 there, 6 here"),
+        serving(config, {"seed": 6}, state=state, resume=True),
+    ):
         pass
     with serving(config, {"seed": 6}, state=state):
         pass
 
 
-@pytest.mark.parametrize(("options", "why"), [({"resume": True, "fresh": True, "state": Path("state")}, "give one of them"), ({"resume": True}, "--state")])
-def test_resume_needs_a_state_and_is_not_fresh(config: dict[str, Any], options: dict[str, Any], why: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"resume": True, "fresh": True, "state": Path("state")}, "give one of them"),
+        ({"resume": True}, "--state"),
+    ],
+)
+def test_resume_needs_a_state_and_is_not_fresh(
+    config: dict[str, Any], options: dict[str, Any], why: str
+) -> None:
     with pytest.raises(gpupipe.ServerError, match=why), serving(config, **options):
         pass

@@ -39,7 +39,12 @@ def file(config: dict[str, Any], tmp_path: Path) -> Path:
 @contextmanager
 def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server as one starts it, and its address."""
-    with subprocess.Popen([sys.executable, "-m", "gpupipe", "serve", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpupipe", "serve", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().strip()
@@ -49,7 +54,10 @@ def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
     port, metrics = _free_port(), _free_port()
-    with served(str(file), "--port", str(port), "--metrics", str(metrics), "--hwm", "3") as (process, address):
+    with served(str(file), "--port", str(port), "--metrics", str(metrics), "--hwm", "3") as (
+        process,
+        address,
+    ):
         assert address == f"tcp://127.0.0.1:{port}"
         with gpupipe.connect(address, device="cpu", ids=True) as loader:
             first = [next(iter(loader))["id"].tolist()]
@@ -65,12 +73,16 @@ def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
                 text = answer.read().decode()
             assert "gpupipe_server_batches_total" in text
             assert "gpupipe_server_clients 1.0" in text
-            assert f'gpupipe_server_client_hwm{{client="{facts["clients"][0]["name"]}"}}' not in text
+            assert (
+                f'gpupipe_server_client_hwm{{client="{facts["clients"][0]["name"]}"}}' not in text
+            )
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     with served(str(file), "--port", str(port), "--resume") as (process, address):
         assert process.stderr is not None
-        assert any("going on with epoch" in line for line in process.stderr), "behind what is said of the data"
+        assert any("going on with epoch" in line for line in process.stderr), (
+            "behind what is said of the data"
+        )
     missing = CliRunner().invoke(main, ["status", address, "--patience", "0.2"])
     assert missing.exit_code == 1
     assert "no server answers" in missing.output
@@ -83,13 +95,27 @@ def test_what_measures_does_so_over_a_server(file: Path, tmp_path: Path) -> None
         assert done.exit_code == 0, done.output
         assert "remote on cpu, 1 server" in done.output
         assert "input" not in done.output, "of the server's files nothing is known"
-        done = CliRunner().invoke(main, ["profile", *over, "--rounds", "1", "--seconds", "0.1", "--json", str(tmp_path / "profile.json")])
+        done = CliRunner().invoke(
+            main,
+            [
+                "profile",
+                *over,
+                "--rounds",
+                "1",
+                "--seconds",
+                "0.1",
+                "--json",
+                str(tmp_path / "profile.json"),
+            ],
+        )
         assert done.exit_code == 0, done.output
         assert "The server limits, or the way to it" in done.output
         found = json.loads((tmp_path / "profile.json").read_text())
         assert [s["name"] for s in found["stages"]] == ["receive"]
         assert found["limit"] == "server"
-        done = CliRunner().invoke(main, ["profile", *over, "--rounds", "1", "--seconds", "0.1", "--step-ms", "2"])
+        done = CliRunner().invoke(
+            main, ["profile", *over, "--rounds", "1", "--seconds", "0.1", "--step-ms", "2"]
+        )
         assert "Waiting for data:" in done.output
         done = CliRunner().invoke(main, ["tune", *over])
         assert done.exit_code == 1
@@ -124,10 +150,15 @@ def test_check_and_compare_know_a_server(file: Path) -> None:
     from gpupipe import config as configs
     from gpupipe.bench.compare import sides
 
-    said = CliRunner().invoke(main, ["check", str(file), "engine=remote", "server=tcp://127.0.0.1:9"])
+    said = CliRunner().invoke(
+        main, ["check", str(file), "engine=remote", "server=tcp://127.0.0.1:9"]
+    )
     assert "made by the server at tcp://127.0.0.1:9" in said.output
     found, _ = sides(configs.read(file, engine="remote", server="tcp://127.0.0.1:9"), [0], 0, False)
-    assert [(s.name, s.changes["engine"]) for s in found] == [("server", "remote"), ("DataLoader, 0 workers", "dataloader")]
+    assert [(s.name, s.changes["engine"]) for s in found] == [
+        ("server", "remote"),
+        ("DataLoader, 0 workers", "dataloader"),
+    ]
 
 
 def test_a_server_that_would_be_open_does_not_start(file: Path) -> None:
@@ -138,7 +169,19 @@ def test_a_server_that_would_be_open_does_not_start(file: Path) -> None:
 
 
 def test_a_dtype_that_fuels_wire_cannot_carry_does_not_start(file: Path) -> None:
-    done = CliRunner().invoke(main, ["serve", str(file), "--wire", "fuel", "--port", "0", "dtype=bfloat16", "pipeline=[decode, {to_dtype: {dtype: float32}}]"])
+    done = CliRunner().invoke(
+        main,
+        [
+            "serve",
+            str(file),
+            "--wire",
+            "fuel",
+            "--port",
+            "0",
+            "dtype=bfloat16",
+            "pipeline=[decode, {to_dtype: {dtype: float32}}]",
+        ],
+    )
     assert done.exit_code == 1, done.output
     assert "is bfloat16, a dtype that NumPy does not have" in done.output
     assert "tcp://" not in done.output, "it did not listen"
@@ -147,7 +190,10 @@ def test_a_dtype_that_fuels_wire_cannot_carry_does_not_start(file: Path) -> None
 def test_keys_new(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["keys", "new", "alice", "--folder", str(tmp_path / "keys")])
     assert done.exit_code == 0
-    assert done.output.split() == [str(tmp_path / "keys" / "alice.key"), str(tmp_path / "keys" / "alice.key_secret")]
+    assert done.output.split() == [
+        str(tmp_path / "keys" / "alice.key"),
+        str(tmp_path / "keys" / "alice.key_secret"),
+    ]
     assert (tmp_path / "keys" / "alice.key_secret").stat().st_mode & 0o077 == 0
 
 
@@ -173,11 +219,23 @@ def test_keys_in_a_folder_that_cannot_be_written_are_one_line(unwritable: Path, 
 
 
 def test_a_state_that_cannot_be_kept_is_one_line(file: Path, unwritable: Path) -> None:
-    command = [sys.executable, "-m", "gpupipe", "serve", str(file), "--quiet", "--state", str(unwritable / "server.state")]
+    command = [
+        sys.executable,
+        "-m",
+        "gpupipe",
+        "serve",
+        str(file),
+        "--quiet",
+        "--state",
+        str(unwritable / "server.state"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert f"gpupipe: {unwritable / 'server.state'}: the state of the server cannot be kept (" in done.stderr.splitlines()[-1]
+    assert (
+        f"gpupipe: {unwritable / 'server.state'}: the state of the server cannot be kept ("
+        in done.stderr.splitlines()[-1]
+    )
 
 
 def test_a_server_whose_disk_fills_up_ends_with_one_line(file: Path, tmp_path: Path) -> None:
@@ -194,7 +252,10 @@ def test_a_server_whose_disk_fills_up_ends_with_one_line(file: Path, tmp_path: P
         assert process.wait(60) == 1
         assert process.stderr is not None
         said = process.stderr.read()
-    assert "server.state: the state of the server cannot be kept (No space left on device)" in said.splitlines()[-1]
+    assert (
+        "server.state: the state of the server cannot be kept (No space left on device)"
+        in said.splitlines()[-1]
+    )
     assert "Traceback" not in said
 
 
@@ -214,15 +275,25 @@ main()
 
 
 def test_start_server_without_zeromq_says_so_too() -> None:
-    code = WITHOUT.replace("from gpupipe.cli.app import main", "import gpupipe").replace("main()", "gpupipe.start_server({})")
+    code = WITHOUT.replace("from gpupipe.cli.app import main", "import gpupipe").replace(
+        "main()", "gpupipe.start_server({})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.strip().endswith("gpupipe.errors.ServerError: the data processing server needs msgspec: pip install 'gpupipe[server]'")
+    assert done.stderr.strip().endswith(
+        "gpupipe.errors.ServerError: the data processing server needs msgspec: pip install 'gpupipe[server]'"
+    )
 
 
-@pytest.mark.parametrize("words", [["serve"], ["run", "engine=remote", "server=tcp://127.0.0.1:9"], ["status"]], ids=lambda w: w[0])
+@pytest.mark.parametrize(
+    "words",
+    [["serve"], ["run", "engine=remote", "server=tcp://127.0.0.1:9"], ["status"]],
+    ids=lambda w: w[0],
+)
 def test_without_zeromq_the_message_says_what_to_install(file: Path, words: list[str]) -> None:
     arguments = [words[0], "tcp://127.0.0.1:9" if words[0] == "status" else str(file), *words[1:]]
-    done = subprocess.run([sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert "pip install 'gpupipe[server]'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -238,7 +309,22 @@ def test_the_line_shows_rates_over_the_last_seconds() -> None:
     rates.add({"seconds": 100.0, "batches": 1000, "bytes": 10**9})
     found = rates.add({"seconds": 102.0, "batches": 1020, "bytes": 10**9 + 2 * 10**8})
     assert found == (10.0, 100.0)
-    assert line(facts, found) == "10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client (here:7 holds 3); epoch 2: 5 of 9"
-    facts["clients"] = [client, client | {"name": "there:8", "silent_seconds": 4.2}, client, client, client, client]
-    assert "6 clients (here:7 holds 3, there:8 holds 3, silent for 4 s, here:7 holds 3, here:7 holds 3, and 2 more)" in line(facts, found)
-    assert line({"clients": [], "lanes": []}, found).endswith("buffers 0 of 0, 0 clients; nothing asked for yet")
+    assert (
+        line(facts, found)
+        == "10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client (here:7 holds 3); epoch 2: 5 of 9"
+    )
+    facts["clients"] = [
+        client,
+        client | {"name": "there:8", "silent_seconds": 4.2},
+        client,
+        client,
+        client,
+        client,
+    ]
+    assert (
+        "6 clients (here:7 holds 3, there:8 holds 3, silent for 4 s, here:7 holds 3, here:7 holds 3, and 2 more)"
+        in line(facts, found)
+    )
+    assert line({"clients": [], "lanes": []}, found).endswith(
+        "buffers 0 of 0, 0 clients; nothing asked for yet"
+    )

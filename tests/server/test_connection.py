@@ -27,7 +27,9 @@ class Other:
     def __init__(self, socket: Any) -> None:
         self._socket, self._route = socket, b""
 
-    def hear(self, kind: type[messages.Hello | messages.Begin | messages.Done | messages.Bye]) -> Any:
+    def hear(
+        self, kind: type[messages.Hello | messages.Begin | messages.Done | messages.Bye]
+    ) -> Any:
         """The next message of a kind; others, such as signs of life, are passed over, but for a second Hello of one that waits long: it is answered."""
         while True:
             assert self._socket.poll(20_000), f"no {kind.__name__} came"
@@ -39,7 +41,9 @@ class Other:
                 self.say(self.welcome(message.holding))
 
     def say(self, *frames: messages.ToClient | bytes) -> None:
-        self._socket.send_multipart([self._route, *(f if isinstance(f, bytes) else messages.encode(f) for f in frames)])
+        self._socket.send_multipart(
+            [self._route, *(f if isinstance(f, bytes) else messages.encode(f) for f in frames)]
+        )
 
     def welcome(self, yours: list[messages.Key]) -> messages.Welcome:
         return messages.Welcome(messages.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, {})
@@ -179,7 +183,9 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         first = connection.next()
         assert first is not None
         assert first.key == (0, 0)
-        with pytest.raises(gpupipe.ServerError, match=r"what is left to the client failed.*no such number") as raised:
+        with pytest.raises(
+            gpupipe.ServerError, match=r"what is left to the client failed.*no such number"
+        ) as raised:
             connection.next()
         assert isinstance(raised.value.__cause__, ValueError)
         connection.begin(0, 4)
@@ -203,7 +209,9 @@ def test_a_message_that_cannot_be_taken_reaches_the_consumer_with_its_cause() ->
         connection = Connection(Options(address, patience=10.0, gpu=100), lambda tensors: tensors)
         connection.open()
         connection.begin(0, 0)
-        with pytest.raises(gpupipe.ServerError, match=f"a message of {address} cannot be taken") as raised:
+        with pytest.raises(
+            gpupipe.ServerError, match=f"a message of {address} cannot be taken"
+        ) as raised:
             connection.next()
         assert isinstance(raised.value.__cause__, (RuntimeError, AssertionError))
         connection.close()
@@ -235,8 +243,14 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
     ("answer", "why"),
     [
         (b"\xc1 no message", "does not speak as a server of gpupipe does"),
-        (messages.Welcome(messages.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, {}), f"speaks version {messages.VERSION + 1} of the protocol"),
-        (messages.Welcome(messages.VERSION, HISTORY, 1, [], 0, 0, 0, 1, {"name": 3}), "in a way that is not understood"),
+        (
+            messages.Welcome(messages.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, {}),
+            f"speaks version {messages.VERSION + 1} of the protocol",
+        ),
+        (
+            messages.Welcome(messages.VERSION, HISTORY, 1, [], 0, 0, 0, 1, {"name": 3}),
+            "in a way that is not understood",
+        ),
         (messages.Refused("not today", False), "not today"),
     ],
     ids=["noise", "version", "about", "refused"],
@@ -253,8 +267,17 @@ def test_a_server_that_is_none_is_an_error(answer: Any, why: str) -> None:
         gpupipe.connect(address, device="cpu", patience=5)
 
 
-@pytest.mark.parametrize(("pieces", "why"), [([(12, 8)], "at byte 12, behind byte 0 of 16"), ([(0, 8), (0, 8)], "at byte 0, behind byte 8 of 16")], ids=str)
-def test_a_batch_whose_pieces_do_not_fit_is_an_error(pieces: list[tuple[int, int]], why: str) -> None:
+@pytest.mark.parametrize(
+    ("pieces", "why"),
+    [
+        ([(12, 8)], "at byte 12, behind byte 0 of 16"),
+        ([(0, 8), (0, 8)], "at byte 0, behind byte 8 of 16"),
+    ],
+    ids=str,
+)
+def test_a_batch_whose_pieces_do_not_fit_is_an_error(
+    pieces: list[tuple[int, int]], why: str
+) -> None:
     def play(other: Other) -> None:
         other.hear(messages.Hello)
         other.let_in([])

@@ -20,7 +20,12 @@ from gpupipe.server.start import ServerProcess, start_server
 def test_random_schedules() -> None:
     """All fifty, with epochs of 1,000 batches: python tests/server/schedules.py --count 50."""
     script = Path(__file__).with_name("schedules.py")
-    done = subprocess.run([sys.executable, script, "--count", "1", "--batches", "200"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, script, "--count", "1", "--batches", "200"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 schedules" in done.stdout
 
@@ -35,7 +40,9 @@ time.sleep(600)
 
 
 def test_a_server_process_ends_with_its_parent(config: dict[str, Any]) -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT, json.dumps(config)], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, json.dumps(config)], stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         pid, address = parent.stdout.readline().split()
         shared = _shared_memory()
@@ -65,7 +72,9 @@ def test_a_server_process(config: dict[str, Any], tmp_path: Path) -> None:
         assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
     assert not Path(f"/proc/{server.pid}").exists()
     with pytest.raises(gpupipe.ServerError, match=r"did not start: .*nowhere"):
-        start_server(config | {"data": {"source": "folder", "root": str(tmp_path / "nowhere")}}, port=0)
+        start_server(
+            config | {"data": {"source": "folder", "root": str(tmp_path / "nowhere")}}, port=0
+        )
     with pytest.raises(gpupipe.ServerError, match="no option 'compres'; did you mean 'compress'"):
         start_server(config, port=0, compres="lz4")
     with pytest.raises(gpupipe.ConfigError):

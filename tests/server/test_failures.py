@@ -32,16 +32,34 @@ def _kill_workers(pid: int) -> None:
     assert killed
 
 
-def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     """Who iterates, who is connected, and who comes later."""
     (tmp_path / "little.yaml").write_text(yaml.safe_dump(config))
-    words = [sys.executable, "-m", "gpupipe", "serve", str(tmp_path / "little.yaml"), "--port", "0", "--hwm", "1", "workers=1"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    words = [
+        sys.executable,
+        "-m",
+        "gpupipe",
+        "serve",
+        str(tmp_path / "little.yaml"),
+        "--port",
+        "0",
+        "--hwm",
+        "1",
+        "workers=1",
+    ]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
         try:
             assert server.stdout is not None
             assert server.stderr is not None
             address = server.stdout.readline().strip()
-            with gpupipe.connect(address, device="cpu") as loader, gpupipe.connect(address, device="cpu") as idle:
+            with (
+                gpupipe.connect(address, device="cpu") as loader,
+                gpupipe.connect(address, device="cpu") as idle,
+            ):
                 list(loader)
                 _kill_workers(server.pid)
                 with pytest.raises(gpupipe.EngineError, match="worker"):
@@ -56,11 +74,15 @@ def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(config: dict[s
             said = server.stderr.read()
         finally:
             server.kill()
-    assert [line for line in said.splitlines() if line.startswith("gpupipe: ") and "worker" in line], said
+    assert [
+        line for line in said.splitlines() if line.startswith("gpupipe: ") and "worker" in line
+    ], said
     assert "Traceback" not in said
 
 
-def test_a_server_process_whose_worker_was_killed_says_so(config: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_server_process_whose_worker_was_killed_says_so(
+    config: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
     server = start_server(config | {"loader": config["loader"] | {"workers": 1}}, port=0, hwm=1)
     assert isinstance(server, ServerProcess)
     with server, gpupipe.connect(server.address, device="cpu") as loader:
@@ -72,16 +94,27 @@ def test_a_server_process_whose_worker_was_killed_says_so(config: dict[str, Any]
     assert f"the server at {server.address} ended: " in capfd.readouterr().err
 
 
-def test_data_that_cannot_be_read_are_an_error_for_each_client(config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_that_cannot_be_read_are_an_error_for_each_client(
+    config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also for one that comes when the engine makes nothing any more."""
     for name in "abcdef":
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.png").write_bytes(b"no image")
     Image.new("RGB", (4, 4)).save(tmp_path / "a" / "0.png")
     broken = config | {"data": {"source": "folder", "root": str(tmp_path)}}
-    changes = {"shuffle": False, "batch_size": 2, "on_error": "skip", "max_bad": 0.2, "quarantine": str(tmp_path / "list.jsonl")}
+    changes = {
+        "shuffle": False,
+        "batch_size": 2,
+        "on_error": "skip",
+        "max_bad": 0.2,
+        "quarantine": str(tmp_path / "list.jsonl"),
+    }
     with serving(broken, changes) as server:
         for _ in range(3):
-            with gpupipe.connect(server.address, device="cpu", patience=20) as loader, pytest.raises(gpupipe.TooManyBadError, match=r"max_bad=0\.2"):
+            with (
+                gpupipe.connect(server.address, device="cpu", patience=20) as loader,
+                pytest.raises(gpupipe.TooManyBadError, match=r"max_bad=0\.2"),
+            ):
                 list(loader)
     assert len([r for r in caplog.records if "1 client got an error: " in r.getMessage()]) == 3

@@ -65,13 +65,18 @@ def fuels_socket(address: str) -> Iterator[Any]:
         yield socket
 
 
-_AS_FUEL_DOES = pytest.mark.filterwarnings("ignore:Setting the shape on a NumPy array:DeprecationWarning")
+_AS_FUEL_DOES = pytest.mark.filterwarnings(
+    "ignore:Setting the shape on a NumPy array:DeprecationWarning"
+)
 
 
 @_AS_FUEL_DOES
 def test_fuels_client_reads_epochs(config: dict[str, Any]) -> None:
     with gpupipe.load(config) as loader:
-        expected = [[(b["image"].numpy(), b["label"].numpy(), b["id"].numpy()) for b in loader] for _ in range(2)]
+        expected = [
+            [(b["image"].numpy(), b["label"].numpy(), b["id"].numpy()) for b in loader]
+            for _ in range(2)
+        ]
     with serving_fuel(config) as server, fuels_socket(server.address) as socket:
         for epoch in expected:
             for batch in epoch:
@@ -83,9 +88,18 @@ def test_fuels_client_reads_epochs(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("form", ["dict", "tuple"])
-def test_a_dtype_that_numpy_does_not_have_is_refused_at_the_start(config: dict[str, Any], form: str) -> None:
-    changes = {"pipeline": ["decode", {"to_dtype": {"dtype": "float32"}}], "dtype": "bfloat16", "format": form}
-    with pytest.raises(gpupipe.ServerError, match=r"'image'.*bfloat16.*dtype=float32"), serving_fuel(config, **changes):
+def test_a_dtype_that_numpy_does_not_have_is_refused_at_the_start(
+    config: dict[str, Any], form: str
+) -> None:
+    changes = {
+        "pipeline": ["decode", {"to_dtype": {"dtype": "float32"}}],
+        "dtype": "bfloat16",
+        "format": form,
+    }
+    with (
+        pytest.raises(gpupipe.ServerError, match=r"'image'.*bfloat16.*dtype=float32"),
+        serving_fuel(config, **changes),
+    ):
         pass
 
 
@@ -103,7 +117,10 @@ def test_a_taken_port_is_said(config: dict[str, Any], tmp_path: Path) -> None:
     with serving(config, state=state) as server, gpupipe.load(config) as loader:
         with pytest.raises(gpupipe.ServerError, match="another server may be there"):
             FuelServer(loader, Options(address=server.address, wire="fuel"))
-        with pytest.raises(gpupipe.ServerError, match="another server may be there"), serving(config, address=server.address, state=state):
+        with (
+            pytest.raises(gpupipe.ServerError, match="another server may be there"),
+            serving(config, address=server.address, state=state),
+        ):
             pass
 
 
@@ -124,19 +141,34 @@ def test_a_data_stream_over_a_server(config: dict[str, Any]) -> None:
 
 def test_a_data_stream_that_produces_examples(config: dict[str, Any]) -> None:
     with gpupipe.load(config) as loader:
-        expected = [(label, image) for b in loader for label, image in zip(b["label"].tolist(), b["image"].numpy(), strict=True)]
+        expected = [
+            (label, image)
+            for b in loader
+            for label, image in zip(b["label"].tolist(), b["image"].numpy(), strict=True)
+        ]
     with serving(config) as server:
-        stream = ServerDataStream(("label", "image"), True, "127.0.0.1", _port(server), 10, {"image": ("batch", "channel", "height", "width")})
+        stream = ServerDataStream(
+            ("label", "image"),
+            True,
+            "127.0.0.1",
+            _port(server),
+            10,
+            {"image": ("batch", "channel", "height", "width")},
+        )
         assert stream.produces_examples
         assert stream.axis_labels == {"image": ("batch", "channel", "height", "width")}
-        for (label, image), (wanted, other) in zip(stream.get_epoch_iterator(), expected, strict=True):
+        for (label, image), (wanted, other) in zip(
+            stream.get_epoch_iterator(), expected, strict=True
+        ):
             assert label == wanted
             np.testing.assert_array_equal(image, other)
         stream.close()
 
 
 def test_a_host_in_the_place_of_fuels_second_argument_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"produces_examples is 'localhost'.*\(sources, produces_examples, host"):
+    with pytest.raises(
+        TypeError, match=r"produces_examples is 'localhost'.*\(sources, produces_examples, host"
+    ):
         ServerDataStream(("image",), "localhost")  # type: ignore[arg-type]  # a mistake
 
 
@@ -150,7 +182,9 @@ def test_a_server_of_fuels_wire_is_told_from_one_of_gpupipe(config: dict[str, An
     with gpupipe.load(config) as loader:
         first = next(iter(loader))["id"].numpy()
     with serving_fuel(config) as server:
-        with pytest.raises(gpupipe.ServerError, match=r"speaks Fuel's protocol.*without --wire fuel"):
+        with pytest.raises(
+            gpupipe.ServerError, match=r"speaks Fuel's protocol.*without --wire fuel"
+        ):
             ServerDataStream(("image",), False, "127.0.0.1", _port(server))
         with pytest.raises(gpupipe.ServerError, match="speaks Fuel's protocol"):
             ask(server.address, patience=0.5)
@@ -158,7 +192,9 @@ def test_a_server_of_fuels_wire_is_told_from_one_of_gpupipe(config: dict[str, An
             np.testing.assert_array_equal(recv_arrays(socket)[2], first)
 
 
-def test_a_server_of_gpupipe_says_that_a_client_speaks_fuels_protocol(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_of_gpupipe_says_that_a_client_speaks_fuels_protocol(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     with serving(config) as server, logged() as was_logged:
         with gpupipe.connect(server.address, device="cpu") as loader:
             list(loader)
@@ -169,7 +205,9 @@ def test_a_server_of_gpupipe_says_that_a_client_speaks_fuels_protocol(config: di
     assert caplog.text.count("--wire fuel") == 1
 
 
-def test_it_says_so_too_if_the_client_is_the_first_to_hang_up(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_it_says_so_too_if_the_client_is_the_first_to_hang_up(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """Which of the two sees first that the sockets do not fit is a race between their threads."""
     with serving(config) as server, logged() as was_logged:
         with socket.create_connection(("127.0.0.1", _port(server))) as connection:

@@ -49,7 +49,9 @@ def test_a_slot_that_was_closed_is_not_taken_for_the_one_that_has_its_number_now
     first.close()
     new = second.take(SIZE)
     assert new is not None
-    assert (new[0].fd, new[0].size) == (old[0].fd, old[0].size), "so that only the name tells them apart"
+    assert (new[0].fd, new[0].size) == (old[0].fd, old[0].size), (
+        "so that only the name tells them apart"
+    )
     with pytest.raises(Malformed, match="is not slot"):
         mapped.tensor(old[0], SIZE)
     mapped.tensor(new[0], SIZE)
@@ -102,7 +104,10 @@ def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path
     assert len(os.listdir("/proc/self/fd")) == before
     file.close()
     assert flood_guard._seen(10_000) is None
-    with create_server(("127.0.0.1", 0)) as listening, create_connection(listening.getsockname()) as one:
+    with (
+        create_server(("127.0.0.1", 0)) as listening,
+        create_connection(listening.getsockname()) as one,
+    ):
         other, _ = listening.accept()
         other.sendall(b"x" * 1000)
         assert one.recv(2000)

@@ -33,7 +33,11 @@ class Consumer:
         """A new connection: what was on its way is lost."""
         self.up.clear()
         self.down.clear()
-        self.up.append(self.bye() if self.leaving else hello(self.token, self.holding.keys, list(self.holding.unconfirmed)))
+        self.up.append(
+            self.bye()
+            if self.leaving
+            else hello(self.token, self.holding.keys, list(self.holding.unconfirmed))
+        )
 
     def leave(self) -> None:
         """Its consumer has had enough: it is done with what it has, and goes."""
@@ -77,7 +81,12 @@ class Disasters(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.lines: list[list[Any]] = []
-        self.ledger = Ledger(RESUMED, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
+        self.ledger = Ledger(
+            RESUMED,
+            lambda *place: STEPS,
+            (0, 0),
+            lambda *event: self.lines.append(json.loads(json.dumps(event))),
+        )
         self.consumers: dict[str, Consumer] = {}
         self.dead: list[Consumer] = []
         self.left: list[Consumer] = []
@@ -111,7 +120,9 @@ class Disasters(RuleBasedStateMachine):
             consumer.down.append(messages.Gone())
         elif isinstance(message, messages.Hello):
             client = self.ledger.hello(message, self.now)
-            consumer.down.append(messages.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {}))
+            consumer.down.append(
+                messages.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {})
+            )
         elif not self.ledger.heard(token, self.now):
             consumer.down.append(messages.Who())
         elif isinstance(message, messages.Done):
@@ -138,7 +149,9 @@ class Disasters(RuleBasedStateMachine):
             if leased is None:
                 self.ledger.not_made(key)
             elif leased[0].token in self.consumers:
-                self.consumers[leased[0].token].down.append(messages.Batch(key, 0, 0, leased[1], [], 0, None))
+                self.consumers[leased[0].token].down.append(
+                    messages.Batch(key, 0, 0, leased[1], [], 0, None)
+                )
 
     @rule(n=st.integers(0, 2), count=st.integers(1, 8))
     def client_hears(self, n: int, count: int) -> None:
@@ -198,7 +211,12 @@ class Disasters(RuleBasedStateMachine):
         from gpupipe.server import write_ahead_log
 
         lines, self.lines = self.lines, []
-        self.ledger = Ledger(RESUMED, lambda *place: STEPS, (0, 0), lambda *event: self.lines.append(json.loads(json.dumps(event))))
+        self.ledger = Ledger(
+            RESUMED,
+            lambda *place: STEPS,
+            (0, 0),
+            lambda *event: self.lines.append(json.loads(json.dumps(event))),
+        )
         for line in lines:
             write_ahead_log._replay(self.ledger, line, self.now)
         write_ahead_log.after_restart(self.ledger)
@@ -213,7 +231,9 @@ class Disasters(RuleBasedStateMachine):
 
     @invariant()
     def only_the_last_of_the_dead_come_again(self) -> None:
-        firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [key for c in self.dead for key in c.consumed[: -messages.WINDOW]]
+        firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [
+            key for c in self.dead for key in c.consumed[: -messages.WINDOW]
+        ]
         assert len(firm) == len(set(firm))
 
     @invariant()
@@ -240,7 +260,9 @@ class Disasters(RuleBasedStateMachine):
             if all(c.ended for c in self._staying()):
                 break
         assert all(c.ended for c in self._staying()), "the run ends"
-        everything = {key for c in [*self.consumers.values(), *self.dead, *self.left] for key in c.consumed}
+        everything = {
+            key for c in [*self.consumers.values(), *self.dead, *self.left] for key in c.consumed
+        }
         assert everything == {(0, step) for step in range(STEPS)}, "nothing is lost"
 
 

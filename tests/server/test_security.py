@@ -35,20 +35,35 @@ def secured(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> dict[str, An
     return {"keys": pairs["server"][1], "allowed": tmp_path / "allowed"}
 
 
-def test_only_listed_keys_get_in(config: dict[str, Any], pairs: dict[str, tuple[Path, Path]], secured: dict[str, Any]) -> None:
+def test_only_listed_keys_get_in(
+    config: dict[str, Any], pairs: dict[str, tuple[Path, Path]], secured: dict[str, Any]
+) -> None:
     public = pairs["server"][0]
     with serving(config, address="tcp://0.0.0.0:0", **secured) as server:
         address = server.address.replace("0.0.0.0", "127.0.0.1")
         for transport in ("tcp", "auto"):
-            with gpupipe.connect(address, device="cpu", ids=True, key=pairs["known"][1], server_key=public, transport=transport) as loader:
+            with gpupipe.connect(
+                address,
+                device="cpu",
+                ids=True,
+                key=pairs["known"][1],
+                server_key=public,
+                transport=transport,
+            ) as loader:
                 assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
         assert ask(address, pairs["known"][1], public)["malformed"] == 0
-        for wrong in ({}, {"key": pairs["stranger"][1], "server_key": public}, {"key": pairs["known"][1], "server_key": pairs["stranger"][0]}):
+        for wrong in (
+            {},
+            {"key": pairs["stranger"][1], "server_key": public},
+            {"key": pairs["known"][1], "server_key": pairs["stranger"][0]},
+        ):
             with pytest.raises(gpupipe.ServerError, match="are the keys right"):
                 gpupipe.connect(address, device="cpu", patience=0.5, **wrong)
         with pytest.raises(gpupipe.ServerError, match="where it has keys"):
             ask(address, patience=0.5)
-        with gpupipe.connect(address, device="cpu", key=pairs["known"][1], server_key=public) as loader:
+        with gpupipe.connect(
+            address, device="cpu", key=pairs["known"][1], server_key=public
+        ) as loader:
             assert len(list(loader)) == len(loader), "and it goes on"
 
 
@@ -65,12 +80,16 @@ def test_only_listed_keys_get_in(config: dict[str, Any], pairs: dict[str, tuple[
     ],
     ids=str,
 )  # fmt: skip
-def test_what_would_be_open_or_makes_no_sense_does_not_start(options: dict[str, Any], why: str) -> None:
+def test_what_would_be_open_or_makes_no_sense_does_not_start(
+    options: dict[str, Any], why: str
+) -> None:
     with pytest.raises(gpupipe.ServerError, match=why):
         Options(**options).check()
 
 
-def test_keys_are_files_that_others_cannot_read(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+def test_keys_are_files_that_others_cannot_read(
+    pairs: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
     public, secret = pairs["server"]
     assert secret.stat().st_mode & 0o077 == 0
     with pytest.raises(gpupipe.ServerError, match="there already"):
@@ -95,10 +114,34 @@ def _hostile(context: Any, address: str, kind: Any = zmq.DEALER) -> Any:
 
 def test_one_that_asks_and_never_reads_gets_few_answers(config: dict[str, Any]) -> None:
     """Else its answers would lie in the server's memory."""
-    with serving(config) as server, zmq.Context() as context, _hostile(context, server.address) as greedy, _hostile(context, server.address) as other:
+    with (
+        serving(config) as server,
+        zmq.Context() as context,
+        _hostile(context, server.address) as greedy,
+        _hostile(context, server.address) as other,
+    ):
         for number in range(3000):
             greedy.send(messages.encode(messages.Ask()))
-            greedy.send(messages.encode(messages.Hello(messages.VERSION, "e" * 32, number, "greedy", 0, 1, 10, "", 1, "", True, [], [], [])))
+            greedy.send(
+                messages.encode(
+                    messages.Hello(
+                        messages.VERSION,
+                        "e" * 32,
+                        number,
+                        "greedy",
+                        0,
+                        1,
+                        10,
+                        "",
+                        1,
+                        "",
+                        True,
+                        [],
+                        [],
+                        [],
+                    )
+                )
+            )
         greedy.send(messages.encode(messages.Ping()))
         answers = []
         while not answers or not isinstance(answers[-1], messages.Pong):
@@ -110,11 +153,27 @@ def test_one_that_asks_and_never_reads_gets_few_answers(config: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    "begin", [messages.Begin(1, 2**62 - 1, 0, -1), messages.Begin(1, 0, 2**62 - 1, -1), messages.Begin(2**62 - 1, 0, 0, 2**62 - 1)], ids=str
+    "begin",
+    [
+        messages.Begin(1, 2**62 - 1, 0, -1),
+        messages.Begin(1, 0, 2**62 - 1, -1),
+        messages.Begin(2**62 - 1, 0, 0, 2**62 - 1),
+    ],
+    ids=str,
 )
 def test_a_place_that_is_none_does_no_harm(config: dict[str, Any], begin: messages.Begin) -> None:
-    with serving(config) as server, zmq.Context() as context, _hostile(context, server.address) as odd:
-        odd.send(messages.encode(messages.Hello(messages.VERSION, "e" * 32, 1, "odd", 0, 1, 10, "", 1, "", True, [], [], [])))
+    with (
+        serving(config) as server,
+        zmq.Context() as context,
+        _hostile(context, server.address) as odd,
+    ):
+        odd.send(
+            messages.encode(
+                messages.Hello(
+                    messages.VERSION, "e" * 32, 1, "odd", 0, 1, 10, "", 1, "", True, [], [], []
+                )
+            )
+        )
         odd.send(messages.encode(begin))
         odd.send(messages.encode(messages.Bye("e" * 32, [(2**62 - 1, 2**62 - 1)])))
         with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
@@ -149,7 +208,10 @@ def test_a_message_that_announces_more_than_may_be_is_cut_off(config: dict[str, 
 def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
     """ZeroMQ itself would keep all of it, frame by frame, until the last one comes."""
     frame = b"\x03" + (60_000).to_bytes(8, "big") + bytes(60_000)  # one that says that more come
-    with serving(config) as server, gpupipe.connect(server.address, device="cpu", ids=True) as loader:
+    with (
+        serving(config) as server,
+        gpupipe.connect(server.address, device="cpu", ids=True) as loader,
+    ):
         iterator = iter(loader)
         next(iterator)
         sent = 0
@@ -164,8 +226,16 @@ def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
 def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
     """Noise, half messages, huge announcements, connects and disconnects, one that never reads: the others get their epochs."""
     rng = random.Random(3)
-    hello = messages.encode(messages.Hello(messages.VERSION, "f" * 32, 1, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []))
-    with serving(config, hwm=4, silent=0.5, lost=2.0) as server, zmq.Context() as context, ExitStack() as stack:
+    hello = messages.encode(
+        messages.Hello(
+            messages.VERSION, "f" * 32, 1, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []
+        )
+    )
+    with (
+        serving(config, hwm=4, silent=0.5, lost=2.0) as server,
+        zmq.Context() as context,
+        ExitStack() as stack,
+    ):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         greedy = stack.enter_context(_hostile(context, server.address))
         greedy.send(hello)
@@ -173,10 +243,14 @@ def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
         while not (clients := server.facts_now()["clients"]) or clients[0]["holds"] < 4:
             time.sleep(0.01)
         loader = stack.enter_context(gpupipe.connect(server.address, device="cpu", ids=True))
-        assert server.facts_now()["clients"][0]["holds"] <= 4, "it gets what it has room for, and no more"
+        assert server.facts_now()["clients"][0]["holds"] <= 4, (
+            "it gets what it has room for, and no more"
+        )
         noisy = stack.enter_context(_hostile(context, server.address))
         for _ in range(1000):
-            noisy.send_multipart([rng.randbytes(rng.randint(0, 300)) for _ in range(rng.randint(1, 3))])
+            noisy.send_multipart(
+                [rng.randbytes(rng.randint(0, 300)) for _ in range(rng.randint(1, 3))]
+            )
             noisy.send(hello[: rng.randint(0, len(hello) - 1)])
         big = stack.enter_context(_hostile(context, server.address))
         big.send(bytes(1 << 20))
@@ -186,7 +260,9 @@ def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
         raw.send_multipart([route, b"\xff\x00\x00\x00\x00\x7f\xff\xff\xff\x7f" + bytes(200)])
         for n in range(1000):
             _hostile(context, server.address, zmq.DEALER if n % 2 else zmq.REQ).close()
-        assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23)), "also what the greedy one had, once it is lost"
+        assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23)), (
+            "also what the greedy one had, once it is lost"
+        )
         facts = server.facts_now()
         assert facts["malformed"] >= 2000
         assert len(facts["clients"]) == 1

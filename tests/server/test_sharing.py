@@ -13,7 +13,9 @@ import gpupipe
 Epochs = list[list[list[int]]]
 
 
-def _together(address: str, count: int, epochs: int, ranks: bool = False, after: int = 0) -> list[Epochs]:
+def _together(
+    address: str, count: int, epochs: int, ranks: bool = False, after: int = 0
+) -> list[Epochs]:
     """The ids of all batches that clients get who run beside one another, by client and epoch. after: batches after which they wait for one another."""
     found: list[Epochs] = [[] for _ in range(count)]
     ready = threading.Barrier(count)
@@ -49,10 +51,14 @@ def test_each_batch_goes_to_one_client(config: dict[str, Any]) -> None:
     with serving(config, hwm=3) as server:
         found = _together(server.address, 3, 3)
     for epoch in range(3):
-        assert _flat([ids for client in found if epoch < len(client) for ids in client[epoch]]) == list(range(23))
+        assert _flat(
+            [ids for client in found if epoch < len(client) for ids in client[epoch]]
+        ) == list(range(23))
 
 
-def test_ranks_have_equal_steps_and_the_samples_of_a_data_loaders_ranks(config: dict[str, Any]) -> None:
+def test_ranks_have_equal_steps_and_the_samples_of_a_data_loaders_ranks(
+    config: dict[str, Any],
+) -> None:
     with serving(config, clients=2) as server:
         found = _together(server.address, 2, 2, ranks=True)
     for rank, client in enumerate(found):
@@ -79,9 +85,14 @@ def test_broadcast_gives_everything_to_everyone_and_makes_it_once(config: dict[s
 
 
 def test_a_rank_that_is_taken_and_ranks_that_do_not_fit(config: dict[str, Any]) -> None:
-    with serving(config, clients=2) as server, gpupipe.connect(server.address, device="cpu", shard={"rank": 1, "world_size": 2}):
+    with (
+        serving(config, clients=2) as server,
+        gpupipe.connect(server.address, device="cpu", shard={"rank": 1, "world_size": 2}),
+    ):
         with pytest.raises(gpupipe.ServerError, match="rank 1 is taken"):
-            gpupipe.connect(server.address, device="cpu", shard={"rank": 1, "world_size": 2}, patience=1.2)
+            gpupipe.connect(
+                server.address, device="cpu", shard={"rank": 1, "world_size": 2}, patience=1.2
+            )
         with pytest.raises(gpupipe.ServerError, match="serve with --clients 3"):
             gpupipe.connect(server.address, device="cpu", shard={"rank": 0, "world_size": 3})
     with serving(config) as server, pytest.raises(gpupipe.ServerError, match="need equal steps"):
@@ -89,7 +100,11 @@ def test_a_rank_that_is_taken_and_ranks_that_do_not_fit(config: dict[str, Any]) 
 
 
 def test_one_client_cannot_take_others_back(config: dict[str, Any]) -> None:
-    with serving(config, hwm=2) as server, gpupipe.connect(server.address, device="cpu") as one, gpupipe.connect(server.address, device="cpu") as two:
+    with (
+        serving(config, hwm=2) as server,
+        gpupipe.connect(server.address, device="cpu") as one,
+        gpupipe.connect(server.address, device="cpu") as two,
+    ):
         first, second = iter(one), iter(two)
         next(first)
         next(second)
@@ -99,7 +114,9 @@ def test_one_client_cannot_take_others_back(config: dict[str, Any]) -> None:
             next(iter(two))
 
 
-def test_a_server_that_resumes_goes_on_where_it_was_stopped(config: dict[str, Any], tmp_path: Any) -> None:
+def test_a_server_that_resumes_goes_on_where_it_was_stopped(
+    config: dict[str, Any], tmp_path: Any
+) -> None:
     """The client waits meanwhile, and notices nothing; another one, later, gets only what is left, and is told so."""
     with gpupipe.load(config) as loader:
         whole = [b["id"].tolist() for b in loader]
@@ -119,5 +136,8 @@ def test_a_server_that_resumes_goes_on_where_it_was_stopped(config: dict[str, An
             assert len(other) == 4
             assert seen + [b["id"].tolist() for b in other] == whole
             assert len(other) == 8
-    with serving(config, state=state, fresh=True) as server, gpupipe.connect(server.address, device="cpu", ids=True) as other:
+    with (
+        serving(config, state=state, fresh=True) as server,
+        gpupipe.connect(server.address, device="cpu", ids=True) as other,
+    ):
         assert [b["id"].tolist() for b in other] == whole

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from gpupipe.protocol import compression, messages
 from gpupipe.protocol.tensors import fields_of, fill, pieces, views
 
-HELLO = messages.Hello(messages.VERSION, "0" * 32, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4"], [(0, 1)], [])
+HELLO = messages.Hello(
+    messages.VERSION, "0" * 32, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4"], [(0, 1)], []
+)
 DTYPES = [getattr(torch, name) for name in messages.ITEM]
 
 
@@ -26,7 +28,15 @@ def _batch(fields: list[messages.Field], size: int, slot: messages.Slot | None =
 
 @pytest.mark.parametrize(
     "message",
-    [HELLO, messages.Begin(1, 2, 3, -1), messages.Done([(1, 2)], [7]), messages.Stop(), messages.Ping(), messages.Bye("0" * 32, [(1, 2)]), messages.Ask()],
+    [
+        HELLO,
+        messages.Begin(1, 2, 3, -1),
+        messages.Done([(1, 2)], [7]),
+        messages.Stop(),
+        messages.Ping(),
+        messages.Bye("0" * 32, [(1, 2)]),
+        messages.Ask(),
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_what_a_client_says_comes_through(message: messages.ToServer) -> None:
@@ -80,18 +90,26 @@ def test_a_part_comes_with_its_bytes() -> None:
     st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans()), min_size=1, max_size=5),
     st.sampled_from(["", *compression.NAMES]),
 )  # fmt: skip
-def test_any_batch_comes_through_in_pieces_and_in_memory(kinds: list[tuple[Any, list[int], bool]], codec: str) -> None:
+def test_any_batch_comes_through_in_pieces_and_in_memory(
+    kinds: list[tuple[Any, list[int], bool]], codec: str
+) -> None:
     batch = {}
     for n, (dtype, shape, last) in enumerate(kinds):
         tensor = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
-        batch[f"field {n}"] = tensor.contiguous(memory_format=torch.channels_last) if last and len(shape) == 4 else tensor
+        batch[f"field {n}"] = (
+            tensor.contiguous(memory_format=torch.channels_last)
+            if last and len(shape) == 4
+            else tensor
+        )
     fields = fields_of(batch)
     size = messages.offsets(fields)[1]
     filled, received = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
     fill(filled, batch)
     for start, data in pieces(batch):
         packed = compression.pack(codec, data) if codec else None
-        found = compression.unpack("" if packed is None else codec, data if packed is None else packed, len(data))
+        found = compression.unpack(
+            "" if packed is None else codec, data if packed is None else packed, len(data)
+        )
         memoryview(received.numpy())[start : start + len(data)] = found
     for memory in (filled, received):
         for name, tensor in views(memory, fields).items():
@@ -115,6 +133,8 @@ def test_a_bomb_does_not_go_off(codec: str) -> None:
 def test_a_few_seconds_of_fuzzing() -> None:
     """Longer: python tests/fuzz/fuzz_wire.py --seconds 600."""
     script = Path(__file__).parents[1] / "fuzz" / "fuzz_wire.py"
-    done = subprocess.run([sys.executable, script, "--seconds", "2"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, script, "--seconds", "2"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "inputs" in done.stdout

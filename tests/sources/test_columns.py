@@ -48,8 +48,20 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fields")
     with webdataset.ShardWriter(f"{folder}/%d.tar", maxcount=6, verbose=0) as sink:
         for n in range(COUNT):
-            sample: dict[str, Any] = {"__key__": f"{n:03}", "png": png(np.dstack([mask(n)] * 3)), "seg.png": png(mask(n)), "cls": n % 3}
-            sink.write(sample | {"depth.npy": depth(n), "odd.npy": np.zeros((n + 1, 2), "i4"), "json": {"weight": n / 4, "box": [n, 1, 2], "text": "a"}})
+            sample: dict[str, Any] = {
+                "__key__": f"{n:03}",
+                "png": png(np.dstack([mask(n)] * 3)),
+                "seg.png": png(mask(n)),
+                "cls": n % 3,
+            }
+            sink.write(
+                sample
+                | {
+                    "depth.npy": depth(n),
+                    "odd.npy": np.zeros((n + 1, 2), "i4"),
+                    "json": {"weight": n / 4, "box": [n, 1, 2], "text": "a"},
+                }
+            )
     return folder
 
 
@@ -59,9 +71,18 @@ VALUES = {"weight": "json:weight", "box": "json:box"}
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
 def test_fields_of_shards_are_delivered_together(shards: Path, options: dict[str, Any]) -> None:
-    data = {"source": "webdataset", "shards": f"{shards}/*.tar", "masks": ["mask"], "values": VALUES}
-    data["fields"] = FIELDS | {"depth": {"member": "depth.npy", "dtype": "float32", "shape": [2, 3, 4]}}
-    with gpupipe.load({"data": data, "pipeline": STEPS}, device="cpu", ids=True, batch_size=4, **options) as loader:
+    data = {
+        "source": "webdataset",
+        "shards": f"{shards}/*.tar",
+        "masks": ["mask"],
+        "values": VALUES,
+    }
+    data["fields"] = FIELDS | {
+        "depth": {"member": "depth.npy", "dtype": "float32", "shape": [2, 3, 4]}
+    }
+    with gpupipe.load(
+        {"data": data, "pipeline": STEPS}, device="cpu", ids=True, batch_size=4, **options
+    ) as loader:
         batches = list(loader)
     assert sorted(i for batch in batches for i in batch["id"].tolist()) == list(range(COUNT))
     for batch in batches:
@@ -74,7 +95,11 @@ def test_fields_of_shards_are_delivered_together(shards: Path, options: dict[str
 
 
 def test_the_index_says_where_arrays_are_and_what(shards: Path) -> None:
-    source = Webdataset(shards=f"{shards}/*.tar", fields={"image": "png", "depth": "depth.npy", "odd": "odd.npy"}, values=VALUES)
+    source = Webdataset(
+        shards=f"{shards}/*.tar",
+        fields={"image": "png", "depth": "depth.npy", "odd": "odd.npy"},
+        values=VALUES,
+    )
     index = source.index()
     for n in range(COUNT):
         assert index.span(n, "depth").read().tobytes() == depth(n).tobytes()
@@ -89,7 +114,11 @@ def test_the_index_says_where_arrays_are_and_what(shards: Path) -> None:
     assert index.values["weight"].dtype == np.float64
     specs = source.specs()
     assert specs["image"].encoded
-    assert (specs["depth"].encoded, specs["depth"].dtype, specs["depth"].size) == (False, "float32", None)
+    assert (specs["depth"].encoded, specs["depth"].dtype, specs["depth"].size) == (
+        False,
+        "float32",
+        None,
+    )
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -105,7 +134,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED)
-def test_shards_that_do_not_hold_what_is_asked_for(shards: Path, options: dict[str, Any], said: str) -> None:
+def test_shards_that_do_not_hold_what_is_asked_for(
+    shards: Path, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(gpupipe.DataError, match=said):
         Webdataset(shards=f"{shards}/*.tar", **options).index()
 
@@ -124,19 +155,35 @@ def npy(array: np.ndarray[Any, Any]) -> bytes:
 
 
 ODD: dict[str, tuple[list[dict[str, bytes]], str]] = {
-    "two dtypes": ([{"npy": npy(np.zeros(2, "f4"))}, {"npy": npy(np.zeros(2, "f8"))}], "1.npy: an array of float64, where float32 was expected"),
-    "two numbers of axes": ([{"npy": npy(np.zeros(2))}, {"npy": npy(np.zeros((2, 2)))}], r"1.npy: an array of shape \[2, 2\], but 0.npy has \[2\]"),
-    "cut off": ([{"npy": npy(np.zeros(2))[:-1]}], "0.npy: 143 bytes, but its header tells of 144: the array is not whole"),
-    "bytes behind it": ([{"npy": npy(np.zeros(2)) + b"x"}], "0.npy: 145 bytes, but its header tells of 144"),
+    "two dtypes": (
+        [{"npy": npy(np.zeros(2, "f4"))}, {"npy": npy(np.zeros(2, "f8"))}],
+        "1.npy: an array of float64, where float32 was expected",
+    ),
+    "two numbers of axes": (
+        [{"npy": npy(np.zeros(2))}, {"npy": npy(np.zeros((2, 2)))}],
+        r"1.npy: an array of shape \[2, 2\], but 0.npy has \[2\]",
+    ),
+    "cut off": (
+        [{"npy": npy(np.zeros(2))[:-1]}],
+        "0.npy: 143 bytes, but its header tells of 144: the array is not whole",
+    ),
+    "bytes behind it": (
+        [{"npy": npy(np.zeros(2)) + b"x"}],
+        "0.npy: 145 bytes, but its header tells of 144",
+    ),
     "of another format": ([{"npy": b"hello, hello"}], "0.npy: no .npy file"),
     "without numbers": ([{"npy": npy(np.zeros((0, 3)))}], "0.npy: an array without numbers"),
 }
 
 
 @pytest.mark.parametrize(("samples", "said"), ODD.values(), ids=ODD)
-def test_arrays_that_are_refused(tmp_path: Path, samples: list[dict[str, bytes]], said: str) -> None:
+def test_arrays_that_are_refused(
+    tmp_path: Path, samples: list[dict[str, bytes]], said: str
+) -> None:
     with pytest.raises(gpupipe.DataError, match=rf"a\.tar: {said}"):
-        Webdataset(shards=shard(tmp_path / "a.tar", *samples), fields={"a": "npy"}, label=None).index()
+        Webdataset(
+            shards=shard(tmp_path / "a.tar", *samples), fields={"a": "npy"}, label=None
+        ).index()
 
 
 def test_shards_that_do_not_fit_each_other(tmp_path: Path) -> None:
@@ -146,19 +193,29 @@ def test_shards_that_do_not_fit_each_other(tmp_path: Path) -> None:
         ("axes", np.zeros((2, 2), "f4"), 1, "the field 'a' has 2 axes, but 1 axis in"),
         ("values", np.zeros(2, "f4"), [1, 2], "the value 'v' is 2 numbers, but 1 number in"),
     ):
-        second = shard(tmp_path / f"{name}.tar", {"npy": npy(array), "json": json.dumps({"v": value}).encode()})
+        second = shard(
+            tmp_path / f"{name}.tar", {"npy": npy(array), "json": json.dumps({"v": value}).encode()}
+        )
         with pytest.raises(gpupipe.DataError, match=f"^{second}: {said} {first}"):
-            Webdataset(shards=(first, second), fields={"a": "npy"}, label=None, values={"v": "json:v"}).index()
+            Webdataset(
+                shards=(first, second), fields={"a": "npy"}, label=None, values={"v": "json:v"}
+            ).index()
 
 
 def test_two_samples_of_one_name(tmp_path: Path) -> None:
     shards = shard(tmp_path / "a.tar", {"jpg": b"x", "JPG": b"y"})
-    with pytest.raises(gpupipe.DataError, match=r"a\.tar: 0\.jpg: the sample 0 has two members that end in jpg: its samples must have different names"):
+    with pytest.raises(
+        gpupipe.DataError,
+        match=r"a\.tar: 0\.jpg: the sample 0 has two members that end in jpg: its samples must have different names",
+    ):
         Webdataset(shards=shards, label=None).index()
 
 
 def test_a_shard_without_samples_between_others(tmp_path: Path) -> None:
-    shards = tuple(shard(tmp_path / f"{n}.tar", *([] if n == 1 else [{"jpg": b"x", "cls": str(n).encode()}])) for n in range(3))
+    shards = tuple(
+        shard(tmp_path / f"{n}.tar", *([] if n == 1 else [{"jpg": b"x", "cls": str(n).encode()}]))
+        for n in range(3)
+    )
     index = Webdataset(shards=shards).index()
     assert [index.path(i) for i in range(2)] == [f"{tmp_path}/0.tar:0", f"{tmp_path}/2.tar:0"]
     assert index.labels.tolist() == [0, 2]
@@ -172,7 +229,12 @@ def test_a_shard_without_samples_between_others(tmp_path: Path) -> None:
 ], ids=str)  # fmt: skip
 def test_options_that_are_refused(shards: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(gpupipe.ConfigError, match=said):
-        gpupipe.load({"data": {"source": "webdataset", "shards": f"{shards}/*.tar", **options}, "pipeline": ["decode"]})
+        gpupipe.load(
+            {
+                "data": {"source": "webdataset", "shards": f"{shards}/*.tar", **options},
+                "pipeline": ["decode"],
+            }
+        )
 
 
 # --- manifests
@@ -191,18 +253,35 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / image).write_bytes(png(np.dstack([mask(n)] * 3)))
         (folder / of).write_bytes(png(mask(n)))
     for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
-        lines = [delimiter.join(map(str, row)) for row in [("path", "mask_path", "label", "weight", "x"), *rows]]
+        lines = [
+            delimiter.join(map(str, row))
+            for row in [("path", "mask_path", "label", "weight", "x"), *rows]
+        ]
         (folder / f"list.{suffix}").write_text("\n".join(lines))
-    columns = dict(zip(("path", "mask_path", "label", "weight", "x"), zip(*rows, strict=True), strict=True))
-    pq.write_table(pa.table({name: list(column) for name, column in columns.items()}), folder / "list.parquet")
+    columns = dict(
+        zip(("path", "mask_path", "label", "weight", "x"), zip(*rows, strict=True), strict=True)
+    )
+    pq.write_table(
+        pa.table({name: list(column) for name, column in columns.items()}), folder / "list.parquet"
+    )
     return folder
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_fields_of_manifests_are_delivered_together(listed: Path, suffix: str, options: dict[str, Any]) -> None:
-    data = {"source": "file_list", "file": listed / f"list.{suffix}", "fields": {"mask": "mask_path"}, "values": ["weight", "x"], "masks": ["mask"]}
-    with gpupipe.load({"data": data, "pipeline": STEPS}, device="cpu", ids=True, batch_size=4, **options) as loader:
+def test_fields_of_manifests_are_delivered_together(
+    listed: Path, suffix: str, options: dict[str, Any]
+) -> None:
+    data = {
+        "source": "file_list",
+        "file": listed / f"list.{suffix}",
+        "fields": {"mask": "mask_path"},
+        "values": ["weight", "x"],
+        "masks": ["mask"],
+    }
+    with gpupipe.load(
+        {"data": data, "pipeline": STEPS}, device="cpu", ids=True, batch_size=4, **options
+    ) as loader:
         assert loader.index.values["weight"].dtype == np.float64
         assert loader.index.values["x"].dtype == np.int64
         for batch in loader:
@@ -213,22 +292,53 @@ def test_fields_of_manifests_are_delivered_together(listed: Path, suffix: str, o
 
 
 def test_manifests_in_every_format_say_the_same(listed: Path) -> None:
-    prints = {FileList(file=listed / f"list.{s}", fields={"mask": "mask_path"}, values=("weight", "x")).index().fingerprint for s in ("csv", "tsv", "parquet")}
+    prints = {
+        FileList(file=listed / f"list.{s}", fields={"mask": "mask_path"}, values=("weight", "x"))
+        .index()
+        .fingerprint
+        for s in ("csv", "tsv", "parquet")
+    }
     assert len(prints) == 1
 
 
 MANIFESTS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "text in a column of numbers": ("path,label,w\na,1,2\nb,1,two\n", {"values": ["w"]}, ":3: 'two' in the column 'w' is no number"),
-    "nothing in a column of numbers": ("path,label,w\na,1,\n", {"values": ["w"]}, ":2: '' in the column 'w' is no number"),
-    "no such column of numbers": ("path,label,wieght\na,1,2\n", {"values": ["weight"]}, ":1: no column 'weight'; did you mean 'wieght'[?]; set data.values"),
-    "no such column of paths": ("path,label\na,1\n", {"fields": {"mask": "mask"}}, ":1: no column 'mask'; known: label, path; set data.fields.mask"),
-    "a mask outside": ("path,label,m\na,1,../../etc/passwd\n", {"fields": {"mask": "m"}}, ":2: '../../etc/passwd' does not lie in"),
-    "an absolute mask": ("path,label,m\na,1,x\nb,1,/etc/passwd\n", {"fields": {"mask": "m"}}, ":3: '/etc/passwd' does not lie in"),
+    "text in a column of numbers": (
+        "path,label,w\na,1,2\nb,1,two\n",
+        {"values": ["w"]},
+        ":3: 'two' in the column 'w' is no number",
+    ),
+    "nothing in a column of numbers": (
+        "path,label,w\na,1,\n",
+        {"values": ["w"]},
+        ":2: '' in the column 'w' is no number",
+    ),
+    "no such column of numbers": (
+        "path,label,wieght\na,1,2\n",
+        {"values": ["weight"]},
+        ":1: no column 'weight'; did you mean 'wieght'[?]; set data.values",
+    ),
+    "no such column of paths": (
+        "path,label\na,1\n",
+        {"fields": {"mask": "mask"}},
+        ":1: no column 'mask'; known: label, path; set data.fields.mask",
+    ),
+    "a mask outside": (
+        "path,label,m\na,1,../../etc/passwd\n",
+        {"fields": {"mask": "m"}},
+        ":2: '../../etc/passwd' does not lie in",
+    ),
+    "an absolute mask": (
+        "path,label,m\na,1,x\nb,1,/etc/passwd\n",
+        {"fields": {"mask": "m"}},
+        ":3: '/etc/passwd' does not lie in",
+    ),
 }
 
 
 @pytest.mark.parametrize(("text", "options", "said"), MANIFESTS.values(), ids=MANIFESTS)
-def test_manifests_that_are_refused(tmp_path: Path, text: str, options: dict[str, Any], said: str) -> None:
+def test_manifests_that_are_refused(
+    tmp_path: Path, text: str, options: dict[str, Any], said: str
+) -> None:
     (tmp_path / "l.csv").write_text(text)
     with pytest.raises(gpupipe.DataError, match=f"^{tmp_path}/l.csv{said}"):
         FileList(file=tmp_path / "l.csv", **options).index()
@@ -239,6 +349,13 @@ def test_manifests_that_are_refused(tmp_path: Path, text: str, options: dict[str
     ("csv", {"fields": {"image": "m"}}, "'image' cannot be the name of a field or value"),
     ("csv", {"fields": {"mask": "m"}, "values": ["mask"]}, "'mask' cannot be the name"),
 ], ids=str)  # fmt: skip
-def test_options_of_manifests_that_are_refused(tmp_path: Path, suffix: str, options: dict[str, Any], said: str) -> None:
+def test_options_of_manifests_that_are_refused(
+    tmp_path: Path, suffix: str, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(gpupipe.ConfigError, match=said):
-        gpupipe.load({"data": {"source": "file_list", "file": tmp_path / f"l.{suffix}", **options}, "pipeline": ["decode"]})
+        gpupipe.load(
+            {
+                "data": {"source": "file_list", "file": tmp_path / f"l.{suffix}", **options},
+                "pipeline": ["decode"],
+            }
+        )

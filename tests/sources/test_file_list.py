@@ -39,7 +39,10 @@ def listed(file: Path, content: str | bytes, **options: Any) -> Index:
 
 def found(index: Index) -> list[tuple[str, str]]:
     """(path relative to the root, class) of every row."""
-    return [(index.path(i).removeprefix(f"{index.root}/"), index.classes[label]) for i, label in enumerate(index.labels)]
+    return [
+        (index.path(i).removeprefix(f"{index.root}/"), index.classes[label])
+        for i, label in enumerate(index.labels)
+    ]
 
 
 def names(index: Index) -> list[str]:
@@ -67,12 +70,18 @@ Rows = list[tuple[str, str]]
 
 
 def as_text(separator: str) -> Callable[[Path, Rows], Path]:
-    return lambda root, rows: written(root / "list.txt", "# path, label\n\n" + "".join(f"{path}{separator}{label}\n" for path, label in rows))
+    return lambda root, rows: written(
+        root / "list.txt",
+        "# path, label\n\n" + "".join(f"{path}{separator}{label}\n" for path, label in rows),
+    )
 
 
 def as_table(suffix: str, delimiter: str) -> Callable[[Path, Rows], Path]:
     header = f"label{delimiter}more{delimiter}path\n"
-    return lambda root, rows: written(root / f"list.{suffix}", header + "".join(f"{label}{delimiter}x{delimiter}{path}\r\n" for path, label in rows))
+    return lambda root, rows: written(
+        root / f"list.{suffix}",
+        header + "".join(f"{label}{delimiter}x{delimiter}{path}\r\n" for path, label in rows),
+    )
 
 
 def as_parquet(root: Path, rows: Rows) -> Path:
@@ -80,7 +89,13 @@ def as_parquet(root: Path, rows: Rows) -> Path:
     return save_parquet(root / "list.parquet", label=labels, more=[0.5] * len(rows), path=paths)
 
 
-FORMATS = {"spaces": as_text("  "), "tab": as_text("\t"), "csv": as_table("csv", ","), "tsv": as_table("TSV", "\t"), "parquet": as_parquet}
+FORMATS = {
+    "spaces": as_text("  "),
+    "tab": as_text("\t"),
+    "csv": as_table("csv", ","),
+    "tsv": as_table("TSV", "\t"),
+    "parquet": as_parquet,
+}
 
 
 @pytest.fixture(scope="module")
@@ -92,39 +107,76 @@ def rows(faces: Path) -> Rows:
 
 @pytest.mark.parametrize("engine", ["dali", "dataloader"])
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_loads_the_same_in_both_engines(tmp_path: Path, faces: Path, rows: Rows, form: str, engine: str) -> None:
+def test_every_format_loads_the_same_in_both_engines(
+    tmp_path: Path, faces: Path, rows: Rows, form: str, engine: str
+) -> None:
     file = FORMATS[form](tmp_path, rows)
     classes = sorted({name for _, name in rows})
     data = {"source": "file_list", "file": file, "root": faces}
-    with gpupipe.load({"data": data, "pipeline": ["decode"]}, engine=engine, workers=0, device="cpu", ids=True, shuffle=False, batch_size=4) as loader:
+    with gpupipe.load(
+        {"data": data, "pipeline": ["decode"]},
+        engine=engine,
+        workers=0,
+        device="cpu",
+        ids=True,
+        shuffle=False,
+        batch_size=4,
+    ) as loader:
         batches = list(loader)
         assert [i for b in batches for i in b["id"].tolist()] == list(range(len(rows)))
-        assert [loader.index.classes[n] for b in batches for n in b["label"].tolist()] == [name for _, name in rows]
+        assert [loader.index.classes[n] for b in batches for n in b["label"].tolist()] == [
+            name for _, name in rows
+        ]
         assert loader.index.classes == classes
     images = [image for b in batches for image in b["image"]]
-    with gpupipe.load({"data": {"source": "folder", "root": faces}, "pipeline": ["decode"]}, engine=engine, workers=0, device="cpu", shuffle=False) as whole:
-        everything = {whole.index.path(i): image for i, image in enumerate(next(iter(whole))["image"])}
-    assert all((image == everything[str(faces / path)]).all() for image, (path, _) in zip(images, rows, strict=True))
+    with gpupipe.load(
+        {"data": {"source": "folder", "root": faces}, "pipeline": ["decode"]},
+        engine=engine,
+        workers=0,
+        device="cpu",
+        shuffle=False,
+    ) as whole:
+        everything = {
+            whole.index.path(i): image for i, image in enumerate(next(iter(whole))["image"])
+        }
+    assert all(
+        (image == everything[str(faces / path)]).all()
+        for image, (path, _) in zip(images, rows, strict=True)
+    )
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_real_photographs_and_numbers_as_labels(tmp_path: Path, photos: Path, form: str) -> None:
     """ImageNet's lists: the path and the number of the class, of which not all need to occur."""
     images = sorted(photos.glob("*/*.jpg"))[:6]
-    file = FORMATS[form](tmp_path, [(str(p.relative_to(photos)), f"{9 - n}") for n, p in enumerate(images)])
+    file = FORMATS[form](
+        tmp_path, [(str(p.relative_to(photos)), f"{9 - n}") for n, p in enumerate(images)]
+    )
     steps = ["decode", {"resize": {"size": [32, 32]}}]
-    with gpupipe.load({"data": {"source": "file_list", "file": file, "root": photos}, "pipeline": steps}, device="cpu", shuffle=False) as loader:
+    with gpupipe.load(
+        {"data": {"source": "file_list", "file": file, "root": photos}, "pipeline": steps},
+        device="cpu",
+        shuffle=False,
+    ) as loader:
         (batch,) = loader
         assert batch["label"].tolist() == [9, 8, 7, 6, 5, 4]
         assert loader.index.classes == [str(n) for n in range(10)]
 
 
-def test_a_missing_sample_is_reported_when_it_is_loaded(tmp_path: Path, faces: Path, rows: Rows) -> None:
+def test_a_missing_sample_is_reported_when_it_is_loaded(
+    tmp_path: Path, faces: Path, rows: Rows
+) -> None:
     file = as_text("\t")(tmp_path, [rows[0], ("none/0.jpg", rows[0][1]), *rows[1:]])
     data = {"source": "file_list", "file": file, "root": faces}
     for engine in ("dali", "dataloader"):
         with (
-            gpupipe.load({"data": data, "pipeline": ["decode"]}, engine=engine, workers=0, device="cpu", shuffle=False) as loader,
+            gpupipe.load(
+                {"data": data, "pipeline": ["decode"]},
+                engine=engine,
+                workers=0,
+                device="cpu",
+                shuffle=False,
+            ) as loader,
             pytest.raises(gpupipe.SampleError, match=r"none/0\.jpg: .*no such file"),
         ):
             list(loader)
@@ -135,13 +187,24 @@ def test_a_missing_sample_is_reported_when_it_is_loaded(tmp_path: Path, faces: P
 
 def test_lines_comments_and_blanks(tmp_path: Path) -> None:
     text = "\ufeff# list\n\n  \r\nb.jpg\r\n  a.jpg \n#c.jpg\n./#d.jpg\nb.jpg"
-    assert found(listed(tmp_path / "l.txt", text)) == [("b.jpg", "0"), ("a.jpg", "0"), ("#d.jpg", "0"), ("b.jpg", "0")]
+    assert found(listed(tmp_path / "l.txt", text)) == [
+        ("b.jpg", "0"),
+        ("a.jpg", "0"),
+        ("#d.jpg", "0"),
+        ("b.jpg", "0"),
+    ]
 
 
 def test_spaces_in_a_path_stand_before_a_tab_or_without_labels(tmp_path: Path) -> None:
-    assert found(listed(tmp_path / "l.txt", "x y/a b.jpg\tbig cat\nc.jpg\tdog v1.5\n")) == [("x y/a b.jpg", "big cat"), ("c.jpg", "dog v1.5")]
+    assert found(listed(tmp_path / "l.txt", "x y/a b.jpg\tbig cat\nc.jpg\tdog v1.5\n")) == [
+        ("x y/a b.jpg", "big cat"),
+        ("c.jpg", "dog v1.5"),
+    ]
     assert found(listed(tmp_path / "l.txt", "x y/a b.jpg   cat\n")) == [("x y/a b.jpg", "cat")]
-    assert found(listed(tmp_path / "l.txt", "x y/a b.jpg\nc d.jpg 3\n", label=None)) == [("x y/a b.jpg", "0"), ("c d.jpg 3", "0")]
+    assert found(listed(tmp_path / "l.txt", "x y/a b.jpg\nc d.jpg 3\n", label=None)) == [
+        ("x y/a b.jpg", "0"),
+        ("c d.jpg 3", "0"),
+    ]
 
 
 def test_quotes_blank_lines_and_columns_of_a_table(tmp_path: Path) -> None:
@@ -159,30 +222,66 @@ def test_names_are_numbered_in_sorted_order_and_numbers_stay(tmp_path: Path) -> 
 
 
 def test_without_labels_there_is_one_class(tmp_path: Path) -> None:
-    for file, text in (("l.txt", "a.jpg\nb.jpg\n"), ("l.csv", "path\na.jpg\nb.jpg\n"), ("l.csv", "path,label\na.jpg,\nb.jpg,3\n")):
+    for file, text in (
+        ("l.txt", "a.jpg\nb.jpg\n"),
+        ("l.csv", "path\na.jpg\nb.jpg\n"),
+        ("l.csv", "path,label\na.jpg,\nb.jpg,3\n"),
+    ):
         index = listed(tmp_path / file, text, **({"label": None} if "," in text else {}))
-        assert (index.classes, index.labels.tolist(), index.labels.dtype) == (["0"], [0, 0], np.int64)
+        assert (index.classes, index.labels.tolist(), index.labels.dtype) == (
+            ["0"],
+            [0, 0],
+            np.int64,
+        )
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
+)
 def test_texts_of_a_parquet(tmp_path: Path, kind: pa.DataType) -> None:
-    file = save_parquet(tmp_path / "l.parquet", path=pa.array(["b.jpg", "é.jpg", "b.jpg"]).cast(kind), label=pa.array(["y", "x", "y"]).cast(kind))
+    file = save_parquet(
+        tmp_path / "l.parquet",
+        path=pa.array(["b.jpg", "é.jpg", "b.jpg"]).cast(kind),
+        label=pa.array(["y", "x", "y"]).cast(kind),
+    )
     assert found(FileList(file=file).index()) == [("b.jpg", "y"), ("é.jpg", "x"), ("b.jpg", "y")]
 
 
-@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.uint64(), pa.dictionary(pa.int8(), pa.int32())])
+@pytest.mark.parametrize(
+    "kind", [pa.int8(), pa.int64(), pa.uint64(), pa.dictionary(pa.int8(), pa.int32())]
+)
 def test_numbers_of_a_parquet(tmp_path: Path, kind: pa.DataType) -> None:
-    labels = pa.array([2, 0]).cast(kind.value_type).dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else pa.array([2, 0], kind)
-    index = FileList(file=save_parquet(tmp_path / "l.parquet", path=["a.jpg", "b.jpg"], label=labels)).index()
+    labels = (
+        pa.array([2, 0]).cast(kind.value_type).dictionary_encode().cast(kind)
+        if pa.types.is_dictionary(kind)
+        else pa.array([2, 0], kind)
+    )
+    index = FileList(
+        file=save_parquet(tmp_path / "l.parquet", path=["a.jpg", "b.jpg"], label=labels)
+    ).index()
     assert (index.labels.tolist(), index.classes) == ([2, 0], ["0", "1", "2"])
 
 
 def test_one_column_may_be_both(tmp_path: Path) -> None:
-    assert found(listed(tmp_path / "l.csv", "path\nb\na\n", label="path")) == [("b", "b"), ("a", "a")]
-    assert found(FileList(file=save_parquet(tmp_path / "l.parquet", path=["b", "a"]), label="path").index()) == [("b", "b"), ("a", "a")]
+    assert found(listed(tmp_path / "l.csv", "path\nb\na\n", label="path")) == [
+        ("b", "b"),
+        ("a", "a"),
+    ]
+    assert found(
+        FileList(file=save_parquet(tmp_path / "l.parquet", path=["b", "a"]), label="path").index()
+    ) == [("b", "b"), ("a", "a")]
 
 
-ODD_NAMES = [b"with space.jpg", b"na\xc3\xafve \xe5\x9b\xbe.jpg", b"latin1-\xe9\xff.jpg", b"back\\slash.jpg", b"*.jpg", b"%20.jpg", b"..dots..jpg", b"..."]
+ODD_NAMES = [
+    b"with space.jpg",
+    b"na\xc3\xafve \xe5\x9b\xbe.jpg",
+    b"latin1-\xe9\xff.jpg",
+    b"back\\slash.jpg",
+    b"*.jpg",
+    b"%20.jpg",
+    b"..dots..jpg",
+    b"...",
+]
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".parquet"])
@@ -194,23 +293,36 @@ def test_any_bytes_of_a_name(tmp_path: Path, faces: Path, suffix: str) -> None:
     if suffix == ".parquet":
         file = save_parquet(tmp_path / "l.parquet", path=ODD_NAMES)
     else:
-        file = written(tmp_path / f"l{suffix}", b"path\n" * (suffix == ".csv") + b"\n".join(ODD_NAMES))
-    assert [os.fsencode(name) for name in names(FileList(file=file, label=None).index())] == ODD_NAMES
-    with gpupipe.load({"data": {"source": "file_list", "file": file, "label": None}, "pipeline": ["decode"]}, device="cpu") as loader:
+        file = written(
+            tmp_path / f"l{suffix}", b"path\n" * (suffix == ".csv") + b"\n".join(ODD_NAMES)
+        )
+    assert [
+        os.fsencode(name) for name in names(FileList(file=file, label=None).index())
+    ] == ODD_NAMES
+    with gpupipe.load(
+        {"data": {"source": "file_list", "file": file, "label": None}, "pipeline": ["decode"]},
+        device="cpu",
+    ) as loader:
         assert sum(len(b["label"]) for b in loader) == len(ODD_NAMES)
 
 
 # --- where the files are
 
 
-def test_the_root_is_the_manifests_folder_or_what_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_is_the_manifests_folder_or_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "images").mkdir()
     file = written(tmp_path / "lists" / "l.txt", "a.jpg\n")
     assert FileList(file=file).index().path(0) == str(tmp_path / "lists" / "a.jpg")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "lists")
-    assert FileList(file=Path("l.txt"), root=Path("~/images")).index().path(0) == str(tmp_path / "images" / "a.jpg")
-    assert FileList(file=Path("~/lists/l.txt"), root=Path("../images")).index().path(0) == str(tmp_path / "images" / "a.jpg")
+    assert FileList(file=Path("l.txt"), root=Path("~/images")).index().path(0) == str(
+        tmp_path / "images" / "a.jpg"
+    )
+    assert FileList(file=Path("~/lists/l.txt"), root=Path("../images")).index().path(0) == str(
+        tmp_path / "images" / "a.jpg"
+    )
 
 
 def test_paths_that_stay_inside(tmp_path: Path) -> None:
@@ -220,14 +332,41 @@ def test_paths_that_stay_inside(tmp_path: Path) -> None:
               f"{tmp_path}/link/x/../i.jpg", f"{tmp_path}/link/../real/j.jpg", "..k/l..jpg/.m"]  # fmt: skip
     index = listed(tmp_path / "l.txt", "\n".join(inside), root=tmp_path / "link")
     assert index.root == str(tmp_path / "real")
-    assert names(index) == ["a.jpg", "b.jpg", "c.jpg", "d.jpg", "x/e.jpg", "x/f.jpg", "g.jpg", "h.jpg", "i.jpg", "j.jpg", "..k/l..jpg/.m"]
+    assert names(index) == [
+        "a.jpg",
+        "b.jpg",
+        "c.jpg",
+        "d.jpg",
+        "x/e.jpg",
+        "x/f.jpg",
+        "g.jpg",
+        "h.jpg",
+        "i.jpg",
+        "j.jpg",
+        "..k/l..jpg/.m",
+    ]
 
 
 def test_the_root_may_be_the_whole_machine(tmp_path: Path) -> None:
-    assert listed(tmp_path / "l.txt", "/data/a.jpg\nb.jpg\n", root=Path("/")).path(0) == "/data/a.jpg"
+    assert (
+        listed(tmp_path / "l.txt", "/data/a.jpg\nb.jpg\n", root=Path("/")).path(0) == "/data/a.jpg"
+    )
 
 
-LEAVING = ["../x.jpg", "a/../../x.jpg", "..", ".", "/etc/passwd", ".//../x", "./../x", "//etc/passwd", "{root}/../x.jpg", "{root}x/y.jpg", "{root}", "a/.."]
+LEAVING = [
+    "../x.jpg",
+    "a/../../x.jpg",
+    "..",
+    ".",
+    "/etc/passwd",
+    ".//../x",
+    "./../x",
+    "//etc/passwd",
+    "{root}/../x.jpg",
+    "{root}x/y.jpg",
+    "{root}",
+    "a/..",
+]
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv"])
@@ -236,7 +375,10 @@ def test_paths_that_leave_the_root_are_refused(tmp_path: Path, path: str, suffix
     text = f"ok.jpg\n{path.format(root=tmp_path)}\n"
     said = refused(tmp_path / f"l{suffix}", text if suffix == ".txt" else "path\n" + text)
     assert said.startswith(f"{2 if suffix == '.txt' else 3}: '")
-    assert f"does not lie in {tmp_path}: move the file there, or set data.root to a folder that holds all files" in said
+    assert (
+        f"does not lie in {tmp_path}: move the file there, or set data.root to a folder that holds all files"
+        in said
+    )
 
 
 def test_paths_of_a_parquet_that_leave_the_root(tmp_path: Path) -> None:
@@ -312,10 +454,16 @@ def test_a_mistake_in_a_parquet(tmp_path: Path, columns: dict[str, Any], message
 
 
 def test_no_manifest_no_root_and_what_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"^{tmp_path}/no/l.txt: no such file: set data.file to the list of the samples"):
+    with pytest.raises(
+        DataError,
+        match=f"^{tmp_path}/no/l.txt: no such file: set data.file to the list of the samples",
+    ):
         FileList(file=tmp_path / "no" / "l.txt").index()
     written(tmp_path / "l.txt", "a.jpg\n")
-    with pytest.raises(DataError, match=f"^{tmp_path}/none: no such folder: set data.root to the folder that the paths are relative to"):
+    with pytest.raises(
+        DataError,
+        match=f"^{tmp_path}/none: no such folder: set data.root to the folder that the paths are relative to",
+    ):
         FileList(file=tmp_path / "l.txt", root=tmp_path / "none").index()
     (tmp_path / "folder.txt").mkdir()
     with pytest.raises(DataError, match=f"^{tmp_path}/folder.txt: cannot be read: Is a directory"):
@@ -331,7 +479,10 @@ def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path) -> Non
     file = save_parquet(tmp_path / "l.parquet", path=["a.jpg"])
     code = f"import sys; sys.modules['pyarrow'] = None; from gpupipe.sources.file_list import FileList; FileList(file={str(file)!r}).index()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert f"DataError: {file}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save the list as .csv" in done.stderr
+    assert (
+        f"DataError: {file}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save the list as .csv"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(("data", "message"), [
@@ -344,7 +495,9 @@ def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path) -> Non
     ("file: l.csv, path: 3", "1:46: data.path is 3, but should be text"),
 ])  # fmt: skip
 def test_a_mistake_in_the_yaml(tmp_path: Path, data: str, message: str) -> None:
-    file = written(tmp_path / "c.yaml", f"data: {{source: file_list, {data}}}\npipeline: [decode]\n")
+    file = written(
+        tmp_path / "c.yaml", f"data: {{source: file_list, {data}}}\npipeline: [decode]\n"
+    )
     with pytest.raises(ConfigError) as error:
         config.read(file)
     assert str(error.value).startswith(f"{file}:{message}")
@@ -355,10 +508,36 @@ def test_a_mistake_in_the_yaml(tmp_path: Path, data: str, message: str) -> None:
 
 FREELY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200)
 PIECES = st.sampled_from(
-    ["path", "label", ",", "\t", " ", "\n", "\r\n", "\r", '"', "#", "a.jpg", "/", "..", "./", "\0", "0", "7", "-1", "1.5", "cat", "\ufeff", "é", "99999999"]
+    [
+        "path",
+        "label",
+        ",",
+        "\t",
+        " ",
+        "\n",
+        "\r\n",
+        "\r",
+        '"',
+        "#",
+        "a.jpg",
+        "/",
+        "..",
+        "./",
+        "\0",
+        "0",
+        "7",
+        "-1",
+        "1.5",
+        "cat",
+        "\ufeff",
+        "é",
+        "99999999",
+    ]
 )
 TEXTS = st.lists(PIECES, max_size=30).map(lambda pieces: "".join(pieces).encode())
-TABLES = st.lists(st.lists(PIECES, max_size=4).map(",".join), max_size=8).map(lambda lines: "\n".join(["path,label", *lines]).encode())
+TABLES = st.lists(st.lists(PIECES, max_size=4).map(",".join), max_size=8).map(
+    lambda lines: "\n".join(["path,label", *lines]).encode()
+)
 
 
 def index_or_complaint(suffix: str, content: bytes) -> None:
@@ -386,16 +565,25 @@ def test_any_content_is_an_index_or_a_complaint(suffix: str, content: bytes) -> 
 
 @pytest.fixture(scope="module")
 def good_parquet(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return save_parquet(tmp_path_factory.mktemp("parquet") / "l.parquet", path=["a.jpg", "b.jpg"], label=["x", "y"]).read_bytes()
+    return save_parquet(
+        tmp_path_factory.mktemp("parquet") / "l.parquet", path=["a.jpg", "b.jpg"], label=["x", "y"]
+    ).read_bytes()
 
 
 @FREELY
 @given(st.data())
-def test_a_damaged_parquet_is_an_index_or_a_complaint(good_parquet: bytes, data: st.DataObject) -> None:
+def test_a_damaged_parquet_is_an_index_or_a_complaint(
+    good_parquet: bytes, data: st.DataObject
+) -> None:
     content = bytearray(good_parquet)
-    for place, byte in data.draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=3)):
+    for place, byte in data.draw(
+        st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=3)
+    ):
         content[place] = byte
-    index_or_complaint(".parquet", bytes(content[: data.draw(st.integers(0, len(content)) | st.just(len(content)))]))
+    index_or_complaint(
+        ".parquet",
+        bytes(content[: data.draw(st.integers(0, len(content)) | st.just(len(content)))]),
+    )
 
 
 # --- the cached index
@@ -423,7 +611,12 @@ def test_the_second_time_the_cached_index_is_used(tmp_path: Path, cache: Path, e
     assert is_mapped(second)
     assert seen == []
     assert found(second) == found(first)
-    assert (second.classes, second.fingerprint, second.root, second.extra) == (first.classes, first.fingerprint, first.root, first.extra)
+    assert (second.classes, second.fingerprint, second.root, second.extra) == (
+        first.classes,
+        first.fingerprint,
+        first.root,
+        first.extra,
+    )
     assert len(list((cache / "index").iterdir())) == 1
 
 
@@ -443,7 +636,11 @@ def put_another_in_its_place(file: Path) -> None:
     other.replace(file)
 
 
-@pytest.mark.parametrize("change", [write_other, write_in_place_and_set_the_time_back, put_another_in_its_place], ids=lambda c: c.__name__)
+@pytest.mark.parametrize(
+    "change",
+    [write_other, write_in_place_and_set_the_time_back, put_another_in_its_place],
+    ids=lambda c: c.__name__,
+)
 def test_a_change_is_noticed(tmp_path: Path, eager: None, change: Callable[[Path], None]) -> None:
     before = listed(tmp_path / "l.txt", "b.jpg cat\na.jpg dog\n")
     assert is_mapped(FileList(file=tmp_path / "l.txt").index())
@@ -459,7 +656,13 @@ def test_a_change_is_noticed(tmp_path: Path, eager: None, change: Callable[[Path
 def test_other_options_have_another_index(tmp_path: Path, cache: Path, eager: None) -> None:
     (tmp_path / "root").mkdir()
     file = written(tmp_path / "l.csv", "path,label,other,image\na,x,y,b\n")
-    options: list[dict[str, Any]] = [{}, {"path": "image"}, {"label": "other"}, {"label": None}, {"root": tmp_path / "root"}]
+    options: list[dict[str, Any]] = [
+        {},
+        {"path": "image"},
+        {"label": "other"},
+        {"label": None},
+        {"root": tmp_path / "root"},
+    ]
     for _ in range(2):
         every = [FileList(file=file, **o).index() for o in options]
         assert [(i.root, *found(i)[0]) for i in every] == [
@@ -472,12 +675,19 @@ def test_other_options_have_another_index(tmp_path: Path, cache: Path, eager: No
 def test_what_was_just_changed_is_not_kept(tmp_path: Path, cache: Path) -> None:
     listed(tmp_path / "l.txt", "a.jpg\n")
     assert not (cache / "index").exists()
-    time.sleep(max(0.0, (tmp_path / "l.txt").stat().st_ctime + index_file._RACY_SECONDS + 0.05 - time.time()))
+    time.sleep(
+        max(
+            0.0,
+            (tmp_path / "l.txt").stat().st_ctime + index_file._RACY_SECONDS + 0.05 - time.time(),
+        )
+    )
     FileList(file=tmp_path / "l.txt").index()
     assert is_mapped(FileList(file=tmp_path / "l.txt").index())
 
 
-def test_a_cache_that_cannot_be_written_or_was_damaged_does_no_harm(tmp_path: Path, cache: Path, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_or_was_damaged_does_no_harm(
+    tmp_path: Path, cache: Path, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed(tmp_path / "l.txt", "a.jpg\n")
     (saved,) = (cache / "index").iterdir()
     saved.write_bytes(saved.read_bytes()[:-8])
@@ -490,4 +700,8 @@ def test_progress_counts_rows(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
     file = written(tmp_path / "l.txt", "a.jpg 1\n" * 250_000)
     assert len(FileList(file=file).index(lambda *what: seen.append(what))) == 250_000
-    assert seen == [("reading", 100_000, None), ("reading", 200_000, None), ("reading", 250_000, None)]
+    assert seen == [
+        ("reading", 100_000, None),
+        ("reading", 200_000, None),
+        ("reading", 250_000, None),
+    ]

@@ -26,8 +26,29 @@ def jpegs(faces: Path) -> list[bytes]:
 
 
 def test_the_same_as_image_folder_in_the_same_order(tmp_path: Path) -> None:
-    grow(tmp_path, "b/2.JPG", "b/10.jpg", "b/1.png", "B/upper.jpeg", "a b/x y.webp", "c/z.jpg", "c/deep/er/1.TIFF", "c/deep/2.bmp", "c/a.ppm")
-    grow(tmp_path, "c/deep b/3.pgm", "c/deep-er/4.tif", "d/1.jpg.jpg", "d/notes.txt", "d/jpg", "d/x.jpg.bak", "ü/ö.jpg", "loose.jpg")
+    grow(
+        tmp_path,
+        "b/2.JPG",
+        "b/10.jpg",
+        "b/1.png",
+        "B/upper.jpeg",
+        "a b/x y.webp",
+        "c/z.jpg",
+        "c/deep/er/1.TIFF",
+        "c/deep/2.bmp",
+        "c/a.ppm",
+    )
+    grow(
+        tmp_path,
+        "c/deep b/3.pgm",
+        "c/deep-er/4.tif",
+        "d/1.jpg.jpg",
+        "d/notes.txt",
+        "d/jpg",
+        "d/x.jpg.bak",
+        "ü/ö.jpg",
+        "loose.jpg",
+    )
     (tmp_path / "d" / "none").mkdir()
     theirs = ImageFolder(str(tmp_path))
     index = Folder(root=tmp_path).index()
@@ -41,11 +62,22 @@ def test_on_real_photographs_too(photos: Path) -> None:
     theirs = ImageFolder(str(photos))
     index = Folder(root=photos).index()
     assert index.classes == theirs.classes
-    assert [(index.path(i), int(index.labels[i])) for i in range(len(index))] == [(os.path.realpath(p), t) for p, t in theirs.samples]
+    assert [(index.path(i), int(index.labels[i])) for i in range(len(index))] == [
+        (os.path.realpath(p), t) for p, t in theirs.samples
+    ]
 
 
 def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
-    grow(tmp_path, "a/1.jpg", "a/.2.jpg", "a/._1.jpg", "a/.thumbnails/3.jpg", ".git/4.jpg", "a/b/.5.jpg", "a/b/6.jpg")
+    grow(
+        tmp_path,
+        "a/1.jpg",
+        "a/.2.jpg",
+        "a/._1.jpg",
+        "a/.thumbnails/3.jpg",
+        ".git/4.jpg",
+        "a/b/.5.jpg",
+        "a/b/6.jpg",
+    )
     index = Folder(root=tmp_path).index()
     assert names(index) == ["a/1.jpg", "a/b/6.jpg"]
     assert index.classes == ["a"]
@@ -54,7 +86,11 @@ def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
 def test_a_folder_with_an_images_name_is_a_folder(tmp_path: Path) -> None:
     grow(tmp_path, "a/1.jpg", "a/x.jpg/2.jpg", "y.jpg/3.jpg")
     (tmp_path / "a" / "empty.jpg").mkdir()
-    assert found(Folder(root=tmp_path).index()) == [("a/1.jpg", "a"), ("a/x.jpg/2.jpg", "a"), ("y.jpg/3.jpg", "y.jpg")]
+    assert found(Folder(root=tmp_path).index()) == [
+        ("a/1.jpg", "a"),
+        ("a/x.jpg/2.jpg", "a"),
+        ("y.jpg/3.jpg", "y.jpg"),
+    ]
 
 
 def test_what_is_no_file_is_left_out_but_a_broken_link_is_not(tmp_path: Path) -> None:
@@ -69,7 +105,10 @@ def test_what_is_no_file_is_left_out_but_a_broken_link_is_not(tmp_path: Path) ->
 def test_extensions(tmp_path: Path) -> None:
     grow(tmp_path, "a/1.jpg", "a/2.PNG", "a/3.png", "a/4.data")
     assert names(Folder(root=tmp_path, extensions=("png",)).index()) == ["a/2.PNG", "a/3.png"]
-    assert names(Folder(root=tmp_path, extensions=(".Data", "JPG")).index()) == ["a/1.jpg", "a/4.data"]
+    assert names(Folder(root=tmp_path, extensions=(".Data", "JPG")).index()) == [
+        "a/1.jpg",
+        "a/4.data",
+    ]
 
 
 def test_links_are_followed(tmp_path: Path) -> None:
@@ -80,7 +119,12 @@ def test_links_are_followed(tmp_path: Path) -> None:
     (root / "a" / "4.jpg").symlink_to(tmp_path / "elsewhere" / "3.jpg")
     theirs = ImageFolder(str(root))
     index = Folder(root=root).index()
-    assert found(index) == [("a/0.jpg", "a"), ("a/4.jpg", "a"), ("a/inner/2.jpg", "a"), ("linked/1.jpg", "linked")]
+    assert found(index) == [
+        ("a/0.jpg", "a"),
+        ("a/4.jpg", "a"),
+        ("a/inner/2.jpg", "a"),
+        ("linked/1.jpg", "linked"),
+    ]
     assert [index.path(i) for i in range(len(index))] == [p for p, _ in theirs.samples]
 
 
@@ -107,7 +151,10 @@ def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
 
 def test_an_empty_class_folder_is_named(tmp_path: Path) -> None:
     grow(tmp_path, "a/1.jpg", "b/notes.txt", "c/1.jpg")
-    with pytest.raises(DataError, match=rf"^{tmp_path}/b: no image \(\.jpg, .*remove the empty class folder, or set data\.extensions"):
+    with pytest.raises(
+        DataError,
+        match=rf"^{tmp_path}/b: no image \(\.jpg, .*remove the empty class folder, or set data\.extensions",
+    ):
         Folder(root=tmp_path).index()
 
 
@@ -130,7 +177,9 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_progress_counts_images(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
-    Folder(root=grow(tmp_path, "a/1.jpg", "a/2.jpg", "b/3.jpg")).index(lambda *what: seen.append(what))
+    Folder(root=grow(tmp_path, "a/1.jpg", "a/2.jpg", "b/3.jpg")).index(
+        lambda *what: seen.append(what)
+    )
     assert seen == [("scanning", 2, None), ("scanning", 3, None)]
 
 
@@ -149,10 +198,17 @@ def test_any_file_name_is_read_right(tmp_path: Path, jpegs: list[bytes]) -> None
         (tmp_path / classes[n % 5] / name).write_bytes(jpegs[n])
     settle(tmp_path)
     for _ in ("scanned", "from the cached index"):
-        with gpupipe.load({"data": {"source": "folder", "root": tmp_path}, "pipeline": ["decode"]}, batch_size=5, device="cpu", ids=True) as loader:
+        with gpupipe.load(
+            {"data": {"source": "folder", "root": tmp_path}, "pipeline": ["decode"]},
+            batch_size=5,
+            device="cpu",
+            ids=True,
+        ) as loader:
             seen = {}
             for batch in loader:
-                for id, label, image in zip(batch["id"].tolist(), batch["label"].tolist(), batch["image"], strict=True):
+                for id, label, image in zip(
+                    batch["id"].tolist(), batch["label"].tolist(), batch["image"], strict=True
+                ):
                     path = Path(loader.index.path(id))
                     seen[path.name] = image.sum().item()
                     assert path.parent == tmp_path / loader.index.classes[label]
@@ -171,15 +227,23 @@ def test_a_root_whose_name_is_not_unicode(tmp_path: Path, jpegs: list[bytes]) ->
     index = Folder(root=root).index()
     assert index.path(0) == str(root / "a" / "1.jpg")
     assert is_mapped(Folder(root=root).index())
-    assert index.columns["image"].encoded_paths(np.array([0]))[0].tobytes() == os.fsencode(root) + b"/a/1.jpg"
+    assert (
+        index.columns["image"].encoded_paths(np.array([0]))[0].tobytes()
+        == os.fsencode(root) + b"/a/1.jpg"
+    )
 
 
 def test_two_copies_of_a_folder_have_one_fingerprint(tmp_path: Path) -> None:
     grow(tmp_path / "one", "b/1.jpg", "a/2.jpg")
     grow(tmp_path / "two", "a/2.jpg", "b/1.jpg")
-    assert Folder(root=tmp_path / "one").index().fingerprint == Folder(root=tmp_path / "two").index().fingerprint
+    assert (
+        Folder(root=tmp_path / "one").index().fingerprint
+        == Folder(root=tmp_path / "two").index().fingerprint
+    )
 
 
 def test_a_home_that_cannot_be_found_is_a_mistake_in_the_config() -> None:
     with pytest.raises(gpupipe.ConfigError, match="home directory"):
-        gpupipe.load({"data": {"source": "folder", "root": "~nobody-of-this-name/x"}, "pipeline": ["decode"]})
+        gpupipe.load(
+            {"data": {"source": "folder", "root": "~nobody-of-this-name/x"}, "pipeline": ["decode"]}
+        )

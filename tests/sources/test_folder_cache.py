@@ -37,7 +37,12 @@ def test_the_second_time_the_cached_index_is_used(tmp_path: Path, cache: Path, e
     second = Folder(root=tmp_path).index()
     assert is_mapped(second)
     assert found(second) == found(first)
-    assert (second.classes, second.fingerprint, second.root, second.extra) == (first.classes, first.fingerprint, first.root, first.extra)
+    assert (second.classes, second.fingerprint, second.root, second.extra) == (
+        first.classes,
+        first.fingerprint,
+        first.root,
+        first.extra,
+    )
     assert file.stat().st_mtime_ns == written
 
 
@@ -93,7 +98,18 @@ def add_and_set_the_time_back(root: Path) -> None:
     os.utime(root / "a", ns=(then, then))
 
 
-CHANGES = [add, remove, rename, move, add_class, add_folder, rename_class, remove_class, replace_class, add_and_set_the_time_back]
+CHANGES = [
+    add,
+    remove,
+    rename,
+    move,
+    add_class,
+    add_folder,
+    rename_class,
+    remove_class,
+    replace_class,
+    add_and_set_the_time_back,
+]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.__name__)
@@ -106,7 +122,9 @@ def test_a_change_is_noticed(tmp_path: Path, eager: None, change: object) -> Non
     after = Folder(root=tmp_path).index()
     assert not is_mapped(after)
     assert found(after) != found(before)
-    assert [p for p, _ in ImageFolder(str(tmp_path)).samples] == [after.path(i) for i in range(len(after))]
+    assert [p for p, _ in ImageFolder(str(tmp_path)).samples] == [
+        after.path(i) for i in range(len(after))
+    ]
     assert after.fingerprint != before.fingerprint
     assert is_mapped(Folder(root=tmp_path).index()), "and the new index is kept"
 
@@ -122,7 +140,9 @@ def test_another_target_of_a_linked_class_is_noticed(tmp_path: Path, eager: None
     assert names(Folder(root=root).index()) == ["a/0.jpg", "b/2.jpg"]
 
 
-def test_a_file_that_changes_inside_does_not_make_the_index_stale(tmp_path: Path, eager: None) -> None:
+def test_a_file_that_changes_inside_does_not_make_the_index_stale(
+    tmp_path: Path, eager: None
+) -> None:
     grow(tmp_path, "a/1.jpg")
     Folder(root=tmp_path).index()
     time.sleep(0.02)
@@ -144,7 +164,9 @@ def test_a_scan_of_what_was_just_changed_is_not_kept(tmp_path: Path, cache: Path
     assert is_mapped(Folder(root=tmp_path).index())
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eager: None) -> None:
+def test_a_cache_that_cannot_be_written_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eager: None
+) -> None:
     grow(tmp_path / "root", "a/1.jpg")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file"))
@@ -158,7 +180,10 @@ def test_a_disk_that_is_full_does_no_harm(tmp_path: Path, cache: Path, eager: No
     import resource
 
     grow(tmp_path, *(f"a/{'long' * 40}{n}.jpg" for n in range(40)))
-    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits, handler = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
         index = Folder(root=tmp_path).index()
@@ -186,7 +211,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_index_is_scanned_anew(tmp_path: Path, cache: Path, eager: None, damage: str) -> None:
+def test_a_damaged_index_is_scanned_anew(
+    tmp_path: Path, cache: Path, eager: None, damage: str
+) -> None:
     grow(tmp_path, *(f"class{c}/{n}.jpg" for c in range(3) for n in range(50)))
     first = Folder(root=tmp_path).index()
     (file,) = cached_files(cache)
@@ -214,6 +241,12 @@ def test_an_index_without_times_is_not_used(tmp_path: Path, cache: Path, eager: 
     grow(tmp_path, "a/1.jpg")
     index = Folder(root=tmp_path).index()
     (file,) = cached_files(cache)
-    for extra in ({}, {"times": {}}, {"times": None}, {"times": []}, {"times": {"a": index.extra["times"]["a"]}}):
+    for extra in (
+        {},
+        {"times": {}},
+        {"times": None},
+        {"times": []},
+        {"times": {"a": index.extra["times"]["a"]}},
+    ):
         save(replace(index, extra=extra), file)
         assert not is_mapped(Folder(root=tmp_path).index()), extra

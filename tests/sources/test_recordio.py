@@ -29,7 +29,9 @@ MAGIC = 0xCED7230A
 def packed(label: float | list[float], content: bytes, id: int = 0) -> bytes:
     """An image record, as mxnet.recordio.pack makes it."""
     if isinstance(label, list):
-        return struct.pack("<IfQQ", len(label), 0, id, 0) + np.array(label, "<f4").tobytes() + content
+        return (
+            struct.pack("<IfQQ", len(label), 0, id, 0) + np.array(label, "<f4").tobytes() + content
+        )
     return struct.pack("<IfQQ", 0, label, id, 0) + content
 
 
@@ -42,13 +44,22 @@ def written(file: Path, *payloads: bytes, listed: bool = False) -> Path:
     out, places = bytearray(), []
     for payload in payloads:
         places.append(len(out))
-        cuts = [i for i in range(0, len(payload) - 3, 4) if payload[i : i + 4] == MAGIC.to_bytes(4, "little")]
-        pieces = [payload[a:b] for a, b in zip([0, *(c + 4 for c in cuts)], [*cuts, len(payload)], strict=True)]
+        cuts = [
+            i
+            for i in range(0, len(payload) - 3, 4)
+            if payload[i : i + 4] == MAGIC.to_bytes(4, "little")
+        ]
+        pieces = [
+            payload[a:b]
+            for a, b in zip([0, *(c + 4 for c in cuts)], [*cuts, len(payload)], strict=True)
+        ]
         flags = [0] if len(pieces) == 1 else [1, *[2] * (len(pieces) - 2), 3]
         out += b"".join(map(part, pieces, flags))
     file.write_bytes(bytes(out))
     if listed:
-        file.with_suffix(".idx").write_text("".join(f"{n}\t{place}\n" for n, place in enumerate(places)))
+        file.with_suffix(".idx").write_text(
+            "".join(f"{n}\t{place}\n" for n, place in enumerate(places))
+        )
     return file
 
 
@@ -69,23 +80,34 @@ def dali_reads(file: Path, count: int) -> list[tuple[bytes, list[float]]]:
 # --- what MXNet writes
 
 
-@pytest.mark.parametrize(("file", "kind"), [("labels", "image"), ("numbers", "image"), ("parts", "parts")])
+@pytest.mark.parametrize(
+    ("file", "kind"), [("labels", "image"), ("numbers", "image"), ("parts", "parts")]
+)
 def test_mxnets_own_files(file: str, kind: str) -> None:
     index = Recordio(shards=str(RECORDS / f"{file}.rec")).index()
-    assert [hashlib.blake2b(index.span(i).read()).hexdigest() for i in range(6)] == [told[kind] for told in TOLD]
+    assert [hashlib.blake2b(index.span(i).read()).hexdigest() for i in range(6)] == [
+        told[kind] for told in TOLD
+    ]
     assert index.labels.tolist() == [told["label"] for told in TOLD]
 
 
 def test_samples_are_called_as_the_idx_file_calls_them() -> None:
     index = Recordio(shards=str(RECORDS / "labels.rec")).index()
-    assert [index.path(i) for i in range(6)] == [f"{RECORDS}/labels.rec:{100 + i}" for i in range(6)]
+    assert [index.path(i) for i in range(6)] == [
+        f"{RECORDS}/labels.rec:{100 + i}" for i in range(6)
+    ]
     index = Recordio(shards=str(RECORDS / "numbers.rec")).index()
     assert index.path(5) == f"{RECORDS}/numbers.rec:5"
 
 
 def test_numbers_of_the_header_are_values() -> None:
-    index = Recordio(shards=str(RECORDS / "numbers.rec"), values={"floats": [1, 4], "last": 3}).index()
-    assert index.values["floats"].tolist() == np.array([told["floats"] for told in TOLD], np.float32).tolist()
+    index = Recordio(
+        shards=str(RECORDS / "numbers.rec"), values={"floats": [1, 4], "last": 3}
+    ).index()
+    assert (
+        index.values["floats"].tolist()
+        == np.array([told["floats"] for told in TOLD], np.float32).tolist()
+    )
     assert index.values["last"].tolist() == index.values["floats"][:, 2].tolist()
     assert index.values["last"].dtype == np.float32
 
@@ -102,15 +124,38 @@ def test_what_the_tests_write_is_what_mxnet_writes(tmp_path: Path) -> None:
     """The writer of the tests below against MXNet's."""
     for file in ("labels", "numbers", "parts"):
         index = Recordio(shards=str(RECORDS / f"{file}.rec")).index()
-        payloads = [packed([t["label"], *t["floats"]] if file == "numbers" else t["label"], index.span(i).read().tobytes(), i) for i, t in enumerate(TOLD)]
-        assert written(tmp_path / "w.rec", *payloads).read_bytes() == (RECORDS / f"{file}.rec").read_bytes()
+        payloads = [
+            packed(
+                [t["label"], *t["floats"]] if file == "numbers" else t["label"],
+                index.span(i).read().tobytes(),
+                i,
+            )
+            for i, t in enumerate(TOLD)
+        ]
+        assert (
+            written(tmp_path / "w.rec", *payloads).read_bytes()
+            == (RECORDS / f"{file}.rec").read_bytes()
+        )
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
 def test_batches_hold_what_the_files_hold(options: dict[str, Any]) -> None:
-    data = {"source": "recordio", "shards": [RECORDS / "numbers.rec", RECORDS / "parts.rec"], "label": 0}
-    with gpupipe.load({"data": data, "pipeline": ["decode", {"resize": {"size": [20, 20]}}]}, device="cpu", ids=True, **options) as loader:
-        found = {int(i): (image, int(label)) for batch in loader for i, image, label in zip(batch["id"], batch["image"], batch["label"], strict=True)}
+    data = {
+        "source": "recordio",
+        "shards": [RECORDS / "numbers.rec", RECORDS / "parts.rec"],
+        "label": 0,
+    }
+    with gpupipe.load(
+        {"data": data, "pipeline": ["decode", {"resize": {"size": [20, 20]}}]},
+        device="cpu",
+        ids=True,
+        **options,
+    ) as loader:
+        found = {
+            int(i): (image, int(label))
+            for batch in loader
+            for i, image, label in zip(batch["id"], batch["image"], batch["label"], strict=True)
+        }
     for i in range(6):  # the comments in which the magic number stands change no pixel
         assert torch.equal(found[i][0], found[6 + i][0])
         assert found[i][1] == found[6 + i][1] == TOLD[i]["label"]
@@ -119,25 +164,48 @@ def test_batches_hold_what_the_files_hold(options: dict[str, Any]) -> None:
 def test_the_contract_holds(faces: Path, tmp_path: Path) -> None:
     files = sorted(faces.glob("*/*.jpg"))[:12]
     written(tmp_path / "a.rec", *(packed(n % 3, file.read_bytes()) for n, file in enumerate(files)))
-    config = {"data": {"source": "recordio", "shards": f"{tmp_path}/a.rec"}, "pipeline": ["decode", {"random_crop": {"size": 100}}]}
+    config = {
+        "data": {"source": "recordio", "shards": f"{tmp_path}/a.rec"},
+        "pipeline": ["decode", {"random_crop": {"size": 100}}],
+    }
     check_loader(lambda **changes: gpupipe.load(config, device="cpu", engine="dali", **changes))
 
 
 # --- several parts, lists, kept indexes
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.lists(st.sampled_from([b"a", b"bcd", MAGIC.to_bytes(4, "little"), bytes(4)]), min_size=1, max_size=8), min_size=1, max_size=4))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from([b"a", b"bcd", MAGIC.to_bytes(4, "little"), bytes(4)]),
+            min_size=1,
+            max_size=8,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_magic_numbers_anywhere(tmp_path: Path, contents: list[list[bytes]]) -> None:
     payloads = [packed(n, b"".join(content)) for n, content in enumerate(contents)]
     index = Recordio(shards=str(written(tmp_path / "m.rec", *payloads))).index()
-    assert [index.span(n).read().tobytes() for n in range(len(payloads))] == [p[24:] for p in payloads]
+    assert [index.span(n).read().tobytes() for n in range(len(payloads))] == [
+        p[24:] for p in payloads
+    ]
     assert index.labels.tolist() == list(range(len(payloads)))
 
 
-def test_records_made_whole_are_made_again_where_they_are_gone(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_file, "_RACY_SECONDS", -60)  # what was written this minute is old: its index is kept
-    file = written(tmp_path / "a.rec", packed(1, MAGIC.to_bytes(4, "little") + b"x" * 20), packed(0, b"plain"))
+def test_records_made_whole_are_made_again_where_they_are_gone(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        index_file, "_RACY_SECONDS", -60
+    )  # what was written this minute is old: its index is kept
+    file = written(
+        tmp_path / "a.rec", packed(1, MAGIC.to_bytes(4, "little") + b"x" * 20), packed(0, b"plain")
+    )
     index = Recordio(shards=str(file)).index()
     (whole,) = cache.rglob("*.parts")
     assert index.path(0) == f"{whole}:{file}:0"
@@ -151,17 +219,24 @@ def test_records_that_cannot_be_made_whole(tmp_path: Path, monkeypatch: pytest.M
     file = written(tmp_path / "a.rec", packed(1, MAGIC.to_bytes(4, "little")))
     (tmp_path / "file").touch()
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(gpupipe.DataError, match=rf"\.parts: cannot be written \(Not a directory\): {file} holds records in several parts.*: set GPUPIPE_CACHE"):
+    with pytest.raises(
+        gpupipe.DataError,
+        match=rf"\.parts: cannot be written \(Not a directory\): {file} holds records in several parts.*: set GPUPIPE_CACHE",
+    ):
         Recordio(shards=str(file)).index()
 
 
 def test_many_records(tmp_path: Path) -> None:
     """More than are walked at once; the idx file lists every third."""
-    file = written(tmp_path / "a.rec", *(packed(n % 9, str(n).encode()) for n in range(9000)), listed=True)
+    file = written(
+        tmp_path / "a.rec", *(packed(n % 9, str(n).encode()) for n in range(9000)), listed=True
+    )
     lines = file.with_suffix(".idx").read_text().splitlines()
     file.with_suffix(".idx").write_text("\n".join(reversed(lines[::3])) + "\n")
     index = Recordio(shards=str(file)).index()
-    assert [index.span(i).read().tobytes() for i in range(len(index))] == [str(n).encode() for n in range(0, 9000, 3)]
+    assert [index.span(i).read().tobytes() for i in range(len(index))] == [
+        str(n).encode() for n in range(0, 9000, 3)
+    ]
     assert index.names[2999] == "8997"
     file.with_suffix(".idx").unlink()
     assert len(Recordio(shards=str(file)).index()) == 9000
@@ -169,7 +244,9 @@ def test_many_records(tmp_path: Path) -> None:
 
 def test_records_without_an_image(tmp_path: Path) -> None:
     file = written(tmp_path / "a.rec", packed([10.0, 20.0], b""), packed(4, b"x"))
-    with pytest.raises(gpupipe.DataError, match=r"a\.rec: record 0 holds no image: set data\.empty=skip"):
+    with pytest.raises(
+        gpupipe.DataError, match=r"a\.rec: record 0 holds no image: set data\.empty=skip"
+    ):
         Recordio(shards=str(file)).index()
     index = Recordio(shards=str(file), empty="skip").index()
     assert [index.path(i) for i in range(len(index))] == [f"{file}:1"]
@@ -180,28 +257,74 @@ def test_records_without_an_image(tmp_path: Path) -> None:
 
 PLAIN = part(packed(1, b"abc"))
 REFUSED: dict[str, tuple[bytes, dict[str, Any], str]] = {
-    "text": (b"hello, this is text", {}, "no record begins at byte 0, where one should: the file is damaged, or no RecordIO file"),
-    "damage behind the first": (PLAIN + b"12345678" * 9, {}, f"no record begins at byte {len(PLAIN)}"),
-    "cut off in a payload": (PLAIN + PLAIN[:-8], {}, f"cut off: the record at byte {len(PLAIN)} ends behind the file's end"),
+    "text": (
+        b"hello, this is text",
+        {},
+        "no record begins at byte 0, where one should: the file is damaged, or no RecordIO file",
+    ),
+    "damage behind the first": (
+        PLAIN + b"12345678" * 9,
+        {},
+        f"no record begins at byte {len(PLAIN)}",
+    ),
+    "cut off in a payload": (
+        PLAIN + PLAIN[:-8],
+        {},
+        f"cut off: the record at byte {len(PLAIN)} ends behind the file's end",
+    ),
     "cut off in a head": (PLAIN + PLAIN[:6], {}, f"cut off: the record at byte {len(PLAIN)}"),
     "a flag that none has": (part(packed(1, b"abc"), 5), {}, "the record at byte 0 has the flag 5"),
-    "a first part alone": (part(packed(1, b"abc"), 1), {}, "the record at byte 0, or one behind it, lacks one of its parts"),
+    "a first part alone": (
+        part(packed(1, b"abc"), 1),
+        {},
+        "the record at byte 0, or one behind it, lacks one of its parts",
+    ),
     "a last part alone": (PLAIN + part(b"abc", 3), {}, "lacks one of its parts"),
-    "a whole record between two parts": (part(b"abc", 1) + PLAIN + part(b"abc", 3), {}, "lacks one of its parts"),
-    "no header": (part(b"abc"), {}, r"record 0 is shorter than the header of an image record \(24 bytes\)"),
-    "fewer numbers than announced": (part(struct.pack("<IfQQ", 9, 0, 0, 0) + bytes(8)), {}, "record 0 is shorter than the numbers that its header announces"),
-    "2^32 - 1 numbers": (part(struct.pack("<IfQQ", 2**32 - 1, 0, 0, 0) + bytes(8)), {}, "shorter than the numbers"),
-    "a label of 1.5": (PLAIN + part(packed(1.5, b"abc")), {}, "record 1: the label 1.5 is not a whole number"),
-    "a label of nan": (part(packed(float("nan"), b"abc")), {}, "record 0: the label nan is not a whole number"),
+    "a whole record between two parts": (
+        part(b"abc", 1) + PLAIN + part(b"abc", 3),
+        {},
+        "lacks one of its parts",
+    ),
+    "no header": (
+        part(b"abc"),
+        {},
+        r"record 0 is shorter than the header of an image record \(24 bytes\)",
+    ),
+    "fewer numbers than announced": (
+        part(struct.pack("<IfQQ", 9, 0, 0, 0) + bytes(8)),
+        {},
+        "record 0 is shorter than the numbers that its header announces",
+    ),
+    "2^32 - 1 numbers": (
+        part(struct.pack("<IfQQ", 2**32 - 1, 0, 0, 0) + bytes(8)),
+        {},
+        "shorter than the numbers",
+    ),
+    "a label of 1.5": (
+        PLAIN + part(packed(1.5, b"abc")),
+        {},
+        "record 1: the label 1.5 is not a whole number",
+    ),
+    "a label of nan": (
+        part(packed(float("nan"), b"abc")),
+        {},
+        "record 0: the label nan is not a whole number",
+    ),
     "a negative label": (part(packed(-1, b"abc")), {}, "a.rec:0: the label '-1' is negative"),
-    "too few numbers": (part(packed([1.0, 2.0], b"abc")), {"values": {"v": [1, 3]}}, "record 0 has fewer than 3 numbers"),
+    "too few numbers": (
+        part(packed([1.0, 2.0], b"abc")),
+        {"values": {"v": [1, 3]}},
+        "record 0 has fewer than 3 numbers",
+    ),
     "no label there": (PLAIN, {"label": 1}, "record 0 has fewer than 2 numbers"),
     "no records": (b"", {}, "no sample in 1 shard: the files hold no records"),
 }
 
 
 @pytest.mark.parametrize(("content", "options", "said"), REFUSED.values(), ids=REFUSED)
-def test_files_that_are_refused(tmp_path: Path, content: bytes, options: dict[str, Any], said: str) -> None:
+def test_files_that_are_refused(
+    tmp_path: Path, content: bytes, options: dict[str, Any], said: str
+) -> None:
     (tmp_path / "a.rec").write_bytes(content)
     with pytest.raises(gpupipe.DataError, match=f"^{tmp_path}/(a.rec: .*)?{said}"):
         Recordio(shards=str(tmp_path / "a.rec"), **options).index()
@@ -229,13 +352,24 @@ def test_lists_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
 ], ids=str)  # fmt: skip
 def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(gpupipe.ConfigError, match=said):
-        gpupipe.load({"data": {"source": "recordio", "shards": RECORDS / "labels.rec", **options}, "pipeline": ["decode"]})
+        gpupipe.load(
+            {
+                "data": {"source": "recordio", "shards": RECORDS / "labels.rec", **options},
+                "pipeline": ["decode"],
+            }
+        )
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_no_bytes_do_more_than_be_refused(data: st.DataObject) -> None:
-    content = bytearray(PLAIN + part(b"abcd" * 9, 1) + part(b"x" * 9, 2) + part(b"", 3) + part(packed([1.0, 2.0], b"abc")))
+    content = bytearray(
+        PLAIN
+        + part(b"abcd" * 9, 1)
+        + part(b"x" * 9, 2)
+        + part(b"", 3)
+        + part(packed([1.0, 2.0], b"abc"))
+    )
     place, noise = data.draw(st.integers(0, len(content))), data.draw(st.binary(max_size=12))
     content[place : place + len(noise)] = noise
     bytes_ = np.frombuffer(bytes(content[: data.draw(st.integers(0, len(content)))]), np.uint8)

@@ -34,7 +34,9 @@ def tfrecord(path: Path, images: list[bytes]) -> None:
 
 def recordio(path: Path, images: list[bytes]) -> None:
     payloads = [struct.pack("<IfQQ", 0, n % 3, n, 0) + image for n, image in enumerate(images)]
-    path.write_bytes(b"".join(struct.pack("<II", 0xCED7230A, len(p)) + p + bytes(-len(p) % 4) for p in payloads))
+    path.write_bytes(
+        b"".join(struct.pack("<II", 0xCED7230A, len(p)) + p + bytes(-len(p) % 4) for p in payloads)
+    )
 
 
 FORMATS: dict[str, Write] = {"webdataset": tar, "tfrecord": tfrecord, "recordio": recordio}
@@ -52,37 +54,55 @@ def made(name: str, path: Path, images: list[bytes]) -> source.Source:
 
 
 def load(name: str, path: Path, **options: Any) -> gpupipe.Loader:
-    config = {"data": {"source": name, "shards": path}, "pipeline": ["decode", {"random_crop": {"size": 100}}]}
+    config = {
+        "data": {"source": name, "shards": path},
+        "pipeline": ["decode", {"random_crop": {"size": 100}}],
+    }
     return gpupipe.load(config, device="cpu", ids=True, shuffle=False, batch_size=4, **options)
 
 
 @formats
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_a_broken_sample_is_named_or_left_out(tmp_path: Path, images: list[bytes], name: str, options: dict[str, Any]) -> None:
-    FORMATS[name](tmp_path / "s", [b"no image" if n == 5 else image for n, image in enumerate(images)])
+def test_a_broken_sample_is_named_or_left_out(
+    tmp_path: Path, images: list[bytes], name: str, options: dict[str, Any]
+) -> None:
+    FORMATS[name](
+        tmp_path / "s", [b"no image" if n == 5 else image for n, image in enumerate(images)]
+    )
     with load(name, tmp_path / "s", **options) as loader:
         iterator = iter(loader)
         next(iterator)
-        with pytest.raises(gpupipe.SampleError, match=f"^{tmp_path}/s:5: .*not an image in a known format"):
+        with pytest.raises(
+            gpupipe.SampleError, match=f"^{tmp_path}/s:5: .*not an image in a known format"
+        ):
             next(iterator)
     with load(name, tmp_path / "s", on_error="skip", max_bad=0.5, **options) as loader:
-        assert sorted(i for b in loader for i in b["id"].tolist()) == [n for n in range(12) if n != 5]
+        assert sorted(i for b in loader for i in b["id"].tolist()) == [
+            n for n in range(12) if n != 5
+        ]
 
 
 @formats
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_a_shard_that_is_cut_off_behind_the_index_is_an_error(tmp_path: Path, images: list[bytes], name: str, options: dict[str, Any]) -> None:
+def test_a_shard_that_is_cut_off_behind_the_index_is_an_error(
+    tmp_path: Path, images: list[bytes], name: str, options: dict[str, Any]
+) -> None:
     FORMATS[name](tmp_path / "s", images)
     with load(name, tmp_path / "s", **options) as loader:
         content = (tmp_path / "s").read_bytes()
         (tmp_path / "s").unlink()
         (tmp_path / "s").write_bytes(content[: len(content) // 2])
-        with pytest.raises(gpupipe.SampleError, match=rf"/s:\d+: .*{tmp_path}/s ends [\d,]+ bytes before the sample does"):
+        with pytest.raises(
+            gpupipe.SampleError,
+            match=rf"/s:\d+: .*{tmp_path}/s ends [\d,]+ bytes before the sample does",
+        ):
             list(loader)
 
 
 @formats
-def test_an_index_is_kept_until_a_shard_changes(tmp_path: Path, images: list[bytes], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_kept_until_a_shard_changes(
+    tmp_path: Path, images: list[bytes], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(index_file, "_RACY_SECONDS", -60)  # what was written this minute is old
     said: list[tuple[str, int, int | None]] = []
     data = made(name, tmp_path / "s", images)
@@ -91,29 +111,45 @@ def test_an_index_is_kept_until_a_shard_changes(tmp_path: Path, images: list[byt
     again = data.index(lambda *told: said.append(told))
     assert len(said) == 1
     assert [again.span(i) for i in range(12)] == [first.span(i) for i in range(12)]
-    assert (again.fingerprint, again.classes, again.labels.tolist()) == (first.fingerprint, first.classes, first.labels.tolist())
+    assert (again.fingerprint, again.classes, again.labels.tolist()) == (
+        first.fingerprint,
+        first.classes,
+        first.labels.tolist(),
+    )
     FORMATS[name](tmp_path / "s", images[:7])
     assert len(data.index(lambda *told: said.append(told))) == 7
     assert len(said) == 2
 
 
-def test_an_idx_file_that_comes_or_changes_is_noticed(tmp_path: Path, images: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idx_file_that_comes_or_changes_is_noticed(
+    tmp_path: Path, images: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(index_file, "_RACY_SECONDS", -60)
     data = made("recordio", tmp_path / "s.rec", images)
     offsets = [data.index().span(i).offset - 32 for i in range(12)]
     for count in (5, 3):
-        (tmp_path / "s.idx").write_text("".join(f"{n}\t{offset}\n" for n, offset in enumerate(offsets[:count])))
+        (tmp_path / "s.idx").write_text(
+            "".join(f"{n}\t{offset}\n" for n, offset in enumerate(offsets[:count]))
+        )
         assert len(data.index()) == count
 
 
 @formats
-def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path, images: list[bytes], name: str) -> None:
+def test_shards_are_read_in_the_order_of_their_names(
+    tmp_path: Path, images: list[bytes], name: str
+) -> None:
     for n in range(3):
         FORMATS[name](tmp_path / f"s-{n:03}", images[: n + 1])
     told: list[int] = []
-    index = source.find(name)(**{"shards": f"{tmp_path}/s-{{000..002}}"}).index(lambda what, done, total: told.append(done))
-    assert [index.path(i) for i in range(6)] == [f"{tmp_path}/s-{n:03}:{i}" for n in range(3) for i in range(n + 1)]
-    assert [index.span(i).read().tobytes() for i in range(6)] == [images[i] for n in range(3) for i in range(n + 1)]
+    index = source.find(name)(**{"shards": f"{tmp_path}/s-{{000..002}}"}).index(
+        lambda what, done, total: told.append(done)
+    )
+    assert [index.path(i) for i in range(6)] == [
+        f"{tmp_path}/s-{n:03}:{i}" for n in range(3) for i in range(n + 1)
+    ]
+    assert [index.span(i).read().tobytes() for i in range(6)] == [
+        images[i] for n in range(3) for i in range(n + 1)
+    ]
     assert told == [1, 2, 3]
 
 
@@ -122,7 +158,10 @@ def test_a_broken_shard_among_many_is_named(tmp_path: Path, images: list[bytes],
     for n in range(20):
         FORMATS[name](tmp_path / f"s-{n:03}", images[:1])
     (tmp_path / "s-007").write_bytes((tmp_path / "s-007").read_bytes()[:-9900])
-    with pytest.raises(gpupipe.DataError, match=f"^{tmp_path}/s-007: cut off.*; write the shard again, or leave it out of data.shards"):
+    with pytest.raises(
+        gpupipe.DataError,
+        match=f"^{tmp_path}/s-007: cut off.*; write the shard again, or leave it out of data.shards",
+    ):
         source.find(name)(**{"shards": f"{tmp_path}/s-*"}).index()
 
 
@@ -140,5 +179,8 @@ def test_a_label_that_would_make_millions_of_classes(tmp_path: Path) -> None:
     writer = TFRecordWriter(str(tmp_path / "s"))
     writer.write({"image/encoded": (b"x", "byte"), "image/class/label": (MOST_CLASSES, "int")})
     writer.close()
-    with pytest.raises(gpupipe.DataError, match=rf"s:0: the label '{MOST_CLASSES}' is too large: a number is that of a class, below 10,000,000"):
+    with pytest.raises(
+        gpupipe.DataError,
+        match=rf"s:0: the label '{MOST_CLASSES}' is too large: a number is that of a class, below 10,000,000",
+    ):
         source.find("tfrecord")(**{"shards": str(tmp_path / "s")}).index()

@@ -38,7 +38,10 @@ def masked(data: bytes) -> bytes:
 
 def framed(*records: bytes) -> bytes:
     lengths = [struct.pack("<Q", len(record)) for record in records]
-    return b"".join(length + masked(length) + record + masked(record) for length, record in zip(lengths, records, strict=True))
+    return b"".join(
+        length + masked(length) + record + masked(record)
+        for length, record in zip(lengths, records, strict=True)
+    )
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -77,13 +80,21 @@ def test_tensorflows_own_file() -> None:
         fields={"image": "image/encoded", "depth": {"feature": "floats", "shape": [1, 1, 3]}, "raw": {"feature": "raw", "shape": [3], "dtype": "int32"}},
     )  # fmt: skip
     index = source.index()
-    assert [hashlib.blake2b(index.span(i).read()).hexdigest() for i in range(6)] == [told["image"] for told in TOLD]
+    assert [hashlib.blake2b(index.span(i).read()).hexdigest() for i in range(6)] == [
+        told["image"] for told in TOLD
+    ]
     assert index.labels.tolist() == [told["label"] for told in TOLD]
     assert index.classes == ["0", "1", "2"]
     for name in ("ints", "weight"):
         assert index.values[name].tolist() == [told[name] for told in TOLD]
-    assert index.values["floats"].tolist() == np.array([told["floats"] for told in TOLD], np.float32).tolist()
-    assert index.span(4, "depth").read().view(np.float32).tolist() == np.array(TOLD[4]["floats"], np.float32).tolist()
+    assert (
+        index.values["floats"].tolist()
+        == np.array([told["floats"] for told in TOLD], np.float32).tolist()
+    )
+    assert (
+        index.span(4, "depth").read().view(np.float32).tolist()
+        == np.array(TOLD[4]["floats"], np.float32).tolist()
+    )
     assert index.span(4, "raw").read().tolist() == list(range(4, 16))
     assert index.path(4) == f"{REAL}:4"
     depth, raw = (index.columns[name].array for name in ("depth", "raw"))
@@ -101,13 +112,17 @@ def test_names_are_labels_too() -> None:
 def test_batches_hold_what_the_files_hold(options: dict[str, Any]) -> None:
     data = {"source": "tfrecord", "shards": REAL, "values": {"weight": "weight"}}
     data["fields"] = {"image": "image/encoded", "depth": {"feature": "floats", "shape": [1, 1, 3]}}
-    with gpupipe.load({"data": data, "pipeline": STEPS}, device="cpu", ids=True, batch_size=4, **options) as loader:
+    with gpupipe.load(
+        {"data": data, "pipeline": STEPS}, device="cpu", ids=True, batch_size=4, **options
+    ) as loader:
         for batch in loader:
             ids = batch["id"].tolist()
             assert batch["image"].shape[1:] == (3, 20, 20)
             assert batch["label"].tolist() == [TOLD[i]["label"] for i in ids]
             assert batch["weight"].tolist() == [TOLD[i]["weight"] for i in ids]
-            assert torch.equal(batch["depth"].flatten(1), torch.tensor([TOLD[i]["floats"] for i in ids]))
+            assert torch.equal(
+                batch["depth"].flatten(1), torch.tensor([TOLD[i]["floats"] for i in ids])
+            )
 
 
 @pytest.fixture(scope="module")
@@ -119,23 +134,39 @@ def shards(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for n in range(3):
         writer = TFRecordWriter(str(folder / f"faces-{n:03}"))
         for file in files[20 * n : 20 * n + 20]:
-            writer.write({"image/encoded": (file.read_bytes(), "byte"), "image/class/label": (classes.index(file.parent.name), "int")})
+            writer.write(
+                {
+                    "image/encoded": (file.read_bytes(), "byte"),
+                    "image/class/label": (classes.index(file.parent.name), "int"),
+                }
+            )
         writer.close()
     return folder
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_samples_labels_and_pixels_are_those_of_the_folder(faces: Path, shards: Path, options: dict[str, Any]) -> None:
-    config = {"data": {"source": "folder", "root": faces}, "pipeline": ["decode", {"random_crop": {"size": 100}}]}
+def test_samples_labels_and_pixels_are_those_of_the_folder(
+    faces: Path, shards: Path, options: dict[str, Any]
+) -> None:
+    config = {
+        "data": {"source": "folder", "root": faces},
+        "pipeline": ["decode", {"random_crop": {"size": 100}}],
+    }
     other = config | {"data": {"source": "tfrecord", "shards": f"{shards}/faces-{{000..002}}"}}
-    with gpupipe.load(other, device="cpu", ids=True, **options) as found, gpupipe.load(config, device="cpu", ids=True, **options) as expected:
+    with (
+        gpupipe.load(other, device="cpu", ids=True, **options) as found,
+        gpupipe.load(config, device="cpu", ids=True, **options) as expected,
+    ):
         for a, b in zip(found, expected, strict=True):
             assert a.keys() == b.keys()
             assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def test_the_contract_holds(shards: Path) -> None:
-    config = {"data": {"source": "tfrecord", "shards": f"{shards}/faces-001"}, "pipeline": ["decode", {"random_crop": {"size": 100}}]}
+    config = {
+        "data": {"source": "tfrecord", "shards": f"{shards}/faces-001"},
+        "pipeline": ["decode", {"random_crop": {"size": 100}}],
+    }
     check_loader(lambda **changes: gpupipe.load(config, device="cpu", engine="dali", **changes))
 
 
@@ -156,23 +187,60 @@ FLOATS = np.array([1.5, -2.0], "<f4").tobytes()
 
 
 def test_unknown_fields_order_and_parts_do_not_matter(tmp_path: Path) -> None:
-    unknown = varint(9 << 3) + varint(77) + varint(10 << 3 | 1) + bytes(8) + varint(11 << 3 | 5) + bytes(4) + field(12, b"xyz")
+    unknown = (
+        varint(9 << 3)
+        + varint(77)
+        + varint(10 << 3 | 1)
+        + bytes(8)
+        + varint(11 << 3 | 5)
+        + bytes(4)
+        + field(12, b"xyz")
+    )
     other = entry("other", field(1, field(1, b"o")))
     plain = record(images(b"one"), other)
     turned = record(other, images(b"one"))
-    with_unknown = unknown + field(1, unknown + field(1, unknown + field(2, unknown + field(1, unknown + field(1, b"one"))) + field(1, b"image/encoded")))
+    with_unknown = unknown + field(
+        1,
+        unknown
+        + field(
+            1,
+            unknown
+            + field(2, unknown + field(1, unknown + field(1, b"one")))
+            + field(1, b"image/encoded"),
+        ),
+    )
     in_two_parts = record(other) + record(images(b"one"))
-    of_another_type = record(entry("image/encoded", varint(2 << 3) + varint(5) + field(1, field(1, b"one"))))
-    index = written(tmp_path / "a", plain, turned, with_unknown, in_two_parts, of_another_type).index()
+    of_another_type = record(
+        entry("image/encoded", varint(2 << 3) + varint(5) + field(1, field(1, b"one")))
+    )
+    index = written(
+        tmp_path / "a", plain, turned, with_unknown, in_two_parts, of_another_type
+    ).index()
     assert [index.span(i).read().tobytes() for i in range(5)] == [b"one"] * 5
 
 
 def test_lists_packed_and_not(tmp_path: Path) -> None:
     one = varint(1 << 3 | 5) + FLOATS[:4]
-    ints = [field(1, varint(5) + varint(-1)), varint(1 << 3) + varint(5) + varint(1 << 3) + varint(-1), field(1, varint(5)) + varint(1 << 3) + varint(-1)]
-    records = [record(images(b"x"), entry("f", field(2, field(1, FLOATS[:4]) if n else one)), entry("i", field(3, i))) for n, i in enumerate(ints)]
+    ints = [
+        field(1, varint(5) + varint(-1)),
+        varint(1 << 3) + varint(5) + varint(1 << 3) + varint(-1),
+        field(1, varint(5)) + varint(1 << 3) + varint(-1),
+    ]
+    records = [
+        record(
+            images(b"x"),
+            entry("f", field(2, field(1, FLOATS[:4]) if n else one)),
+            entry("i", field(3, i)),
+        )
+        for n, i in enumerate(ints)
+    ]
     written(tmp_path / "a", *records)
-    index = Tfrecord(shards=str(tmp_path / "a"), label=None, values={"f": "f", "i": "i"}, fields={"a": {"feature": "f", "shape": [1]}}).index()
+    index = Tfrecord(
+        shards=str(tmp_path / "a"),
+        label=None,
+        values={"f": "f", "i": "i"},
+        fields={"a": {"feature": "f", "shape": [1]}},
+    ).index()
     assert index.values["i"].tolist() == [[5, -1]] * 3
     assert index.values["f"].tolist() == [1.5] * 3
     assert [index.span(n).read().view("<f4").tolist() for n in range(3)] == [[1.5]] * 3
@@ -186,31 +254,50 @@ def test_the_order_of_many_values_is_kept(tmp_path: Path) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5), min_size=1, max_size=4
+    )
+)
 def test_int64s_are_what_protobuf_reads(lists: list[list[int]]) -> None:
     width = min(map(len, lists))
     texts = [example_pb2.Example(features=example_pb2.Features(feature={"i": example_pb2.Feature(int64_list=example_pb2.Int64List(value=n[:width]))}))
              .SerializeToString() for n in lists]  # fmt: skip
     data = np.frombuffer(framed(*texts), np.uint8)
     (records,) = framing.records(data, verify=True)
-    assert features(data, records, ["i"])["i"].numbers(data).reshape(len(lists), width).tolist() == [n[:width] for n in lists]
+    assert features(data, records, ["i"])["i"].numbers(data).reshape(
+        len(lists), width
+    ).tolist() == [n[:width] for n in lists]
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.binary(max_size=300), max_size=5), min_size=1, max_size=5), st.binary(max_size=50))
+@given(
+    st.lists(
+        st.dictionaries(st.text(max_size=5), st.binary(max_size=300), max_size=5),
+        min_size=1,
+        max_size=5,
+    ),
+    st.binary(max_size=50),
+)
 @example([{}], b"")
 def test_bytes_are_where_protobuf_finds_them(maps: list[dict[str, bytes]], content: bytes) -> None:
     def value(b: bytes) -> Any:
         return example_pb2.Feature(bytes_list=example_pb2.BytesList(value=[b]))
 
     texts = [
-        example_pb2.Example(features=example_pb2.Features(feature={k: value(v) for k, v in (m | {"wanted": content}).items()})).SerializeToString()
+        example_pb2.Example(
+            features=example_pb2.Features(
+                feature={k: value(v) for k, v in (m | {"wanted": content}).items()}
+            )
+        ).SerializeToString()
         for m in maps
     ]
     data = np.frombuffer(framed(*texts), np.uint8)
     (records,) = framing.records(data)
     spans = features(data, records, ["wanted"])["wanted"].spans()
-    assert [data[b:e].tobytes() for b, e in zip(spans.begin, spans.end, strict=True)] == [content] * len(maps)
+    assert [data[b:e].tobytes() for b, e in zip(spans.begin, spans.end, strict=True)] == [
+        content
+    ] * len(maps)
 
 
 # --- what is refused
@@ -258,7 +345,9 @@ REFUSED: dict[str, tuple[list[bytes], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("records", "options", "said"), REFUSED.values(), ids=REFUSED)
-def test_records_that_are_refused(tmp_path: Path, records: list[bytes], options: dict[str, Any], said: str) -> None:
+def test_records_that_are_refused(
+    tmp_path: Path, records: list[bytes], options: dict[str, Any], said: str
+) -> None:
     (tmp_path / "a").write_bytes(framed(*records))
     with pytest.raises(gpupipe.DataError, match=f"^{tmp_path}/(a: .*)?{said}"):
         Tfrecord(**{"shards": str(tmp_path / "a"), "label": None} | options).index()
@@ -271,12 +360,24 @@ def changed(content: bytes, place: int) -> bytes:
 WHOLE = REAL.read_bytes()
 DAMAGED = {
     "its length": (changed(WHOLE, 0), "the checksum of the length at byte 0 is wrong"),
-    "the checksum of its length": (changed(WHOLE, 9), "the checksum of the length at byte 0 is wrong"),
+    "the checksum of its length": (
+        changed(WHOLE, 9),
+        "the checksum of the length at byte 0 is wrong",
+    ),
     "a length that leads out": (changed(WHOLE, 6), "the checksum of the length at byte 0 is wrong"),
-    "cut off in a record": (WHOLE[:-20], "cut off: the record at byte [0-9,]+ ends 20 bytes behind the file's end"),
+    "cut off in a record": (
+        WHOLE[:-20],
+        "cut off: the record at byte [0-9,]+ ends 20 bytes behind the file's end",
+    ),
     "cut off in a head": (WHOLE + b"12345", "cut off at byte 8,527: 5 bytes are no record"),
-    "text": (b"hello world, this is text\n" * 9, "the checksum of the length at byte 0 is wrong|cut off: the record at byte 0"),
-    "zeros": (bytes(1_000_000), "the checksum of the length at byte 0 is wrong.*or no TFRecord file"),
+    "text": (
+        b"hello world, this is text\n" * 9,
+        "the checksum of the length at byte 0 is wrong|cut off: the record at byte 0",
+    ),
+    "zeros": (
+        bytes(1_000_000),
+        "the checksum of the length at byte 0 is wrong.*or no TFRecord file",
+    ),
     "gzip": ((RECORDS / "gzip.tfrecord").read_bytes(), "compressed with GZIP"),
 }
 
@@ -289,16 +390,24 @@ def test_damaged_files_are_named_with_the_place(tmp_path: Path, content: bytes, 
 
 
 def test_a_damaged_record_is_found_where_it_is_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "d").write_bytes(changed(WHOLE, Tfrecord(shards=str(REAL)).index().span(5).offset + 500))
+    (tmp_path / "d").write_bytes(
+        changed(WHOLE, Tfrecord(shards=str(REAL)).index().span(5).offset + 500)
+    )
     Tfrecord(shards=str(tmp_path / "d")).index()
-    with pytest.raises(gpupipe.DataError, match=r"d: record 5, byte [\d,]+: the checksum is wrong: the record is damaged"):
+    with pytest.raises(
+        gpupipe.DataError,
+        match=r"d: record 5, byte [\d,]+: the checksum is wrong: the record is damaged",
+    ):
         Tfrecord(shards=str(tmp_path / "d"), verify=True).index()
 
 
 def test_without_crc32c_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "crc32c", None)
     assert len(Tfrecord(shards=str(REAL)).index()) == 6
-    with pytest.raises(gpupipe.DataError, match=r"needs crc32c: run 'pip install gpupipe\[tfrecord\]', or leave out data.verify"):
+    with pytest.raises(
+        gpupipe.DataError,
+        match=r"needs crc32c: run 'pip install gpupipe\[tfrecord\]', or leave out data.verify",
+    ):
         Tfrecord(shards=str(REAL), verify=True).index()
 
 
@@ -317,14 +426,18 @@ def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
 
 def test_what_is_only_in_some_messages(tmp_path: Path) -> None:
     """Messages are walked in step: the shorter ones must not hold up, or be mixed into, the longer."""
-    data = np.frombuffer(b"".join([field(1, b"a"), b"", field(1, b"b") + field(2, b"c") + field(3, b"d")]), np.uint8)
+    data = np.frombuffer(
+        b"".join([field(1, b"a"), b"", field(1, b"b") + field(2, b"c") + field(3, b"d")]), np.uint8
+    )
     found = protobuf.fields(data, Messages(np.arange(3), np.array([0, 3, 3]), np.array([3, 3, 12])))
     assert [(int(m), int(n), data[b:e].tobytes()) for m, n, b, e in zip(found.message, found.number, found.begin, found.end, strict=True)] == [
         (0, 1, b"a"), (2, 1, b"b"), (2, 2, b"c"), (2, 3, b"d"),
     ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_no_bytes_do_more_than_be_refused(tmp_path: Path, data: st.DataObject) -> None:
     """Damage within records whose frame is whole, and in the frame."""
@@ -332,10 +445,15 @@ def test_no_bytes_do_more_than_be_refused(tmp_path: Path, data: st.DataObject) -
     body = bytearray(record(images(b"x" * 40), entry("l", field(3, field(1, varint(2))))))
     body[place : place + len(noise)] = noise
     content = framed(bytes(body), record(images(b"y"), entry("l", field(3, field(1, b"\1")))))
-    content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    content = (
+        content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    )
     (tmp_path / "f").write_bytes(content)
     try:
         index = Tfrecord(shards=str(tmp_path / "f"), label="l", values={"v": "l"}).index()
     except gpupipe.DataError:
         return
-    assert all(index.span(i).offset + (index.span(i).length or 0) <= len(content) for i in range(len(index)))
+    assert all(
+        index.span(i).offset + (index.span(i).length or 0) <= len(content)
+        for i in range(len(index))
+    )

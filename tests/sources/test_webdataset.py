@@ -19,8 +19,16 @@ import gpupipe
 from gpupipe.sources.webdataset import Webdataset
 from gpupipe.testing import check_loader
 
-STEPS = ["decode", {"random_affine": {"degrees": 10, "interpolation": "bilinear"}}, {"random_crop": {"size": 100}}]
-ENGINES: list[dict[str, Any]] = [{"engine": "dali"}, {"engine": "dataloader", "workers": 1}, {"engine": "dataloader", "workers": 0, "decoder": "pil"}]
+STEPS = [
+    "decode",
+    {"random_affine": {"degrees": 10, "interpolation": "bilinear"}},
+    {"random_crop": {"size": 100}},
+]
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "dali"},
+    {"engine": "dataloader", "workers": 1},
+    {"engine": "dataloader", "workers": 0, "decoder": "pil"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +38,32 @@ def shards(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     classes = sorted(p.name for p in faces.iterdir() if p.is_dir())
     with webdataset.ShardWriter(f"{folder}/faces-%03d.tar", maxcount=20, verbose=0) as sink:
         for n, file in enumerate(sorted(faces.glob("*/*.jpg"))):
-            sample = {"__key__": f"{n:05}", "jpg": file.read_bytes(), "cls": classes.index(file.parent.name)}
+            sample = {
+                "__key__": f"{n:05}",
+                "jpg": file.read_bytes(),
+                "cls": classes.index(file.parent.name),
+            }
             sink.write(sample | {"json": {"name": file.parent.name}})
     return folder
 
 
 def load(shards: Any, **options: Any) -> gpupipe.Loader:
     data = {"source": "webdataset", "shards": shards, **options.pop("data", {})}
-    return gpupipe.load({"data": data, "pipeline": options.pop("steps", STEPS)}, **{"device": "cpu", "ids": True, "batch_size": 8, **options})
+    return gpupipe.load(
+        {"data": data, "pipeline": options.pop("steps", STEPS)},
+        **{"device": "cpu", "ids": True, "batch_size": 8, **options},
+    )
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
-def test_samples_labels_and_pixels_are_those_of_the_folder(faces: Path, shards: Path, options: dict[str, Any]) -> None:
+def test_samples_labels_and_pixels_are_those_of_the_folder(
+    faces: Path, shards: Path, options: dict[str, Any]
+) -> None:
     config = {"data": {"source": "folder", "root": faces}, "pipeline": STEPS}
-    with load(f"{shards}/faces-{{000..002}}.tar", **options) as found, gpupipe.load(config, device="cpu", ids=True, batch_size=8, **options) as expected:
+    with (
+        load(f"{shards}/faces-{{000..002}}.tar", **options) as found,
+        gpupipe.load(config, device="cpu", ids=True, batch_size=8, **options) as expected,
+    ):
         assert len(found.index) == 60
         for _ in range(2):
             for a, b in zip(found, expected, strict=True):
@@ -58,7 +78,9 @@ def test_the_contract_holds(shards: Path, options: dict[str, Any]) -> None:
 
 
 def test_patterns_and_labels(faces: Path, shards: Path) -> None:
-    with load([f"{shards}/faces-002.tar", f"{shards}/faces-00[01].tar"], engine="dataloader") as loader:
+    with load(
+        [f"{shards}/faces-002.tar", f"{shards}/faces-00[01].tar"], engine="dataloader"
+    ) as loader:
         assert len(loader.index) == 60
         assert loader.index.path(0) == f"{shards}/faces-002.tar:00040"
     with load(f"{shards}/*.tar", engine="dataloader", data={"label": "json:name"}) as loader:
@@ -79,7 +101,9 @@ def test_the_index_is_kept_until_a_shard_changes(shards: Path, tmp_path: Path, c
     assert again.fingerprint == first.fingerprint
     assert [again.span(i) for i in range(20)] == [first.span(i) for i in range(20)]
     shard.write_bytes((shards / "faces-001.tar").read_bytes())
-    assert source.index(lambda what, done, total: said.append(what)).fingerprint != first.fingerprint
+    assert (
+        source.index(lambda what, done, total: said.append(what)).fingerprint != first.fingerprint
+    )
     assert len(said) == 2
 
 
@@ -87,20 +111,44 @@ def test_the_index_is_kept_until_a_shard_changes(shards: Path, tmp_path: Path, c
 
 
 @pytest.mark.parametrize("options", ENGINES[:2], ids=str)
-def test_a_corrupt_sample_is_named_or_left_out(faces: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_corrupt_sample_is_named_or_left_out(
+    faces: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
     good = [p.read_bytes() for p in sorted(faces.glob("*/*.jpg"))[:12]]
-    tar(tmp_path / "a.tar", {f"{n:02}.jpg": b"no image at all" if n == 5 else content for n, content in enumerate(good)})
-    with load(f"{tmp_path}/a.tar", shuffle=False, data={"label": None}, batch_size=4, **options) as loader:
+    tar(
+        tmp_path / "a.tar",
+        {
+            f"{n:02}.jpg": b"no image at all" if n == 5 else content
+            for n, content in enumerate(good)
+        },
+    )
+    with load(
+        f"{tmp_path}/a.tar", shuffle=False, data={"label": None}, batch_size=4, **options
+    ) as loader:
         iterator = iter(loader)
         next(iterator)
-        with pytest.raises(gpupipe.SampleError, match=r"a\.tar:05: .*not an image in a known format"):
+        with pytest.raises(
+            gpupipe.SampleError, match=r"a\.tar:05: .*not an image in a known format"
+        ):
             next(iterator)
-    with load(f"{tmp_path}/a.tar", shuffle=False, data={"label": None}, batch_size=4, on_error="skip", max_bad=0.5, **options) as loader:
-        assert sorted(i for b in loader for i in b["id"].tolist()) == [n for n in range(12) if n != 5]
+    with load(
+        f"{tmp_path}/a.tar",
+        shuffle=False,
+        data={"label": None},
+        batch_size=4,
+        on_error="skip",
+        max_bad=0.5,
+        **options,
+    ) as loader:
+        assert sorted(i for b in loader for i in b["id"].tolist()) == [
+            n for n in range(12) if n != 5
+        ]
 
 
 @pytest.mark.parametrize("options", ENGINES[:2], ids=str)
-def test_a_shard_that_is_cut_off_behind_the_index_is_an_error(shards: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_shard_that_is_cut_off_behind_the_index_is_an_error(
+    shards: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
     content = (shards / "faces-000.tar").read_bytes()
     (tmp_path / "a.tar").write_bytes(content)
     with load(f"{tmp_path}/a.tar", shuffle=False, batch_size=4, **options) as loader:
@@ -135,7 +183,11 @@ def test_shards_that_are_refused(tmp_path: Path, members: dict[str, bytes], said
 
 
 def test_other_files_are_refused(shards: Path, tmp_path: Path) -> None:
-    for name, content in (("text", b"hello" * 300), ("empty", b""), ("cut", (shards / "faces-000.tar").read_bytes()[:100_000])):
+    for name, content in (
+        ("text", b"hello" * 300),
+        ("empty", b""),
+        ("cut", (shards / "faces-000.tar").read_bytes()[:100_000]),
+    ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(gpupipe.DataError, match=name):
             Webdataset(shards=str(tmp_path / name)).index()
@@ -147,10 +199,22 @@ def test_other_files_are_refused(shards: Path, tmp_path: Path) -> None:
         Webdataset(shards=f"{tmp_path}/none-{{9..3}}.tar").index()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(cut=st.integers(0, 8000), noise=st.binary(max_size=600), place=st.integers(0, 8000))
-def test_no_bytes_do_more_than_be_refused(tmp_path: Path, cut: int, noise: bytes, place: int) -> None:
-    whole = tar(tmp_path / "whole.tar", {"a.jpg": b"x" * 700, "a.json": json.dumps({"label": "b"}).encode(), "b.jpg": b"y" * 10, "b.json": b'{"label": 3}'})
+def test_no_bytes_do_more_than_be_refused(
+    tmp_path: Path, cut: int, noise: bytes, place: int
+) -> None:
+    whole = tar(
+        tmp_path / "whole.tar",
+        {
+            "a.jpg": b"x" * 700,
+            "a.json": json.dumps({"label": "b"}).encode(),
+            "b.jpg": b"y" * 10,
+            "b.json": b'{"label": 3}',
+        },
+    )
     content = bytearray(whole.read_bytes()[: max(0, len(whole.read_bytes()) - cut)])
     content[place : place + len(noise)] = noise
     (tmp_path / "fuzzed.tar").write_bytes(bytes(content))
@@ -159,4 +223,6 @@ def test_no_bytes_do_more_than_be_refused(tmp_path: Path, cut: int, noise: bytes
     except gpupipe.DataError:
         return
     size = len(content)
-    assert all(found.span(i).offset + (found.span(i).length or 0) <= size for i in range(len(found)))
+    assert all(
+        found.span(i).offset + (found.span(i).length or 0) <= size for i in range(len(found))
+    )

@@ -20,7 +20,9 @@ def test_gray_is_the_luma_of_the_file(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_exif_orientation_is_applied_only_when_asked_for(orientation_photos: Path, tmp_path: Path, turned: bool) -> None:
+def test_exif_orientation_is_applied_only_when_asked_for(
+    orientation_photos: Path, tmp_path: Path, turned: bool
+) -> None:
     (tmp_path / "class").symlink_to(orientation_photos)
     found = differences(tmp_path, decode={"apply_exif_orientation": turned})
     assert len(found) == 10

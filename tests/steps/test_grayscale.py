@@ -37,7 +37,10 @@ def test_of_floats(gallery: Path) -> None:
 
 
 def test_of_floats_as_three_channels(gallery: Path) -> None:
-    steps = {"to_dtype": {"dtype": "float32", "scale": True}}, {"grayscale": {"num_output_channels": 3}}
+    steps = (
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+        {"grayscale": {"num_output_channels": 3}},
+    )
     found = differences(gallery, *steps)
     assert found[0].image.shape[0] == 3
     assert max(d.most for d in found) < 1e-5
@@ -58,10 +61,14 @@ def image_on(device: Literal["cpu", "gpu"], given: Spec, node: Any) -> FusingIma
 
 
 @pytest.mark.parametrize(("given", "channels"), DECODED, ids=str)
-def test_on_a_gpu_it_is_one_operator_that_launches_one_kernel_a_batch(given: Spec, channels: int) -> None:
+def test_on_a_gpu_it_is_one_operator_that_launches_one_kernel_a_batch(
+    given: Spec, channels: int
+) -> None:
     """color_space_conversion launches one for each sample."""
     with Pipeline(batch_size=1, num_threads=1, device_id=None):
-        node = fn.external_source(dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC", device="gpu")
+        node = fn.external_source(
+            dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC", device="gpu"
+        )
         image = image_on("gpu", given, node)
         Grayscale(num_output_channels=channels).dali(image, {})
     assert [(e.op, e.device) for e in image.emitted] == [("coord_transform", "gpu")]
@@ -77,7 +84,9 @@ def test_what_runs_on_a_gpu_makes_the_pixels_of_torchvision(given: Spec, channel
     pixels = pixels if given.dtype == "uint8" else (pixels / 255).astype(np.float32)
     pipe = Pipeline(batch_size=4, num_threads=1, device_id=None)
     with pipe:
-        node = fn.external_source(lambda: list(pixels), dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC")
+        node = fn.external_source(
+            lambda: list(pixels), dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC"
+        )
         image = image_on("gpu", given, node)
         Grayscale(num_output_channels=channels).dali(image, {})
         pipe.set_outputs(image._node)

@@ -18,23 +18,39 @@ def test_agrees_to_float_rounding(gallery: Path) -> None:
 
 
 def test_in_levels(gallery: Path) -> None:
-    found = differences(gallery, {"to_dtype": {"dtype": "float32"}}, {"normalize": {"mean": [127.5], "std": [60.0]}})
+    found = differences(
+        gallery, {"to_dtype": {"dtype": "float32"}}, {"normalize": {"mean": [127.5], "std": [60.0]}}
+    )
     assert max(d.most for d in found) < 1e-5
 
 
 def test_twice(gallery: Path) -> None:
-    assert max(d.most for d in differences(gallery, FLOATS, IMAGENET, {"normalize": {"mean": [0.1], "std": [2.0]}})) < 2e-6
+    assert (
+        max(
+            d.most
+            for d in differences(
+                gallery, FLOATS, IMAGENET, {"normalize": {"mean": [0.1], "std": [2.0]}}
+            )
+        )
+        < 2e-6
+    )
 
 
 def test_flip_floats_and_layout_are_one_operator(gallery: Path) -> None:
     steps = ("random_horizontal_flip", FLOATS, IMAGENET)
     assert max(d.most for d in differences(gallery, *steps)) < 2e-6
     with load(gallery, *steps) as loader:
-        assert loader.engine.lowering()[-1] == ("crop_mirror_normalize", "cpu", ("random_horizontal_flip", "to_dtype", "normalize"))
+        assert loader.engine.lowering()[-1] == (
+            "crop_mirror_normalize",
+            "cpu",
+            ("random_horizontal_flip", "to_dtype", "normalize"),
+        )
 
 
 def test_after_normalising_steps_still_work(gallery: Path) -> None:
-    found = differences(gallery, FLOATS, IMAGENET, {"center_crop": {"size": 300}}, "random_vertical_flip")
+    found = differences(
+        gallery, FLOATS, IMAGENET, {"center_crop": {"size": 300}}, "random_vertical_flip"
+    )
     assert max(d.most for d in found) < 2e-6
 
 
@@ -45,6 +61,8 @@ def test_levels_are_refused() -> None:
 
 def test_channels_must_fit() -> None:
     with pytest.raises(Refused, match="3 channels"):
-        Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).spec(Spec(encoded=False, channels=3, dtype="float32"))
+        Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).spec(
+            Spec(encoded=False, channels=3, dtype="float32")
+        )
     with pytest.raises(pydantic.ValidationError, match="one a channel in both"):
         Normalize(mean=(0.5, 0.5), std=(0.5,))

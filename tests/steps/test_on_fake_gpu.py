@@ -25,7 +25,9 @@ def test_each_example_is_run() -> None:
     assert all(givens(name, options) for name, options in CASES if not options.get("scale"))
 
 
-@pytest.mark.parametrize(("name", "options"), [case for case in CASES if not case[1].get("expand")], ids=str)
+@pytest.mark.parametrize(
+    ("name", "options"), [case for case in CASES if not case[1].get("expand")], ids=str
+)
 def test_all_of_it_is_on_the_gpu(name: str, options: dict[str, Any]) -> None:
     """But random_rotation with expand, where torchvision computes a size from numbers, which a fake tensor has not."""
     for given in givens(name, options):
@@ -38,8 +40,12 @@ def test_all_of_it_is_on_the_gpu(name: str, options: dict[str, Any]) -> None:
         assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
 
 
-@pytest.mark.parametrize(("name", "options"), [case for case in CASES if case[0] in SHIPPED_ON], ids=str)
-def test_what_may_be_left_to_a_client_never_waits_for_the_gpu(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"), [case for case in CASES if case[0] in SHIPPED_ON], ids=str
+)
+def test_what_may_be_left_to_a_client_never_waits_for_the_gpu(
+    name: str, options: dict[str, Any]
+) -> None:
     """Whole batches, in each memory format."""
     for given in givens(name, options):
         step, p = drawn(name, options, given)

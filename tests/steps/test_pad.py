@@ -13,7 +13,13 @@ from gpupipe.steps.pad import Pad
 @pytest.mark.parametrize("padding", [5, [3, 7], [1, 2, 3, 4], [0, 0, 9, 0]], ids=str)
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 def test_exact(gallery: Path, padding: Any, mode: str) -> None:
-    assert max(d.most for d in differences(gallery, {"pad": {"padding": padding, "padding_mode": mode}})) == 0
+    assert (
+        max(
+            d.most
+            for d in differences(gallery, {"pad": {"padding": padding, "padding_mode": mode}})
+        )
+        == 0
+    )
 
 
 def test_fill_by_channel(gallery: Path) -> None:
@@ -23,10 +29,14 @@ def test_fill_by_channel(gallery: Path) -> None:
 
 
 def test_shape() -> None:
-    made = Pad.model_validate({"padding": [1, 2, 3, 4]}).spec(Spec(encoded=False, height=10, width=20, channels=3))
+    made = Pad.model_validate({"padding": [1, 2, 3, 4]}).spec(
+        Spec(encoded=False, height=10, width=20, channels=3)
+    )
     assert made.size == (16, 24)
 
 
 def test_reflect_needs_enough_pixels() -> None:
     with pytest.raises(Refused, match="10x20"):
-        Pad.model_validate({"padding": 10, "padding_mode": "reflect"}).spec(Spec(encoded=False, height=10, width=20, channels=3))
+        Pad.model_validate({"padding": 10, "padding_mode": "reflect"}).spec(
+            Spec(encoded=False, height=10, width=20, channels=3)
+        )

@@ -11,11 +11,18 @@ from reference import Difference, differences, emitted, load
 from gpupipe.steps.random_affine import RandomAffine
 
 
-def inside(d: Difference, step: RandomAffine, key: str, name: str, seed: int = 0, epoch: int = 0) -> torch.Tensor:
+def inside(
+    d: Difference, step: RandomAffine, key: str, name: str, seed: int = 0, epoch: int = 0
+) -> torch.Tensor:
     """Where no neighbour that is blended lies outside the image: where an all-white image stays white, less two pixels."""
     from gpupipe.sampling import draws
 
-    p = {n: v[0] for n, v in step.sample(draws.uniform(seed, epoch, np.array([d.id]), draws.stream(key), step.lanes)).items()}
+    p = {
+        n: v[0]
+        for n, v in step.sample(
+            draws.uniform(seed, epoch, np.array([d.id]), draws.stream(key), step.lanes)
+        ).items()
+    }
     white = step.torch(torch.full((3, *_input(name)), 255, dtype=torch.uint8), p)
     shrunk = -torch.nn.functional.max_pool2d(-(white[:1] == 255).float()[None], 5, 1, 2)[0]
     return shrunk[0] > 0
@@ -37,7 +44,9 @@ def _input(name: str) -> tuple[int, int]:
     ],
     ids=str,
 )
-def test_bilinear_is_within_a_level_inside_the_border(gallery: Path, parameters: dict[str, Any]) -> None:
+def test_bilinear_is_within_a_level_inside_the_border(
+    gallery: Path, parameters: dict[str, Any]
+) -> None:
     parameters = {**parameters, "interpolation": "bilinear"}
     step = RandomAffine.model_validate(parameters)
     with load(gallery) as loader:
@@ -52,12 +61,16 @@ def test_bilinear_is_within_a_level_inside_the_border(gallery: Path, parameters:
 
 
 def test_nearest_takes_the_same_pixels(gallery: Path) -> None:
-    found = differences(gallery, {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0]}})
+    found = differences(
+        gallery, {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "scale": [0.5, 2.0]}}
+    )
     assert max(float((d.levels > 0).double().mean()) for d in found) < 0.001
 
 
 def test_parameters_lie_in_their_ranges() -> None:
-    step = RandomAffine.model_validate({"degrees": [-5, 15], "translate": [0.1, 0.2], "scale": [0.5, 2.0], "shear": [1, 2, 3, 4]})
+    step = RandomAffine.model_validate(
+        {"degrees": [-5, 15], "translate": [0.1, 0.2], "scale": [0.5, 2.0], "shear": [1, 2, 3, 4]}
+    )
     p = step.sample(np.random.default_rng(0).random((5000, step.lanes)))
     for name, low, high in [("angle", -5, 15), ("scale", 0.5, 2.0)]:
         assert low <= p[name].min() < low + 0.05 * (high - low)
@@ -72,7 +85,12 @@ def test_short_forms_mean_what_they_mean_in_torchvision() -> None:
     step = RandomAffine.model_validate({"degrees": 5, "shear": 7})
     assert (step.degrees, step.shear) == ((-5, 5), (-7, 7, 0, 0))
     assert RandomAffine.model_validate({"degrees": 0, "shear": [1, 2]}).shear == (1, 2, 0, 0)
-    assert (step.interpolation, step.fill, step.translate, step.scale) == ("nearest", (0.0,), None, None)
+    assert (step.interpolation, step.fill, step.translate, step.scale) == (
+        "nearest",
+        (0.0,),
+        None,
+        None,
+    )
 
 
 def test_on_the_cpu_it_is_a_perspective_warp(gallery: Path) -> None:

@@ -35,7 +35,19 @@ def test_windows_differ_and_reach_every_corner(gallery: Path) -> None:
     step = RandomCrop.model_validate({"size": 3})
     with load(gallery, {"random_crop": {"size": 3}}) as loader:
         entry = loader.config.pipeline.entries[1]
-        tops = {tuple(step.anchor({"position": entry.parameters(0, e, loader.sampler.order(0)[:1])["position"][0]}, _four())) for e in range(200)}
+        tops = {
+            tuple(
+                step.anchor(
+                    {
+                        "position": entry.parameters(0, e, loader.sampler.order(0)[:1])["position"][
+                            0
+                        ]
+                    },
+                    _four(),
+                )
+            )
+            for e in range(200)
+        }
     assert tops == {(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)}
 
 
@@ -52,7 +64,10 @@ def test_a_window_of_the_file_is_all_that_is_decoded(gallery: Path) -> None:
 
 @pytest.mark.parametrize("parameters", [{"size": 400}, {"size": 300, "padding": 2}])
 def test_an_image_that_is_too_small_is_named(gallery: Path, parameters: dict[str, Any]) -> None:
-    with load(gallery, {"random_crop": parameters}) as loader, pytest.raises(gpupipe.SampleError, match=r"class_\d/\d\d_\d+x\d+\.png"):
+    with (
+        load(gallery, {"random_crop": parameters}) as loader,
+        pytest.raises(gpupipe.SampleError, match=r"class_\d/\d\d_\d+x\d+\.png"),
+    ):
         list(loader)
 
 

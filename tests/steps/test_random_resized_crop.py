@@ -42,13 +42,18 @@ def test_only_the_window_is_decoded(gallery: Path) -> None:
         assert emitted(loader) == ["decoders.image_slice", "resize", "transpose"]
 
 
-def by_the_book(step: RandomResizedCrop, p: Params, height: int, width: int) -> tuple[list[int], bool]:
+def by_the_book(
+    step: RandomResizedCrop, p: Params, height: int, width: int
+) -> tuple[list[int], bool]:
     """torchvision's loop (v2 RandomResizedCrop.make_params), fed with the step's own tries: (top, left, height, width), and whether one fitted."""
     area = height * width
     for factor_h, factor_w in p["factors"]:
         w, h = round(area**0.5 * factor_w), round(area**0.5 * factor_h)
         if 0 < w <= width and 0 < h <= height:
-            top, left = (int(u * (room + 1)) for u, room in zip(p["position"], (height - h, width - w), strict=True))
+            top, left = (
+                int(u * (room + 1))
+                for u, room in zip(p["position"], (height - h, width - w), strict=True)
+            )
             return [top, left, h, w], True
     in_ratio = width / height
     if in_ratio < step.ratio[0]:
@@ -60,8 +65,14 @@ def by_the_book(step: RandomResizedCrop, p: Params, height: int, width: int) -> 
     return [(height - h) // 2, (width - w) // 2, h, w], False
 
 
-@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (30, 900), (901, 31), (64, 64), (1, 1), (2, 3)])
-@pytest.mark.parametrize("parameters", [{}, {"scale": [0.9, 1.0], "ratio": [0.5, 2.0]}, {"ratio": [3.0, 4.0], "scale": [0.8, 1.0]}], ids=str)
+@pytest.mark.parametrize(
+    ("height", "width"), [(375, 500), (500, 333), (30, 900), (901, 31), (64, 64), (1, 1), (2, 3)]
+)
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"scale": [0.9, 1.0], "ratio": [0.5, 2.0]}, {"ratio": [3.0, 4.0], "scale": [0.8, 1.0]}],
+    ids=str,
+)
 def test_ten_tries_then_the_fallback(height: int, width: int, parameters: dict[str, Any]) -> None:
     step = RandomResizedCrop.model_validate({"size": 10, **parameters})
     p = step.sample(np.random.default_rng(height * width).random((300, step.lanes)))
@@ -80,10 +91,20 @@ def test_distribution_is_torchvision_s() -> None:
     """Means of 4,000 windows of each, within four standard errors."""
     step = RandomResizedCrop.model_validate({"size": 10})
     p = step.sample(np.random.default_rng(0).random((4000, step.lanes)))
-    ours = np.array([np.concatenate(step.window({n: v[i] for n, v in p.items()}, np.array([375.0, 500.0]))) for i in range(4000)])
+    ours = np.array(
+        [
+            np.concatenate(step.window({n: v[i] for n, v in p.items()}, np.array([375.0, 500.0])))
+            for i in range(4000)
+        ]
+    )
     torch.manual_seed(0)
     transform = Torchvision(10, antialias=True)
     image = torch.zeros(3, 375, 500)
-    theirs = np.array([[q[k] for k in ("top", "left", "height", "width")] for q in (transform.make_params([image]) for _ in range(4000))])
+    theirs = np.array(
+        [
+            [q[k] for k in ("top", "left", "height", "width")]
+            for q in (transform.make_params([image]) for _ in range(4000))
+        ]
+    )
     error = np.sqrt((ours.var(0) + theirs.var(0)) / 4000)
     assert (np.abs(ours.mean(0) - theirs.mean(0)) < 4 * error).all()

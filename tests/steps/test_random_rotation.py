@@ -10,7 +10,11 @@ from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_rotation import RandomRotation
 
 
-@pytest.mark.parametrize("parameters", [{"degrees": 30}, {"degrees": [100, 170], "fill": 99}, {"degrees": 20, "center": [10, 200]}], ids=str)
+@pytest.mark.parametrize(
+    "parameters",
+    [{"degrees": 30}, {"degrees": [100, 170], "fill": 99}, {"degrees": 20, "center": [10, 200]}],
+    ids=str,
+)
 def test_bilinear(gallery: Path, parameters: dict[str, object]) -> None:
     """Away from the image's own edge (where each blends with the fill in its way) no pixel is more than a level off."""
     for d in differences(gallery, {"random_rotation": {**parameters, "interpolation": "bilinear"}}):
@@ -25,12 +29,17 @@ def test_nearest_takes_the_same_pixels(gallery: Path) -> None:
 
 @pytest.mark.parametrize("degrees", [20, [90, 90], [180, 180], [0, 0], [45, 50]], ids=str)
 def test_expand_has_torchvision_s_size_and_pixels(gallery: Path, degrees: object) -> None:
-    for d in differences(gallery, {"random_rotation": {"degrees": degrees, "expand": True, "interpolation": "bilinear"}}):
+    for d in differences(
+        gallery,
+        {"random_rotation": {"degrees": degrees, "expand": True, "interpolation": "bilinear"}},
+    ):
         assert float((d.levels > 1).double().mean()) < 0.02
 
 
 def test_angles() -> None:
-    angles = RandomRotation.model_validate({"degrees": [10, 20]}).sample(np.random.default_rng(0).random((1000, 1)))["angle"]
+    angles = RandomRotation.model_validate({"degrees": [10, 20]}).sample(
+        np.random.default_rng(0).random((1000, 1))
+    )["angle"]
     assert 10 <= angles.min() < 10.1
     assert 19.9 < angles.max() <= 20
 

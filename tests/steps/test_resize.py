@@ -29,7 +29,9 @@ def inner(d: Difference) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_antialiased_resize_is_torchvision_s_but_for_the_edge(gallery: Path, parameters: dict[str, Any]) -> None:
+def test_antialiased_resize_is_torchvision_s_but_for_the_edge(
+    gallery: Path, parameters: dict[str, Any]
+) -> None:
     found = differences(gallery, {"resize": parameters})
     assert max(d.mean for d in found) < 0.3
     assert max(float(inner(d).max()) for d in found) <= 1
@@ -45,7 +47,10 @@ def test_bicubic_has_no_shift(gallery: Path) -> None:
 
 
 def test_bilinear_without_antialias_is_within_a_level(gallery: Path) -> None:
-    assert max(d.most for d in differences(gallery, {"resize": {"size": 128, "antialias": False}})) <= 1
+    assert (
+        max(d.most for d in differences(gallery, {"resize": {"size": 128, "antialias": False}}))
+        <= 1
+    )
 
 
 def test_nearest_takes_the_same_pixels(gallery: Path) -> None:
@@ -63,7 +68,12 @@ def test_shape_is_known_where_the_input_s_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"size": [1, 2], "max_size": 3}, {"size": 10, "max_size": 10}, {"size": 9, "interpolation": "bicubic", "antialias": False}]
+    "parameters",
+    [
+        {"size": [1, 2], "max_size": 3},
+        {"size": 10, "max_size": 10},
+        {"size": 9, "interpolation": "bicubic", "antialias": False},
+    ],
 )
 def test_what_cannot_be_is_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(pydantic.ValidationError):

@@ -17,20 +17,31 @@ def test_from_levels_to_floats(gallery: Path, dtype: str, scale: bool) -> None:
 
 
 def test_there_and_back(gallery: Path) -> None:
-    found = differences(gallery, {"to_dtype": {"dtype": "float32", "scale": True}}, {"to_dtype": {"dtype": "uint8", "scale": True}})
+    found = differences(
+        gallery,
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+        {"to_dtype": {"dtype": "uint8", "scale": True}},
+    )
     assert found[0].image.dtype == torch.uint8
     assert max(d.most for d in found) == 0
 
 
 def test_there_and_back_without_scaling_truncates(gallery: Path) -> None:
-    steps = ({"to_dtype": {"dtype": "float32"}}, {"normalize": {"mean": [0.25], "std": [1.1]}}, {"to_dtype": {"dtype": "uint8"}})
+    steps = (
+        {"to_dtype": {"dtype": "float32"}},
+        {"normalize": {"mean": [0.25], "std": [1.1]}},
+        {"to_dtype": {"dtype": "uint8"}},
+    )
     found = differences(gallery, *steps)
     assert max(d.most for d in found) <= 1
     assert max(d.mean for d in found) < 0.01
 
 
 def test_nothing_is_done_twice(gallery: Path) -> None:
-    steps = ({"to_dtype": {"dtype": "float32", "scale": True}}, {"to_dtype": {"dtype": "float32", "scale": True}})
+    steps = (
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+    )
     assert max(d.most for d in differences(gallery, *steps)) <= 2**-23
     with load(gallery, *steps) as loader:
         assert emitted(loader) == ["decoders.image", "crop_mirror_normalize"]

@@ -22,4 +22,8 @@ def dots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def config(dots: Path) -> dict[str, Any]:
     loader = {"engine": "dataloader", "workers": 0, "ids": True, "batch_size": 5}
-    return {"data": {"source": "folder", "root": str(dots)}, "pipeline": ["decode", {"to_dtype": {"dtype": "float32", "scale": True}}], "loader": loader}
+    return {
+        "data": {"source": "folder", "root": str(dots)},
+        "pipeline": ["decode", {"to_dtype": {"dtype": "float32", "scale": True}}],
+        "loader": loader,
+    }

@@ -20,7 +20,12 @@ class Writes(Seen):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Any:
         with (self.folder / f"rank{self.global_rank}.jsonl").open("a") as out:
             threads = self.trainer.train_dataloader.threads
-            out.write(json.dumps({"epoch": self.current_epoch, "ids": batch["id"].tolist(), "threads": threads}) + "\n")
+            out.write(
+                json.dumps(
+                    {"epoch": self.current_epoch, "ids": batch["id"].tolist(), "threads": threads}
+                )
+                + "\n"
+            )
         return super().training_step(batch, batch_idx)
 
 
@@ -34,9 +39,22 @@ def main() -> None:
     arguments = parser.parse_args()
     net = Writes()
     net.folder = arguments.folder
-    saving = ModelCheckpoint(arguments.folder, every_n_train_steps=4, save_top_k=-1, filename="{step}")
-    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(accelerator="cpu", devices=arguments.devices, strategy="ddp", max_epochs=2, callbacks=[saving], **quiet)
+    saving = ModelCheckpoint(
+        arguments.folder, every_n_train_steps=4, save_top_k=-1, filename="{step}"
+    )
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=arguments.devices,
+        strategy="ddp",
+        max_epochs=2,
+        callbacks=[saving],
+        **quiet,
+    )
     data = PipeDataModule(train=arguments.config, format="dict", batch_size=arguments.batch_size)
     trainer.fit(net, datamodule=data, ckpt_path=arguments.resume)
 

@@ -32,7 +32,13 @@ def main() -> None:
     parser.add_argument("--fsdp", action="store_true")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
-    with gpupipe.load(arguments.config, engine=arguments.engine, batch_size=arguments.batch_size, ids=True, device="cpu") as loader:
+    with gpupipe.load(
+        arguments.config,
+        engine=arguments.engine,
+        batch_size=arguments.batch_size,
+        ids=True,
+        device="cpu",
+    ) as loader:
         train(loader, arguments)
     gc.collect()  # DDP is in a cycle and holds the group: gloo's threads would abort the exiting interpreter
     dist.destroy_process_group()
@@ -56,9 +62,19 @@ def train(loader: gpupipe.Loader, arguments: argparse.Namespace) -> None:
                 torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"]).backward()
                 optimizer.step()
                 steps += 1
-                out.write(json.dumps({"epoch": epoch, "ids": batch["id"].tolist(), "len": len(loader)}) + "\n")
+                out.write(
+                    json.dumps({"epoch": epoch, "ids": batch["id"].tolist(), "len": len(loader)})
+                    + "\n"
+                )
                 if rank == 0 and steps % 2 == 0 and not arguments.fsdp:
-                    save(arguments.folder / "kept.pt", {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()})
+                    save(
+                        arguments.folder / "kept.pt",
+                        {
+                            "net": net.state_dict(),
+                            "optimizer": optimizer.state_dict(),
+                            "loader": loader.state_dict(),
+                        },
+                    )
                 if steps == arguments.kill:
                     dist.barrier()
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -72,7 +88,9 @@ def wrapped(net: torch.nn.Module, fsdp: bool) -> tuple[torch.optim.Optimizer, to
 
         fully_shard(net)
         return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), net
-    return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), torch.nn.parallel.DistributedDataParallel(net)
+    return torch.optim.SGD(
+        net.parameters(), lr=0.1, momentum=0.9
+    ), torch.nn.parallel.DistributedDataParallel(net)
 
 
 def save(file: Path, content: dict[str, Any]) -> None:

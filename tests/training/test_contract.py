@@ -33,10 +33,20 @@ def few(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("options", [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}, {"engine": "dataloader", "workers": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "dali"},
+        {"engine": "dataloader", "workers": 0},
+        {"engine": "dataloader", "workers": 1},
+    ],
+    ids=str,
+)
 def test_an_engine_keeps_the_contract(few: Path, options: dict[str, Any]) -> None:
     config = {"data": {"source": "folder", "root": few}, "pipeline": STEPS}
-    check_loader(lambda **changes: gpupipe.load(config, device="cpu", prefetch=3, **options, **changes))
+    check_loader(
+        lambda **changes: gpupipe.load(config, device="cpu", prefetch=3, **options, **changes)
+    )
 
 
 class Cheating(Sampler):
@@ -98,7 +108,9 @@ CHEATS = [("twice", "came twice"), ("state", "goes on with the rest"), ("epoch",
 
 @pytest.mark.parametrize(("cheat", "said"), CHEATS)
 @pytest.mark.parametrize("size", ["few", "many"])
-def test_what_breaks_the_contract_is_named(few: Path, many: Path, size: str, cheat: str, said: str) -> None:
+def test_what_breaks_the_contract_is_named(
+    few: Path, many: Path, size: str, cheat: str, said: str
+) -> None:
     config = config_of(few, STEPS) if size == "few" else config_of(many, ["decode"])
 
     def make(**changes: Any) -> gpupipe.Loader:
@@ -111,7 +123,9 @@ def test_what_breaks_the_contract_is_named(few: Path, many: Path, size: str, che
         check_loader(make)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     seed=st.integers(0, 2**31), batches=st.tuples(st.integers(2, 9), st.integers(2, 9)), worlds=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     stop=st.floats(0, 1), epoch=st.integers(0, 3),
@@ -123,8 +137,18 @@ def test_any_resume_loses_nothing_and_repeats_nothing(
 
     def loaders(batch_size: int, world_size: int) -> list[gpupipe.Loader]:
         config = {"data": {"source": "folder", "root": dots}, "pipeline": ["decode"]}
-        options = {"engine": "dataloader", "workers": 0, "device": "cpu", "ids": True, "seed": seed, "batch_size": batch_size}
-        return [gpupipe.load(config, **options, shard={"rank": r, "world_size": world_size}) for r in range(world_size)]
+        options = {
+            "engine": "dataloader",
+            "workers": 0,
+            "device": "cpu",
+            "ids": True,
+            "seed": seed,
+            "batch_size": batch_size,
+        }
+        return [
+            gpupipe.load(config, **options, shard={"rank": r, "world_size": world_size})
+            for r in range(world_size)
+        ]
 
     first = loaders(batches[0], worlds[0])
     steps = 1 + int(stop * (len(first[0]) - 1))
@@ -154,19 +178,43 @@ def test_any_resume_loses_nothing_and_repeats_nothing(
         loader.close()
 
 
-@pytest.mark.parametrize("change", [{"seed": 6}, {"shuffle": False}, {"pipeline": ["decode", "random_horizontal_flip"]}, {"data": "fewer"}], ids=str)
-def test_a_state_of_something_else_is_refused_unless_it_need_not_be_the_same(dots: Path, few: Path, change: dict[str, Any]) -> None:
-    config: dict[str, Any] = {"data": {"source": "folder", "root": str(dots)}, "pipeline": ["decode"]}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 6},
+        {"shuffle": False},
+        {"pipeline": ["decode", "random_horizontal_flip"]},
+        {"data": "fewer"},
+    ],
+    ids=str,
+)
+def test_a_state_of_something_else_is_refused_unless_it_need_not_be_the_same(
+    dots: Path, few: Path, change: dict[str, Any]
+) -> None:
+    config: dict[str, Any] = {
+        "data": {"source": "folder", "root": str(dots)},
+        "pipeline": ["decode"],
+    }
     options = {"engine": "dataloader", "workers": 0, "device": "cpu", "ids": True, "batch_size": 10}
     with gpupipe.load(config, **options) as loader:
         iterator = iter(loader)
         states = [loader.state_dict() for _ in iterator]
-    other = config | ({"data": {"source": "folder", "root": str(few)}} if "data" in change else {k: v for k, v in change.items() if k == "pipeline"})
-    with gpupipe.load(other, **options | {k: v for k, v in change.items() if k in ("seed", "shuffle")}) as loader:
+    other = config | (
+        {"data": {"source": "folder", "root": str(few)}}
+        if "data" in change
+        else {k: v for k, v in change.items() if k == "pipeline"}
+    )
+    with gpupipe.load(
+        other, **options | {k: v for k, v in change.items() if k in ("seed", "shuffle")}
+    ) as loader:
         with pytest.raises(gpupipe.StateError, match="strict=False"):
             loader.load_state_dict(states[1])
         loader.load_state_dict(states[1], strict=False)
         order = loader.sampler.order(0).tolist()
-        assert [i for b in loader for i in b["id"].tolist()] == order[20:], "the rest, in its own order"
+        assert [i for b in loader for i in b["id"].tolist()] == order[20:], (
+            "the rest, in its own order"
+        )
         loader.load_state_dict(states[2], strict=False)
-        assert len(list(loader)) == (1 if len(order) > 30 else 3), "30 of 23 samples are all of them: the next epoch"
+        assert len(list(loader)) == (1 if len(order) > 30 else 3), (
+            "30 of 23 samples are all of them: the next epoch"
+        )

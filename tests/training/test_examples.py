@@ -17,13 +17,25 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture
 def folder(faces: Path, tmp_path: Path) -> Path:
     """Where an example runs: with a config over 60 faces."""
-    content = {"data": {"source": "folder", "root": str(faces)}, "pipeline": "affine", "loader": {"batch_size": 10, "device": "cpu"}}
+    content = {
+        "data": {"source": "folder", "root": str(faces)},
+        "pipeline": "affine",
+        "loader": {"batch_size": 10, "device": "cpu"},
+    }
     (tmp_path / "faces.yaml").write_text(yaml.safe_dump(content))
     return tmp_path
 
 
 def run(folder: Path, *words: str) -> str:
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=os.environ, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -31,14 +43,21 @@ def run(folder: Path, *words: str) -> str:
 def test_plain_torch(folder: Path) -> None:
     script = str(EXAMPLES / "plain_torch.py")
     said = run(folder, script, "faces.yaml", "--epochs", "2")
-    assert re.search(r"epoch 0: loss .*\nepoch 1: loss .*\nwaiting for data: \d+% of step time .* over 12 steps", said)
+    assert re.search(
+        r"epoch 0: loss .*\nepoch 1: loss .*\nwaiting for data: \d+% of step time .* over 12 steps",
+        said,
+    )
     assert not (folder / "plain_torch.pt").exists()
 
 
 def test_plain_torch_goes_on_where_it_was_killed(folder: Path) -> None:
     script = folder / "killed.py"
     script.write_text(
-        (EXAMPLES / "plain_torch.py").read_text().replace("if step % 10 == 0:", "if step == 3: raise SystemExit(0)\n            if step % 2 == 0:")
+        (EXAMPLES / "plain_torch.py")
+        .read_text()
+        .replace(
+            "if step % 10 == 0:", "if step == 3: raise SystemExit(0)\n            if step % 2 == 0:"
+        )
     )
     assert "epoch 0" not in run(folder, str(script), "faces.yaml")
     said = run(folder, str(EXAMPLES / "plain_torch.py"), "faces.yaml")
@@ -47,7 +66,17 @@ def test_plain_torch_goes_on_where_it_was_killed(folder: Path) -> None:
 
 
 def test_torch_ddp(folder: Path) -> None:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLES / "torch_ddp.py"), "faces.yaml", "--epochs", "2"]
+    words = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(EXAMPLES / "torch_ddp.py"),
+        "faces.yaml",
+        "--epochs",
+        "2",
+    ]
     said = run(folder, *words)
     assert "epoch 0: 60 of 60 images on 2 ranks" in said
     assert "epoch 1: 60 of 60 images on 2 ranks" in said

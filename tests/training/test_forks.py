@@ -32,7 +32,9 @@ def test_load_in_a_worker_is_refused(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("engine", ["dali", "dataloader"])
-def test_a_loader_of_the_parent_is_refused_in_a_forked_process(config: dict[str, Any], engine: str) -> None:
+def test_a_loader_of_the_parent_is_refused_in_a_forked_process(
+    config: dict[str, Any], engine: str
+) -> None:
     with gpupipe.load(config, device="cpu", engine=engine) as loader:
         next(iter(loader))
         assert "belongs to process" in in_fork(lambda: said_by(lambda: next(iter(loader))))
@@ -40,7 +42,9 @@ def test_a_loader_of_the_parent_is_refused_in_a_forked_process(config: dict[str,
 
 
 @pytest.mark.parametrize("engine", ["dali", "dataloader"])
-def test_a_loader_of_its_own_works_in_a_forked_process(config: dict[str, Any], faces: Path, engine: str) -> None:
+def test_a_loader_of_its_own_works_in_a_forked_process(
+    config: dict[str, Any], faces: Path, engine: str
+) -> None:
     """Also where DALI ran in the parent before."""
     options = {"device": "cpu", "engine": engine, "batch_size": 10}
     with gpupipe.load(config, **options | {"engine": "dali"}) as before:

@@ -34,11 +34,34 @@ STEPS = 8
 
 
 def trainer(folder: Path, **options: Any) -> Trainer:
-    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    return Trainer(**{"accelerator": "cpu", "devices": 1, "max_epochs": 3, "num_sanity_val_steps": 0, "default_root_dir": folder, **quiet, **options})
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
+    return Trainer(
+        **{
+            "accelerator": "cpu",
+            "devices": 1,
+            "max_epochs": 3,
+            "num_sanity_val_steps": 0,
+            "default_root_dir": folder,
+            **quiet,
+            **options,
+        }
+    )
 
 
-def fit(config: dict[str, Any], folder: Path, net: Seen, val: bool = True, engine: str = "dataloader", ckpt_path: Any = None, **options: Any) -> Trainer:
+def fit(
+    config: dict[str, Any],
+    folder: Path,
+    net: Seen,
+    val: bool = True,
+    engine: str = "dataloader",
+    ckpt_path: Any = None,
+    **options: Any,
+) -> Trainer:
     configs = {"train": config, "val": config if val else None}
     data = PipeDataModule(**configs, format="dict", engine=engine, allow_same_samples=True)
     done = trainer(folder, **options)
@@ -72,7 +95,14 @@ CASES: list[tuple[dict[str, Any], list[int], list[int]]] = [
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("options", "train", "val"), CASES, ids=str)
-def test_each_epoch_delivers_what_it_should(config: Any, tmp_path: Path, engine: str, options: dict[str, Any], train: list[int], val: list[int]) -> None:
+def test_each_epoch_delivers_what_it_should(
+    config: Any,
+    tmp_path: Path,
+    engine: str,
+    options: dict[str, Any],
+    train: list[int],
+    val: list[int],
+) -> None:
     net, expected = Seen(), orders(config, 3)
     fit(config, tmp_path, net, engine=engine, **options)
     assert {e: len(b) for e, b in net.trained.items()} == dict(enumerate(train))
@@ -87,7 +117,9 @@ def test_overfit_batches_sees_the_same_batches_in_each_epoch(config: Any, tmp_pa
     assert list(net.trained.values()) == [[list(range(5)), list(range(5, 10))]] * 3
 
 
-def test_early_stopping_and_an_exception_end_the_run_and_free_the_loaders(config: Any, tmp_path: Path) -> None:
+def test_early_stopping_and_an_exception_end_the_run_and_free_the_loaders(
+    config: Any, tmp_path: Path
+) -> None:
     class Worse(Seen):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             super().validation_step(batch, batch_idx)
@@ -115,7 +147,9 @@ def weights(net: Seen) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("every", [3, 8, 5])
-def test_a_resumed_run_is_the_uninterrupted_one(config: Any, tmp_path: Path, engine: str, every: int) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(
+    config: Any, tmp_path: Path, engine: str, every: int
+) -> None:
     """Checkpoints in mid-epoch (3, 5) and at the end of one (8); the run breaks off behind the next but one step."""
     torch.manual_seed(0)
     whole = Seen()
@@ -123,11 +157,15 @@ def test_a_resumed_run_is_the_uninterrupted_one(config: Any, tmp_path: Path, eng
     fit(config, tmp_path, whole, engine=engine)
     broken = Seen(stop_at=every + 2)
     broken.load_state_dict(begun)
-    saving = ModelCheckpoint(tmp_path / "kept", every_n_train_steps=every, save_top_k=-1, filename="{step}")
+    saving = ModelCheckpoint(
+        tmp_path / "kept", every_n_train_steps=every, save_top_k=-1, filename="{step}"
+    )
     with pytest.raises(RuntimeError, match="stopped by the test"):
         fit(config, tmp_path, broken, engine=engine, callbacks=[saving], enable_checkpointing=True)
     resumed = Seen()
-    fit(config, tmp_path, resumed, engine=engine, ckpt_path=tmp_path / "kept" / f"step={every}.ckpt")
+    fit(
+        config, tmp_path, resumed, engine=engine, ckpt_path=tmp_path / "kept" / f"step={every}.ckpt"
+    )
     flat = [b for e in sorted(whole.trained) for b in whole.trained[e]]
     assert [b for e in sorted(resumed.trained) for b in resumed.trained[e]] == flat[every:]
     assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(resumed), strict=True))
@@ -136,27 +174,54 @@ def test_a_resumed_run_is_the_uninterrupted_one(config: Any, tmp_path: Path, eng
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("before", "after"), [(5, 3), (5, 12), (3, 5), (4, 36)])
-def test_a_run_resumed_with_other_batches_loses_nothing(config: Any, tmp_path: Path, engine: str, before: int, after: int) -> None:
-    saving = ModelCheckpoint(tmp_path / "kept", every_n_train_steps=3, save_top_k=-1, filename="{step}")
+def test_a_run_resumed_with_other_batches_loses_nothing(
+    config: Any, tmp_path: Path, engine: str, before: int, after: int
+) -> None:
+    saving = ModelCheckpoint(
+        tmp_path / "kept", every_n_train_steps=3, save_top_k=-1, filename="{step}"
+    )
     broken, resumed = Seen(stop_at=5), Seen()
     with pytest.raises(RuntimeError, match="stopped by the test"):
-        fit(config | {"loader": config["loader"] | {"batch_size": before}}, tmp_path, broken, engine=engine, callbacks=[saving], enable_checkpointing=True)
+        fit(
+            config | {"loader": config["loader"] | {"batch_size": before}},
+            tmp_path,
+            broken,
+            engine=engine,
+            callbacks=[saving],
+            enable_checkpointing=True,
+        )
     kept = tmp_path / "kept" / "step=3.ckpt"
-    fit(config | {"loader": config["loader"] | {"batch_size": after}}, tmp_path, resumed, engine=engine, ckpt_path=kept)
+    fit(
+        config | {"loader": config["loader"] | {"batch_size": after}},
+        tmp_path,
+        resumed,
+        engine=engine,
+        ckpt_path=kept,
+    )
     epochs = [[i for b in resumed.trained[e] for i in b] for e in range(3)]
     assert sorted(epochs[0] + [i for b in broken.trained[0][:3] for i in b]) == list(range(COUNT))
     assert sorted(epochs[1]) == sorted(epochs[2]) == list(range(COUNT))
     assert [len(ids) for ids in resumed.validated] == [COUNT] * 3
 
 
-def test_a_checkpoint_at_the_end_of_an_epoch_goes_on_with_the_next(config: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_at_the_end_of_an_epoch_goes_on_with_the_next(
+    config: Any, tmp_path: Path
+) -> None:
     whole, first, then = Seen(), Seen(), Seen()
     fit(config, tmp_path, whole, max_epochs=3)
-    saving = ModelCheckpoint(tmp_path / "kept", every_n_epochs=1, save_on_train_epoch_end=True, filename="{epoch}", save_top_k=-1)
+    saving = ModelCheckpoint(
+        tmp_path / "kept",
+        every_n_epochs=1,
+        save_on_train_epoch_end=True,
+        filename="{epoch}",
+        save_top_k=-1,
+    )
     fit(config, tmp_path, first, max_epochs=2, callbacks=[saving], enable_checkpointing=True)
     for kept in (0, 1):
         then = Seen()
-        fit(config, tmp_path, then, max_epochs=3, ckpt_path=tmp_path / "kept" / f"epoch={kept}.ckpt")
+        fit(
+            config, tmp_path, then, max_epochs=3, ckpt_path=tmp_path / "kept" / f"epoch={kept}.ckpt"
+        )
         assert then.trained == {e: b for e, b in whole.trained.items() if e > kept}
 
 
@@ -208,7 +273,9 @@ def test_test_and_predict(config: Any, tmp_path: Path) -> None:
         trainer(tmp_path).fit(net, datamodule=data)
 
 
-def test_the_monitor_logs_and_sums_up(config: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_monitor_logs_and_sums_up(
+    config: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     watch = Monitor()
     logged: list[dict[str, Any]] = []
 
@@ -256,7 +323,13 @@ print(trainer.global_step)
 def python(code: str, folder: Path, *words: str) -> str:
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=200
+        [sys.executable, "-c", code, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -271,7 +344,19 @@ def small(config: dict[str, Any], tmp_path: Path) -> Path:
 
 
 def test_lightning_cli(small: Path) -> None:
-    words = ["fit", "--data.train", "small.yaml", "--data.val", "small.yaml", "--data.batch_size", "10", "--data.format", "dict", "--trainer.max_epochs", "2"]
+    words = [
+        "fit",
+        "--data.train",
+        "small.yaml",
+        "--data.val",
+        "small.yaml",
+        "--data.batch_size",
+        "10",
+        "--data.format",
+        "dict",
+        "--trainer.max_epochs",
+        "2",
+    ]
     assert "{0: 4, 1: 4}" in python(CLI, small, *words, "--data.allow_same_samples", "true")
     assert "Config of the training loader" in python(CLI, small, "fit", "--help")
 

@@ -27,14 +27,38 @@ def folder(config: dict[str, Any], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ranks(folder: Path, count: int, *words: str, into: str = "run", code: int = 0) -> list[list[LINE]]:
+def ranks(
+    folder: Path, count: int, *words: str, into: str = "run", code: int = 0
+) -> list[list[LINE]]:
     """What each of `count` ranks wrote."""
     out = folder / into
     out.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), str(SCRIPT), "small.yaml", str(out), *words]
-    done = subprocess.run(command, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=200)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(count),
+        str(SCRIPT),
+        "small.yaml",
+        str(out),
+        *words,
+    ]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
     assert (done.returncode == 0) == (code == 0), done.stderr
-    return [[json.loads(line) for line in (out / f"rank{r}.jsonl").read_text().splitlines()] for r in range(count)]
+    return [
+        [json.loads(line) for line in (out / f"rank{r}.jsonl").read_text().splitlines()]
+        for r in range(count)
+    ]
 
 
 def check_epoch(found: list[list[LINE]], epoch: int, expected: set[int]) -> None:
@@ -47,13 +71,17 @@ def check_epoch(found: list[list[LINE]], epoch: int, expected: set[int]) -> None
     assert all(line["ids"] for lines in mine for line in lines)
 
 
-@pytest.mark.parametrize(("count", "words"), [(2, []), (3, ["--engine", "dali"]), (2, ["--fsdp"])], ids=str)
+@pytest.mark.parametrize(
+    ("count", "words"), [(2, []), (3, ["--engine", "dali"]), (2, ["--fsdp"])], ids=str
+)
 def test_ranks_share_every_epoch_out(folder: Path, count: int, words: list[str]) -> None:
     found = ranks(folder, count, "--epochs", "3", *words)
     for epoch in range(3):
         check_epoch(found, epoch, set(range(COUNT)))
     assert {line["len"] for rank in found for line in rank} == {-(-COUNT // (3 * count))}
-    assert found[0][0]["ids"] != found[0][-(-COUNT // (3 * count))]["ids"], "another order in the next epoch"
+    assert found[0][0]["ids"] != found[0][-(-COUNT // (3 * count))]["ids"], (
+        "another order in the next epoch"
+    )
 
 
 def test_a_run_that_is_killed_goes_on_on_any_number_of_ranks(folder: Path) -> None:
@@ -63,13 +91,25 @@ def test_a_run_that_is_killed_goes_on_on_any_number_of_ranks(folder: Path) -> No
     assert [len(rank) for rank in broken] == [5, 5], "the last checkpoint is one step behind"
     assert broken == [rank[:5] for rank in whole]
     done = {i for rank in broken for line in rank[:4] for i in line["ids"]}
-    same = ranks(folder, 2, "--epochs", "2", "--resume", str(folder / "broken" / "kept.pt"), into="same")
+    same = ranks(
+        folder, 2, "--epochs", "2", "--resume", str(folder / "broken" / "kept.pt"), into="same"
+    )
     assert same == [rank[4:] for rank in whole]
     ours, theirs = torch.load(folder / "same" / "net.pt"), torch.load(folder / "whole" / "net.pt")
     assert all(torch.equal(ours[k], theirs[k]) for k in theirs)
     assert kept["loader"]["position"] == len(done)
     for count in (1, 3):
-        other = ranks(folder, count, "--epochs", "2", "--resume", str(folder / "broken" / "kept.pt"), "--batch-size", "4", into=f"as{count}")
+        other = ranks(
+            folder,
+            count,
+            "--epochs",
+            "2",
+            "--resume",
+            str(folder / "broken" / "kept.pt"),
+            "--batch-size",
+            "4",
+            into=f"as{count}",
+        )
         check_epoch(other, 0, set(range(COUNT)) - done)
         check_epoch(other, 1, set(range(COUNT)))
 
@@ -78,15 +118,38 @@ def test_lightning_shares_out_and_resumes_on_another_number_of_ranks(folder: Pat
     def fit(into: str, count: int, *words: str) -> list[list[LINE]]:
         out = folder / into
         out.mkdir()
-        command = [sys.executable, "-W", "ignore", str(SCRIPT.with_name("lightning_ranks.py")), "small.yaml", str(out), "--devices", str(count), *words]
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(SCRIPT.with_name("lightning_ranks.py")),
+            "small.yaml",
+            str(out),
+            "--devices",
+            str(count),
+            *words,
+        ]
         path = os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
         assert done.returncode == 0, done.stderr
-        return [[json.loads(line) for line in (out / f"rank{r}.jsonl").read_text().splitlines()] for r in range(count)]
+        return [
+            [json.loads(line) for line in (out / f"rank{r}.jsonl").read_text().splitlines()]
+            for r in range(count)
+        ]
 
     whole = fit("two", 2)
-    assert {line["threads"] for rank in whole for line in rank} == {max(1, cores() // 2)}, "each rank takes its share of the cores"
+    assert {line["threads"] for rank in whole for line in rank} == {max(1, cores() // 2)}, (
+        "each rank takes its share of the cores"
+    )
     for epoch in range(2):
         check_epoch(whole, epoch, set(range(COUNT)))
     done = {i for rank in whole for line in rank[:4] for i in line["ids"]}
@@ -98,7 +161,9 @@ def test_lightning_shares_out_and_resumes_on_another_number_of_ranks(folder: Pat
 # --- where rank and world size come from
 
 
-def test_the_environment_of_torchrun_is_heeded(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_torchrun_is_heeded(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     with gpupipe.load(config) as loader:
@@ -107,7 +172,10 @@ def test_the_environment_of_torchrun_is_heeded(config: dict[str, Any], monkeypat
     with gpupipe.load(config, shard={"rank": 0, "world_size": 1}) as loader:
         assert loader.sampler.world_size == 1
     monkeypatch.setenv("WORLD_SIZE", "40")
-    with pytest.raises(gpupipe.ConfigError, match="37 samples cannot give each of 40 ranks one: use fewer ranks, or set last_batch: pad"):
+    with pytest.raises(
+        gpupipe.ConfigError,
+        match="37 samples cannot give each of 40 ranks one: use fewer ranks, or set last_batch: pad",
+    ):
         gpupipe.load(config, shard="auto")
     with gpupipe.load(config, last_batch="pad") as loader:
         assert len(loader) == 1

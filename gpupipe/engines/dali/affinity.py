@@ -25,11 +25,17 @@ def check_affinity(threads: int, device_id: int | None) -> None:
             )
         return
     if not re.fullmatch(r"\d+(,\d+)*", mask):
-        raise DeviceError(f"{_MASK}={mask!r} should be numbers of cores with commas between them, as in 0,1")
+        raise DeviceError(
+            f"{_MASK}={mask!r} should be numbers of cores with commas between them, as in 0,1"
+        )
     numbers = mask.split(",")
     if len(numbers) < threads:
-        raise DeviceError(f"{_MASK}={mask} has {len(numbers)} cores, and DALI runs {threads} threads: name one for each, or set loader.threads={len(numbers)}")
+        raise DeviceError(
+            f"{_MASK}={mask} has {len(numbers)} cores, and DALI runs {threads} threads: name one for each, or set loader.threads={len(numbers)}"
+        )
     usable = os.sched_getaffinity(0)
     away = [n for n in numbers[:threads] if int(n) not in usable]
     if away:
-        raise DeviceError(f"{_MASK}={mask} names core {away[0]}, which this process may not use: it may use {', '.join(map(str, sorted(usable)))}")
+        raise DeviceError(
+            f"{_MASK}={mask} names core {away[0]}, which this process may not use: it may use {', '.join(map(str, sorted(usable)))}"
+        )

@@ -33,16 +33,29 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Along the axes of space, of a field of these samples: (B, axes)."""
     array, layout = job.index.columns[name].array, job.pipeline.fields[name].layout
     assert array is not None
-    shapes = np.array([array.shape] * len(ids)).reshape(len(ids), -1) if array.shapes is None else array.shapes[ids]
+    shapes = (
+        np.array([array.shape] * len(ids)).reshape(len(ids), -1)
+        if array.shapes is None
+        else array.shapes[ids]
+    )
     return shapes[:, _axes(layout)].astype(np.float64)
 
 
 class ArrayImage(Node):
     """The image that a step's `dali` works on, where it was an array from the beginning: see step.DaliImage."""
 
-    def __init__(self, data: Any, size: NDArray[np.float64], feed: Feed, device: Literal["cpu", "gpu"], spec: Spec) -> None:
+    def __init__(
+        self,
+        data: Any,
+        size: NDArray[np.float64],
+        feed: Feed,
+        device: Literal["cpu", "gpu"],
+        spec: Spec,
+    ) -> None:
         """data: DataNode of the arrays in the CPU's memory, or None where only values are wanted. size: (B, axes of space)."""
-        super().__init__(data if data is None or device == "cpu" else data.gpu(), size, feed, device, spec)
+        super().__init__(
+            data if data is None or device == "cpu" else data.gpu(), size, feed, device, spec
+        )
 
     # --- asked by steps
 
@@ -54,7 +67,9 @@ class ArrayImage(Node):
         if fill is None:
             self._check_inside(anchor, shape)
         start, extent, axes = self._whole(anchor), self._whole(shape), _axes(self.spec.layout)
-        self._emit_through("slice", [self.step], lambda node: ops.cut(node, start, extent, fill, axes))
+        self._emit_through(
+            "slice", [self.step], lambda node: ops.cut(node, start, extent, fill, axes)
+        )
         self._size = shape
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
@@ -62,7 +77,10 @@ class ArrayImage(Node):
         size = self._argument(shape, 1, np.float32)
         how = (interpolation, antialias)
         if interpolation == "nearest":
-            start, end = (self._argument(c, 1, np.float32) for c in source_region(before, shape, None, interpolation))
+            start, end = (
+                self._argument(c, 1, np.float32)
+                for c in source_region(before, shape, None, interpolation)
+            )
             self._resample(lambda node: ops.resize_region(node, size, start, end, *how))
         else:
             self._resample(lambda node: ops.resize(node, size, *how))
@@ -71,7 +89,11 @@ class ArrayImage(Node):
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
         flags = [0 if f is None else self._argument(f, 0, np.int32) for f in (horizontal, vertical)]
         layout = self.spec.layout
-        self._emit_through("flip", [self.step], lambda node: _as_before(ops.flip(_video(node, layout), *flags), layout))
+        self._emit_through(
+            "flip",
+            [self.step],
+            lambda node: _as_before(ops.flip(_video(node, layout), *flags), layout),
+        )
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
         self._cast(dtype, scale)
@@ -87,7 +109,16 @@ class ArrayImage(Node):
         name, added = form
 
         def make(node: Any) -> Any:
-            made = ops.normalize(_expanded(node, added, name), None, (None, None), (None, None), dtype, name, mean, std)
+            made = ops.normalize(
+                _expanded(node, added, name),
+                None,
+                (None, None),
+                (None, None),
+                dtype,
+                name,
+                mean,
+                std,
+            )
             return _squeezed(made, added, layout)
 
         self._emit_through("crop_mirror_normalize", [self.step], make)
@@ -107,11 +138,15 @@ class ArrayImage(Node):
 
     def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
         layout = self.spec.layout
-        self._emit_through(op, [self.step], lambda node: _planes(make(_pixels(node, layout)), layout))
+        self._emit_through(
+            op, [self.step], lambda node: _planes(make(_pixels(node, layout)), layout)
+        )
 
     def _resample(self, make: Callable[[Any], Any]) -> None:
         layout = self.spec.layout
-        self._emit_through("resize", [self.step], lambda node: _as_before(make(_video(node, layout)), layout))
+        self._emit_through(
+            "resize", [self.step], lambda node: _as_before(make(_video(node, layout)), layout)
+        )
 
 
 def _axes(layout: str) -> list[int]:

@@ -52,7 +52,9 @@ def check_batch(job: Job, batch: Batch) -> None:
             made = replace(made, dtype=job.loader.dtype)
         dtype = str(tensor.dtype).removeprefix("torch.")
         if differs := made.differs_in(tuple(tensor.shape[1:]), dtype, made.layout):
-            raise _wrong(foreign[-1], f"in a batch, '{name}' is {differs} behind it and all later steps")
+            raise _wrong(
+                foreign[-1], f"in a batch, '{name}' is {differs} behind it and all later steps"
+            )
 
 
 def _check_step(job: Job, entry: Entry, device_id: int | None, inputs: Inputs) -> None:
@@ -73,8 +75,12 @@ def _check_step(job: Job, entry: Entry, device_id: int | None, inputs: Inputs) -
             if failures < _ENOUGH_FAILURES or entry.given.encoded:
                 continue
             telling = RuntimeError(telling_line(str(e)))
-            raise step_failed(entry.key, type(entry.step), entry.where, "work in DALI", telling) from e
-        spec = replace(entry.made, dtype="float32") if entry.made.dtype == "bfloat16" else entry.made
+            raise step_failed(
+                entry.key, type(entry.step), entry.where, "work in DALI", telling
+            ) from e
+        spec = (
+            replace(entry.made, dtype="float32") if entry.made.dtype == "bfloat16" else entry.made
+        )
         encoded = job.pipeline.fields[entry.field].encoded
         if differs := spec.differs_in(shape, dtype, "HWC" if encoded else spec.layout):
             raise _wrong(entry, f"its dali() made {differs}")
@@ -98,7 +104,9 @@ def _beginning(job: Job, steps: list[Entry]) -> Job:
     """One sample of one field, with some steps."""
     fields = {steps[0].field: job.pipeline.fields[steps[0].field]}
     loader = job.loader.model_copy(update={"batch_size": 1, "prefetch": 1})
-    return replace(job, pipeline=Pipeline(job.pipeline.name, tuple(steps), fields), loader=loader, threads=1)
+    return replace(
+        job, pipeline=Pipeline(job.pipeline.name, tuple(steps), fields), loader=loader, threads=1
+    )
 
 
 def _made(job: Job, id: int, device_id: int | None, inputs: Inputs) -> tuple[tuple[int, ...], str]:
@@ -110,7 +118,9 @@ def _made(job: Job, id: int, device_id: int | None, inputs: Inputs) -> tuple[tup
     feed: list[Any] = []
     graph = lowering.graph(device_id, lambda: feed)
     columns = {name: job.index.columns[name] for name in job.pipeline.fields}
-    maps = {name: Maps(job.index, name) for name, column in columns.items() if isinstance(column, Spans)}
+    maps = {
+        name: Maps(job.index, name) for name, column in columns.items() if isinstance(column, Spans)
+    }
     files = reader(job, graph.decoding, maps, False)
     files.start([Plan(0, np.array([id]), 1, True)])
     read = next(files)

@@ -103,9 +103,18 @@ class DaliEngine(Engine):
         "threads", "prefetch", "dtype", "memory_format", "hw_decoder_load", "set_affinity", "gpu_memory",
     }  # fmt: skip
 
-    def __init__(self, job: Job, device_id: int | None, may_cut: bool = True, jpeg_ends: bool | None = None, warm_up: bool | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        device_id: int | None,
+        may_cut: bool = True,
+        jpeg_ends: bool | None = None,
+        warm_up: bool | None = None,
+    ) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
-        self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
+        self._torch_device = (
+            torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
+        )
         self.parallelism = job.threads
         self.batches_ahead = job.loader.prefetch
         self._job = job
@@ -113,16 +122,38 @@ class DaliEngine(Engine):
         pool()
         device: Device = "cpu" if device_id is None else "gpu"
         lowering = Lowering(job, device, may_cut)
-        self._maps = {name: Maps(job.index, name) for name, column in job.index.columns.items() if isinstance(column, Spans)}
+        self._maps = {
+            name: Maps(job.index, name)
+            for name, column in job.index.columns.items()
+            if isinstance(column, Spans)
+        }
         self._source = _Source(_inputs(job, lowering, self._maps))
         self._graph = lowering.graph(device_id, self._source)
-        self._source.reader = reader(job, self._graph.decoding, self._maps, device_id is not None if jpeg_ends is None else jpeg_ends)
+        self._source.reader = reader(
+            job,
+            self._graph.decoding,
+            self._maps,
+            device_id is not None if jpeg_ends is None else jpeg_ends,
+        )
         self._ready: deque[tuple[Plan, Outcome | StepError | EngineError]] = deque()
-        self._iterator: Any = DALIGenericIterator([self._graph.pipe], list(job.pipeline.fields), auto_reset=False, prepare_first_batch=False)
+        self._iterator: Any = DALIGenericIterator(
+            [self._graph.pipe],
+            list(job.pipeline.fields),
+            auto_reset=False,
+            prepare_first_batch=False,
+        )
         self._known_good = KnownGood(device_id)
         self._fresh = True
-        hardware = device_id is not None and job.loader.hw_decoder_load > 0 and any(spec.encoded for spec in job.pipeline.fields.values())
-        self._warm_up = min(job.loader.batch_size, len(job.index)) if (hardware if warm_up is None else warm_up) else 0
+        hardware = (
+            device_id is not None
+            and job.loader.hw_decoder_load > 0
+            and any(spec.encoded for spec in job.pipeline.fields.values())
+        )
+        self._warm_up = (
+            min(job.loader.batch_size, len(job.index))
+            if (hardware if warm_up is None else warm_up)
+            else 0
+        )
         self._epochs = 0
         self._take: Callable[[], Any] = self._tensors
         self._at_exit = partial(_close, ref(self), os.getpid())
@@ -130,7 +161,11 @@ class DaliEngine(Engine):
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
-        return dict.fromkeys(("hw_decoder_load", "gpu_memory"), "device is cpu") if loader.device == "cpu" else {}
+        return (
+            dict.fromkeys(("hw_decoder_load", "gpu_memory"), "device is cpu")
+            if loader.device == "cpu"
+            else {}
+        )
 
     @classmethod
     def on(cls, job: Job, device: str) -> DaliEngine:
@@ -191,7 +226,9 @@ class DaliEngine(Engine):
     def close(self) -> None:
         atexit.unregister(self._at_exit)
         if self._iterator is not None:
-            with contextlib.suppress(RuntimeError):  # of a GPU that has failed: closing must not hide why
+            with contextlib.suppress(
+                RuntimeError
+            ):  # of a GPU that has failed: closing must not hide why
                 self._stop()
             del self._source.reader  # or it would wait for a garbage collection, since DALI's operators hold the source and one another
             self._iterator = self._graph = self._source = self._known_good = None  # type: ignore[assignment]  # a closed engine has none
@@ -270,7 +307,11 @@ class DaliEngine(Engine):
         return list(self._results())
 
     def _stop(self) -> None:
-        if not self._fresh and self._iterator is not None and not (_gone(self._graph.pipe) or self._source.reader.gone):
+        if (
+            not self._fresh
+            and self._iterator is not None
+            and not (_gone(self._graph.pipe) or self._source.reader.gone)
+        ):
             self._source.reader.drop()
             while self._ready or self._advance():
                 self._ready.clear()
@@ -307,7 +348,11 @@ class DaliEngine(Engine):
             tensor = tensor.permute(0, 3, 1, 2)
         dtype = delivered(self._job, name)
         tensor = tensor if as_integers(dtype) == dtype else tensor.view(getattr(torch, dtype))
-        return tensor.to(torch.bfloat16) if self._job.loader.dtype == "bfloat16" and name == self._job.pipeline.main else tensor
+        return (
+            tensor.to(torch.bfloat16)
+            if self._job.loader.dtype == "bfloat16" and name == self._job.pipeline.main
+            else tensor
+        )
 
     # --- failing
 
@@ -343,9 +388,16 @@ class DaliEngine(Engine):
         where an image that is known to be good fails too."""
         shapes: list[Shapes] = []
         found = False
-        for alone, outcome in self._each(replace(plan, ids=ids[i : i + 1]) for i in range(len(ids))):
+        for alone, outcome in self._each(
+            replace(plan, ids=ids[i : i + 1]) for i in range(len(ids))
+        ):
             if not isinstance(outcome, RuntimeError):
-                shapes.append({name: tuple(self._delivered(name, tensor).shape[1:]) for name, tensor in outcome.items()})
+                shapes.append(
+                    {
+                        name: tuple(self._delivered(name, tensor).shape[1:])
+                        for name, tensor in outcome.items()
+                    }
+                )
                 continue
             found = True
             id = int(alone.ids[0])
@@ -362,7 +414,9 @@ class DaliEngine(Engine):
         if not what and (refused := refused_dtype(str(error))):
             what = f"an operator of DALI does not take what a step gave it: {refused.rstrip('.')}. Write 'to_dtype: {{dtype: float32}}' before that step"
         if what:
-            raise EngineError(what if id is None else f"{what}. It happened at {self._job.index.path(id)}") from error
+            raise EngineError(
+                what if id is None else f"{what}. It happened at {self._job.index.path(id)}"
+            ) from error
 
     def _each(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Outcome]]:
         """All plans, in as many runs as failures make of them."""
@@ -389,7 +443,10 @@ def _inputs(job: Job, lowering: Lowering, mapped: dict[str, Maps]) -> Callable[[
 
     def inputs(read: Read) -> list[Any]:
         size = read.size | {name: sizes(job, name, read.plan.ids) for name in maps}
-        data = [maps[name].arrays(read.plan.ids) if name in maps else read.data[name] for name in job.pipeline.fields]
+        data = [
+            maps[name].arrays(read.plan.ids) if name in maps else read.data[name]
+            for name in job.pipeline.fields
+        ]
         return [*data, *lowering.values(read.plan, size)]
 
     return inputs

@@ -24,7 +24,9 @@ from gpupipe.formats.image_header import ImageHeader, read_header
 from gpupipe.formats.pillow_decoder import check_header
 
 _MOST_END, _MOST_SIDE = 2**32 - 1, 2**16 - 1
-_NO_MEMORY = "out of memory while an image was decoded: try a smaller batch, or a lower data.max_pixels"
+_NO_MEMORY = (
+    "out of memory while an image was decoded: try a smaller batch, or a lower data.max_pixels"
+)
 
 
 class ImageFiles:
@@ -35,7 +37,9 @@ class ImageFiles:
     no proof. Other formats take long to decode, and their headers are read each time.
     """
 
-    def __init__(self, count: int, how: Decoding, max_pixels: int | None, threads: Executor) -> None:
+    def __init__(
+        self, count: int, how: Decoding, max_pixels: int | None, threads: Executor
+    ) -> None:
         """count: rows of the index. how: how they are to be decoded. threads: for Pillow."""
         self._how, self._max_pixels, self._threads = how, max_pixels, threads
         self._end = np.zeros(count, np.uint32)
@@ -59,7 +63,11 @@ class ImageFiles:
         """
         size = self._size[ids].astype(np.float64)
         known = zip(files, self._end[ids].tolist(), self._crc[ids].tolist(), strict=True)
-        new = [n for n, (f, end, crc) in enumerate(known) if not end or crc32(memoryview(f)[:end]) != crc]
+        new = [
+            n
+            for n, (f, end, crc) in enumerate(known)
+            if not end or crc32(memoryview(f)[:end]) != crc
+        ]
         others: dict[int, str] = {}
         for n in new:
             file = memoryview(files[n])

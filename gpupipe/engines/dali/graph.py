@@ -28,7 +28,11 @@ Seen = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
 """Takes a step, and the sizes of the samples before and after it."""
 
 _MOST_TRIES = 1000
-_DTYPES = {np.dtype(np.int32): types.INT32, np.dtype(np.float32): types.FLOAT, np.dtype(np.float64): types.FLOAT64}
+_DTYPES = {
+    np.dtype(np.int32): types.INT32,
+    np.dtype(np.float32): types.FLOAT,
+    np.dtype(np.float64): types.FLOAT64,
+}
 _SOME_SIZE = np.full((1, 2), 4096.0)
 
 
@@ -48,7 +52,9 @@ class Lowering:
     last step made, HWC where it was an image file, and not what the loader is to deliver.
     """
 
-    def __init__(self, job: Job, device: Device, region_decode: bool, as_it_is: bool = False) -> None:
+    def __init__(
+        self, job: Job, device: Device, region_decode: bool, as_it_is: bool = False
+    ) -> None:
         self._as_it_is = as_it_is
         self._job, self._device, self._region_decode = job, device, region_decode
         self._options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
@@ -72,7 +78,9 @@ class Lowering:
             pipe.enable_api_check(False)
             pipe.build()
         except (RuntimeError, TypeError, ValueError) as e:
-            raise EngineError(f"DALI cannot build pipeline '{self._job.pipeline.name}' on the {self._device}: {e}") from e
+            raise EngineError(
+                f"DALI cannot build pipeline '{self._job.pipeline.name}' on the {self._device}: {e}"
+            ) from e
         return Graph(pipe, _emitted(images), self._decoding(images))
 
     def _inputs(self, source: Source, fed: Arrays) -> Any:
@@ -81,7 +89,15 @@ class Lowering:
         dtypes = [*(dtype for dtype, _, _ in fields), *(_DTYPES[a.dtype] for a in fed)]
         ndims = [*(ndim for _, ndim, _ in fields), *(a.ndim - 1 for a in fed)]
         layouts = [*(layout for _, _, layout in fields), *([""] * len(fed))]
-        return fn.external_source(source, num_outputs=len(dtypes), batch=True, dtype=dtypes, ndim=ndims, layout=layouts, no_copy=True)
+        return fn.external_source(
+            source,
+            num_outputs=len(dtypes),
+            batch=True,
+            dtype=dtypes,
+            ndim=ndims,
+            layout=layouts,
+            no_copy=True,
+        )
 
     def values(self, plan: Plan, size: dict[str, NDArray[np.float64]]) -> Arrays:
         """What the graph is fed for a plan whose samples have `size`, by field, (B, 2).
@@ -102,10 +118,15 @@ class Lowering:
                 return fn.external_source(dtype=_DTYPES[array.dtype], ndim=array.ndim - 1)
 
             forms = {name: _form(spec) for name, spec in self._job.pipeline.fields.items()}
-            data = {name: fn.external_source(dtype=dtype, ndim=ndim, layout=layout) for name, (dtype, ndim, layout) in forms.items()}
+            data = {
+                name: fn.external_source(dtype=dtype, ndim=ndim, layout=layout)
+                for name, (dtype, ndim, layout) in forms.items()
+            }
             return _emitted(self._lower(data, feed)[0])
 
-    def traced(self, plan: Plan, size: dict[str, NDArray[np.float64]], seen: Seen) -> dict[str, list[Emitted]]:
+    def traced(
+        self, plan: Plan, size: dict[str, NDArray[np.float64]], seen: Seen
+    ) -> dict[str, list[Emitted]]:
         """The operators by field, for a plan whose samples have `size`. `seen` is told what each step makes of the sizes.
 
         Raises SampleIncompatible where a step cannot be done to a sample.
@@ -119,7 +140,11 @@ class Lowering:
         return self._decoding(images)
 
     def _decoding(self, images: dict[str, Any]) -> dict[str, Decoding]:
-        return {name: image.decoding for name, image in images.items() if self._job.pipeline.fields[name].encoded}
+        return {
+            name: image.decoding
+            for name, image in images.items()
+            if self._job.pipeline.fields[name].encoded
+        }
 
     def _lower(
         self, data: dict[str, Any] | None, feed: Feed, plan: Plan | None = None, size: dict[str, NDArray[np.float64]] | None = None,
@@ -129,14 +154,21 @@ class Lowering:
         plan = plan or self._accepted
         images, outputs = {}, []
         for name, spec in self._job.pipeline.fields.items():
-            image = images[name] = self._image(None if data is None else data[name], spec, _some_size(spec) if size is None else size[name], feed)
+            image = images[name] = self._image(
+                None if data is None else data[name],
+                spec,
+                _some_size(spec) if size is None else size[name],
+                feed,
+            )
             for entry in self._job.pipeline.on(name):
                 image.spec, image.step = entry.given, entry.key
                 before = image.size
                 try:
                     entry.dali(image, entry.parameters(self._job.loader.seed, plan.epoch, plan.ids))
                 except NoLowering as e:
-                    raise EngineError(f"{entry.where}: {e}; it cannot run on the DALI engine") from e
+                    raise EngineError(
+                        f"{entry.where}: {e}; it cannot run on the DALI engine"
+                    ) from e
                 seen(entry, before, image.size)
             image.spec, image.step = self._job.pipeline.made_of(name), ""
             form = delivered(self._job, name), layout(self._job, name)
@@ -154,7 +186,9 @@ class Lowering:
                 refusal = e
             else:
                 return plan
-        raise EngineError(f"a step refuses each of {_MOST_TRIES:,} samples of which all else is unknown: {refusal}")
+        raise EngineError(
+            f"a step refuses each of {_MOST_TRIES:,} samples of which all else is unknown: {refusal}"
+        )
 
     def _image(self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed) -> Any:
         if not spec.encoded:
@@ -164,7 +198,9 @@ class Lowering:
 
 def cuts(job: Job) -> bool:
     """Whether the decoder would be asked for parts of images, where it can decode them."""
-    return any(emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).emitted())
+    return any(
+        emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).emitted()
+    )
 
 
 def _emitted(images: dict[str, Any]) -> list[Emitted]:
@@ -193,4 +229,8 @@ def delivered(job: Job, name: str) -> str:
 
 def layout(job: Job, name: str) -> Literal["HWC", "CHW"]:
     """The layout in which DALI delivers a field that was an image file."""
-    return "HWC" if job.loader.memory_format == "channels_last" and job.pipeline.fields[name].encoded else "CHW"
+    return (
+        "HWC"
+        if job.loader.memory_format == "channels_last" and job.pipeline.fields[name].encoded
+        else "CHW"
+    )

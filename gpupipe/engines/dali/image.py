@@ -49,10 +49,21 @@ class FusingImage(Node):
         self._decode = Decode(self.decoding, self.step)
 
     def crop(self, anchor: Any, shape: Any, fill: ops.Fill | None = None) -> None:
-        window = Window(np.asarray(anchor, np.float64), np.asarray(shape, np.float64), fill, self.step, self._size)
+        window = Window(
+            np.asarray(anchor, np.float64),
+            np.asarray(shape, np.float64),
+            fill,
+            self.step,
+            self._size,
+        )
         if fill is None:
             self._check_inside(*window.bounds)
-        if self._resize and not self._resize.region and fill is None and not (self._flips or self._floats):
+        if (
+            self._resize
+            and not self._resize.region
+            and fill is None
+            and not (self._flips or self._floats)
+        ):
             self._resize.region = window
         else:
             if self._window or self._resize or self._flips or self._floats:
@@ -63,14 +74,20 @@ class FusingImage(Node):
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
         if self._resize or self._flips or self._floats:
             self._carry_out()
-        self._resize = Resize(self._size, np.asarray(shape, np.float64), interpolation, antialias, self.step)
+        self._resize = Resize(
+            self._size, np.asarray(shape, np.float64), interpolation, antialias, self.step
+        )
         self._size = self._resize.shape
 
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
         if self._floats:
             self._carry_out()
         flips = self._flips or Flips()
-        self._flips = Flips(_both(flips.horizontal, horizontal), _both(flips.vertical, vertical), [*flips.steps, self.step])
+        self._flips = Flips(
+            _both(flips.horizontal, horizontal),
+            _both(flips.vertical, vertical),
+            [*flips.steps, self.step],
+        )
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
         if dtype == self.spec.dtype:
@@ -136,7 +153,13 @@ class FusingImage(Node):
 
     def _take_last_window(self) -> Window | None:
         """The deferred window, where crop_mirror_normalize can cut it."""
-        if self._decode or self._resize or not self._window or self._window.fill is not None or (self._flips and self._flips.vertical is not None):
+        if (
+            self._decode
+            or self._resize
+            or not self._window
+            or self._window.fill is not None
+            or (self._flips and self._flips.vertical is not None)
+        ):
             return None
         window, self._window = self._window, None
         return window
@@ -161,12 +184,17 @@ class FusingImage(Node):
         if self._window:
             window, self._window = self._window, None
             anchor, shape = self._whole(window.anchor), self._whole(window.shape)
-            self._emit_through("slice", [window.step], lambda pixels: ops.cut(pixels, anchor, shape, window.fill))
+            self._emit_through(
+                "slice", [window.step], lambda pixels: ops.cut(pixels, anchor, shape, window.fill)
+            )
         if self._resize:
             self._carry_out_resize(self._resize)
         if self._flips:
             flips, self._flips = self._flips, None
-            flags = [0 if f is None else self._argument(f, 0, np.int32) for f in (flips.horizontal, flips.vertical)]
+            flags = [
+                0 if f is None else self._argument(f, 0, np.int32)
+                for f in (flips.horizontal, flips.vertical)
+            ]
             self._emit_through("flip", flips.steps, lambda pixels: ops.flip(pixels, *flags))
 
     def _carry_out_decode(self, decode: Decode) -> None:
@@ -183,9 +211,13 @@ class FusingImage(Node):
         else:
             self._emit("decoders.image", [decode.step], lambda data: ops.decode(data, *how))
 
-    def _emit_decode_window(self, bounds: tuple[Any, Any], how: tuple[Any, ...], steps: list[str]) -> None:
+    def _emit_decode_window(
+        self, bounds: tuple[Any, Any], how: tuple[Any, ...], steps: list[str]
+    ) -> None:
         anchor, shape = (self._whole(b) for b in bounds)
-        self._emit("decoders.image_slice", steps, lambda data: ops.decode_window(data, anchor, shape, *how))
+        self._emit(
+            "decoders.image_slice", steps, lambda data: ops.decode_window(data, anchor, shape, *how)
+        )
 
     def _carry_out_resize(self, resize: Resize, origin: Any = 0.0) -> None:
         """origin: the pixels hold not the whole image but what begins there, [top, left]."""
@@ -194,13 +226,26 @@ class FusingImage(Node):
         shape = self._argument(resize.shape if region is None else region[1], 1, np.float32)
         how = (resize.interpolation, resize.antialias)
         if region is None and resize.interpolation != "nearest":
-            self._emit_through("resize", resize.steps, lambda pixels: ops.resize(pixels, shape, *how))
+            self._emit_through(
+                "resize", resize.steps, lambda pixels: ops.resize(pixels, shape, *how)
+            )
             return
         corners = source_region(resize.before, resize.shape, region, resize.interpolation)
         start, end = (self._argument(c - origin, 1, np.float32) for c in corners)
-        self._emit_through("resize", resize.steps, lambda pixels: ops.resize_region(pixels, shape, start, end, *how))
+        self._emit_through(
+            "resize",
+            resize.steps,
+            lambda pixels: ops.resize_region(pixels, shape, start, end, *how),
+        )
 
-    def _normalize(self, floats: Floats, dtype: str, layout: ops.Layout, window: Window | None, mirror: Flips | None) -> None:
+    def _normalize(
+        self,
+        floats: Floats,
+        dtype: str,
+        layout: ops.Layout,
+        window: Window | None,
+        mirror: Flips | None,
+    ) -> None:
         share: tuple[Any, Any] = (None, None)
         extent: tuple[Any, Any] = (None, None)
         if window:
@@ -208,7 +253,13 @@ class FusingImage(Node):
             share, extent = self._apart(shares), self._apart(window.shape)
         flag = None if mirror is None else self._argument(mirror.horizontal, 0, np.int32)
         steps = ([window.step] if window else []) + (mirror.steps if mirror else []) + floats.steps
-        self._emit("crop_mirror_normalize", steps, lambda pixels: ops.normalize(pixels, flag, share, extent, dtype, layout, **floats.in_levels()))
+        self._emit(
+            "crop_mirror_normalize",
+            steps,
+            lambda pixels: ops.normalize(
+                pixels, flag, share, extent, dtype, layout, **floats.in_levels()
+            ),
+        )
 
     def _apart(self, pair: Any) -> tuple[Any, Any]:
         first, second = (self._argument(pair[..., n], 0, np.float32) for n in (0, 1))

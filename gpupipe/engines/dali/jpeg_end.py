@@ -36,7 +36,9 @@ def check_ends(batch: Sequence[Any]) -> None:
     for i in range(len(batch)):
         data = memoryview(batch[i])
         if END not in data[-TAIL_BYTES:].tobytes() and is_cut_off(data):
-            raise CutOff(f"a JPEG that was cut off: its end is missing ({len(data):,} bytes are there)")
+            raise CutOff(
+                f"a JPEG that was cut off: its end is missing ({len(data):,} bytes are there)"
+            )
 
 
 def is_cut_off(data: memoryview) -> bool:
@@ -48,7 +50,9 @@ def is_cut_off(data: memoryview) -> bool:
     if data[: len(START)].tobytes() != START:
         return False
     scan, length = _first_scan(data), len(data)
-    chunks = ((max(scan, length - n - _CHUNK), length - n + 1) for n in range(0, length - scan, _CHUNK))
+    chunks = (
+        (max(scan, length - n - _CHUNK), length - n + 1) for n in range(0, length - scan, _CHUNK)
+    )
     return not any(END in data[begin:end].tobytes() for begin, end in chunks)
 
 

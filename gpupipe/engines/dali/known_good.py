@@ -46,7 +46,9 @@ class KnownGood:
 
     def _decode(self) -> None:
         if self._device_id is not None:
-            torch.cuda.synchronize(self._device_id)  # raises what has broken the GPU's context, whoever did
+            torch.cuda.synchronize(
+                self._device_id
+            )  # raises what has broken the GPU's context, whoever did
         if self._pipe is None:
             self._pipe = self._built()
         (decoded,) = self._pipe.run()

@@ -52,7 +52,11 @@ class Need:
 
     def of(self, batch_size: int, prefetch: int, threads: int) -> int:
         """Bytes on the GPU, in whole blocks."""
-        total = prefetch * _of_batch(self.made, batch_size) + _of_batch(self.out, batch_size) + threads * PADDING
+        total = (
+            prefetch * _of_batch(self.made, batch_size)
+            + _of_batch(self.out, batch_size)
+            + threads * PADDING
+        )
         return int(-(-total // BLOCK)) * BLOCK
 
 
@@ -69,7 +73,9 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
     """
     need = need_of(job, may_cut)
     if need is None:
-        _log.warning("loader.gpu_memory is not checked: none of the samples that were tried can be read")
+        _log.warning(
+            "loader.gpu_memory is not checked: none of the samples that were tried can be read"
+        )
         return
     loader = job.loader
     wanted = need.of(loader.batch_size, loader.prefetch, job.threads)
@@ -85,9 +91,13 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
 def _advice(need: Need, job: Job, allowed: int) -> str:
     loader = job.loader
     for prefetch in dict.fromkeys((loader.prefetch, 1)):
-        fits = _largest(lambda n, ahead=prefetch: need.of(n, ahead, job.threads) <= allowed, loader.batch_size)  # type: ignore[misc]  # a default
+        fits = _largest(
+            lambda n, ahead=prefetch: need.of(n, ahead, job.threads) <= allowed, loader.batch_size
+        )  # type: ignore[misc]  # a default
         if fits:
-            return f"loader.batch_size={fits} would fit" + (f" with loader.prefetch={prefetch}" if prefetch != loader.prefetch else "")
+            return f"loader.batch_size={fits} would fit" + (
+                f" with loader.prefetch={prefetch}" if prefetch != loader.prefetch else ""
+            )
     return "Not even a batch of one fits: take fewer loader.threads, or more memory"
 
 
@@ -107,22 +117,38 @@ def _words(size: float) -> str:
 def need_of(job: Job, may_cut: bool) -> Need | None:
     """What samples spread over the set need; None where none of them can be read."""
     lowering = Lowering(job, "gpu", may_cut)
-    found = [_of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.decoding())]
+    found = [
+        _of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.decoding())
+    ]
     known = [f for f in found if f is not None]
     return Need(*np.array(known).T) if known else None
 
 
-def _sizes(job: Job, decoding: dict[str, Decoding]) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
+def _sizes(
+    job: Job, decoding: dict[str, Decoding]
+) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
     """Plans of single samples, and by field the sizes of their images, from the headers, or of their arrays, from the index."""
-    ids = np.unique(np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64))
-    maps = {name: Maps(job.index, name) for name, column in job.index.columns.items() if isinstance(column, Spans)}
+    ids = np.unique(
+        np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64)
+    )
+    maps = {
+        name: Maps(job.index, name)
+        for name, column in job.index.columns.items()
+        if isinstance(column, Spans)
+    }
     files = reader(job, decoding, maps, False)
     files.start(Plan(0, np.array([id]), 1, False) for id in ids)
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
-    return [(r.plan, r.size | {name: sizes(job, name, r.plan.ids) for name in arrays}) for r in files if r.error is None]
+    return [
+        (r.plan, r.size | {name: sizes(job, name, r.plan.ids) for name in arrays})
+        for r in files
+        if r.error is None
+    ]
 
 
-def _of_sample(job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]) -> tuple[float, float] | None:
+def _of_sample(
+    job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
+) -> tuple[float, float] | None:
     """Bytes that all operators make of a sample, and bytes of it that are delivered; None where a step cannot be done to it."""
     steps: dict[tuple[str, str], tuple[Entry, Any, Any]] = {}
 
@@ -162,5 +188,9 @@ def _larger(before: Any, after: Any) -> Any:
 def _bytes(spec: Spec, size: Any, dtype: str) -> float:
     """Of an array of that spec, with `size` along the axes of space."""
     others = [n for axis, n in zip(spec.layout, spec.shape, strict=True) if axis not in spec.space]
-    item = 4 if dtype in ("float16", "bfloat16") else np.dtype(dtype).itemsize  # on the way, many an operator makes float32 of them
-    return float(np.prod(np.asarray(size, np.float64).reshape(-1)) * np.prod([n or 1 for n in others]) * item)
+    item = (
+        4 if dtype in ("float16", "bfloat16") else np.dtype(dtype).itemsize
+    )  # on the way, many an operator makes float32 of them
+    return float(
+        np.prod(np.asarray(size, np.float64).reshape(-1)) * np.prod([n or 1 for n in others]) * item
+    )

@@ -37,7 +37,10 @@ class Maps:
         """Arrays, of the dtype and the shapes that the index says. Raises Missing where one is not there whole."""
         array = self._column.array
         assert array is not None
-        return [self._array(int(i), array, *both) for i, both in zip(ids, self._slices(ids), strict=True)]
+        return [
+            self._array(int(i), array, *both)
+            for i, both in zip(ids, self._slices(ids), strict=True)
+        ]
 
     def let_go(self, files: set[int]) -> None:
         """Forget the maps of these files; each goes when the last batch that was made of it does."""
@@ -53,12 +56,23 @@ class Maps:
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
         """What there is of each sample, and how many bytes there should be."""
         column = self._column
-        rows = zip(column.file[ids].tolist(), column.offset[ids].tolist(), column.length[ids].tolist(), strict=True)
-        return [(self._map(file)[offset : offset + length], length) for file, offset, length in rows]
+        rows = zip(
+            column.file[ids].tolist(),
+            column.offset[ids].tolist(),
+            column.length[ids].tolist(),
+            strict=True,
+        )
+        return [
+            (self._map(file)[offset : offset + length], length) for file, offset, length in rows
+        ]
 
-    def _array(self, i: int, array: Array, found: NDArray[np.uint8], wanted: int) -> NDArray[np.generic]:
+    def _array(
+        self, i: int, array: Array, found: NDArray[np.uint8], wanted: int
+    ) -> NDArray[np.generic]:
         if len(found) != wanted:
-            raise Missing(missing(self._column.path(int(self._column.file[i])), wanted - len(found)))
+            raise Missing(
+                missing(self._column.path(int(self._column.file[i])), wanted - len(found))
+            )
         return found.view(array.dtype).reshape(array.shape_of(i))
 
     def _map(self, file: int) -> NDArray[np.uint8]:

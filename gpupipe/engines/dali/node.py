@@ -25,7 +25,14 @@ Feed = Callable[[NDArray[Any]], Any]
 class Node(ABC):
     """The base of what a step's `dali` works on: see step.DaliImage for what each method means."""
 
-    def __init__(self, data: Any, size: NDArray[np.float64], feed: Feed, device: Literal["cpu", "gpu"], spec: Spec) -> None:
+    def __init__(
+        self,
+        data: Any,
+        size: NDArray[np.float64],
+        feed: Feed,
+        device: Literal["cpu", "gpu"],
+        spec: Spec,
+    ) -> None:
         """data: DataNode, or None where only values are wanted. size: (B, 2), as step.DaliImage has it."""
         self.device: Literal["cpu", "gpu"] = device
         self.spec = spec
@@ -46,7 +53,9 @@ class Node(ABC):
     def width_height(self) -> Any:
         return self._size[..., ::-1]
 
-    def apply(self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None) -> None:
+    def apply(
+        self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
+    ) -> None:
         self._ready()
         nodes = [self._feed(_single(v)) for v in values]
         self._on_pixels(op, lambda pixels: make(pixels, *nodes))
@@ -58,20 +67,37 @@ class Node(ABC):
         size, offset = self._size + before + after, np.asarray(before, np.float64)[..., ::-1]
         matrix = affine_matrix(np.broadcast_to(np.eye(2), (*offset.shape, 2)), np.zeros(2), offset)
         square, shape = self._matrix(matrix), self._argument(size, 1, np.float32)
-        self._on_pixels("experimental.warp_perspective", lambda pixels: ops.warp_border(pixels, square, shape, mode))
+        self._on_pixels(
+            "experimental.warp_perspective",
+            lambda pixels: ops.warp_border(pixels, square, shape, mode),
+        )
         self._size = size
 
-    def warp(self, linear: Any, source: Any, output: Any, interpolation: str, fill: ops.Fill, shape: Any = None) -> None:
+    def warp(
+        self,
+        linear: Any,
+        source: Any,
+        output: Any,
+        interpolation: str,
+        fill: ops.Fill,
+        shape: Any = None,
+    ) -> None:
         self._ready()
         fill = fill * (self.spec.channels or 1) if len(fill) == 1 else fill
         matrix = affine_matrix(linear, source, output)
         size = None if shape is None else self._argument(shape, 1, np.float32)
         if self.device == "gpu" and len(set(fill)) == 1:
             flat = self._argument(matrix, 2, np.float32)
-            self._on_pixels("warp_affine", lambda pixels: ops.warp_affine(pixels, flat, size, interpolation, fill[0]))
+            self._on_pixels(
+                "warp_affine",
+                lambda pixels: ops.warp_affine(pixels, flat, size, interpolation, fill[0]),
+            )
         else:
             square = self._matrix(matrix)
-            self._on_pixels("experimental.warp_perspective", lambda pixels: ops.warp_perspective(pixels, square, size, interpolation, fill))
+            self._on_pixels(
+                "experimental.warp_perspective",
+                lambda pixels: ops.warp_perspective(pixels, square, size, interpolation, fill),
+            )
         self._size = self._size if shape is None else np.asarray(shape, np.float64)
 
     # --- asked by the engine
@@ -111,8 +137,16 @@ class Node(ABC):
         """Emit a conversion to another dtype."""
         given = self._dtype
         factor = numbers.factor(given, made) if scale else None
-        told = self._wide(factor) if factor is not None and "float64" in (given, made) else np.float32(factor or 0.0)
-        make = (lambda node: numbers.scaled(node, given, made, told)) if scale else (lambda node: numbers.converted(node, given, made))
+        told = (
+            self._wide(factor)
+            if factor is not None and "float64" in (given, made)
+            else np.float32(factor or 0.0)
+        )
+        make = (
+            (lambda node: numbers.scaled(node, given, made, told))
+            if scale
+            else (lambda node: numbers.converted(node, given, made))
+        )
         self._emit("cast", [self.step] if self.step else [], make)
 
     def _normalize_float64(self, mean: ops.Fill, std: ops.Fill, behind: int) -> None:
@@ -139,7 +173,11 @@ class Node(ABC):
         outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1)
         if outside.any():
             parts = (
-                np.broadcast_to(v, (*outside.shape, v.shape[-1]))[outside].reshape(-1, v.shape[-1])[0].astype(int).tolist() for v in (shape, anchor, self._size)
+                np.broadcast_to(v, (*outside.shape, v.shape[-1]))[outside]
+                .reshape(-1, v.shape[-1])[0]
+                .astype(int)
+                .tolist()
+                for v in (shape, anchor, self._size)
             )
             window, corner, room = parts
             by = "x".join(map(str, window)), "x".join(map(str, room))

@@ -78,7 +78,9 @@ def scaled(node: Any, given: str, made: str, factor: Any) -> Any:
 
 def _to_unit(node: Any, made: str, factor: Any) -> Any:
     if made == "float16":  # torchvision rounds to float16 twice: before it multiplies, too
-        return fn.cast(_as_float32(fn.cast(node, dtype=types.FLOAT16), made) * factor, dtype=types.FLOAT16)
+        return fn.cast(
+            _as_float32(fn.cast(node, dtype=types.FLOAT16), made) * factor, dtype=types.FLOAT16
+        )
     return fn.cast(node, dtype=dali_type(made)) * factor
 
 

@@ -79,4 +79,7 @@ class Floats:
 
     def in_levels(self) -> dict[str, Any]:
         """mean and std for an image that has not been divided yet."""
-        return {"mean": [m * self.divide for m in self.mean or (0.0,)], "std": [s * self.divide for s in self.std]}
+        return {
+            "mean": [m * self.divide for m in self.mean or (0.0,)],
+            "std": [s * self.divide for s in self.std],
+        }

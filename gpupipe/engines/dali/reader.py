@@ -73,7 +73,9 @@ class Reader(Protocol):
         """One that was read; the next one is begun in its place."""
 
 
-def reader(job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool) -> Reader:
+def reader(
+    job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
+) -> Reader:
     """The reader of the fields of a job that are image files. decoding: by field, how they will be decoded.
     maps: of the fields that are parts of files. jpeg_ends: whether a JPEG without an end is an error here; see jpeg_end.py."""
     return FileReader(job, decoding, maps, jpeg_ends) if decoding else NoReader()
@@ -128,19 +130,37 @@ def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
 class FileReader:
     """The Reader of image files."""
 
-    def __init__(self, job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool) -> None:
+    def __init__(
+        self, job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
+    ) -> None:
         threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
         limit = job.max_pixels
-        self._files = {name: ImageFiles(len(job.index), how, limit, threads) for name, how in decoding.items()}
+        self._files = {
+            name: ImageFiles(len(job.index), how, limit, threads) for name, how in decoding.items()
+        }
         self._jpeg_ends = jpeg_ends
         self._source = _Source([_inputs(job.index, name, maps) for name in decoding])
         self._fresh = True
         depth = job.loader.prefetch
-        self._pipe: Any = Pipeline(job.loader.batch_size, job.threads, None, prefetch_queue_depth=depth, exec_dynamic=True)
+        self._pipe: Any = Pipeline(
+            job.loader.batch_size, job.threads, None, prefetch_queue_depth=depth, exec_dynamic=True
+        )
         with self._pipe:
-            given = fn.external_source(self._source, num_outputs=len(decoding), batch=True, dtype=types.UINT8, ndim=1, no_copy=True)
+            given = fn.external_source(
+                self._source,
+                num_outputs=len(decoding),
+                batch=True,
+                dtype=types.UINT8,
+                ndim=1,
+                no_copy=True,
+            )
             paths = [isinstance(job.index.columns[name], Files) for name in decoding]
-            self._pipe.set_outputs(*(ops.read(node) if is_path else node for node, is_path in zip(given, paths, strict=True)))
+            self._pipe.set_outputs(
+                *(
+                    ops.read(node) if is_path else node
+                    for node, is_path in zip(given, paths, strict=True)
+                )
+            )
         self._pipe.build()
 
     def start(self, plans: Iterable[Plan]) -> None:

@@ -12,7 +12,9 @@ _NEAREST_SHIFT = 0.5 - 2.0**-12
 A hair less than the half, so that where x * scale is a whole number, rounding does not fall below it."""
 
 
-def source_region(size: Any, shape: Any, region: tuple[Any, Any] | None, interpolation: str) -> tuple[Any, Any]:
+def source_region(
+    size: Any, shape: Any, region: tuple[Any, Any] | None, interpolation: str
+) -> tuple[Any, Any]:
     """Corners [top, left] and [bottom, right], in pixels of an image of `size`, of a region (anchor, shape) of it resized to `shape`."""
     scale = size / shape
     anchor, extent = region or (np.zeros(2), shape)
@@ -20,7 +22,9 @@ def source_region(size: Any, shape: Any, region: tuple[Any, Any] | None, interpo
     return anchor * scale - shift, (anchor + extent) * scale - shift
 
 
-def needed_window(size: Any, shape: Any, region: tuple[Any, Any], interpolation: str) -> tuple[Any, Any]:
+def needed_window(
+    size: Any, shape: Any, region: tuple[Any, Any], interpolation: str
+) -> tuple[Any, Any]:
     """The window (anchor, shape) of the source that a resize needs to make `region`: its filter looks beyond the edge."""
     scale = size / shape
     start, end = region[0] * scale, (region[0] + region[1]) * scale

@@ -44,7 +44,9 @@ class WorkerCrashed(EngineError):
         super().__init__(f"{said}, most likely while it decoded or transformed a sample")
 
 
-def killers(samples: Samples, works: Sequence[Work], seconds: float = _SECONDS) -> list[tuple[int, str]]:
+def killers(
+    samples: Samples, works: Sequence[Work], seconds: float = _SECONDS
+) -> list[tuple[int, str]]:
     """Return the place and the signal of each work that ends the process that does it, and no other before it.
 
     Args:
@@ -59,26 +61,40 @@ def killers(samples: Samples, works: Sequence[Work], seconds: float = _SECONDS) 
     try:
         content = pickle.dumps((samples, list(works)))
     except Exception as e:  # whatever __reduce__ of a plugin's step raises
-        raise EngineError(f"the samples that it may have had cannot be tried in another process: {e}") from e
+        raise EngineError(
+            f"the samples that it may have had cannot be tried in another process: {e}"
+        ) from e
     command = [sys.executable, "-c", _START, json.dumps(sys.path)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as tried:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    ) as tried:
         try:
             out, err = tried.communicate(content, seconds)
         except subprocess.TimeoutExpired as e:
-            raise EngineError(f"the samples that it may have had could not all be tried in another process within {seconds:g} s") from e
+            raise EngineError(
+                f"the samples that it may have had could not all be tried in another process within {seconds:g} s"
+            ) from e
         finally:  # also what it has forked
             with suppress(ProcessLookupError):
                 os.killpg(tried.pid, signal.SIGKILL)
     if ended := why_it_ended(tried.returncode, err.decode(errors="replace")):
-        raise EngineError(f"the process that tried the samples that it may have had failed: {ended}")
+        raise EngineError(
+            f"the process that tried the samples that it may have had failed: {ended}"
+        )
     return [(place, name) for place, name in json.loads(out)]
 
 
 def no_killer(crash: WorkerCrashed, count: int) -> EngineError:
     """What a crash comes to where none of the samples that the worker may have had ends a process."""
-    advice = "A full /dev/shm does that: `gpupipe doctor` shows it" if "SIGBUS" in crash.said else "Try loader.multiprocessing_context=spawn"
-    return EngineError(f"{crash.said}, but no sample is to blame: another process survived {counted(count, 'sample')} that it may have had. {advice}")
+    advice = (
+        "A full /dev/shm does that: `gpupipe doctor` shows it"
+        if "SIGBUS" in crash.said
+        else "Try loader.multiprocessing_context=spawn"
+    )
+    return EngineError(
+        f"{crash.said}, but no sample is to blame: another process survived {counted(count, 'sample')} that it may have had. {advice}"
+    )
 
 
 def child() -> None:

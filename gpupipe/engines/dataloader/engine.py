@@ -27,7 +27,13 @@ from gpupipe.engines.bad_samples import Quarantine, blame
 from gpupipe.engines.base import Batch, Engine, Job, check_shapes, known, torch_lowering
 from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed, killers, no_killer
 from gpupipe.engines.dataloader.samples import Made, Recipe, Samples
-from gpupipe.engines.dataloader.workers import dead_workers, end_workers, failure, one_thread, stop_watching
+from gpupipe.engines.dataloader.workers import (
+    dead_workers,
+    end_workers,
+    failure,
+    one_thread,
+    stop_watching,
+)
 from gpupipe.engines.dataloader.works import Works
 from gpupipe.errors import EngineError, counted
 from gpupipe.runtime.devices import cores, resolve
@@ -50,7 +56,9 @@ class DataLoaderEngine(Engine):
 
     def __init__(self, job: Job, device_id: int | None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
-        self._torch_device = torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
+        self._torch_device = (
+            torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
+        )
         torch_lowering(job)
         self.parallelism = _workers(job)
         self.batches_ahead = self.parallelism * job.loader.prefetch
@@ -130,7 +138,9 @@ class DataLoaderEngine(Engine):
 
     def _done(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
         self._works.start(plans, self.batches_ahead)
-        samples = Samples(_recipes(self._job, steps), self._job.loader.decoder, False, self._job.max_pixels)
+        samples = Samples(
+            _recipes(self._job, steps), self._job.loader.decoder, False, self._job.max_pixels
+        )
         self._start(_data_loader(self._job, self._works, self.parallelism, False, samples))
         try:
             while (made := self._next()) is not None:
@@ -142,7 +152,9 @@ class DataLoaderEngine(Engine):
         self._made, self._loader = iter(()), None
 
     def _new_loader(self) -> DataLoader[Made]:
-        return _data_loader(self._job, self._works, self.parallelism, self._torch_device.type == "cuda")
+        return _data_loader(
+            self._job, self._works, self.parallelism, self._torch_device.type == "cuda"
+        )
 
     def _start(self, loader: DataLoader[Made] | None) -> None:
         """Begin an iteration. Raises EngineError if workers cannot be started, WorkerCrashed."""
@@ -185,7 +197,11 @@ class DataLoaderEngine(Engine):
         crashed = [worker for worker in dead if worker.signal in CRASHES]
         if crashed:
             # Between iterations a worker dies of what was given up: that is met again.
-            plans = [] if before else self._works.of_workers(iterator, {worker.number for worker in crashed})
+            plans = (
+                []
+                if before
+                else self._works.of_workers(iterator, {worker.number for worker in crashed})
+            )
             found = WorkerCrashed(str(crashed[0]), plans)
         if found is not None:
             end_workers(iterator, dead)
@@ -195,13 +211,17 @@ class DataLoaderEngine(Engine):
     def _quarantine_killers(self, crash: WorkerCrashed) -> None:
         """Find the samples that a worker died of. Raises SampleError, TooManyBadError; EngineError where no sample ends a process."""
         ids = [int(i) for plan in crash.plans for i in plan.ids]
-        works = [self._works.work(plan).sample(n) for plan in crash.plans for n in range(len(plan.ids))]
+        works = [
+            self._works.work(plan).sample(n) for plan in crash.plans for n in range(len(plan.ids))
+        ]
         try:
             found = killers(_samples(self._job), works) if works else []
         except EngineError as e:
             raise EngineError(f"{crash.said}, and {e}") from e
         for place, name in found:
-            self._quarantine.add(ids[place], f"the process that decodes or transforms it dies of {name}")
+            self._quarantine.add(
+                ids[place], f"the process that decodes or transforms it dies of {name}"
+            )
         if works and not found:
             raise no_killer(crash, len(works))
 
@@ -217,23 +237,34 @@ class DataLoaderEngine(Engine):
         return replace(plan, ids=left)
 
     def _batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
-        batch = {name: tensor.to(self._torch_device, non_blocking=True) for name, tensor in fields.items()}
+        batch = {
+            name: tensor.to(self._torch_device, non_blocking=True)
+            for name, tensor in fields.items()
+        }
         return batch | known(self._job.index, plan, self._torch_device)
 
 
 def _workers(job: Job) -> int:
     workers = job.threads if job.loader.workers == "auto" else job.loader.workers
     if workers > cores():
-        warnings.warn(f"loader.workers={workers}, but this process may use {counted(cores(), 'core')}: workers will take turns", stacklevel=2)
+        warnings.warn(
+            f"loader.workers={workers}, but this process may use {counted(cores(), 'core')}: workers will take turns",
+            stacklevel=2,
+        )
     return workers
 
 
-def _data_loader(job: Job, works: Works, workers: int, to_gpu: bool, samples: Samples | None = None) -> DataLoader[Made]:
+def _data_loader(
+    job: Job, works: Works, workers: int, to_gpu: bool, samples: Samples | None = None
+) -> DataLoader[Made]:
     """samples: what workers do; by default the whole job."""
     options = job.loader
     kept: dict[str, Any] = {}
     if workers:
-        kept = {"persistent_workers": options.persistent_workers and samples is None, "prefetch_factor": options.prefetch}
+        kept = {
+            "persistent_workers": options.persistent_workers and samples is None,
+            "prefetch_factor": options.prefetch,
+        }
         kept["multiprocessing_context"] = options.multiprocessing_context
     with _without_torchs_warning():
         return DataLoader(
@@ -258,7 +289,16 @@ def _recipes(job: Job, steps: bool = True) -> list[Recipe]:
     for name, spec in job.pipeline.fields.items():
         done = job.pipeline.on(name) if steps else []
         dtype = job.loader.dtype if name == job.pipeline.main else None
-        recipes.append(Recipe(name, done, None if spec.encoded else spec.dtype, spec.layout, dtype, last and spec.encoded))
+        recipes.append(
+            Recipe(
+                name,
+                done,
+                None if spec.encoded else spec.dtype,
+                spec.layout,
+                dtype,
+                last and spec.encoded,
+            )
+        )
     return recipes
 
 

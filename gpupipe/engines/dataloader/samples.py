@@ -42,7 +42,10 @@ class Work:
 
     def sample(self, place: int) -> Work:
         """Return the work of one sample."""
-        parameters = [[{n: v[place : place + 1] for n, v in p.items()} for p in of_field] for of_field in self.parameters]
+        parameters = [
+            [{n: v[place : place + 1] for n, v in p.items()} for p in of_field]
+            for of_field in self.parameters
+        ]
         return Work([[places[place]] for places in self.places], parameters)
 
 
@@ -72,7 +75,13 @@ class Made:
 
     def pin_memory(self) -> Made:
         """What DataLoader's pinning thread calls."""
-        return self if self.fields is None else Made({name: t.pin_memory() for name, t in self.fields.items()}, self.failed, self.shapes)
+        return (
+            self
+            if self.fields is None
+            else Made(
+                {name: t.pin_memory() for name, t in self.fields.items()}, self.failed, self.shapes
+            )
+        )
 
 
 class Samples(Dataset[Made]):
@@ -99,9 +108,13 @@ class Samples(Dataset[Made]):
             return made
         shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
         if not samples or any(s != shapes[0] for s in shapes):
-            made.shapes = shapes  # a message below 16 KiB is one write, which no death can cut in two
+            made.shapes = (
+                shapes  # a message below 16 KiB is one write, which no death can cut in two
+            )
         else:
-            made.fields = {r.name: self._stacked([s[r.name] for s in samples], r) for r in self._recipes}
+            made.fields = {
+                r.name: self._stacked([s[r.name] for s in samples], r) for r in self._recipes
+            }
         return made
 
     def _stacked(self, tensors: list[Tensor], recipe: Recipe) -> Tensor:
@@ -112,14 +125,21 @@ class Samples(Dataset[Made]):
 
     def _sample(self, work: Work, place: int) -> dict[str, Tensor]:
         found = {}
-        for recipe, places, parameters in zip(self._recipes, work.places, work.parameters, strict=True):
-            found[recipe.name] = self._field(recipe, places[place], [{n: v[place] for n, v in p.items()} for p in parameters])
+        for recipe, places, parameters in zip(
+            self._recipes, work.places, work.parameters, strict=True
+        ):
+            found[recipe.name] = self._field(
+                recipe, places[place], [{n: v[place] for n, v in p.items()} for p in parameters]
+            )
         return found
 
     def _field(self, recipe: Recipe, place: Place, parameters: list[dict[str, Any]]) -> Tensor:
         steps = list(zip(recipe.steps, parameters, strict=False))
         if recipe.stored is not None:
-            image = to_steps(torch.from_numpy(place.span.read().view(recipe.stored).reshape(place.shape)), recipe.layout)
+            image = to_steps(
+                torch.from_numpy(place.span.read().view(recipe.stored).reshape(place.shape)),
+                recipe.layout,
+            )
         elif not steps:
             return _bytes(place.span)
         else:

@@ -76,9 +76,15 @@ def dead_workers(iterator: Any, error: Exception) -> list[DeadWorker]:
     workers = getattr(iterator, "_workers", [])
     if workers and _is_broken(error):  # the connection ends before the process does
         ended = connection.wait([w.sentinel for w in workers], _SECONDS_TO_DIE)
-        for worker in (w for w in workers if w.sentinel in ended):  # whose files are closed; its exit code comes later
+        for worker in (
+            w for w in workers if w.sentinel in ended
+        ):  # whose files are closed; its exit code comes later
             worker.join(_SECONDS_TO_DIE)
-    dead = [DeadWorker(n, w.pid, _signal_name(-w.exitcode)) for n, w in enumerate(workers) if w.exitcode is not None]
+    dead = [
+        DeadWorker(n, w.pid, _signal_name(-w.exitcode))
+        for n, w in enumerate(workers)
+        if w.exitcode is not None
+    ]
     if not dead and (killed := _KILLED.search(str(error))):
         number = next((s for s in signal.valid_signals() if signal.strsignal(s) == killed[2]), 0)
         dead = [DeadWorker(None, int(killed[1]), _signal_name(number) or killed[2])]
@@ -91,7 +97,9 @@ def _signal_name(number: int) -> str:
     return next((s.name for s in signal.Signals if s == number), f"signal {number}")
 
 
-def failure(error: Exception, dead: list[DeadWorker], method: str | None, started: bool) -> EngineError | None:
+def failure(
+    error: Exception, dead: list[DeadWorker], method: str | None, started: bool
+) -> EngineError | None:
     """What an error of torch's iterator comes to; None where no worker's end is behind it.
 
     Args:
@@ -102,14 +110,18 @@ def failure(error: Exception, dead: list[DeadWorker], method: str | None, starte
     """
     method = get_context(method).get_start_method()
     if _UNFINISHED in str(error):
-        return EngineError(f"a worker that is being started imports the script, and the script starts workers of its own: {_advice(method)}")
+        return EngineError(
+            f"a worker that is being started imports the script, and the script starts workers of its own: {_advice(method)}"
+        )
     if not (dead or _is_broken(error) or "exited unexpectedly" in str(error)):
         return None
     first = next((worker for worker in dead if worker.signal), next(iter(dead), None))
     said = str(first) if first else "a DataLoader worker ended while it sent a batch"
     if started or method == "fork" or (first and first.signal):
         return EngineError(f"{said}: {_NO_MEMORY}")
-    return EngineError(f"no worker could be started ({said}). The likely cause: {_advice(method)}If it stands there already, see what the worker printed.")
+    return EngineError(
+        f"no worker could be started ({said}). The likely cause: {_advice(method)}If it stands there already, see what the worker printed."
+    )
 
 
 def _is_broken(error: Exception) -> bool:

@@ -55,8 +55,16 @@ class Works:
     def work(self, plan: Plan) -> Work:
         """Return what is to be done for a plan. Raises StepError."""
         job = self._job
-        parameters = [[entry.parameters(job.loader.seed, plan.epoch, plan.ids) for entry in job.pipeline.on(name)] for name in job.pipeline.fields]
-        return Work([_places(job.index.columns[name], plan.ids) for name in job.pipeline.fields], parameters)
+        parameters = [
+            [
+                entry.parameters(job.loader.seed, plan.epoch, plan.ids)
+                for entry in job.pipeline.on(name)
+            ]
+            for name in job.pipeline.fields
+        ]
+        return Work(
+            [_places(job.index.columns[name], plan.ids) for name in job.pipeline.fields], parameters
+        )
 
     def finish(self) -> Plan:
         """Return the plan whose batch torch returned."""
@@ -65,11 +73,19 @@ class Works:
 
     def of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
         """Return the plans that these workers got and whose batches did not arrive; all where that cannot be told."""
-        tasks = getattr(iterator, "_task_info", {})  # by the number of the task: the worker, and the batch if it arrived
-        theirs = [p for n, p in enumerate(self.flight, self.finished) if len(t := tasks.get(n, ())) == 1 and t[0] in numbers]
+        tasks = getattr(
+            iterator, "_task_info", {}
+        )  # by the number of the task: the worker, and the batch if it arrived
+        theirs = [
+            p
+            for n, p in enumerate(self.flight, self.finished)
+            if len(t := tasks.get(n, ())) == 1 and t[0] in numbers
+        ]
         return theirs or list(self.flight)
 
 
 def _places(column: Column, ids: NDArray[np.int64]) -> list[Place]:
     array = column.array
-    return [Place(column.span(i), None if array is None else array.shape_of(i)) for i in ids.tolist()]
+    return [
+        Place(column.span(i), None if array is None else array.shape_of(i)) for i in ids.tolist()
+    ]

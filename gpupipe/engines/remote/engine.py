@@ -38,7 +38,14 @@ class RemoteEngine(Engine):
     settings = frozenset({"server", "hwm", "transport", "key", "server_key", *SETTLED})
     unit = "server"
 
-    def __init__(self, connections: Sequence[Connection], sampler: Turns, number: int | None, head: Sequence[str], tail: Sequence[str]) -> None:
+    def __init__(
+        self,
+        connections: Sequence[Connection],
+        sampler: Turns,
+        number: int | None,
+        head: Sequence[str],
+        tail: Sequence[str],
+    ) -> None:
         self._connections, self._sampler = connections, sampler
         self.device = "cpu" if number is None else f"gpu:{number}"
         self._torch_device = _device(number)
@@ -51,15 +58,21 @@ class RemoteEngine(Engine):
 
     @classmethod
     def on(cls, job: Job, device: str) -> RemoteEngine:
-        raise EngineError("a remote engine has a server: gpupipe.connect(), or loader.server beside engine: remote")
+        raise EngineError(
+            "a remote engine has a server: gpupipe.connect(), or loader.server beside engine: remote"
+        )
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """The plans say nothing that the servers do not know: what counts is where the sampler stands now."""
         ahead = self._sampler.ahead
         end = next(plans).end if ahead else 0
-        return self._endless(self._sampler.epoch, self._sampler.position, ahead, end, self._sampler.asked)
+        return self._endless(
+            self._sampler.epoch, self._sampler.position, ahead, end, self._sampler.asked
+        )
 
-    def _endless(self, epoch: int, position: int, ahead: int, end: int, asked: bool) -> Generator[tuple[Plan, Batch], None, None]:
+    def _endless(
+        self, epoch: int, position: int, ahead: int, end: int, asked: bool
+    ) -> Generator[tuple[Plan, Batch], None, None]:
         try:
             while True:
                 for number, connection in enumerate(self._connections):
@@ -68,7 +81,11 @@ class RemoteEngine(Engine):
                     self._warn_if_missed(epoch, plan.epoch)
                     yield plan, batch
                 self._sampler.late, asked = None, False
-                epoch, position, ahead = max(connection.epoch for connection in self._connections), 0, 0
+                epoch, position, ahead = (
+                    max(connection.epoch for connection in self._connections),
+                    0,
+                    0,
+                )
         finally:
             for connection in self._connections:
                 connection.stop()
@@ -101,7 +118,16 @@ class RemoteEngine(Engine):
 
     def _sent(self, arrived: Arrived, server: int, before: int, last: bool) -> Sent:
         ids = arrived.batch["id"].numpy()
-        return Sent(arrived.epoch, ids, arrived.end, last, server, arrived.key, before, (server + 1) % len(self._connections))
+        return Sent(
+            arrived.epoch,
+            ids,
+            arrived.end,
+            last,
+            server,
+            arrived.key,
+            before,
+            (server + 1) % len(self._connections),
+        )
 
     def consumed(self, plan: Plan) -> None:
         if isinstance(plan, Sent):
@@ -120,7 +146,10 @@ class RemoteEngine(Engine):
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         head, tail = self._steps
-        return [("server", "remote", head), *((f"{key}.torch", self.device, (key,)) for key in tail)]
+        return [
+            ("server", "remote", head),
+            *((f"{key}.torch", self.device, (key,)) for key in tail),
+        ]
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)
@@ -164,16 +193,41 @@ def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> R
 
 
 def _options(loader: LoaderConfig, address: str, patience: float, gpu: int | None) -> Options:
-    alone = len(loader.server or ()) > 1  # several servers have a shard each, and this client reads all of them
+    alone = (
+        len(loader.server or ()) > 1
+    )  # several servers have a shard each, and this client reads all of them
     rank, world = (0, 1) if alone else (loader.shard.rank, loader.shard.world_size)
-    return Options(address, rank, world, loader.hwm, loader.transport, loader.key, loader.server_key, patience, gpu)
+    return Options(
+        address,
+        rank,
+        world,
+        loader.hwm,
+        loader.transport,
+        loader.key,
+        loader.server_key,
+        patience,
+        gpu,
+    )
 
 
-def _reached(connections: list[Connection], finishes: list[Finish], loader: LoaderConfig, number: int | None, own: Config | None) -> Reached:
+def _reached(
+    connections: list[Connection],
+    finishes: list[Finish],
+    loader: LoaderConfig,
+    number: int | None,
+    own: Config | None,
+) -> Reached:
     welcomes = [connection.open() for connection in connections]
-    found = [understand(w.about, loader, c.options.address) for w, c in zip(welcomes, connections, strict=True)]
+    found = [
+        understand(w.about, loader, c.options.address)
+        for w, c in zip(welcomes, connections, strict=True)
+    ]
     order = sorted(range(len(found)), key=lambda n: welcomes[n].rank)
-    _check_agree([found[n] for n in order], [welcomes[n] for n in order], [connections[n].options.address for n in order])
+    _check_agree(
+        [found[n] for n in order],
+        [welcomes[n] for n in order],
+        [connections[n].options.address for n in order],
+    )
     first, welcome = found[order[0]], welcomes[order[0]]
     if own is not None:
         _check_own(own, first.config, connections[0].options.address)
@@ -187,19 +241,29 @@ def _reached(connections: list[Connection], finishes: list[Finish], loader: Load
         if opened.late is not None:
             _warn_of_what_is_gone(connection.options.address, opened.epoch, opened.late)
     head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in first.tail))
-    engine = RemoteEngine([connections[n] for n in order], sampler, number, head, [e.key for e in first.tail])
+    engine = RemoteEngine(
+        [connections[n] for n in order], sampler, number, head, [e.key for e in first.tail]
+    )
     return Reached(config, first.index, sampler, engine)
 
 
 def _settled(config: Config, welcome: Welcome, own: Config | None) -> Config:
-    loader = config.loader.model_copy(update={"shard": Shard(rank=welcome.rank, world_size=welcome.world)})
+    loader = config.loader.model_copy(
+        update={"shard": Shard(rank=welcome.rank, world_size=welcome.world)}
+    )
     return replace(config, loader=loader, name=own.name if own else config.name)
 
 
 def _sampler(config: Config, index: Index, welcomes: list[Welcome]) -> Turns:
     options, welcome = config.loader, welcomes[0]
     sampler = Turns(
-        len(index), options.batch_size, shuffle=options.shuffle, seed=options.seed, last_batch=options.last_batch, rank=welcome.rank, world_size=welcome.world
+        len(index),
+        options.batch_size,
+        shuffle=options.shuffle,
+        seed=options.seed,
+        last_batch=options.last_batch,
+        rank=welcome.rank,
+        world_size=welcome.world,
     )
     sampler.servers = len(welcomes)
     sampler.load_state(sampler.state() | {"epoch": welcome.epoch, "position": welcome.position})
@@ -221,7 +285,10 @@ def _warn_of_what_is_gone(address: str, epoch: int, late: Late) -> None:
             UserWarning,
         )
     else:
-        warn(f"{address} resumes: {gone} were consumed before, so this client gets {late.left:,} of it, and then whole epochs", UserWarning)
+        warn(
+            f"{address} resumes: {gone} were consumed before, so this client gets {late.left:,} of it, and then whole epochs",
+            UserWarning,
+        )
 
 
 def _check_agree(found: list[Understood], welcomes: list[Welcome], addresses: list[str]) -> None:
@@ -229,13 +296,23 @@ def _check_agree(found: list[Understood], welcomes: list[Welcome], addresses: li
     if len(found) == 1:
         return
     same = {
-        (f.index.fingerprint, f.config.pipeline.fingerprint, f.config.loader.model_dump_json(include={"batch_size", "shuffle", "seed", "last_batch"}))
+        (
+            f.index.fingerprint,
+            f.config.pipeline.fingerprint,
+            f.config.loader.model_dump_json(
+                include={"batch_size", "shuffle", "seed", "last_batch"}
+            ),
+        )
         for f in found
     }
     if len(same) > 1:
-        raise ServerError(f"{' and '.join(addresses)} serve different data, pipelines, batches or seeds: give all the same config")
+        raise ServerError(
+            f"{' and '.join(addresses)} serve different data, pipelines, batches or seeds: give all the same config"
+        )
     if [(w.rank, w.world) for w in welcomes] != [(n, len(found)) for n in range(len(found))]:
-        each = ", ".join(f"{a}: rank {w.rank} of {w.world}" for a, w in zip(addresses, welcomes, strict=True))
+        each = ", ".join(
+            f"{a}: rank {w.rank} of {w.world}" for a, w in zip(addresses, welcomes, strict=True)
+        )
         raise ServerError(
             f"{len(found)} servers must each have another shard of the samples ({each}): serve with shard='{{rank: 0, world_size: {len(found)}}}' and so on"
         )
@@ -283,5 +360,9 @@ class Finish:
 
 def copied(tensors: dict[str, torch.Tensor], where: torch.device) -> Batch:
     """A batch on a GPU, but for its ids. The memory that it was received into is page-locked, and holds none of it once the copies have ended."""
-    there = {name: tensor.to(where, non_blocking=True) for name, tensor in tensors.items() if name != "id"}
+    there = {
+        name: tensor.to(where, non_blocking=True)
+        for name, tensor in tensors.items()
+        if name != "id"
+    }
     return there | {"id": tensors["id"].clone()}

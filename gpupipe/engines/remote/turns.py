@@ -72,7 +72,9 @@ class Turns(Sampler):
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
         ahead = state.get("ahead", 0)
         if type(ahead) is not int or not 0 <= ahead < self.servers:
-            raise StateError(f"the state stands between the servers of one step ({ahead} have had their turn), and this loader has {self.servers}")
+            raise StateError(
+                f"the state stands between the servers of one step ({ahead} have had their turn), and this loader has {self.servers}"
+            )
         super().load_state(state, strict)
         self.ahead = ahead
         self.asked, self.late = True, None

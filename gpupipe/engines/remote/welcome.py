@@ -63,7 +63,9 @@ def split(config: Config) -> tuple[Config, int]:
             f"ship: uint8 needs a pipeline that ends in {' and '.join(SHIPPED_ON)} behind uint8 images; pipeline '{config.pipeline.name}' has "
             f"{shorter.made} before them: serve with --ship batch"
         )
-    return replace(config, pipeline=shorter, loader=config.loader.model_copy(update={"dtype": None})), head
+    return replace(
+        config, pipeline=shorter, loader=config.loader.model_copy(update={"dtype": None})
+    ), head
 
 
 def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
@@ -92,7 +94,9 @@ def _steps(pipeline: Pipeline) -> list[dict[str, Any]]:
     """The list that the pipeline was built from."""
     found: dict[str, dict[str, Any]] = {}
     for entry in pipeline.entries:
-        step = found.setdefault(entry.key, {entry.name: entry.step.model_dump(mode="json") | {"on": []}})
+        step = found.setdefault(
+            entry.key, {entry.name: entry.step.model_dump(mode="json") | {"on": []}}
+        )
         step[entry.name]["on"].append(entry.field)
     return list(found.values())
 
@@ -103,20 +107,46 @@ def understand(about: Mapping[str, Any], loader: LoaderConfig, address: str) -> 
         return _understood(about, loader)
     except (KeyError, TypeError, ValueError) as e:
         if isinstance(e, ConfigError):
-            raise ServerError(f"{address} serves a pipeline that this machine cannot build ({e}): install here what is installed there") from None
-        raise ServerError(f"{address} says what it serves in a way that is not understood: {e!r}") from None
+            raise ServerError(
+                f"{address} serves a pipeline that this machine cannot build ({e}): install here what is installed there"
+            ) from None
+        raise ServerError(
+            f"{address} says what it serves in a way that is not understood: {e!r}"
+        ) from None
 
 
 def _understood(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
     said = about["pipeline"]
-    fields = {name: Spec(**spec | {key: tuple(spec[key]) for key in ("at_least", "others")}) for name, spec in said["fields"].items()}
-    pipeline = pipelines.build(said["name"], Document("the server's pipeline", {"pipeline": said["steps"]}), ("pipeline",), fields, said["masks"])
+    fields = {
+        name: Spec(**spec | {key: tuple(spec[key]) for key in ("at_least", "others")})
+        for name, spec in said["fields"].items()
+    }
+    pipeline = pipelines.build(
+        said["name"],
+        Document("the server's pipeline", {"pipeline": said["steps"]}),
+        ("pipeline",),
+        fields,
+        said["masks"],
+    )
     if pipeline.fingerprint != said["fingerprint"]:
-        raise ServerError(f"the server's pipeline '{pipeline.name}' is another one when it is built here: use the same version of gpupipe on both sides")
+        raise ServerError(
+            f"the server's pipeline '{pipeline.name}' is another one when it is built here: use the same version of gpupipe on both sides"
+        )
     settled = LoaderConfig.model_validate(loader.model_dump() | about["loader"])
     shipped = said["head"] < len(pipeline.entries)
-    config = Config(about["name"], about["source"], Served(root=about["data"]["root"], masks=tuple(said["masks"])), pipeline, settled)
-    return Understood(config, _index(about["data"], pipeline.main), pipeline.entries[said["head"] :], settled.dtype if shipped else None)
+    config = Config(
+        about["name"],
+        about["source"],
+        Served(root=about["data"]["root"], masks=tuple(said["masks"])),
+        pipeline,
+        settled,
+    )
+    return Understood(
+        config,
+        _index(about["data"], pipeline.main),
+        pipeline.entries[said["head"] :],
+        settled.dtype if shipped else None,
+    )
 
 
 def _index(data: Mapping[str, Any], main: str) -> Index:
@@ -124,4 +154,6 @@ def _index(data: Mapping[str, Any], main: str) -> Index:
     labels = np.broadcast_to(np.int64(-1), (data["count"],))
     columns: dict[str, Column] = {main: Files(data["root"], rows)}
     told = {key: data[key] for key in _OF_AN_INDEX}
-    return Index(names=rows, labels=labels, columns=columns, **told | {"classes": list(told["classes"])})
+    return Index(
+        names=rows, labels=labels, columns=columns, **told | {"classes": list(told["classes"])}
+    )
