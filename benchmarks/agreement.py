@@ -1,9 +1,12 @@
-"""Whether `gpupipe compare` says the same twice: three runs of it, and whether their ratios agree within the intervals that they state.
+"""Whether `gpupipe compare` says the same twice: three runs of it, and whether their ratios agree
+within the intervals that they state.
 
-    python benchmarks/agreement.py               # about 6 minutes, with nothing beside it; writes benchmarks/results/agreement.json
-    python benchmarks/agreement.py --quick       # a check that it runs
+    python benchmarks/agreement.py               # about 6 minutes, with nothing beside it; writes
+    benchmarks/results/agreement.json python benchmarks/agreement.py --quick       # a check that it
+    runs
 
-Two ratios agree where their difference is no larger than the intervals of both allow (their half widths, added in squares, in logarithms).
+Two ratios agree where their difference is no larger than the intervals of both allow (their half
+widths, added in squares, in logarithms).
 """
 
 from __future__ import annotations
@@ -66,7 +69,10 @@ def _arguments() -> argparse.Namespace:
 
 
 def compared(file: Path, few: list[str]) -> dict[str, Any]:
-    """One run of the command, as a user's: its JSON, and the seconds that it took. Raises RuntimeError where it fails."""
+    """One run of the command, as a user's: its JSON, and the seconds that it took.
+
+    Raises RuntimeError where it fails.
+    """
     started = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "gpupipe", *_COMMAND, *few, "--json", str(file)],
@@ -76,7 +82,8 @@ def compared(file: Path, few: list[str]) -> dict[str, Any]:
     )
     if done.returncode:
         raise RuntimeError(
-            f"gpupipe {' '.join(_COMMAND)} failed with status {done.returncode}:\n{done.stderr[-3000:]}"
+            f"gpupipe {' '.join(_COMMAND)} failed with status "
+            f"{done.returncode}:\n{done.stderr[-3000:]}"
         )
     harness.say(done.stdout)
     found: dict[str, Any] = json.loads(file.read_text())
@@ -86,7 +93,9 @@ def compared(file: Path, few: list[str]) -> dict[str, Any]:
 def agreement(
     name: str, one: tuple[int, dict[str, Any]], other: tuple[int, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Of the ratios of a side in two runs: how far they are apart, and how far they may be, both as factors."""
+    """Of the ratios of a side in two runs: how far they are apart, and how far they may be, both as
+    factors.
+    """
     (a, half_a), (b, half_b) = (_logarithms(name, run) for _, run in (one, other))
     apart, allowed = abs(a - b), math.hypot(half_a, half_b)
     return {
@@ -108,7 +117,10 @@ def _said(side: dict[str, Any], run: dict[str, Any]) -> str:
     rate = f"{side['name']} {side['images_per_second']['mean']:,.0f} images/s"
     if not side["ratio"]:
         return rate
-    return f"{rate}, {side['ratio']['value']:.2f} times {run['ratios_to']} ({side['ratio']['low']:.2f} to {side['ratio']['high']:.2f})"
+    return (
+        f"{rate}, {side['ratio']['value']:.2f} times {run['ratios_to']} "
+        f"({side['ratio']['low']:.2f} to {side['ratio']['high']:.2f})"
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-"""CPU throughput: gpupipe against DALI pipelines written by hand and against torchvision, on the same cores.
+"""CPU throughput: gpupipe against DALI pipelines written by hand and against torchvision, on the
+same cores.
 
-    python benchmarks/core.py                     # about 15 minutes, with nothing beside it; writes benchmarks/results/core.json
-    python benchmarks/core.py --only lfw-affine   # one workload; writes core.lfw-affine.json
-    python benchmarks/core.py --quick             # a check that it runs
-    python benchmarks/core.py --one hand-written imagenet_eval     # one contestant, one process, one line of JSON
+    python benchmarks/core.py                     # about 15 minutes, with nothing beside it; writes
+    benchmarks/results/core.json python benchmarks/core.py --only lfw-affine   # one workload;
+    writes core.lfw-affine.json python benchmarks/core.py --quick             # a check that it runs
+    python benchmarks/core.py --one hand-written imagenet_eval     # one contestant, one process,
+    one line of JSON
 
-Answers: images a second, CPU seconds per 1,000 images, time to the first batch (imports left out) and peak memory (PSS), as medians of
-interleaved rounds in fresh processes, and whether gpupipe's goals hold. torchvision's DataLoader runs at the worker count and with
-the decoder that a preliminary run finds best. Images are cut from real photographs (benchmarks/photos.py); with --copies 4 each of
-them counts four times (hard links), since 1,000 images make epochs of 8 batches, where the end of an epoch weighs more than in ImageNet.
+Answers: images a second, CPU seconds per 1,000 images, time to the first batch (imports left out)
+and peak memory (PSS), as medians of interleaved rounds in fresh processes, and whether gpupipe's
+goals hold. torchvision's DataLoader runs at the worker count and with the decoder that a
+preliminary run finds best. Images are cut from real photographs (benchmarks/photos.py); with
+--copies 4 each of them counts four times (hard links), since 1,000 images make epochs of 8 batches,
+where the end of an epoch weighs more than in ImageNet.
 """
 
 from __future__ import annotations
@@ -199,7 +203,8 @@ def report(name: str, found: dict[str, Any]) -> None:
     print(f"\n{name} (best DataLoader: {found['torchvision']})")
     harness.print_table(found["rounds"])
     print(
-        f"  shared the cores with other processes, preliminary runs included: {', '.join(found['disturbed']) or 'none'}"
+        "  shared the cores with other processes, preliminary runs included: "
+        f"{', '.join(found['disturbed']) or 'none'}"
     )
     for what, ratio in found["ratios"].items():
         harness.print_ratio(what, ratio)

@@ -1,13 +1,15 @@
-"""Record files on the CPU: gpupipe, which shuffles all samples, against DALI's own readers on the same files, which shuffle within a buffer.
+"""Record files on the CPU: gpupipe, which shuffles all samples, against DALI's own readers on the
+same files, which shuffle within a buffer.
 
-    python benchmarks/formats.py                     # writes benchmarks/results/formats.json
-    python benchmarks/formats.py --only tfrecord     # one format; writes formats.tfrecord.json
-    python benchmarks/formats.py --quick             # a check that it runs
-    python benchmarks/formats.py --one gpupipe recordio     # one contestant, one process, one line of JSON
+    python benchmarks/formats.py                     # writes benchmarks/results/formats.json python
+    benchmarks/formats.py --only tfrecord     # one format; writes formats.tfrecord.json python
+    benchmarks/formats.py --quick             # a check that it runs python benchmarks/formats.py
+    --one gpupipe recordio     # one contestant, one process, one line of JSON
 
-Answers: images a second of both, as medians of interleaved rounds in fresh processes, and their ratio round by round; both decode whole images
-and deliver float32 (C, H, W) with labels. And how fast gpupipe indexes the files, in samples and megabytes a second, page cache warm.
-The files hold 250x250 JPEGs cut from real photographs (benchmarks/photos.py).
+Answers: images a second of both, as medians of interleaved rounds in fresh processes, and their
+ratio round by round; both decode whole images and deliver float32 (C, H, W) with labels. And how
+fast gpupipe indexes the files, in samples and megabytes a second, page cache warm. The files hold
+250x250 JPEGs cut from real photographs (benchmarks/photos.py).
 """
 
 from __future__ import annotations
@@ -296,7 +298,8 @@ def report(name: str, found: dict[str, Any]) -> None:
     harness.print_table(found["rounds"])
     harness.print_ratio("gpupipe to DALI's reader", found["ratio"])
     print(
-        f"  indexed: {found['indexed_per_second']:,.0f} samples/s, {found['indexed_mb_per_second']:,.0f} MB/s"
+        f"  indexed: {found['indexed_per_second']:,.0f} samples/s, "
+        f"{found['indexed_mb_per_second']:,.0f} MB/s"
     )
     harness.print_ratio("CPU time of gpupipe to that of DALI's reader", found["cpu_ratio"])
     for what, rate in found["walking"].items():

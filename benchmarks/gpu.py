@@ -1,16 +1,19 @@
 """GPU throughput: gpupipe against DALI pipelines written by hand, decoding alone, and torchvision.
 
-    python benchmarks/gpu.py                       # within 400 s; writes benchmarks/results/gpu.json after every run
-    python benchmarks/gpu.py --photos DIR --out X  # photographs from DIR/CLASS/*.jpg; without any, drawn images, and it says so
-    python benchmarks/gpu.py --device cpu --quick  # a check that it runs, without a GPU
-    python benchmarks/gpu.py --check-graphs        # needs no GPU: makes the nodes of the hand-written graphs
-    python benchmarks/gpu.py --one hand-written-fancy@load=0.65 lfw-affine
+    python benchmarks/gpu.py                       # within 400 s; writes
+    benchmarks/results/gpu.json after every run python benchmarks/gpu.py --photos DIR --out X  #
+    photographs from DIR/CLASS/*.jpg; without any, drawn images, and it says so python
+    benchmarks/gpu.py --device cpu --quick  # a check that it runs, without a GPU python
+    benchmarks/gpu.py --check-graphs        # needs no GPU: makes the nodes of the hand-written
+    graphs python benchmarks/gpu.py --one hand-written-fancy@load=0.65 lfw-affine
 
-Answers: images a second with the batch on the GPU (torch.cuda.synchronize() ends every pass), peak GPU memory, power and how busy
-the decoders are (NVML), and whether gpupipe's goals hold against a hand that does the same work ("-fancy" upsamples chroma as
-gpupipe and torchvision do) and against decoding alone. "-region" decodes only what a crop needs, and runs only where gpupipe
-does so; decode-only-region is its own ceiling. Sweeps, each in one process: hw_decoder_load, threads,
-hybrid_huffman_threshold. Rounds come first; what the budget does not allow is left out, and listed. gpu_contestants.py has the names.
+Answers: images a second with the batch on the GPU (torch.cuda.synchronize() ends every pass), peak
+GPU memory, power and how busy the decoders are (NVML), and whether gpupipe's goals hold against a
+hand that does the same work ("-fancy" upsamples chroma as gpupipe and torchvision do) and against
+decoding alone. "-region" decodes only what a crop needs, and runs only where gpupipe does so;
+decode-only-region is its own ceiling. Sweeps, each in one process: hw_decoder_load, threads,
+hybrid_huffman_threshold. Rounds come first; what the budget does not allow is left out, and listed.
+gpu_contestants.py has the names.
 """
 
 from __future__ import annotations
@@ -84,7 +87,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--photos",
         type=Path,
-        help="folder of class folders with photographs (default: GPUPIPE_PHOTOS, else shared/data/photos)",
+        help="folder of class folders with photographs (default: GPUPIPE_PHOTOS, else "
+        "shared/data/photos)",
     )
     parser.add_argument(
         "--rounds",
@@ -140,12 +144,15 @@ def _need_gpu(device: str) -> None:
 
     if device == "gpu" and not torch.cuda.is_available():
         sys.exit(
-            "benchmarks/gpu.py needs an NVIDIA GPU, and torch sees none (--check-graphs and --device cpu need none)"
+            "benchmarks/gpu.py needs an NVIDIA GPU, and torch sees none (--check-graphs "
+            "and --device cpu need none)"
         )
 
 
 def check_graphs() -> None:
-    """Make every hand-written graph for a GPU inside a pipeline that has none: wrong operator names and arguments show."""
+    """Make every hand-written graph for a GPU inside a pipeline that has none: wrong operator names
+    and arguments show.
+    """
     from nvidia.dali import Pipeline, fn
 
     for graph in _GRAPHS:
@@ -164,7 +171,9 @@ def check_graphs() -> None:
 
 
 def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str]:
-    """A set of --images JPEGs, every file under four names (a new file to all but the page cache), and what it consists of."""
+    """A set of --images JPEGs, every file under four names (a new file to all but the page cache),
+    and what it consists of.
+    """
     import photos
 
     count = arguments.images // _COPIES
@@ -192,7 +201,10 @@ def one(contestant: str, workload: str, arguments: argparse.Namespace) -> dict[s
 
 
 def sweep(name: str, workload: str, arguments: argparse.Namespace) -> None:
-    """Print a line of JSON for each contestant of a sweep. They share a process, so memory is not told."""
+    """Print a line of JSON for each contestant of a sweep.
+
+    They share a process, so memory is not told.
+    """
     root, _ = images_root(workload, arguments)
     for contestant in sweep_contestants(name)[: 2 if arguments.quick else None]:
         made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
@@ -220,7 +232,10 @@ def sweep_contestants(name: str) -> list[str]:
 
 
 class Everything:
-    """Rounds, sweeps and single runs, the more telling first, as far as the budget goes. The result is written after each."""
+    """Rounds, sweeps and single runs, the more telling first, as far as the budget goes.
+
+    The result is written after each.
+    """
 
     def __init__(self, arguments: argparse.Namespace, started: float) -> None:
         self._arguments, self._started = arguments, started
@@ -386,7 +401,9 @@ class Everything:
 
 
 def judged(rounds: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]:
-    """Ratios and goals of every workload: against the better hand that does the same work, and against the decoder that gpupipe uses."""
+    """Ratios and goals of every workload: against the better hand that does the same work, and
+    against the decoder that gpupipe uses.
+    """
     ratios: dict[str, Any] = {}
     goals: list[dict[str, Any]] = []
     for workload, found in rounds.items():

@@ -82,8 +82,9 @@ def gpu_readers(number: int) -> Iterator[Readers]:
 def measured(
     contestant: Contestant, device: str, seconds: float, warm_seconds: float
 ) -> dict[str, Any]:
-    """What harness.measured returns, and on a GPU: `gpu`, what NVML said in the measured passes; peak_gpu_mib, the most that the
-    GPU held beyond the bare CUDA context, looked at in the warm-up."""
+    """What harness.measured returns, and on a GPU: `gpu`, what NVML said in the measured passes;
+    peak_gpu_mib, the most that the GPU held beyond the bare CUDA context, looked at in the warm-up.
+    """
     if device == "cpu":
         found = harness.measured(contestant.build, contestant.size, seconds, warm_seconds)
         contestant.close()

@@ -1,4 +1,6 @@
-"""What the benchmarks share: fresh processes on the same cores, what a pass costs, medians, ratios of paired rounds, the result file."""
+"""What the benchmarks share: fresh processes on the same cores, what a pass costs, medians, ratios
+of paired rounds, the result file.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--out",
         type=Path,
-        help="folder for the JSON result (default: benchmarks/results; with --quick a folder under --data)",
+        help="folder for the JSON result (default: benchmarks/results; with --quick a folder "
+        "under --data)",
     )
     parser.add_argument(
         "--cores",
@@ -88,13 +91,17 @@ def _cores(text: str) -> list[int]:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Pin this process, and those that it starts, to the cores, and keep gpupipe's caches with the made data."""
+    """Pin this process, and those that it starts, to the cores, and keep gpupipe's caches with the
+    made data.
+    """
     os.sched_setaffinity(0, arguments.cores)
     os.environ["GPUPIPE_CACHE"] = str(arguments.data / "cache")
 
 
 def threads() -> int:
-    """The threads that a loader gets: the cores, or the quota of the control group where that is less; gpupipe takes as many."""
+    """The threads that a loader gets: the cores, or the quota of the control group where that is
+    less; gpupipe takes as many.
+    """
     from gpupipe.runtime.devices import cores
 
     return cores()
@@ -110,7 +117,8 @@ def passed_on(arguments: argparse.Namespace, *names: str) -> list[str]:
 
 
 def fresh(script: str, *arguments: str, limit: float = 900.0) -> dict[str, Any]:
-    """The JSON in the last line that a new process of a benchmark prints. Raises RuntimeError with what it said where it fails.
+    """The JSON in the last line that a new process of a benchmark prints. Raises RuntimeError with
+    what it said where it fails.
 
     limit: seconds after which it is ended.
     """
@@ -133,7 +141,8 @@ def fresh(script: str, *arguments: str, limit: float = 900.0) -> dict[str, Any]:
 
 
 def fresh_lines(script: str, *arguments: str, limit: float) -> tuple[list[dict[str, Any]], str]:
-    """The JSON of each line that a new process of a benchmark prints, and why it ended early, or "".
+    """The JSON of each line that a new process of a benchmark prints, and why it ended early, or
+    "".
 
     What it printed before it failed, or was ended after `limit` seconds, counts.
     """
@@ -145,7 +154,10 @@ def fresh_lines(script: str, *arguments: str, limit: float) -> tuple[list[dict[s
         )
         printed = done.stdout
         if done.returncode:
-            why = f"ended with status {done.returncode}: {done.stderr[-1000:].decode(errors='replace')}"
+            why = (
+                f"ended with status {done.returncode}: "
+                f"{done.stderr[-1000:].decode(errors='replace')}"
+            )
     except subprocess.TimeoutExpired as e:
         printed, why = e.stdout or b"", f"was not done after {limit:g} s"
     whole_lines = printed.decode(errors="replace").split("\n")[:-1]
@@ -155,13 +167,16 @@ def fresh_lines(script: str, *arguments: str, limit: float) -> tuple[list[dict[s
 def interleaved(
     run: Callable[[str], dict[str, Any]], contestants: Iterable[str], count: int, title: str
 ) -> dict[str, list[dict[str, Any]]]:
-    """`count` rounds of all contestants in turn (A B C, A B C, ...), so that what drifts on the machine meets all of them."""
+    """`count` rounds of all contestants in turn (A B C, A B C, ...), so that what drifts on the
+    machine meets all of them.
+    """
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
     for number in range(count):
         for name, found in results.items():
             found.append(run(name))
             say(
-                f"{title}, round {number + 1}/{count}: {name} {found[-1]['images_per_second']:,.0f} images/s"
+                f"{title}, round {number + 1}/{count}: {name} "
+                f"{found[-1]['images_per_second']:,.0f} images/s"
             )
     return results
 
@@ -184,10 +199,11 @@ def measured(
     warm_seconds: float,
     finish: Callable[[], None] = nothing,
 ) -> dict[str, Any]:
-    """Build, warm up, then whole passes for at least `seconds`. `size` counts the images of a batch; `finish` waits for the device.
+    """Build, warm up, then whole passes for at least `seconds`. `size` counts the images of a
+    batch; `finish` waits for the device.
 
-    Seconds of wall time; memory in MiB; others_cores: how many of this process's cores other processes kept busy
-    meanwhile (0 on a quiet machine).
+    Seconds of wall time; memory in MiB; others_cores: how many of this process's cores other
+    processes kept busy meanwhile (0 on a quiet machine).
     """
     from gpupipe.bench.memory import PeakMemory
 
@@ -227,7 +243,9 @@ def peak(memory: PeakMemory) -> dict[str, Any]:
 def _warm(
     batches: Iterable[Any], started: float, least: float, finish: Callable[[], None]
 ) -> tuple[float, int]:
-    """At least one pass, for at least `least` seconds; the seconds from `started` to the first batch, and the passes."""
+    """At least one pass, for at least `least` seconds; the seconds from `started` to the first
+    batch, and the passes.
+    """
     first, passes = 0.0, 0
     while passes == 0 or time.perf_counter() - started < first + least:
         for _ in batches:
@@ -265,7 +283,9 @@ def _ticks(pid: int | None) -> int:
 
 
 def _cores_cpu_seconds() -> float:
-    """CPU time that the cores of this process have spent on anything (user, nice, system, interrupts, and stolen by the host)."""
+    """CPU time that the cores of this process have spent on anything (user, nice, system,
+    interrupts, and stolen by the host).
+    """
     mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
     lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
     return (
@@ -284,7 +304,10 @@ def median(results: Iterable[dict[str, Any]], key: str) -> float:
 def ratio(
     results: list[dict[str, Any]], to: list[dict[str, Any]], key: str = "images_per_second"
 ) -> dict[str, Any]:
-    """One ratio a round, each of two runs next to each other. With n rounds, min to max holds the true median with 1 - 2^(1-n) confidence."""
+    """One ratio a round, each of two runs next to each other.
+
+    With n rounds, min to max holds the true median with 1 - 2^(1-n) confidence.
+    """
     rounds = [a[key] / b[key] for a, b in zip(results, to, strict=True)]
     confidence = 1 - 2.0 ** (1 - len(rounds))
     return {
@@ -317,7 +340,8 @@ def goal(what: str, value: float, bound: float, at_most: bool = False) -> dict[s
 def print_goals(goals: list[dict[str, Any]]) -> None:
     for g in goals:
         print(
-            f"  {'holds ' if g['holds'] else 'FAILS '} {g['goal']}: {g['value']:.4g} (goal {'<=' if g['at_most'] else '>='} {g['bound']:g})"
+            f"  {'holds ' if g['holds'] else 'FAILS '} {g['goal']}: {g['value']:.4g} (goal "
+            f"{'<=' if g['at_most'] else '>='} {g['bound']:g})"
         )
 
 
@@ -339,13 +363,15 @@ def print_table(results: dict[str, list[dict[str, Any]]]) -> None:
         print(f"  {name:28}{cells}   {min(rates):,.0f} to {max(rates):,.0f}")
     if disturbed(results):
         print(
-            f"  DISTURBED: other processes kept more than {_QUIET} cores busy in some runs; measure again with nothing beside it"
+            f"  DISTURBED: other processes kept more than {_QUIET} cores busy in some runs; "
+            "measure again with nothing beside it"
         )
 
 
 def print_ratio(name: str, found: dict[str, Any]) -> None:
     print(
-        f"  {name}: median {found['median']:.3f}, {found['min']:.3f} to {found['max']:.3f} over {len(found['rounds'])} rounds"
+        f"  {name}: median {found['median']:.3f}, {found['min']:.3f} to {found['max']:.3f} "
+        f"over {len(found['rounds'])} rounds"
     )
 
 

@@ -1,11 +1,15 @@
-"""The index: how fast a folder is scanned, and what ten million samples cost on disk, to open, to shuffle and to plan.
+"""The index: how fast a folder is scanned, and what ten million samples cost on disk, to open, to
+shuffle and to plan.
 
-    python benchmarks/index.py             # about 3 minutes, 3 GB of memory, 1 GB of disk under --data; writes benchmarks/results/index.json
-    python benchmarks/index.py --quick     # a check that it runs
+    python benchmarks/index.py             # about 3 minutes, 3 GB of memory, 1 GB of disk under
+    --data; writes benchmarks/results/index.json python benchmarks/index.py --quick     # a check
+    that it runs
 
-Answers: files a second of gpupipe's folder source over 200,000 empty files in 2,000 class folders (directory entries in the kernel's
-cache; the whole call: scan, table, fingerprint, saved index), the same with an index that is cached and still holds; and for a made-up
-index of 10 million names: bytes, seconds to open, seconds of an epoch's permutation, microseconds to plan a batch and look up its paths.
+Answers: files a second of gpupipe's folder source over 200,000 empty files in 2,000 class folders
+(directory entries in the kernel's cache; the whole call: scan, table, fingerprint, saved index),
+the same with an index that is cached and still holds; and for a made-up index of 10 million names:
+bytes, seconds to open, seconds of an epoch's permutation, microseconds to plan a batch and look up
+its paths.
 """
 
 from __future__ import annotations
@@ -171,7 +175,9 @@ def piece(start: int, end: int) -> Index:
 
 
 def joined(pieces: list[Index]) -> Index:
-    """One index of several, whose fingerprint is made of theirs: it stands for nothing that is resumed."""
+    """One index of several, whose fingerprint is made of theirs: it stands for nothing that is
+    resumed.
+    """
     offsets = np.cumsum([0] + [len(p.names.letters) for p in pieces[:-1]])
     ends = np.concatenate(
         [p.names.ends + offset for p, offset in zip(pieces, offsets, strict=True)]
@@ -188,7 +194,9 @@ def joined(pieces: list[Index]) -> Index:
 
 
 def used(index: Index) -> dict[str, Any]:
-    """Seconds of a permutation and of beginning an epoch; microseconds to plan a batch, and to look up its paths and labels."""
+    """Seconds of a permutation and of beginning an epoch; microseconds to plan a batch, and to look
+    up its paths and labels.
+    """
     sampler = Sampler(len(index), _BATCH, shuffle=True, seed=0, last_batch="partial")
     shuffle = repeated(lambda: draws.permutation(0, 0, len(index)))
     started = time.perf_counter()
@@ -219,19 +227,24 @@ def _look_up(index: Index, plan: Plan) -> tuple[Any, Any]:
 
 def report(scan: dict[str, Any], large: dict[str, Any]) -> None:
     print(
-        f"{scan['files']:,} files: {scan['files_per_second']['median']:,.0f} a second, {scan['seconds']['median']:.2f} s in all;"
+        f"{scan['files']:,} files: {scan['files_per_second']['median']:,.0f} a second, "
+        f"{scan['seconds']['median']:.2f} s in all;"
     )
     print(
-        f"  with the index cached {scan['seconds_when_cached']['median']:.3f} s (medians of {_REPEATS})"
+        f"  with the index cached {scan['seconds_when_cached']['median']:.3f} s (medians of "
+        f"{_REPEATS})"
     )
     print(
-        f"{large['samples']:,} samples: {large['bytes'] / 1e6:,.0f} MB, opened in {large['open_seconds']['median'] * 1e3:.1f} ms,"
+        f"{large['samples']:,} samples: {large['bytes'] / 1e6:,.0f} MB, opened in "
+        f"{large['open_seconds']['median'] * 1e3:.1f} ms,"
     )
     print(
-        f"  permutation {large['permutation_seconds']['median']:.2f} s, begin of an epoch {large['begin_epoch_seconds']:.2f} s,"
+        f"  permutation {large['permutation_seconds']['median']:.2f} s, begin of an epoch "
+        f"{large['begin_epoch_seconds']:.2f} s,"
     )
     print(
-        f"  a batch of {_BATCH}: plan {large['plan_batch_microseconds']:.0f} us, paths and labels {large['look_up_batch_microseconds']:.0f} us"
+        f"  a batch of {_BATCH}: plan {large['plan_batch_microseconds']:.0f} us, paths and "
+        f"labels {large['look_up_batch_microseconds']:.0f} us"
     )
 
 

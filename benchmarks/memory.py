@@ -3,12 +3,14 @@
     python benchmarks/memory.py            # about 2 minutes; writes benchmarks/results/memory.json
     python benchmarks/memory.py --quick    # a check that it runs
 
-Answers: the resident set (/proc/self/statm) after every epoch of 500 LFW-like images through gpupipe.load on the CPU, and the seconds
-from the end of the imports to the first batch of 5,000 images with a cached index, in fresh processes (goal: 2 s).
+Answers: the resident set (/proc/self/statm) after every epoch of 500 LFW-like images through
+gpupipe.load on the CPU, and the seconds from the end of the imports to the first batch of 5,000
+images with a cached index, in fresh processes (goal: 2 s).
 
-A single look at the resident set varies by a tenth with what the C library happens to keep of freed memory, up as well as down. So
-after every tenth epoch it is asked to give that back (malloc_trim) before a second look: what is left is what is held. Goal: at most
-5 % more of that after epoch 100 than after the tenth. The plain figures, and medians of ten of them, are given beside it.
+A single look at the resident set varies by a tenth with what the C library happens to keep of freed
+memory, up as well as down. So after every tenth epoch it is asked to give that back (malloc_trim)
+before a second look: what is left is what is held. Goal: at most 5 % more of that after epoch 100
+than after the tenth. The plain figures, and medians of ten of them, are given beside it.
 """
 
 from __future__ import annotations
@@ -65,9 +67,8 @@ def main() -> None:
         + ", ".join(f"{n} {mib:.0f}" for n, mib in found["epochs"]["held_mib"].items())
     )
     print(
-        "  plain figures, last / 10th: {growth:.3f}; medians of ten: {growth_of_medians:.3f}".format(
-            **found["epochs"]
-        )
+        "  plain figures, last / 10th: {growth:.3f}; medians of ten: "
+        "{growth_of_medians:.3f}".format(**found["epochs"])
     )
     harness.print_goals(goals)
     print(f"written to {path}")
@@ -124,7 +125,9 @@ def _config(root: Path) -> dict[str, Any]:
 
 
 def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
-    """rss_mib: MiB after every epoch; held_mib: after every tenth, without freed memory; and what becomes of them."""
+    """rss_mib: MiB after every epoch; held_mib: after every tenth, without freed memory; and what
+    becomes of them.
+    """
     import gpupipe
     from gpupipe.bench.memory import PeakMemory
     from gpupipe.runtime.malloc import give_back
@@ -177,7 +180,9 @@ def _first_batches(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def first_batch(arguments: argparse.Namespace) -> dict[str, Any]:
-    """import_seconds: of gpupipe, torch and DALI; seconds: from there to the first batch, `load_seconds` of it in gpupipe.load."""
+    """import_seconds: of gpupipe, torch and DALI; seconds: from there to the first batch,
+    `load_seconds` of it in gpupipe.load.
+    """
     begun = time.perf_counter()
     import torch  # noqa: F401  # timed: its import is not ours
 

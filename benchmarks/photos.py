@@ -1,4 +1,6 @@
-"""JPEG sets for the benchmarks, cut from real photographs (never from ramps or noise: a decoder's cost depends on the content)."""
+"""JPEG sets for the benchmarks, cut from real photographs (never from ramps or noise: a decoder's
+cost depends on the content).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ Box = tuple[int, int, int, int]
 
 
 def photographs() -> list[Path]:
-    """The real photographs: the folder GPUPIPE_PHOTOS, else shared/data/photos beside this checkout.
+    """The real photographs: the folder GPUPIPE_PHOTOS, else shared/data/photos beside this
+    checkout.
 
     Raises FileNotFoundError, saying what to set, where there is none.
     """
@@ -24,13 +27,16 @@ def photographs() -> list[Path]:
     found = sorted(folder.glob("*/*.jpg"))
     if not found:
         raise FileNotFoundError(
-            f"no photographs under {folder}: set GPUPIPE_PHOTOS to a folder with JPEGs in a folder a class"
+            f"no photographs under {folder}: set GPUPIPE_PHOTOS to a folder with JPEGs in a "
+            "folder a class"
         )
     return found
 
 
 def crops(root: Path, count: int, size: tuple[int, int], quality: int, seed: int = 0) -> Path:
-    """`count` JPEGs of `size` (width, height), random windows of the photographs, a folder for every ten; made once, on all cores."""
+    """`count` JPEGs of `size` (width, height), random windows of the photographs, a folder for
+    every ten; made once, on all cores.
+    """
     target = root / f"crops-{count}-{size[0]}x{size[1]}-q{quality}"
     if target.exists():
         return target
@@ -80,7 +86,9 @@ def _name(root: Path, n: int) -> Path:
 
 
 def _window(photo: tuple[int, int], size: tuple[int, int], rng: np.random.Generator) -> Box:
-    """A window of a photograph of size `photo` with the aspect ratio of `size`, as large as 40 to 100 % of what fits."""
+    """A window of a photograph of size `photo` with the aspect ratio of `size`, as large as 40 to
+    100 % of what fits.
+    """
     fit = min(photo[0] / size[0], photo[1] / size[1])
     width, height = (round(s * fit * rng.uniform(0.4, 1.0)) for s in size)
     height = min(photo[1], round(width * size[1] / size[0]))
@@ -112,7 +120,9 @@ def drawn(root: Path, count: int) -> Path:
 
 
 def copied(root: Path, copies: int) -> Path:
-    """The set `root` with every file under several names (hard links): a larger set to all but the page cache; made once."""
+    """The set `root` with every file under several names (hard links): a larger set to all but the
+    page cache; made once.
+    """
     target = root.with_name(f"{root.name}-x{copies}")
     if target.exists():
         return target

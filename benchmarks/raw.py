@@ -1,13 +1,16 @@
-"""Raw numbers into torch tensors on a CPU: 1 MB float32 samples from the page cache, side by side with what else there is.
+"""Raw numbers into torch tensors on a CPU: 1 MB float32 samples from the page cache, side by side
+with what else there is.
 
-    python benchmarks/raw.py              # about 10 minutes, with nothing beside it; writes benchmarks/results/raw.json
-    python benchmarks/raw.py --quick      # a check that it runs
-    python benchmarks/raw.py --one gpupipe        # one contestant, one process, one line of JSON
+    python benchmarks/raw.py              # about 10 minutes, with nothing beside it; writes
+    benchmarks/results/raw.json python benchmarks/raw.py --quick      # a check that it runs python
+    benchmarks/raw.py --one gpupipe        # one contestant, one process, one line of JSON
 
-All deliver float32 (128, 4, 256, 256), in a new order in every epoch; gpupipe, DALI and DataLoader all shuffle globally. `main_thread` is the share of
-the time in which the consumer's thread used a core. With "a busy thread", a thread of pure Python in the same process wants the interpreter all the
-time, and `busy_thread` is its speed, as a share of what it is alone; once the consumer takes all that it can get, and once 700 MB/s, as a training
-step would. "a busy process" takes as much of the cores, and no more.
+All deliver float32 (128, 4, 256, 256), in a new order in every epoch; gpupipe, DALI and DataLoader
+all shuffle globally. `main_thread` is the share of the time in which the consumer's thread used a
+core. With "a busy thread", a thread of pure Python in the same process wants the interpreter all
+the time, and `busy_thread` is its speed, as a share of what it is alone; once the consumer takes
+all that it can get, and once 700 MB/s, as a training step would. "a busy process" takes as much of
+the cores, and no more.
 """
 
 from __future__ import annotations
@@ -65,7 +68,8 @@ def main() -> None:
             else ""
         )
         print(
-            f"  {name:36}{harness.median(found, 'gigabytes_per_second'):>8.2f} GB/s, main thread {harness.median(found, 'main_thread'):.0%}{thread}"
+            f"  {name:36}{harness.median(found, 'gigabytes_per_second'):>8.2f} GB/s, main "
+            f"thread {harness.median(found, 'main_thread'):.0%}{thread}"
         )
     for name, ratio in result["ratios"].items():
         harness.print_ratio(name, ratio)
@@ -87,7 +91,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def made(arguments: argparse.Namespace) -> Path:
-    """The folder with rows.npy and, of the same numbers, a file a sample; made where it is not there yet."""
+    """The folder with rows.npy and, of the same numbers, a file a sample; made where it is not
+    there yet.
+    """
     root: Path = arguments.data / f"raw-{arguments.samples}"
     if not (root / "done").exists():
         (root / "one").mkdir(parents=True, exist_ok=True)
@@ -234,7 +240,8 @@ class _Busy:
 
 
 class _Watched:
-    """Batches, and of each pass over them: the CPU time of the thread that takes them, the wall time, and what a busy thread counted.
+    """Batches, and of each pass over them: the CPU time of the thread that takes them, the wall
+    time, and what a busy thread counted.
 
     pace: bytes a second at which they are taken, by waiting; None: as they come.
     """

@@ -1,11 +1,13 @@
 """How fast samplers fill the cache of a remote data set, and how fast it trains meanwhile.
 
-    python benchmarks/remote.py             # about five minutes; writes benchmarks/results/remote.json
-    python benchmarks/remote.py --quick     # a check that it runs
+    python benchmarks/remote.py             # about five minutes; writes
+    benchmarks/results/remote.json python benchmarks/remote.py --quick     # a check that it runs
 
-Fill: from an S3 server on loopback (see remote_store.py: it is the limit, and takes a core) and from local files through the same code, with 1
-and 2 samplers, a fresh cache each time; from the start of the samplers to the last shard. Train: epochs of a cache that holds all, with DALI on
-the CPU, against a folder of the same images; and while a sampler of another cache fetches from local files without a limit, or at 10 MB/s.
+Fill: from an S3 server on loopback (see remote_store.py: it is the limit, and takes a core) and
+from local files through the same code, with 1 and 2 samplers, a fresh cache each time; from the
+start of the samplers to the last shard. Train: epochs of a cache that holds all, with DALI on the
+CPU, against a folder of the same images; and while a sampler of another cache fetches from local
+files without a limit, or at 10 MB/s.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ def main() -> None:
     )
     for name, found in filled.items():
         print(
-            f"  {name:28}{harness.median(found, 'mb_per_second'):8,.0f} MB/s {harness.median(found, 'images_per_second'):8,.0f} images/s"
+            f"  {name:28}{harness.median(found, 'mb_per_second'):8,.0f} MB/s "
+            f"{harness.median(found, 'images_per_second'):8,.0f} images/s"
         )
     harness.print_table(trained)
     for name, found in ratios.items():
@@ -156,7 +159,9 @@ def train(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _sampling(name: str, local: dict[str, Any]) -> Iterator[None]:
-    """A sampler of another cache at work meanwhile, where the name says so: it fills, and begins anew when it is done."""
+    """A sampler of another cache at work meanwhile, where the name says so: it fills, and begins
+    anew when it is done.
+    """
     if "sampler" not in name:
         yield
         return

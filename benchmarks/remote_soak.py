@@ -3,9 +3,10 @@
     python benchmarks/remote_soak.py --seconds 600      # writes benchmarks/results/remote_soak.json
     python benchmarks/remote_soak.py --quick            # a check that it runs
 
-Two samplers fetch from an S3 server on loopback as fast as they can, a process trains on what is there, and one of the samplers is killed every
-few seconds. The cache lies on a file system of its own (a tmpfs; mounting it takes root), and what that says is used, deleted files that
-somebody still holds open included, is looked at a thousand times a second.
+Two samplers fetch from an S3 server on loopback as fast as they can, a process trains on what is
+there, and one of the samplers is killed every few seconds. The cache lies on a file system of its
+own (a tmpfs; mounting it takes root), and what that says is used, deleted files that somebody still
+holds open included, is looked at a thousand times a second.
 """
 
 from __future__ import annotations

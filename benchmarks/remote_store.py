@@ -1,6 +1,8 @@
-"""An S3 server on loopback with photographs in it, in a process of its own: the store of the benchmarks of the cache.
+"""An S3 server on loopback with photographs in it, in a process of its own: the store of the
+benchmarks of the cache.
 
-The server is moto's, in Python: it answers a few hundred requests a second, and takes a core for it. What is measured against it is a floor.
+The server is moto's, in Python: it answers a few hundred requests a second, and takes a core for
+it. What is measured against it is a floor.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
-"""How fast batches get from a data processing server to its client, in another process on this machine.
+"""How fast batches get from a data processing server to its client, in another process on this
+machine.
 
-    python benchmarks/server.py                  # all ways, interleaved rounds: benchmarks/results/server.json
-    python benchmarks/server.py --quick
+    python benchmarks/server.py                  # all ways, interleaved rounds:
+    benchmarks/results/server.json python benchmarks/server.py --quick
 
-The batches are 256 x 3 x 250 x 250, uint8 (48 MB) and float32 (192 MB), and are made in no time: the server's engine hands out the same few tensors again
-and again, so that what is measured is the transport alone, with plans, leases and acknowledgements as always. The consumer looks at one number of each
-batch and lets it go. Beside it, with the same tensors: torch's multiprocessing.Queue (its shared memory, a new one for every batch) and pickle over a pipe.
+The batches are 256 x 3 x 250 x 250, uint8 (48 MB) and float32 (192 MB), and are made in no time:
+the server's engine hands out the same few tensors again and again, so that what is measured is the
+transport alone, with plans, leases and acknowledgements as always. The consumer looks at one number
+of each batch and lets it go. Beside it, with the same tensors: torch's multiprocessing.Queue (its
+shared memory, a new one for every batch) and pickle over a pipe.
 
-busy at 600 MB/s: the CPU time of the consumer's main thread, as a share, at a stream of 600 MB/s (its CPU seconds for a byte, times 600 MB).
+busy at 600 MB/s: the CPU time of the consumer's main thread, as a share, at a stream of 600 MB/s
+(its CPU seconds for a byte, times 600 MB).
 """
 
 from __future__ import annotations
@@ -63,7 +67,8 @@ def serve(way: str, dtype: str, folder: str) -> None:
         for n, plan in enumerate(plans):
             yield plan, {"image": ready[n % len(ready)], **known(loader.index, plan)}
 
-    loader.engine.batches = batches  # type: ignore[method-assign, assignment]  # nothing is decoded here
+    # nothing is decoded here
+    loader.engine.batches = batches  # type: ignore[method-assign, assignment]
     address = f"ipc://{folder}/socket" if way == "ipc" else "tcp://127.0.0.1:0"
     keys: dict[str, Any] = (
         {"keys": Path(folder) / "server.key_secret", "allowed": Path(folder) / "allowed"}
@@ -94,7 +99,9 @@ def pipe_sender(dtype: str, pipe: Any, count: int) -> None:
 
 
 def consume(batches: Iterator[Any], seconds: float) -> dict[str, Any]:
-    """GB/s of images over at least `seconds`, behind a few batches that are not counted, and the CPU seconds of this thread and process for a GB."""
+    """GB/s of images over at least `seconds`, behind a few batches that are not counted, and the
+    CPU seconds of this thread and process for a GB.
+    """
     for _ in range(6):
         float(next(batches).flatten()[-1])
     received, count = 0, 0
@@ -230,7 +237,8 @@ def main() -> None:
                     )
                 )
                 harness.say(
-                    f"round {number + 1}/{rounds}: {dtype} {way} {found[-1]['gb_per_second']:.2f} GB/s, load {os.getloadavg()[0]:.1f}"
+                    f"round {number + 1}/{rounds}: {dtype} {way} "
+                    f"{found[-1]['gb_per_second']:.2f} GB/s, load {os.getloadavg()[0]:.1f}"
                 )
     report(results, arguments)
 
@@ -244,7 +252,8 @@ def report(results: dict[str, dict[str, list[dict[str, Any]]]], arguments: Any) 
             rates = [f["gb_per_second"] for f in found]
             busy = statistics.median(f["busy_at_600_mb"] for f in found)
             print(
-                f"  {way:12} {statistics.median(rates):6.2f} GB/s ({min(rates):.2f} to {max(rates):.2f}), main thread {busy:.1%} busy at 600 MB/s"
+                f"  {way:12} {statistics.median(rates):6.2f} GB/s ({min(rates):.2f} to "
+                f"{max(rates):.2f}), main thread {busy:.1%} busy at 600 MB/s"
             )
             if way in GOALS:
                 goals.append(

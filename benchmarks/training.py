@@ -1,10 +1,11 @@
 """What a loader costs a training loop besides its work: state_dict(), and the monitor.
 
-    python benchmarks/training.py                # about a minute, with nothing beside it; writes benchmarks/results/training.json
-    python benchmarks/training.py --quick        # a check that it runs
+    python benchmarks/training.py                # about a minute, with nothing beside it; writes
+    benchmarks/results/training.json python benchmarks/training.py --quick        # a check that it
+    runs
 
-state_dict() is called in mid-epoch of a set of a million samples. The monitor is what is added to a step: measured over an iterator that
-takes no time, and against a step of 10 ms.
+state_dict() is called in mid-epoch of a set of a million samples. The monitor is what is added to a
+step: measured over an iterator that takes no time, and against a step of 10 ms.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def state_milliseconds(data: Path, calls: int) -> float:
 
 
 def monitor_seconds(calls: int) -> float:
-    """What a step takes longer with the monitor: steps of an iterator that takes no time, with and without it."""
+    """What a step takes longer with the monitor: steps of an iterator that takes no time, with and
+    without it.
+    """
     from gpupipe.monitor import Monitor
 
     class Instant:

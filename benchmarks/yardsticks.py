@@ -1,4 +1,5 @@
-"""What gpupipe is measured against: what an expert writes by hand for three workloads, with DALI and with torchvision.
+"""What gpupipe is measured against: what an expert writes by hand for three workloads, with DALI
+and with torchvision.
 
 Nothing here uses gpupipe. The DALI graphs take `device`, "cpu" or "gpu".
 """
@@ -38,7 +39,9 @@ _SETS = {"lfw": 5000, "imagenet": 1000}
 
 
 def images_root(workload: Workload, data: Path, most: int, copies: int = 1) -> Path:
-    """The workload's JPEGs, at most `most` files, each under `copies` names, made in the folder `data` where they are not there yet."""
+    """The workload's JPEGs, at most `most` files, each under `copies` names, made in the folder
+    `data` where they are not there yet.
+    """
     import photos
 
     make = photos.lfw_like if workload.photos == "lfw" else photos.imagenet_like
@@ -68,7 +71,9 @@ def affine(encoded: Any, device: str, **decoder: Any) -> Any:
 
 
 def _random_matrix() -> Any:
-    """Up to 5 degrees, a scale of 0.5 to 2 and a shift of up to a tenth, from input to output coordinates."""
+    """Up to 5 degrees, a scale of 0.5 to 2 and a shift of up to a tenth, from input to output
+    coordinates.
+    """
     from nvidia.dali import fn
 
     scale = fn.random.uniform(range=[0.5, 2.0])
@@ -132,7 +137,9 @@ def decode_only(encoded: Any, device: str, **decoder: Any) -> Any:
 
 
 def decode_region(encoded: Any, device: str, **decoder: Any) -> Any:
-    """The ceiling of decoders that take a region: what a random crop needs, left where it was decoded."""
+    """The ceiling of decoders that take a region: what a random crop needs, left where it was
+    decoded.
+    """
     from nvidia.dali import fn
 
     return fn.decoders.image_random_crop(encoded, device=_decoding(device), **_CROP, **decoder)
@@ -159,7 +166,9 @@ def dali_pipeline(
     device_id: int | None = None,
     **decoder: Any,
 ) -> Any:
-    """The DALI pipeline of a graph over a folder of class folders: images and labels, both on the device."""
+    """The DALI pipeline of a graph over a folder of class folders: images and labels, both on the
+    device.
+    """
     from nvidia.dali import Pipeline, fn
 
     device = "cpu" if device_id is None else "gpu"
@@ -177,7 +186,10 @@ def dali_pipeline(
 
 
 def dali_batches(pipe: Any) -> Any:
-    """Epochs of [{"image", "label"}] without end. All batches are full: what a last one borrows from the next epoch counts as images."""
+    """Epochs of [{"image", "label"}] without end.
+
+    All batches are full: what a last one borrows from the next epoch counts as images.
+    """
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
     from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
@@ -201,7 +213,10 @@ def dali_size(batch: Any) -> int:
 def torchvision_batches(
     workload: Workload, root: Path, decoder: str, workers: int, **loader: Any
 ) -> Any:
-    """A DataLoader over an ImageFolder. decoder: "tensor" (torchvision.io) or "pil"; each then transforms what it decodes to."""
+    """A DataLoader over an ImageFolder.
+
+    decoder: "tensor" (torchvision.io) or "pil"; each then transforms what it decodes to.
+    """
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
 

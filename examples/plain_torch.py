@@ -1,4 +1,5 @@
-"""A training loop without a framework: resume from a state, and how much of it was waiting for data.
+"""A training loop without a framework: resume from a state, and how much of it was waiting for
+data.
 
 python examples/plain_torch.py lfw --epochs 2
 python examples/plain_torch.py lfw --epochs 2        # again: goes on where it was interrupted

@@ -3,8 +3,10 @@
     pip install 'gpupipe[server]'
     python examples/server.py --rounds 3 --plot server-pipelining.png
 
-A data stream that is slowed down by 5 ms a batch, a training step of 10 ms, 5 epochs: in one process they take turns, so that the time is the sum; with a
-server, batches wait in a buffer when the step asks for them, and the time is that of training alone. Both only sleep: what shows is the overlap.
+A data stream that is slowed down by 5 ms a batch, a training step of 10 ms, 5 epochs: in one
+process they take turns, so that the time is the sum; with a server, batches wait in a buffer when
+the step asks for them, and the time is that of training alone. Both only sleep: what shows is the
+overlap.
 """
 
 import argparse

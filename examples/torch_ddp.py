@@ -1,4 +1,5 @@
-"""Distributed data parallel: each rank gets its part of every batch, without a word about it in the config.
+"""Distributed data parallel: each rank gets its part of every batch, without a word about it in the
+config.
 
 torchrun --nproc-per-node 2 examples/torch_ddp.py lfw --epochs 1
 """
@@ -45,7 +46,8 @@ with gpupipe.load(
         dist.all_reduce(images)
         if dist.get_rank() == 0:
             print(
-                f"epoch {epoch}: {images.item():,} of {len(loader.index):,} images on {dist.get_world_size()} ranks, loss {loss.item():.3f}",
+                f"epoch {epoch}: {images.item():,} of {len(loader.index):,} images on "
+                f"{dist.get_world_size()} ranks, loss {loss.item():.3f}",
                 flush=True,
             )
 dist.destroy_process_group()

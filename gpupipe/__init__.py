@@ -68,7 +68,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `import gpupipe` itself imports neither torch nor DALI."""
+    """Import a public name when it is first used: `import gpupipe` itself imports neither torch nor
+    DALI.
+    """
     if name not in __all__:
         raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
     import importlib

@@ -1,4 +1,7 @@
-"""A config: which data, which pipeline, how it is loaded. Read from YAML, a name or a dict, plus overrides; frozen and checked."""
+"""A config: which data, which pipeline, how it is loaded.
+
+Read from YAML, a name or a dict, plus overrides; frozen and checked.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,9 @@ class Shard(_Frozen):
 
 
 class AutoShard(Shard):
-    """`shard: auto`: the rank and world size of torch.distributed, else of torchrun's environment, found when the loader is made."""
+    """`shard: auto`: the rank and world size of torch.distributed, else of torchrun's environment,
+    found when the loader is made.
+    """
 
 
 def _shard(value: Any) -> Any:
@@ -92,31 +97,35 @@ def _shard(value: Any) -> Any:
 class LoaderConfig(_Frozen):
     """How samples become batches.
 
-    batch_size: samples a batch and rank.
-    shuffle: a new permutation of the whole set every epoch; false: the order of the index.
-    seed: of the order and of every random step.
-    last_batch: partial (a smaller last batch), drop, or pad (filled with samples from the epoch's start).
-    engine: dali, dataloader (torch's DataLoader with torchvision), remote (a data processing server), or auto: dali, or dataloader where DALI is not installed.
-    device: auto (the GPU where there is one), cpu, gpu or gpu:N.
-    threads: CPU threads of the engine; auto: this rank's share of the cores that the ranks of this machine may use.
-    set_affinity: bind DALI's CPU threads to the cores near the GPU, or to those of DALI_AFFINITY_MASK, one for each thread.
-    prefetch: batches prepared ahead (dataloader: by each worker). dali reads the files of as many more.
-    workers: processes of the DataLoader, 0 for none; auto: as many as threads.
-    decoder: of the DataLoader: torchvision or pil.
-    pin_memory, multiprocessing_context, persistent_workers: as DataLoader takes them; batches are pinned only on their way to a GPU.
-    shard: auto (torch.distributed's rank and world size, else torchrun's), or {rank, world_size}: which part of every global batch this process takes.
-    on_error: raise, or skip samples that cannot be read or decoded; max_bad: the share of the set that may be skipped, 0 to 1.
-    quarantine: the file that lists what was skipped (JSON lines); by default one in the cache folder.
-    dtype: of the batch's first field, where it is not to be what the pipeline makes.
-    memory_format: contiguous (B, C, H, W), or the same shape stored channels_last: of fields that were image files.
-    format: dict ({"image": ..., "label": ...}), or a tuple of the first field and the label.
-    ids: also deliver "id", int64 (B,), the samples' rows in the index (format dict).
-    gpu_memory: what DALI may need of the GPU's memory, such as 2GB: load() is refused where it would need more, by arithmetic over a part of the samples.
-    hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1. Its pixels differ from CUDA's by a level, and between 0 and 1
-      it depends on the batch which of the two decodes a file: with 0 and 1 a sample is the same to the bit in every batch.
-    server: of the remote engine: tcp://HOST:PORT or ipc://FILE, or a list of servers that have a shard each.
-    hwm: batches that a server sends ahead. transport: shm (memory shared with a server on this machine), tcp (a socket), or auto: shm where it can be.
-    key, server_key: this side's secret key and the server's public one, files of `gpupipe keys new`.
+    batch_size: samples a batch and rank. shuffle: a new permutation of the whole set every epoch;
+    false: the order of the index. seed: of the order and of every random step. last_batch: partial
+    (a smaller last batch), drop, or pad (filled with samples from the epoch's start). engine: dali,
+    dataloader (torch's DataLoader with torchvision), remote (a data processing server), or auto:
+    dali, or dataloader where DALI is not installed. device: auto (the GPU where there is one), cpu,
+    gpu or gpu:N. threads: CPU threads of the engine; auto: this rank's share of the cores that the
+    ranks of this machine may use. set_affinity: bind DALI's CPU threads to the cores near the GPU,
+    or to those of DALI_AFFINITY_MASK, one for each thread. prefetch: batches prepared ahead
+    (dataloader: by each worker). dali reads the files of as many more. workers: processes of the
+    DataLoader, 0 for none; auto: as many as threads. decoder: of the DataLoader: torchvision or
+    pil. pin_memory, multiprocessing_context, persistent_workers: as DataLoader takes them; batches
+    are pinned only on their way to a GPU. shard: auto (torch.distributed's rank and world size,
+    else torchrun's), or {rank, world_size}: which part of every global batch this process takes.
+    on_error: raise, or skip samples that cannot be read or decoded; max_bad: the share of the set
+    that may be skipped, 0 to 1. quarantine: the file that lists what was skipped (JSON lines); by
+    default one in the cache folder. dtype: of the batch's first field, where it is not to be what
+    the pipeline makes. memory_format: contiguous (B, C, H, W), or the same shape stored
+    channels_last: of fields that were image files. format: dict ({"image": ..., "label": ...}), or
+    a tuple of the first field and the label. ids: also deliver "id", int64 (B,), the samples' rows
+    in the index (format dict). gpu_memory: what DALI may need of the GPU's memory, such as 2GB:
+    load() is refused where it would need more, by arithmetic over a part of the samples.
+    hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1. Its pixels
+    differ from CUDA's by a level, and between 0 and 1
+      it depends on the batch which of the two decodes a file: with 0 and 1 a sample is the same to
+      the bit in every batch.
+    server: of the remote engine: tcp://HOST:PORT or ipc://FILE, or a list of servers that have a
+    shard each. hwm: batches that a server sends ahead. transport: shm (memory shared with a server
+    on this machine), tcp (a socket), or auto: shm where it can be. key, server_key: this side's
+    secret key and the server's public one, files of `gpupipe keys new`.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 256
@@ -153,11 +162,13 @@ class LoaderConfig(_Frozen):
     def _has_a_server(self) -> LoaderConfig:
         if self.engine == "remote" and not self.server:
             raise ValueError(
-                "engine is remote, and no server is named: write 'server: tcp://HOST:PORT' beside it"
+                "engine is remote, and no server is named: write 'server: tcp://HOST:PORT' "
+                "beside it"
             )
         if (self.key is None) != (self.server_key is None):
             raise ValueError(
-                "key and server_key go together: this side's secret key, and the server's public one"
+                "key and server_key go together: this side's secret key, and the server's "
+                "public one"
             )
         return self
 
@@ -190,10 +201,10 @@ def read(
 ) -> Config:
     """The Config in a file (a path, or a shipped name) or a dict.
 
-    overrides: "key=value" with dots between the keys; a key of `loader` may stand alone. changes: the same as keyword arguments,
-    where a dict changes only what it names, and a list replaces the whole list. Where one of them
-    names another source, nothing of `data` is kept but what they say of it. Raises ConfigError with
-    everything that is wrong.
+    overrides: "key=value" with dots between the keys; a key of `loader` may stand alone. changes:
+    the same as keyword arguments, where a dict changes only what it names, and a list replaces the
+    whole list. Where one of them names another source, nothing of `data` is kept but what they say
+    of it. Raises ConfigError with everything that is wrong.
     """
     return read_in_layers(config, [*overrides, *changes.items()])
 
@@ -214,7 +225,8 @@ def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Cha
             [
                 Problem(
                     document.where(()),
-                    f"{found}, but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them",
+                    f"{found}, but a config holds 'data:', 'pipeline:' and 'loader:', with "
+                    "values behind or below them",
                 )
             ]
         )
@@ -315,7 +327,9 @@ def _put(document: Document, change: _Change) -> None:
 
 
 def _instead(key: str, document: Document) -> str:
-    """What to write in place of an override's key: the same with another first part, or a key from further in."""
+    """What to write in place of an override's key: the same with another first part, or a key from
+    further in.
+    """
     first, dot, rest = key.partition(".")
     near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL))
     further = {str(k[-1]): ".".join(map(str, k)) for k in document.keys} | {
@@ -335,7 +349,8 @@ def _check_step(document: Document, loc: tuple[str, ...], place: str) -> None:
             [
                 Problem(
                     place,
-                    f"pipeline is a name, '{steps}': to change a step of it, write the list of its steps in the config instead",
+                    f"pipeline is a name, '{steps}': to change a step of it, write the list "
+                    "of its steps in the config instead",
                 )
             ]
         )
@@ -463,7 +478,9 @@ def _pipeline(
     problems: list[Problem],
     source: Source | None,
 ) -> Pipeline | None:
-    """Where the source is wrong, its fields are not known: the pipeline is checked as one over images."""
+    """Where the source is wrong, its fields are not known: the pipeline is checked as one over
+    images.
+    """
     fields = (
         (pipelines.IMAGE, ())
         if source is None

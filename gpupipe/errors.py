@@ -1,14 +1,18 @@
 """Every exception that gpupipe raises.
 
 GpupipeError
-├── ConfigError          a YAML file, an override or an argument is wrong; holds every Problem found   (also ValueError)
+├── ConfigError          a YAML file, an override or an argument is wrong; holds every Problem found
+(also ValueError)
 ├── DeviceError          the device or engine that was asked for is not there
 ├── FetchError           a data set could not be downloaded or unpacked
 ├── StateError           a state_dict belongs to other data, another pipeline or another seed
-├── UsageError           a loader is pickled, copied, indexed or given to a DataLoader   (also TypeError)
+├── UsageError           a loader is pickled, copied, indexed or given to a DataLoader   (also
+TypeError)
 ├── EngineError          an engine failed, and no single sample is to blame
-├── StepError            a step's own code failed, or made what its spec does not say; has `.traceback`
-├── ServerError          a data processing server cannot be started or reached, or refuses what it was asked for
+├── StepError            a step's own code failed, or made what its spec does not say; has
+`.traceback`
+├── ServerError          a data processing server cannot be started or reached, or refuses what it
+was asked for
 └── DataError            the samples themselves
     ├── SampleError      one sample cannot be read or decoded; has `.path` and `.reason`
     ├── ShapeError       samples of one batch differ in shape
@@ -39,7 +43,9 @@ class GpupipeError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a configuration: `where` is `file:line:column` (or the override), `what` says what to write instead."""
+    """One mistake in a configuration: `where` is `file:line:column` (or the override), `what` says
+    what to write instead.
+    """
 
     where: str
     what: str
@@ -49,7 +55,9 @@ class Problem:
 
 
 class ConfigError(GpupipeError, ValueError):
-    """One or more mistakes in a configuration; `.problems` holds all of them: file by file in the order of the lines, then overrides."""
+    """One or more mistakes in a configuration; `.problems` holds all of them: file by file in the
+    order of the lines, then overrides.
+    """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = _in_order(problems)
@@ -162,14 +170,18 @@ def _in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be: one much like it, or of the same letters ("lwf" for "lfw")."""
+    """The known name that `name` was probably meant to be: one much like it, or of the same letters
+    ("lwf" for "lfw").
+    """
     names = sorted(known)
     like = difflib.get_close_matches(name, names, n=1, cutoff=_ALIKE)
     return next(iter(like), None) or next((n for n in names if sorted(n) == sorted(name)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the nearest of the known names, else a list of them; empty where nothing is known."""
+    """`; did you mean 'x'?` for the nearest of the known names, else a list of them; empty where
+    nothing is known.
+    """
     names = sorted(known)
     near = nearest(name, names)
     if near:

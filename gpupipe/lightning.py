@@ -1,6 +1,8 @@
-"""gpupipe in Lightning: a data module over YAML files, and a callback that measures the waiting for data.
+"""gpupipe in Lightning: a data module over YAML files, and a callback that measures the waiting for
+data.
 
-Works with the package `lightning` and with `pytorch_lightning`: with the one that is imported already, else with the one that is installed.
+Works with the package `lightning` and with `pytorch_lightning`: with the one that is imported
+already, else with the one that is installed.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ Source = str | dict[str, Any]
 class PipeDataModule(LightningDataModule):
     """Loaders of configs, on the trainer's device, each rank with its part of every batch.
 
-    Mid-epoch checkpoints of the trainer hold the state of the training loader: fit(ckpt_path=...) goes on with the very next batch.
+    Mid-epoch checkpoints of the trainer hold the state of the training loader: fit(ckpt_path=...)
+    goes on with the very next batch.
     """
 
     def __init__(  # noqa: PLR0913  # LightningCLI makes an option of each
@@ -108,10 +111,13 @@ class PipeDataModule(LightningDataModule):
         self._allow_same_samples = allow_same_samples
         self._loaders: dict[str, Loader] = {}
         if val is None:  # or Lightning would look for validation data, and warn that it is empty
-            self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]  # an instance's own
+            # an instance's own
+            self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]
 
     def train_dataloader(self) -> Loader:
-        """With Trainer(overfit_batches=...) not shuffled, so that the same batches come in each epoch."""
+        """With Trainer(overfit_batches=...) not shuffled, so that the same batches come in each
+        epoch.
+        """
         overfit = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
         loader = self._load("train", **({"shuffle": False} if overfit else {}))
         if self.trainer is not None:
@@ -141,7 +147,8 @@ class PipeDataModule(LightningDataModule):
         """A new loader; the one before it, which Lightning asked to be reloaded, is closed."""
         if (config := self._configs[which]) is None:
             raise ValueError(
-                f"PipeDataModule has no config for '{which}': PipeDataModule({which}='configs/...yaml')"
+                f"PipeDataModule has no config for '{which}': "
+                f"PipeDataModule({which}='configs/...yaml')"
             )
         if which in self._loaders:
             self._loaders.pop(which).close()
@@ -188,8 +195,10 @@ class PipeDataModule(LightningDataModule):
 
 
 def _line_up(trainer: Trainer, loader: Loader) -> None:
-    """Where the trainer resumes with another batch size or world size, let it count as many batches done as are missing to a whole epoch
-    of the new ones: it would end the epoch too early otherwise, or not notice its end."""
+    """Where the trainer resumes with another batch size or world size, let it count as many batches
+    done as are missing to a whole epoch of the new ones: it would end the epoch too early
+    otherwise, or not notice its end.
+    """
     resume = loader.load_state_dict
 
     def load_state_dict(state: dict[str, Any], strict: bool = True) -> None:
@@ -199,14 +208,16 @@ def _line_up(trainer: Trainer, loader: Loader) -> None:
         for name in ("ready", "started", "processed", "completed"):
             setattr(done, name, getattr(done, name) + more)
 
-    loader.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]  # of this one loader
+    # of this one loader
+    loader.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]
 
 
 class Monitor(Callback):
     """Logs how much of the time of training goes to waiting for data, and says it at the end.
 
-    Trainer(callbacks=[gpupipe.lightning.Monitor()]) logs data/wait_share, data/wait_ms and data/step_ms as often as the trainer logs. `watch` is then the
-    gpupipe.Monitor of the training loader; None where none of gpupipe's loaders is trained on.
+    Trainer(callbacks=[gpupipe.lightning.Monitor()]) logs data/wait_share, data/wait_ms and
+    data/step_ms as often as the trainer logs. `watch` is then the gpupipe.Monitor of the training
+    loader; None where none of gpupipe's loaders is trained on.
     """
 
     def __init__(self) -> None:

@@ -52,12 +52,13 @@ def load(
 ) -> Loader:
     """A Loader over a config: a path, a shipped name ("lfw"), or a dict of the same shape.
 
-    overrides: "key=value" as on the command line. changes: the same as keyword arguments (batch_size=64, data={"root": ...}).
-    Raises ConfigError, DataError, DeviceError, FetchError.
+    overrides: "key=value" as on the command line. changes: the same as keyword arguments
+    (batch_size=64, data={"root": ...}). Raises ConfigError, DataError, DeviceError, FetchError.
 
         with gpupipe.load("lfw", batch_size=64) as loader:
             for batch in loader:
-                batch["image"], batch["label"]      # float32 (64, 3, 250, 250) and int64 (64,), on the loader's device
+                batch["image"], batch["label"]      # float32 (64, 3, 250, 250) and int64 (64,), on
+                the loader's device
     """
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
     return warned(quietly(checked, progress))
@@ -104,8 +105,10 @@ def warned(loader: Loader) -> Loader:
 
 
 def remote(options: LoaderConfig, own: Config | None = None, patience: float = 60.0) -> Loader:
-    """A Loader over the data processing servers in `options`. own: a config that must mean the same work as theirs; patience: seconds of silence from a
-    server before it counts as gone. Raises ServerError, DeviceError."""
+    """A Loader over the data processing servers in `options`. own: a config that must mean the same
+    work as theirs; patience: seconds of silence from a server before it counts as gone. Raises
+    ServerError, DeviceError.
+    """
     _refuse_in_worker()
     import_zmq()
     from gpupipe.engines.remote.engine import reach
@@ -118,14 +121,19 @@ def remote(options: LoaderConfig, own: Config | None = None, patience: float = 6
 
 
 def over(config: Config, index: Index) -> Loader:
-    """A loader whose samples are known already, so that they are not looked for again. Raises what load() raises."""
+    """A loader whose samples are known already, so that they are not looked for again.
+
+    Raises what load() raises.
+    """
     return (
         remote(config.loader, config) if config.loader.engine == "remote" else Loader(config, index)
     )
 
 
 class Loader:
-    """Epochs of batches. Every iteration is a new epoch, or the rest of one after load_state_dict(); which one is settled by its first batch."""
+    """Epochs of batches. Every iteration is a new epoch, or the rest of one after
+    load_state_dict(); which one is settled by its first batch.
+    """
 
     settings = frozenset({"engine", "device", "shard", "format", "ids"})
     """Those of `loader:` that are used whatever the engine."""
@@ -170,7 +178,9 @@ class Loader:
         self._closed = False
         self._iteration = 0
         self._ready_for: tuple[int, int] | None = None
-        """The epoch and position at which `_running` stands, where it stands at the beginning of an iteration."""
+        """The epoch and position at which `_running` stands, where it stands at the beginning of an
+        iteration.
+        """
         self._held: tuple[Plan, dict[str, Tensor]] | None = None
         self._last: Plan | None = None
         self._before: dict[str, Any] | None = None
@@ -190,19 +200,24 @@ class Loader:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch; an iteration that is still under way ends with an error when it is asked for more."""
+        """The next epoch; an iteration that is still under way ends with an error when it is asked
+        for more.
+        """
         if self._closed:
             raise GpupipeError("this loader is closed: load() another")
         if os.getpid() != self._process:
             raise GpupipeError(
-                f"this loader belongs to process {self._process}, and cannot be used in one that was forked from it: load() it there"
+                f"this loader belongs to process {self._process}, and cannot be used in one "
+                "that was forked from it: load() it there"
             )
         self._let_go()
         self._iteration += 1
         return self._epoch(self._iteration)
 
     def _epoch(self, iteration: int) -> Iterator[Any]:
-        """The batches of an epoch out of the stream, which goes on preparing the epochs that follow it."""
+        """The batches of an epoch out of the stream, which goes on preparing the epochs that follow
+        it.
+        """
         self._check_current(iteration)
         epoch, last = self._begin(), False
         while not last:
@@ -246,7 +261,9 @@ class Loader:
             )
 
     def _has_next(self) -> bool:
-        """Whether the stream goes on: it ends before an epoch whose samples were not all there when the engine asked for them."""
+        """Whether the stream goes on: it ends before an epoch whose samples were not all there when
+        the engine asked for them.
+        """
         if self._population is not None and self._held is None:
             self._held = self._next()
         return self._population is None or self._held is not None
@@ -262,7 +279,8 @@ class Loader:
         self.waited += time.perf_counter() - started
         if following is None and self._population is None:
             raise EngineError(
-                f"{self.engine.name} ended before the epoch did; this is a mistake in the engine: please report it"
+                f"{self.engine.name} ended before the epoch did; this is a mistake in the "
+                "engine: please report it"
             )
         return following
 
@@ -275,7 +293,9 @@ class Loader:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, as plain JSON: behind the batch that was delivered last, whatever is prefetched."""
+        """Where the loader is, as plain JSON: behind the batch that was delivered last, whatever is
+        prefetched.
+        """
         place = (
             self.sampler.state_after(self._last)
             if self._last
@@ -284,9 +304,11 @@ class Loader:
         return self._identity | place
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Make the next iteration go on where `state` was taken, also with another batch size or number of ranks.
+        """Make the next iteration go on where `state` was taken, also with another batch size or
+        number of ranks.
 
-        strict: raise StateError where data, pipeline or seed are others; else the epoch goes on from the same position in this loader's own order.
+        strict: raise StateError where data, pipeline or seed are others; else the epoch goes on
+        from the same position in this loader's own order.
         """
         _check_state(state, self.state_dict(), strict)
         self._abandon()
@@ -385,7 +407,8 @@ def _check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
     ):
         if state[key] != own[key]:
             raise StateError(
-                f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here; strict=False goes on all the same"
+                f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here; "
+                "strict=False goes on all the same"
             )
 
 
@@ -405,12 +428,16 @@ def _refuse_in_worker() -> None:
 
     if get_worker_info() is not None:
         raise GpupipeError(
-            "load() was called in a worker of a DataLoader, where it would start threads and processes of its own: use the loader in its place"
+            "load() was called in a worker of a DataLoader, where it would start threads "
+            "and processes of its own: use the loader in its place"
         )
 
 
 def import_engine(engine: str) -> type[Engine]:
-    """The class of an engine, imported: what load() does first. Raises DeviceError where DALI is asked for and not installed, ServerError likewise."""
+    """The class of an engine, imported: what load() does first.
+
+    Raises DeviceError where DALI is asked for and not installed, ServerError likewise.
+    """
     if engine == "remote":
         import_zmq()
         from gpupipe.engines.remote.engine import RemoteEngine
@@ -423,7 +450,10 @@ def import_engine(engine: str) -> type[Engine]:
             if not (e.name or "").startswith("nvidia"):
                 raise
             if engine == "dali":
-                install = "on Linux: pip install nvidia-dali-cuda120, or nvidia-dali-cuda130 for CUDA 13, but not both"
+                install = (
+                    "on Linux: pip install nvidia-dali-cuda120, or nvidia-dali-cuda130 for "
+                    "CUDA 13, but not both"
+                )
                 raise DeviceError(
                     f"NVIDIA DALI is not installed ({install}); 'gpupipe doctor' tells more"
                 ) from e
@@ -435,7 +465,10 @@ def import_engine(engine: str) -> type[Engine]:
 
 
 def sampler_of(config: Config, index: Index) -> Sampler:
-    """The sampler that a config asks for. Raises ConfigError where the samples cannot be dealt out so."""
+    """The sampler that a config asks for.
+
+    Raises ConfigError where the samples cannot be dealt out so.
+    """
     options = config.loader
     shard = options.shard
     return Sampler(

@@ -12,13 +12,14 @@ from gpupipe.loader import Loader
 class Monitor:
     """Watches a loader while a training loop runs over it.
 
-    monitor = gpupipe.Monitor(loader)
-    for batch in monitor:       # or over the loader itself, with monitor.step() behind every training step
+    monitor = gpupipe.Monitor(loader) for batch in monitor:       # or over the loader itself, with
+    monitor.step() behind every training step
         ...
     print(monitor.summary())    # waiting for data: 31 % of step time
 
-    Time between epochs (validation, checkpoints) is not counted where the monitor is iterated. Work that a GPU does while the loop is
-    already in the next step is no waiting: what is measured is how long the loop stood still for a batch.
+    Time between epochs (validation, checkpoints) is not counted where the monitor is iterated. Work
+    that a GPU does while the loop is already in the next step is no waiting: what is measured is
+    how long the loop stood still for a batch.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -40,7 +41,9 @@ class Monitor:
             self.step()
 
     def resume(self) -> None:
-        """The step that is measured next begins now: what has passed since the last one is left out."""
+        """The step that is measured next begins now: what has passed since the last one is left
+        out.
+        """
         self._since, self._waited_before = time.perf_counter(), self.loader.waited
 
     def step(self) -> None:
@@ -79,4 +82,8 @@ class Monitor:
         if not self.steps:
             return "waiting for data: no step was measured"
         each = 1000 * self.seconds / self.steps
-        return f"waiting for data: {self.share:.0%} of step time ({1000 * self.waited / self.steps:.1f} of {each:.1f} ms, over {self.steps:,} steps)"
+        return (
+            f"waiting for data: {self.share:.0%} of step time "
+            f"({1000 * self.waited / self.steps:.1f} of {each:.1f} ms, over {self.steps:,} "
+            "steps)"
+        )

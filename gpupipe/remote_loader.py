@@ -23,9 +23,11 @@ def connect(
 ) -> Loader:  # fmt: skip
     """A Loader over what a server serves: "tcp://host:5557", or several that have a shard each.
 
-    hwm: batches that the server sends ahead. device: where batches go: auto, cpu, gpu or gpu:N. transport: auto, shm or tcp. key, server_key: files, for a
-    server that has keys. patience: seconds without a word from the server until it counts as gone. more: `shard`.
-    What is served (data, steps, batch size, seed) is the server's to say. Raises ConfigError, DeviceError, ServerError.
+    hwm: batches that the server sends ahead. device: where batches go: auto, cpu, gpu or gpu:N.
+    transport: auto, shm or tcp. key, server_key: files, for a server that has keys. patience:
+    seconds without a word from the server until it counts as gone. more: `shard`. What is served
+    (data, steps, batch size, seed) is the server's to say. Raises ConfigError, DeviceError,
+    ServerError.
 
         with gpupipe.connect("tcp://localhost:5557") as loader:
             for batch in loader:
@@ -53,13 +55,11 @@ class ServerDataStream:
 
     The arguments are those of `fuel.streams.ServerDataStream`, in its order.
 
-    Args:
-        sources: Fields of a batch, in the order in which they are wanted, such as ("image", "label").
-        produces_examples: False for batches, as the server sends them; True for their samples, one by one.
-        host: Host of the server.
-        port: Port of the server.
-        hwm: Batches that the server sends ahead.
-        axis_labels: Maps a source to the names of its axes. It is kept as an attribute, and nothing else is done with it.
+    Args: sources: Fields of a batch, in the order in which they are wanted, such as ("image",
+        "label"). produces_examples: False for batches, as the server sends them; True for their
+        samples, one by one. host: Host of the server. port: Port of the server. hwm: Batches that
+        the server sends ahead. axis_labels: Maps a source to the names of its axes. It is kept as
+        an attribute, and nothing else is done with it.
 
     Raises:
         ServerError: The server cannot be reached, or speaks Fuel's protocol in place of gpupipe's.
@@ -77,7 +77,8 @@ class ServerDataStream:
     ) -> None:  # fmt: skip
         if not isinstance(produces_examples, bool):
             raise TypeError(
-                f"produces_examples is {produces_examples!r}, but should be True or False: the arguments of ServerDataStream are Fuel's, "
+                f"produces_examples is {produces_examples!r}, but should be True or False: "
+                "the arguments of ServerDataStream are Fuel's, "
                 "(sources, produces_examples, host, port, hwm, axis_labels)"
             )
         self.sources = tuple(sources)
@@ -85,7 +86,10 @@ class ServerDataStream:
         self._loader = connect(f"tcp://{host}:{port}", hwm=hwm, device="cpu")
 
     def get_epoch_iterator(self) -> Iterator[tuple[NDArray[Any], ...]]:
-        """Iterate over the next epoch. Raises ServerError if the server's batches lack one of the sources."""
+        """Iterate over the next epoch.
+
+        Raises ServerError if the server's batches lack one of the sources.
+        """
         for batch in self._loader:
             for name in self.sources:
                 if name not in batch:

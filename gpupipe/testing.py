@@ -1,4 +1,5 @@
-"""The contract of a loader as a check that authors of engines, sources and steps can run on their own.
+"""The contract of a loader as a check that authors of engines, sources and steps can run on their
+own.
 
 def test_mine():
     gpupipe.testing.check_loader(lambda **changes: gpupipe.load(CONFIG, **changes))
@@ -55,14 +56,15 @@ class _Case:
 
 
 def check_loader(make: Make) -> None:
-    """Raises AssertionError, saying which rule is broken, unless the loaders that `make` makes keep gpupipe's laws.
+    """Raises AssertionError, saying which rule is broken, unless the loaders that `make` makes keep
+    gpupipe's laws.
 
     It takes the time of about nine epochs, and more where there are fewer than 100 samples.
 
-    Args:
-        make: Gets settings of the loader as keyword arguments (batch_size, seed, shard, ids, format,
-            last_batch), and returns a Loader over at least 8 samples, none of which is corrupt. It is
-            called about 20 times.
+    Args: make: Gets settings of the loader as keyword arguments (batch_size, seed, shard, ids,
+        format,
+            last_batch), and returns a Loader over at least 8 samples, none of which is corrupt. It
+            is called about 20 times.
 
     """
     with _new(make, batch_size=3) as loader:
@@ -130,7 +132,10 @@ def _states(case: _Case) -> None:
         for size in (case.size, case.size - 1):
             with case.new(batch_size=size) as loader:
                 loader.load_state_dict(state)
-                goes_on = f"a state after {len(delivered)} samples goes on with the rest (batches of {size})"
+                goes_on = (
+                    f"a state after {len(delivered)} samples goes on with the rest (batches of "
+                    f"{size})"
+                )
                 case.agree(loader, rest, goes_on)
                 case.agree(loader, case.epochs[1], "and then with the next epoch")
     with case.new() as loader:

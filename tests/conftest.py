@@ -1,4 +1,6 @@
-"""What all tests share: a cache of their own, the photographs, drawn faces, and the rule for tests that need a GPU."""
+"""What all tests share: a cache of their own, the photographs, drawn faces, and the rule for tests
+that need a GPU.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from gpupipe.fetch import synthetic_faces
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
 _GPU = Path(__file__).with_name("gpu")
 
-# pytest-timeout reads this when it is configured. As an option in pyproject.toml it would be an error where the plugin is not installed.
+# pytest-timeout reads this when it is configured. As an option in pyproject.toml it would be an
+# error where the plugin is not installed.
 os.environ.setdefault("PYTEST_TIMEOUT", "300")
 
 # A shell starts background jobs with Ctrl-C ignored, and a child process inherits that.
@@ -58,7 +61,8 @@ def orientation_photos(photos: Path) -> Path:
 def _present(folder: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(
-            f"needs real photographs, and there is no {folder}: set GPUPIPE_PHOTOS to a folder with a folder of JPEGs for each class"
+            f"needs real photographs, and there is no {folder}: set GPUPIPE_PHOTOS to a "
+            "folder with a folder of JPEGs for each class"
         )
     return folder
 
@@ -72,7 +76,9 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`pytest -m gpu` collects tests/gpu alone: the other folders import packages that it does not need."""
+    """`pytest -m gpu` collects tests/gpu alone: the other folders import packages that it does not
+    need.
+    """
     elsewhere = config.option.markexpr == "gpu" and collection_path != _GPU.parent
     return True if elsewhere and not collection_path.is_relative_to(_GPU) else None
 

@@ -25,7 +25,9 @@ from gpupipe.formats import pillow_decoder
 
 
 class Watch:
-    """Notes which file was decoded by what, of all that a DataLoader of no workers or Pillow decodes."""
+    """Notes which file was decoded by what, of all that a DataLoader of no workers or Pillow
+    decodes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._names = {hashlib.sha1(p.read_bytes()).digest(): p.name for p in folder.iterdir()}

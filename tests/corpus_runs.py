@@ -1,10 +1,10 @@
 """Every file of the corpus on every engine, in processes that may die.
 
-    python tests/corpus_runs.py --all       # every batch size, count of threads and kind of decoding
-    python tests/corpus_runs.py --write     # the tables in docs/formats.md
+    python tests/corpus_runs.py --all       # every batch size, count of threads and kind of
+    decoding python tests/corpus_runs.py --write     # the tables in docs/formats.md
 
-The suite (tests/engines/test_corpus.py) runs each file on each engine alone, among 255 good ones, and
-together with all others in batches of 31, 32, 64 and 256.
+The suite (tests/engines/test_corpus.py) runs each file on each engine alone, among 255 good ones,
+and together with all others in batches of 31, 32, 64 and 256.
 """
 
 from __future__ import annotations
@@ -135,7 +135,10 @@ class Corpus:
         return runs
 
     def play(self, runs: list[dict[str, Any]], seconds: float = 600) -> dict[str, dict[str, Any]]:
-        """Results by the name of the run. Raises AssertionError if the process ends otherwise than it should."""
+        """Results by the name of the run.
+
+        Raises AssertionError if the process ends otherwise than it should.
+        """
         done = self._process(runs, seconds)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode:
@@ -166,7 +169,9 @@ class Corpus:
         return list(dict.fromkeys(files))
 
     def wrong(self, result: dict[str, Any], one: dict[str, Any]) -> list[str]:
-        """What a run did that it must not: files of other pixels, lost, delivered twice, or good and refused."""
+        """What a run did that it must not: files of other pixels, lost, delivered twice, or good
+        and refused.
+        """
         found, levels = [], 257 if "uint16" in one["name"] else 1
         for file, count in Counter(one["files"]).items():
             times = count * one["epochs"]
@@ -175,14 +180,17 @@ class Corpus:
                 found.append(f"{file}: {apart if isinstance(apart, str) else f'{apart} levels'}")
             if result["delivered"].get(file, 0) != (times if reason is None else 0):
                 found.append(
-                    f"{file}: delivered {result['delivered'].get(file, 0)} times of {times}, {reason}"
+                    f"{file}: delivered {result['delivered'].get(file, 0)} times of "
+                    f"{times}, {reason}"
                 )
             if reason is not None and file in self.good:
                 found.append(f"{file}: {reason}")
         return found
 
     def outcomes(self, engine: str, result: dict[str, Any]) -> dict[str, str]:
-        """What an engine did with each file, by the name of the sample: who decoded it, or why none did."""
+        """What an engine did with each file, by the name of the sample: who decoded it, or why none
+        did.
+        """
         return {
             name: result["refused"].get(file) or result["decoder"].get(file, OWN[engine])
             for file, (name, _) in self.samples.items()

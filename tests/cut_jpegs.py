@@ -52,7 +52,9 @@ def kinds() -> Iterator[tuple[str, bytes]]:
 
 
 def tails() -> Iterator[tuple[str, bytes]]:
-    """What may follow the end of a JPEG by name: all longer than the 64 bytes that are looked at first."""
+    """What may follow the end of a JPEG by name: all longer than the 64 bytes that are looked at
+    first.
+    """
     yield "padding", bytes(500)
     yield "text", b"appended by a scanner\n" * 9
     yield "a second image", with_thumbnail(jpeg(seed=3))

@@ -12,7 +12,9 @@ import pytest
 
 @contextmanager
 def mounted(folder: Path, size: str, read_only: bool = False) -> Iterator[Path]:
-    """A file system of `size` (tmpfs's word: "512k") at `folder`; the test is skipped, saying so, where none can be mounted."""
+    """A file system of `size` (tmpfs's word: "512k") at `folder`; the test is skipped, saying so,
+    where none can be mounted.
+    """
     folder.mkdir(exist_ok=True)
     options = f"size={size}{',ro' if read_only else ''}"
     done = subprocess.run(

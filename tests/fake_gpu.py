@@ -1,4 +1,5 @@
-"""A GPU that is not there: what torch would be asked to do on one, and whether any of it waits for it.
+"""A GPU that is not there: what torch would be asked to do on one, and whether any of it waits for
+it.
 
 Tensors are torch's FakeTensors, which have shapes and devices and no numbers. FakeTensorMode
 refuses operators whose tensors are on different devices, as a GPU does.
@@ -24,9 +25,11 @@ class Waits(AssertionError):
 
 
 class FakeGpu(TorchDispatchMode):
-    """Raises Waits where the CPU would wait for the GPU, unless it is not `strict`. recorded: tensors and the streams that they were recorded on.
+    """Raises Waits where the CPU would wait for the GPU, unless it is not `strict`. recorded:
+    tensors and the streams that they were recorded on.
 
-    FakeTensorMode knows neither page-locked memory nor record_stream: both are kept account of here.
+    FakeTensorMode knows neither page-locked memory nor record_stream: both are kept account of
+    here.
     """
 
     def __init__(self, strict: bool = True) -> None:
@@ -90,5 +93,6 @@ class FakeGpu(TorchDispatchMode):
             raise Waits("a tensor is copied from the GPU")
         if not (non_blocking and self._is_pinned(source)):
             raise Waits(
-                f"a copy to the GPU that blocks, or out of pageable memory (non_blocking={non_blocking})"
+                "a copy to the GPU that blocks, or out of pageable memory "
+                f"(non_blocking={non_blocking})"
             )

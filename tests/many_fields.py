@@ -1,4 +1,6 @@
-"""Samples of several fields: an image, a mask that moves with it, an array, and numbers from the index."""
+"""Samples of several fields: an image, a mask that moves with it, an array, and numbers from the
+index.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ STEPS: list[Any] = [
 
 
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Masks with the classes 0, 100 and 200; images that show in gray what the masks say; depth that counts; in a file with three bytes before it."""
+    """Masks with the classes 0, 100 and 200; images that show in gray what the masks say; depth
+    that counts; in a file with three bytes before it.
+    """
     monkeypatch.syspath_prepend(install(tmp_path, "fields", SOURCE, source_fields="Fields"))
     folder = tmp_path / "data"
     folder.mkdir()

@@ -1,4 +1,6 @@
-"""Files that the engine decodes itself, and files that Pillow decodes for it, in one batch: what must come of them on a CPU and on a GPU."""
+"""Files that the engine decodes itself, and files that Pillow decodes for it, in one batch: what
+must come of them on a CPU and on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ Pixels = NDArray[Any]
 def check_pixels(
     root: Path, device: str, batch_size: int, mode: str, tolerance: int, **options: Any
 ) -> None:
-    """Each good file has Pillow's pixels once, and the bad one is listed by name. tolerance: levels of a plain JPEG.
+    """Each good file has Pillow's pixels once, and the bad one is listed by name. tolerance: levels
+    of a plain JPEG.
 
-    What Pillow decoded is the same to the bit, and what DALI made gray of a plain PNG or WebP to a level.
+    What Pillow decoded is the same to the bit, and what DALI made gray of a plain PNG or WebP to a
+    level.
     """
     expected = _write(root, mode)
     config = {"data": {"source": "folder", "root": root}, "pipeline": [{"decode": {"mode": mode}}]}

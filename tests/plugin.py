@@ -6,7 +6,9 @@ from pathlib import Path
 
 
 def install(folder: Path, name: str, code: str, **entry_points: str) -> Path:
-    """Put the module `name` into `folder`; entry_points: its classes by the name of their step, or, behind `source_`, of their source."""
+    """Put the module `name` into `folder`; entry_points: its classes by the name of their step, or,
+    behind `source_`, of their source.
+    """
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -1,4 +1,6 @@
-"""What the torch lowerings (torchvision's functional ops) make of a sample: the reference for pixels."""
+"""What the torch lowerings (torchvision's functional ops) make of a sample: the reference for
+pixels.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DECODE = {"decode": {"mode": "rgb"}}
 
 @dataclass(frozen=True)
 class Difference:
-    """Between the engine's image and the reference's, in levels of 0 to 255 (or in the image's own floats)."""
+    """Between the engine's image and the reference's, in levels of 0 to 255 (or in the image's own
+    floats).
+    """
 
     id: int
     image: torch.Tensor
@@ -45,14 +49,17 @@ class Difference:
 def differences(
     root: Path, *steps: Any, epoch: int = 0, decode: dict[str, Any] | None = None, **options: Any
 ) -> list[Difference]:
-    """Every image under `root`, put through decode and `steps` by the DALI engine (batches of one) and by the reference."""
+    """Every image under `root`, put through decode and `steps` by the DALI engine (batches of one)
+    and by the reference.
+    """
     with load(root, *steps, decode=decode, **options) as loader:
         loader.sampler.set_epoch(epoch)
         found = []
         for id, image in by_id(loader).items():
             expected = reference(loader, epoch, id)
             assert image.shape == expected.shape, (
-                f"{loader.index.path(id)}: {tuple(image.shape)}, but the reference is {tuple(expected.shape)}"
+                f"{loader.index.path(id)}: {tuple(image.shape)}, but the reference is "
+                f"{tuple(expected.shape)}"
             )
             assert image.dtype == expected.dtype
             found.append(Difference(id, image, expected))
@@ -79,7 +86,9 @@ def reference(loader: gpupipe.Loader, epoch: int, id: int) -> torch.Tensor:
 def transform(
     pipeline: Pipeline, seed: int, epoch: int, id: int, image: torch.Tensor, first: int = 0
 ) -> torch.Tensor:
-    """`image` (the bytes of a file) put through the torch lowering of every step, from number `first` on."""
+    """`image` (the bytes of a file) put through the torch lowering of every step, from number
+    `first` on.
+    """
     for entry in pipeline.entries[first:]:
         parameters = {
             name: values[0]

@@ -1,4 +1,6 @@
-"""Every step as tests run it on tensors, without an engine: images that it takes, and what it draws."""
+"""Every step as tests run it on tensors, without an engine: images that it takes, and what it
+draws.
+"""
 
 from __future__ import annotations
 

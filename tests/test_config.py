@@ -24,7 +24,8 @@ STEPS = "pipeline: [decode]\n"
 LOADER = DATA + STEPS + "loader:\n  "
 KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
 JARGON = re.compile(
-    r"Input|type=|literal_error|PosixPath|NoneType|None\b|<class|validation|(?<!')tuple|dictionary|instance of|pydantic|Traceback|Errno",
+    r"Input|type=|literal_error|PosixPath|NoneType|None\b|<class|validation|(?<!')tuple|dictionary|instance "
+    r"of|pydantic|Traceback|Errno",
     re.IGNORECASE,
 )
 
@@ -68,12 +69,12 @@ def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> lis
     # unknown names
     (STEPS + "data: {source: foldr, root: /x}\n", "2:16: unknown source 'foldr'; did you mean 'folder'?"),
     (STEPS + "data: {source: folder, root: /x, fetch: lwf}\n", "2:41: data.fetch: unknown data set 'lwf'; did you mean 'lfw'?"),
-    (DATA + "pipeline: imagenet_evl\n", "2:11: no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean 'imagenet_eval'?"),
+    (DATA + "pipeline: imagenet_evl\n", "2:11: no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean " "'imagenet_eval'?"),
     # what is missing
-    (STEPS, "1:1: data: missing; write 'data: ...' (where the samples are: {source: folder, root: PATH})"),
-    (DATA, "1:1: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a list of steps)"),
+    (STEPS, "1:1: data: missing; write 'data: ...' (where the samples are: {source: folder, " "root: PATH})"),
+    (DATA, "1:1: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a list of " "steps)"),
     (STEPS + "data: {root: /x}\n", "2:1: data.source: missing; write 'source: ...' (the name of what reads the data: " + SOURCES + ")"),
-    (STEPS + "data: {source: folder}\n", "2:1: data.root: missing; write 'root: ...' (the folder; ~ stands for the home directory)"),
+    (STEPS + "data: {source: folder}\n", "2:1: data.root: missing; write 'root: ...' (the folder; ~ stands for the home " "directory)"),
     # another kind of value
     (LOADER + "batch_size: many\n", "4:15: loader.batch_size is 'many', but should be a whole number"),
     (LOADER + "batch_size: 1.5\n", "4:15: loader.batch_size is 1.5, but should be a whole number"),
@@ -100,7 +101,7 @@ def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> lis
     (LOADER + "shard: 3\n", "4:10: loader.shard is 3, but should be keys with values, such as {rank: ...}"),
     (DATA + STEPS + "loader:\n", "3:8: loader is empty, but should be keys with values, such as {batch_size: ...}"),
     (DATA + STEPS + "loader: [1]\n", "3:9: loader is [1], but should be keys with values, such as {batch_size: ...}"),
-    (STEPS + "data: /x\n", "2:7: data is '/x', but should be keys with values (where the samples are: {source: folder, root: PATH})"),
+    (STEPS + "data: /x\n", "2:7: data is '/x', but should be keys with values (where the samples are: {source: " "folder, root: PATH})"),
     (STEPS + "data: {source: 3, root: /x}\n", "2:16: data.source is 3, but should be the name of what reads the data: " + SOURCES),
     (STEPS + "data: {source: folder, root: 3}\n", "2:30: data.root is 3, but should be a path"),
     (STEPS + "data: {source: folder, root: }\n", "2:29: data.root is empty, but should be a path"),
@@ -108,9 +109,9 @@ def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> lis
     (STEPS + "data: {source: folder, root: /x, extensions: []}\n", "2:46: data.extensions is [], but should be a list of at least 1"),
     (STEPS + "data: {source: folder, root: /x, extensions: [jpg, 3]}\n", "2:52: data.extensions.1 is 3, but should be text"),
     (DATA + "pipeline: 3\n", "2:11: pipeline is 3, but should be the name of a pipeline, or a list of steps"),
-    (DATA + "pipeline: {decode: }\n", "2:11: pipeline is {decode: empty}, but should be the name of a pipeline, or a list of steps"),
+    (DATA + "pipeline: {decode: }\n", "2:11: pipeline is {decode: empty}, but should be the name of a pipeline, or a list " "of steps"),
     (DATA + "pipeline:\n", "2:10: pipeline is empty, but should be the name of a pipeline, or a list of steps"),
-    (DATA + "pipeline: []\n", "2:11: there is no step: a pipeline is a list of steps, each '- name: {parameter: value}' or '- name'"),
+    (DATA + "pipeline: []\n", "2:11: there is no step: a pipeline is a list of steps, each '- name: {parameter: " "value}' or '- name'"),
     # out of range
     (LOADER + "batch_size: 0\n", "4:15: loader.batch_size is 0, but should be at least 1"),
     (LOADER + "batch_size: 10_000_000\n", "4:15: loader.batch_size is 10000000, but should be at most 1000000"),
@@ -123,21 +124,21 @@ def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> lis
     (LOADER + "shard: {rank: 2, world_size: 2}\n", "4:10: loader.shard: rank 2 must be below world_size 2: ranks count from 0"),
     (STEPS + "data: {source: folder, root: /x, stand_in: -3}\n", "2:44: data.stand_in is -3, but should be at least 1"),
     # the file as a whole
-    ("", "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them"),
-    ("# nothing\n", "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them"),
-    ("- data\n", "1:1: this is a list, but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them"),
-    ("data /x\n", "1:1: this is 'data /x', but a config holds 'data:', 'pipeline:' and 'loader:', with values behind or below them"),
-    (DATA + STEPS + "loader: a: b\n", "3:10: not YAML: a second colon: put a value that holds one in quotes, and a new key on its own line"),
+    ("", "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with " "values behind or below them"),
+    ("# nothing\n", "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with " "values behind or below them"),
+    ("- data\n", "1:1: this is a list, but a config holds 'data:', 'pipeline:' and 'loader:', with " "values behind or below them"),
+    ("data /x\n", "1:1: this is 'data /x', but a config holds 'data:', 'pipeline:' and 'loader:', with " "values behind or below them"),
+    (DATA + STEPS + "loader: a: b\n", "3:10: not YAML: a second colon: put a value that holds one in quotes, and a new key " "on its own line"),
     (DATA + "\tpipeline: x\n", "2:1: not YAML: a tab: indent with spaces"),
     (LOADER + "seed: 1\n  batch_size: 2\n  seed: 2\n", "6:3: 'seed' stands here twice (first at c.yaml:4:3): remove one"),
     # interpolation
     (STEPS + "data:\n  source: folder\n  root: ${oc.env:NOT_SET}/x\n",
-     "4:9: data.root: the environment variable NOT_SET is not set: set it, or write a default: ${oc.env:NOT_SET,default}"),
-    (STEPS + "data:\n  source: folder\n  root: ${data.rot}/x\n", "4:9: data.root: '${data.rot}/x': there is no key 'data.rot'; did you mean 'data.root'?"),
+     "4:9: data.root: the environment variable NOT_SET is not set: set it, or write a " "default: ${oc.env:NOT_SET,default}"),
+    (STEPS + "data:\n  source: folder\n  root: ${data.rot}/x\n", "4:9: data.root: '${data.rot}/x': there is no key 'data.rot'; did you mean " "'data.root'?"),
     (LOADER + "batch_size: ${oc.env:NOT_SET}\n",
-     "4:15: loader.batch_size: the environment variable NOT_SET is not set: set it, or write a default: ${oc.env:NOT_SET,default}"),
+     "4:15: loader.batch_size: the environment variable NOT_SET is not set: set it, or " "write a default: ${oc.env:NOT_SET,default}"),
     (STEPS + "data:\n  source: folder\n  root: ???\n",
-     "4:9: data.root: ??? stands for a value that must be given: write it here, or give it as an override"),
+     "4:9: data.root: ??? stands for a value that must be given: write it here, or give " "it as an override"),
     # anchors and merges point at where a value was written
     (DATA + STEPS + "loader:\n  <<: {seed: -1, prefetch: 3}\n  prefetch: 2\n", "4:14: loader.seed is -1, but should be at least 0"),
 ], ids=lambda text: text.replace(DATA, "").replace(STEPS, "").replace("\n", " ").strip()[:50])  # fmt: skip
@@ -166,11 +167,13 @@ data: {source: folder, rot: /x, fetch: lwf, stand_in: '${oc.env:NOT_SET}'}
         "7:20: decode.mode is 'bgr', but should be 'rgb' or 'gray'",
         "8:5: unknown step 'random_afine'; did you mean 'random_affine'?",
         "9:20: resize.size is -3, but should be at least 1",
-        "10:5: normalize cannot stand here: it needs floats, but gets uint8: write 'to_dtype: {dtype: float32, scale: true}' before it",
+        "10:5: normalize cannot stand here: it needs floats, but gets uint8: write "
+        "'to_dtype: {dtype: float32, scale: true}' before it",
         "11:1: laoder: unknown key; did you mean 'loader'?",
         "12:24: data.rot: unknown key; did you mean 'root'?",
         "12:40: data.fetch: unknown data set 'lwf'; did you mean 'lfw'?",
-        "12:55: data.stand_in: the environment variable NOT_SET is not set: set it, or write a default: ${oc.env:NOT_SET,default}",
+        "12:55: data.stand_in: the environment variable NOT_SET is not set: set it, or "
+        "write a default: ${oc.env:NOT_SET,default}",
         "'bacth_size=3': bacth_size: unknown key; did you mean 'batch_size'?",
         "'prefetch=0': loader.prefetch is 0, but should be at least 1",
     ]
@@ -291,7 +294,7 @@ def test_the_home_folder_and_the_environment_in_a_path(monkeypatch: pytest.Monke
 
 # Overrides
 
-INLINE = "data: {source: folder, root: /x, fetch: lfw}\npipeline:\n  - decode\n  - random_affine: {degrees: 3, scale: [1, 2]}\n  - random_horizontal_flip\n" \
+INLINE = "data: {source: folder, root: /x, fetch: lfw}\npipeline:\n  - decode\n  - " "random_affine: {degrees: 3, scale: [1, 2]}\n  - random_horizontal_flip\n" \
          "loader:\n  batch_size: 8\n"  # fmt: skip
 
 
@@ -348,30 +351,30 @@ def test_an_override_changes_one_step_and_not_its_aliases() -> None:
     ("batch_size", "an override is key=value, for instance batch_size=64 or data.root=/images"),
     ("=3", "an override is key=value, for instance batch_size=64 or data.root=/images"),
     ("loader.=3", "an override is key=value, for instance batch_size=64 or data.root=/images"),
-    ("batch_size=[1", "the value is not YAML: expected ',' or ']', but got '<stream end>', after the [ at 1:1"),
-    ("data.root=a: b: c", "the value is not YAML: a second colon: put a value that holds one in quotes, and a new key on its own line"),
+    ("batch_size=[1", "the value is not YAML: expected ',' or ']', but got '<stream end>', after the [ at " "1:1"),
+    ("data.root=a: b: c", "the value is not YAML: a second colon: put a value that holds one in quotes, and a " "new key on its own line"),
     ("bacth_size=3", "bacth_size: unknown key; did you mean 'batch_size'?"),
     ("pipelin=affine", "pipelin: unknown key; did you mean 'pipeline'?"),
     ("root=/y", "root: unknown key; did you mean 'data.root'?"),
     ("dat.root=/y", "dat: unknown key; did you mean 'data.root'?"),
     ("rank=1", "rank: unknown key; did you mean 'shard.rank'?"),
-    ("zzzz=1", "zzzz: unknown key; known: data, pipeline, loader, and what stands in them, such as data.root"),
+    ("zzzz=1", "zzzz: unknown key; known: data, pipeline, loader, and what stands in them, such as " "data.root"),
     ("loader.bacth_size=3", "loader.bacth_size: unknown key; did you mean 'batch_size'?"),
     ("shard.rnk=1", "loader.shard.rnk: unknown key; did you mean 'rank'?"),
     ("data.rot=/y", "data.rot: unknown key; did you mean 'root'?"),
     ("batch_size=0", "loader.batch_size is 0, but should be at least 1"),
     ("batch_size=", "loader.batch_size is empty, but should be a whole number"),
-    ("device=off", "loader.device is false, but should be auto, cpu, gpu or gpu:N; YAML reads yes, no, on and off as true and false: put a word in quotes"),
-    ("data.root=${oc.env:NOT_SET}", "data.root: the environment variable NOT_SET is not set: set it, or write a default: ${oc.env:NOT_SET,default}"),
+    ("device=off", "loader.device is false, but should be auto, cpu, gpu or gpu:N; YAML reads yes, no, " "on and off as true and false: put a word in quotes"),
+    ("data.root=${oc.env:NOT_SET}", "data.root: the environment variable NOT_SET is not set: set it, or write a default: " "${oc.env:NOT_SET,default}"),
     ("data.root.x=1", "data.root is '/x': there is no 'x' in it to change"),
     ("batch_size.x=1", "loader.batch_size is 8: there is no 'x' in it to change"),
     ("loader=3", "loader is 3, but should be keys with values, such as {batch_size: ...}"),
-    ("pipeline=imagenet_evl", "no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean 'imagenet_eval'?"),
+    ("pipeline=imagenet_evl", "no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean " "'imagenet_eval'?"),
     ("pipeline=[decode, resise]", "pipeline.1: unknown step 'resise'; did you mean 'resize'?"),
     ("pipeline.7.random_affine.degrees=10", "there is no pipeline.7: pipeline is a list of 3, which count from 0"),
     ("pipeline.first.x=1", "there is no pipeline.first: pipeline is a list of 3, which count from 0"),
     ("pipeline.1.random_afine.degrees=10", "pipeline.1 is not 'random_afine' but 'random_affine'"),
-    ("pipeline.2.random_horizontal_flop.p=1", "pipeline.2 is 'random_horizontal_flip': there is no 'random_horizontal_flop' in it to change"),
+    ("pipeline.2.random_horizontal_flop.p=1", "pipeline.2 is 'random_horizontal_flip': there is no 'random_horizontal_flop' in it " "to change"),
     ("pipeline.1.random_affine.degres=10", "random_affine.degres: unknown key; did you mean 'degrees'?"),
     ("pipeline.1.random_affine.scale.1=0", "random_affine.scale.1 is 0, but should be above 0"),
     ("pipeline.1.random_affine.scale.1=0.5", "random_affine.scale is [1, 0.5], but should be [0.5, 1]: the smaller number first"),
@@ -383,14 +386,16 @@ def test_a_wrong_override_is_named_itself(override: str, message: str) -> None:
 
 def test_a_named_pipeline_has_no_steps_to_change() -> None:
     assert mistakes(DATA + "pipeline: affine\n", "pipeline.1.random_affine.degrees=10") == [
-        "'pipeline.1.random_affine.degrees=10': pipeline is a name, 'affine': to change a step of it, write the list of its steps in the config instead"
+        "'pipeline.1.random_affine.degrees=10': pipeline is a name, 'affine': to change a "
+        "step of it, write the list of its steps in the config instead"
     ]
 
 
 def test_an_override_does_not_take_the_blame_for_its_neighbours() -> None:
     assert mistakes(INLINE + "  seed: -1\n", "loader.shard.rank=1", loader={"prefetch": 3}) == [
         "8:9: loader.seed is -1, but should be at least 0",
-        "'loader.shard.rank=1': loader.shard: rank 1 must be below world_size 1: ranks count from 0",
+        "'loader.shard.rank=1': loader.shard: rank 1 must be below world_size 1: ranks "
+        "count from 0",
     ]
     assert mistakes(
         {
@@ -449,10 +454,10 @@ def test_keywords_of_other_types() -> None:
         "'loader={'sed': 3, 'prefetch': 0}': loader.sed: unknown key; did you mean 'seed'?",
     ]),
     ({"pipeline": ["decode", {"resize": {"size": (3, -4)}}, "resise"]}, [
-        "'pipeline=['decode', {'resize': {'size': (3, -4)}}, 'resise']': pipeline.1: resize.size.1 is -4, but should be at least 1",
-        "'pipeline=['decode', {'resize': {'size': (3, -4)}}, 'resise']': pipeline.2: unknown step 'resise'; did you mean 'resize'?",
+        "'pipeline=['decode', {'resize': {'size': (3, -4)}}, 'resise']': pipeline.1: " "resize.size.1 is -4, but should be at least 1",
+        "'pipeline=['decode', {'resize': {'size': (3, -4)}}, 'resise']': pipeline.2: " "unknown step 'resise'; did you mean 'resize'?",
     ]),
-    ({"batch_size": "x" * 100}, [f"'batch_size='{'x' * 45}...': loader.batch_size is '{'x' * 56}..., but should be a whole number"]),
+    ({"batch_size": "x" * 100}, [f"'batch_size='{'x' * 45}...': loader.batch_size is '{'x' * 56}..., but should be a " "whole number"]),
 ], ids=str)  # fmt: skip
 def test_a_wrong_keyword_is_named_itself(changes: dict[str, Any], messages: list[str]) -> None:
     assert mistakes(INLINE, **changes) == messages
@@ -508,17 +513,21 @@ def test_mistakes_in_a_dict_have_a_place_too() -> None:
         "config: loader.batch_size is 0, but should be at least 1",
         "config: pipeline.1: random_affine.translate.1 is 2, but should be at most 1",
         "config: pipeline.2: unknown step 'resise'; did you mean 'resize'?",
-        "config: pipeline.3: random_affine.degrees is 'x', but should be a number a of at least 0 for [-a, a], or [least, most]",
+        "config: pipeline.3: random_affine.degrees is 'x', but should be a number a of at "
+        "least 0 for [-a, a], or [least, most]",
         "'seed=-1': loader.seed is -1, but should be at least 0",
     ]
     assert mistakes({"data": None}) == [
-        "config: data is empty, but should be keys with values (where the samples are: {source: folder, root: PATH})",
-        "config: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a list of steps)",
+        "config: data is empty, but should be keys with values (where the samples are: "
+        "{source: folder, root: PATH})",
+        "config: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a "
+        "list of steps)",
     ]
     assert mistakes(
         {"data": {"source": "folder", "root": "${oc.env:NOT_SET}"}, "pipeline": "affine"}
     ) == [
-        "config: data.root: the environment variable NOT_SET is not set: set it, or write a default: ${oc.env:NOT_SET,default}"
+        "config: data.root: the environment variable NOT_SET is not set: set it, or write "
+        "a default: ${oc.env:NOT_SET,default}"
     ]
 
 

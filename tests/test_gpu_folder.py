@@ -1,4 +1,6 @@
-"""tests/gpu runs where the packages of the extras are missing: a machine with a GPU has often pytest alone."""
+"""tests/gpu runs where the packages of the extras are missing: a machine with a GPU has often
+pytest alone.
+"""
 
 from __future__ import annotations
 

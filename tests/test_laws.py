@@ -1,4 +1,6 @@
-"""The laws of the design, held against the engine: same draws, every sample once, the same epoch by every road, engines agree."""
+"""The laws of the design, held against the engine: same draws, every sample once, the same epoch by
+every road, engines agree.
+"""
 
 from __future__ import annotations
 

@@ -15,21 +15,28 @@ _BUSY = 0.85
 _NEAR = 1.25
 _HARDLY = 0.05
 _HINTS = {
-    "decode": "store images nearer to the size that is trained on, or decode on a GPU (loader.device)",
+    "decode": "store images nearer to the size that is trained on, or decode on a GPU "
+    "(loader.device)",
     "resize": "store images nearer to the size that is trained on",
     "random_resized_crop": "store images nearer to the size that is trained on",
     "random_affine": "interpolation: nearest costs less than bilinear",
     "random_rotation": "interpolation: nearest costs less than bilinear",
-    "to_dtype": "leave it out with normalize, and do both on the GPU: a batch of uint8 is a quarter of one of float32",
-    "normalize": "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter of one of float32",
-    DELIVER: "make what is delivered smaller: loader.dtype=float16, or uint8 without to_dtype and normalize",
+    "to_dtype": "leave it out with normalize, and do both on the GPU: a batch of uint8 is a quarter "
+    "of one of float32",
+    "normalize": "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter "
+    "of one of float32",
+    DELIVER: "make what is delivered smaller: loader.dtype=float16, or uint8 without to_dtype and "
+    "normalize",
     READ: "a faster disk, or the files in memory",
 }
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What limits: "training", "server", "GPU", "CPU", "storage", "waiting" or "unknown". said: how that is known, and what to do."""
+    """What limits: "training", "server", "GPU", "CPU", "storage", "waiting" or "unknown".
+
+    said: how that is known, and what to do.
+    """
 
     resource: str
     said: tuple[str, ...]
@@ -58,7 +65,8 @@ def _here(profile: Profile, threads: int) -> Limit:
         return Limit(
             "GPU",
             (
-                f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with decoding and steps.",
+                f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with "
+                "decoding and steps.",
                 *_costliest(profile),
             ),
         )
@@ -67,12 +75,16 @@ def _here(profile: Profile, threads: int) -> Limit:
             "CPU", (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile))
         )
     if (read := profile.stages[0]).rate < _NEAR * profile.whole.rate:
-        said = f"Storage limits: reading alone makes {read.rate:,.0f} images/s, and {_cores(profile)} {_busy(profile)}."
+        said = (
+            f"Storage limits: reading alone makes {read.rate:,.0f} images/s, and "
+            f"{_cores(profile)} {_busy(profile)}."
+        )
         return Limit(
             "storage",
             (
                 said,
-                f"To change that: {_HINTS[READ]}; more loader.prefetch hides waits, but no lack of throughput.",
+                f"To change that: {_HINTS[READ]}; more loader.prefetch hides waits, but no "
+                "lack of throughput.",
             ),
         )
     said = f"Nothing is busy all the time: {_cores(profile)} {_busy(profile)}."
@@ -93,12 +105,16 @@ def _here(profile: Profile, threads: int) -> Limit:
 def _server(profile: Profile) -> Limit:
     """Of one that gets them from a server, of which nothing is seen here but what comes."""
     here = f"{_cores(profile)} here busy {min(1.0, profile.busy):.0%} of the time"
-    said = f"The server limits, or the way to it: {profile.whole.rate:,.0f} images/s come, and receiving them keeps {here}."
+    said = (
+        f"The server limits, or the way to it: {profile.whole.rate:,.0f} images/s come, and "
+        f"receiving them keeps {here}."
+    )
     return Limit(
         "server",
         (
             said,
-            "'gpupipe profile' where the server runs tells what limits there, and 'gpupipe status' whom else it feeds.",
+            "'gpupipe profile' where the server runs tells what limits there, and 'gpupipe "
+            "status' whom else it feeds.",
         ),
     )
 
@@ -131,7 +147,10 @@ def _costliest(profile: Profile) -> Iterator[str]:
         if profile.what["device"] == "cpu"
         else "more of the work on the CPU"
     )
-    yield f"To change that: {hint or 'do that step less often, or on smaller images'}; {'more cores; ' if profile.what['device'] == 'cpu' else ''}{more}."
+    yield (
+        f"To change that: {hint or 'do that step less often, or on smaller images'}; "
+        f"{'more cores; ' if profile.what['device'] == 'cpu' else ''}{more}."
+    )
 
 
 def _cost(stage: Stage, before: Stage | None) -> float:

@@ -1,6 +1,8 @@
-"""DALI on a GPU and on the CPU against torch's DataLoader, on the same cores, on the same samples and draws.
+"""DALI on a GPU and on the CPU against torch's DataLoader, on the same cores, on the same samples
+and draws.
 
-Every side runs in a fresh process, and the sides take turns: round after round, so that what drifts on the machine meets all of them.
+Every side runs in a fresh process, and the sides take turns: round after round, so that what drifts
+on the machine meets all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ Tick = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Side:
-    """One of those that are compared: the settings of the loader that make it so. workers: of a DataLoader."""
+    """One of those that are compared: the settings of the loader that make it so.
+
+    workers: of a DataLoader.
+    """
 
     name: str
     changes: dict[str, Any]
@@ -69,9 +74,11 @@ class Result:
 
 @dataclass
 class Comparison:
-    """All sides. notes: what a reader must know (sides that were left out, stand-in data). command: what the user typed, for a shell.
+    """All sides. notes: what a reader must know (sides that were left out, stand-in data). command:
+    what the user typed, for a shell.
 
-    repeats, contest: the rounds that were asked for, and what a side had to do in each; run() notes them down.
+    repeats, contest: the rounds that were asked for, and what a side had to do in each; run() notes
+    them down.
     """
 
     results: list[Result]
@@ -148,7 +155,8 @@ def sides(
     if config.loader.engine == "remote":
         found.append(Side("server", {"engine": "remote"}))
         notes.append(
-            "the server has cores of its own, which are not held to those of the other sides, and whose CPU time is not counted"
+            "the server has cores of its own, which are not held to those of the other "
+            "sides, and whose CPU time is not counted"
         )
     if dali and gpus:
         found.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
@@ -162,7 +170,8 @@ def sides(
     if lacking:
         named = ", ".join(f"{e.key} ({e.where})" for e in lacking)
         notes.append(
-            f"no torch lowering: {named}; the DataLoader could not do the same work, and is left out"
+            f"no torch lowering: {named}; the DataLoader could not do the same work, and is "
+            "left out"
         )
     else:
         device = "gpu:0" if gpus else "cpu"
@@ -180,7 +189,10 @@ def sides(
 
 
 def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> None:
-    """`repeats` rounds of all sides, into `comparison`. Ctrl-C ends it and keeps what was measured. Raises EngineError where a side fails."""
+    """`repeats` rounds of all sides, into `comparison`.
+
+    Ctrl-C ends it and keeps what was measured. Raises EngineError where a side fails.
+    """
     comparison.repeats, comparison.contest = repeats, contest
     total = repeats * len(comparison.results)
     try:
@@ -206,11 +218,14 @@ def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> N
 
 
 def disturbance(cores: float) -> list[str]:
-    """What to say of the most cores that other processes kept busy meanwhile: nothing where they left them alone."""
+    """What to say of the most cores that other processes kept busy meanwhile: nothing where they
+    left them alone.
+    """
     if cores < _QUIET:
         return []
     return [
-        f"DISTURBED: other processes kept up to {cores:.1f} of these cores busy meanwhile: measure again with nothing beside it"
+        f"DISTURBED: other processes kept up to {cores:.1f} of these cores busy meanwhile: "
+        "measure again with nothing beside it"
     ]
 
 
@@ -296,7 +311,10 @@ def _too_short(results: Iterable[Result]) -> str:
     for r in results:
         batches, made = r.outcomes[0].batches, r.outcomes[0].batches_ahead
         if batches <= made:
-            return f"a round has {counted(batches, 'batch', 'batches')}, and {r.side.name} makes {made:,} ahead: --batches {4 * made} or more tells it"
+            return (
+                f"a round has {counted(batches, 'batch', 'batches')}, and {r.side.name} makes "
+                f"{made:,} ahead: --batches {4 * made} or more tells it"
+            )
     return ""
 
 
@@ -311,7 +329,13 @@ def _scaling(loaders: Sequence[Result]) -> str:
     for fewer, more in pairwise(loaders):
         gain = ratio(more.rates, fewer.rates)
         if _too_short((fewer, more)) or (gain.vague and not gain.certain):
-            return f"What the DataLoader gains from {more.side.workers} workers over {fewer.side.workers} cannot be told. {_STEADIER}"
+            return (
+                f"What the DataLoader gains from {more.side.workers} workers over "
+                f"{fewer.side.workers} cannot be told. {_STEADIER}"
+            )
         if not gain.certain or gain.value < 1:
-            return f"The DataLoader gains nothing certain from {more.side.workers} workers over {fewer.side.workers}."
+            return (
+                f"The DataLoader gains nothing certain from {more.side.workers} workers over "
+                f"{fewer.side.workers}."
+            )
     return f"The DataLoader still gains at {loaders[-1].side.workers} workers."

@@ -2,7 +2,8 @@
 
     echo '{"config": "lfw", ...}' | python -m gpupipe.bench.contestant
 
-What goes in is Contest.as_json; what comes out, in the last line, is Outcome as a dict, or {"error": ...}.
+What goes in is Contest.as_json; what comes out, in the last line, is Outcome as a dict, or
+{"error": ...}.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contest:
-    """What a contestant has to do. config, overrides: as for load(); changes: what makes it this contestant.
+    """What a contestant has to do. config, overrides: as for load(); changes: what makes it this
+    contestant.
 
     cores: numbers of the cores to stay on. cold: drop the files from the page cache first.
     times_ahead: time at least so many times the batches that are made ahead, whatever `batches` is.
@@ -40,8 +42,10 @@ class Contest:
 
 @dataclass
 class Outcome:
-    """What it did. Seconds of wall time; memory in bytes, as PeakMemory has it, of the process and its workers; gpu_utilisation: mean share of time, 0 to 1.
-    others: cores that other processes kept busy meanwhile. batches_ahead: that are made before they are asked for."""
+    """What it did. Seconds of wall time; memory in bytes, as PeakMemory has it, of the process and
+    its workers; gpu_utilisation: mean share of time, 0 to 1. others: cores that other processes
+    kept busy meanwhile. batches_ahead: that are made before they are asked for.
+    """
 
     engine: str
     device: str

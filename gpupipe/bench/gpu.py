@@ -12,7 +12,9 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Utilisation:
-    """A context: `mean` is then the mean share of time, 0 to 1, in which the GPU ran a kernel; None on a CPU, or where NVML cannot tell."""
+    """A context: `mean` is then the mean share of time, 0 to 1, in which the GPU ran a kernel; None
+    on a CPU, or where NVML cannot tell.
+    """
 
     def __init__(self, device: str) -> None:
         """device: "cpu" or "gpu:N"."""

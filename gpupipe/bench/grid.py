@@ -19,13 +19,16 @@ _LETTER_WIDTH = 6
 
 
 def save(loader: Loader, batch: Any, path: Path) -> None:
-    """Write up to 32 images of a batch, as they are delivered (normalisation undone), to a PNG or JPEG file."""
+    """Write up to 32 images of a batch, as they are delivered (normalisation undone), to a PNG or
+    JPEG file.
+    """
     from PIL import Image, ImageDraw
 
     images, labels = batch if isinstance(batch, tuple) else (image_of(batch), batch["label"])
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise GpupipeError(
-            f"{path}: what is drawn are images, (C, H, W) with 1 or 3 channels, but samples are {tuple(images.shape[1:])}: leave out --show"
+            f"{path}: what is drawn are images, (C, H, W) with 1 or 3 channels, but samples "
+            f"are {tuple(images.shape[1:])}: leave out --show"
         )
     tiles = [_tile(loader, image) for image in images[: _COLUMNS * _ROWS]]
     wide, high = max(t.width for t in tiles), max(t.height for t in tiles) + _TEXT_HEIGHT
@@ -48,7 +51,10 @@ def save(loader: Loader, batch: Any, path: Path) -> None:
 
 def _title(loader: Loader) -> str:
     note = f" ({loader.index.note})" if loader.index.note else ""
-    return f"{loader.config.name}{note}: pipeline {loader.config.pipeline.name}, {loader.engine.name} on {loader.engine.device}"
+    return (
+        f"{loader.config.name}{note}: pipeline {loader.config.pipeline.name}, "
+        f"{loader.engine.name} on {loader.engine.device}"
+    )
 
 
 def _tile(loader: Loader, image: Tensor) -> Any:

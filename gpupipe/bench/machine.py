@@ -60,7 +60,9 @@ def _first_value(path: Path, key: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process, of its children that have ended (not on Windows), and of the live ones."""
+    """CPU time of this process, of its children that have ended (not on Windows), and of the live
+    ones.
+    """
     if sys.platform == "win32":
         return sum(sum(process.cpu_times()[:2]) for process in _processes())
     import resource
@@ -83,8 +85,10 @@ def _processes() -> list[Any]:
 
 
 class Company:
-    """A context: `cores` is then how many of this process's cores other processes kept busy meanwhile (0 where that cannot be told),
-    and `cpu_seconds` what this process and its children took."""
+    """A context: `cores` is then how many of this process's cores other processes kept busy
+    meanwhile (0 where that cannot be told), and `cpu_seconds` what this process and its children
+    took.
+    """
 
     def __enter__(self) -> Company:
         self.cores = 0.0
@@ -102,7 +106,9 @@ class Company:
 
 
 def _all_cpu_seconds() -> float:
-    """CPU time that the cores of this process have spent on anything (user, nice, system, interrupts, and stolen by the host)."""
+    """CPU time that the cores of this process have spent on anything (user, nice, system,
+    interrupts, and stolen by the host).
+    """
     try:
         lines = [
             line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()

@@ -20,10 +20,14 @@ _WARM_UP_BATCHES = 50
 _SIZES_LOOKED_AT = 2000
 _BATCHES_BETWEEN_LOOKS = 16
 _LEAST_TIMES_AHEAD, _ENOUGH_TIMES_AHEAD = 2, 4
-"""Batches of a pass, in batches that are made ahead: below the first, its time is mostly that of the passes beside it."""
+"""Batches of a pass, in batches that are made ahead: below the first, its time is mostly that of
+the passes beside it.
+"""
 
 Tick = Callable[[str, int, int], None]
-"""Called after each batch: which pass ("warm-up", "1/3"), images so far in it, images that it will have."""
+"""Called after each batch: which pass ("warm-up", "1/3"), images so far in it, images that it will
+have.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,10 @@ class Measurement:
         if not batches or batches >= _LEAST_TIMES_AHEAD * self.batches_ahead:
             return ""
         enough = _ENOUGH_TIMES_AHEAD * self.batches_ahead
-        return f"a pass has {counted(batches, 'batch', 'batches')}, and {self.batches_ahead:,} are made ahead: --batches {enough} or more tells it"
+        return (
+            f"a pass has {counted(batches, 'batch', 'batches')}, and {self.batches_ahead:,} are "
+            f"made ahead: --batches {enough} or more tells it"
+        )
 
     @property
     def rates(self) -> list[float]:
@@ -130,7 +137,8 @@ def what_runs(loader: Loader) -> dict[str, Any]:
 class Meter:
     """Times passes over a loader that was made at `started` (time.perf_counter).
 
-    look: gets the loader and its first batch. No batch is kept, since the memory of one that is cannot be used again.
+    look: gets the loader and its first batch. No batch is kept, since the memory of one that is
+    cannot be used again.
     """
 
     def __init__(
@@ -177,7 +185,10 @@ class Meter:
                 )
 
     def finish(self, memory: PeakMemory) -> Measurement:
-        """Look at what needs no timing. memory: what has been looking at the memory since before the loader was made."""
+        """Look at what needs no timing.
+
+        memory: what has been looking at the memory since before the loader was made.
+        """
         self.result.mean_file_bytes = _mean_file_bytes(self._loader)
         memory.stop()
         self.result.peak_memory, self.result.peak_memory_kind = memory.bytes, memory.kind

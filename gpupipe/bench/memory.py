@@ -1,12 +1,15 @@
-"""Peak memory of this process and all that it starts: the largest sum of their proportional set sizes (PSS) over time.
+"""Peak memory of this process and all that it starts: the largest sum of their proportional set
+sizes (PSS) over time.
 
-A page that n processes share counts 1/n in the PSS of each, so it counts once in the sum. Peaks of single processes cannot be
-added up: what forked workers share with their parent would count once for each, and they need not peak at the same time.
+A page that n processes share counts 1/n in the PSS of each, so it counts once in the sum. Peaks of
+single processes cannot be added up: what forked workers share with their parent would count once
+for each, and they need not peak at the same time.
 
-The sums are taken by a small process of its own (`python -I -S memory.py PID`): it imports nothing but what is below, takes no
-time of this process's interpreter, and no thread of it stands in the way of a fork. Reading the PSS of a process holds the lock
-on its address space for the time of a walk over its pages, so that it is done four times a second, and less often where all
-of them take more than 5 ms of CPU time.
+The sums are taken by a small process of its own (`python -I -S memory.py PID`): it imports nothing
+but what is below, takes no time of this process's interpreter, and no thread of it stands in the
+way of a fork. Reading the PSS of a process holds the lock on its address space for the time of a
+walk over its pages, so that it is done four times a second, and less often where all of them take
+more than 5 ms of CPU time.
 """
 
 from __future__ import annotations
@@ -25,14 +28,19 @@ _LARGEST_SHARE = 0.02
 _ROLLUP = "/proc/{}/smaps_rollup"
 
 PSS, OWN_PEAKS = "pss", "own peaks"
-ADDED_UP = "each process's own peak, added up: this system tells no PSS, and pages that processes share count for each"
+ADDED_UP = (
+    "each process's own peak, added up: this system tells no PSS, and pages that "
+    "processes share count for each"
+)
 
 
 class PeakMemory:
-    """A context: `bytes` is then the most memory that this process and its descendants held meanwhile.
+    """A context: `bytes` is then the most memory that this process and its descendants held
+    meanwhile.
 
-    kind: PSS; or OWN_PEAKS where the system does not tell the PSS of a process (not Linux, or before 4.14): the most that each process
-    held since it began, this one and its live children, added up; shared pages then count once for each.
+    kind: PSS; or OWN_PEAKS where the system does not tell the PSS of a process (not Linux, or
+    before 4.14): the most that each process held since it began, this one and its live children,
+    added up; shared pages then count once for each.
     """
 
     def __init__(self) -> None:
@@ -97,7 +105,9 @@ def _own_peaks() -> int:
 
 
 def pss(root: int) -> int:
-    """Bytes that a process and its descendants hold now, without this one; 0 where that cannot be told."""
+    """Bytes that a process and its descendants hold now, without this one; 0 where that cannot be
+    told.
+    """
     return sum(_value(_ROLLUP.format(pid), b"Pss:") for pid in _family(root))
 
 
@@ -130,7 +140,9 @@ def _value(path: str, key: bytes) -> int:
 
 
 def _sample(root: int) -> None:
-    """Print a line when the first sample is taken, and the largest when a byte comes over standard input, or its parent has ended."""
+    """Print a line when the first sample is taken, and the largest when a byte comes over standard
+    input, or its parent has ended.
+    """
     largest = pss(root)
     _write(b"\n")
     wait = _SECONDS_BETWEEN

@@ -1,6 +1,7 @@
 """Whether the engines make the same pixels of the same samples and draws: step by step, in levels.
 
-A level is 1/255 of the range of what the torch lowering makes: for uint8 a step from one value to the next.
+A level is 1/255 of the range of what the torch lowering makes: for uint8 a step from one value to
+the next.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 Levels = NDArray[np.uint8]
 
 MOST, MEAN = 1.0, 0.5
-"""The limits, in levels: of the largest difference as long as nothing interpolates, and of the mean difference for each step that does."""
+"""The limits, in levels: of the largest difference as long as nothing interpolates, and of the mean
+difference for each step that does.
+"""
 _LEVELS = 255
 _ROUNDING = 1e-3
 _NO_STEP = "(no step)"
@@ -36,9 +39,11 @@ _NO_STEP = "(no step)"
 
 @dataclass(frozen=True)
 class Agreement:
-    """Between DALI on `device` and the torch lowering after all steps up to `step`, over all samples; differences in levels, PSNR in dB.
+    """Between DALI on `device` and the torch lowering after all steps up to `step`, over all
+    samples; differences in levels, PSNR in dB.
 
-    largest: of `limit`, whether it is on the largest difference (of one pixel) or on the mean. images: those that both could read.
+    largest: of `limit`, whether it is on the largest difference (of one pixel) or on the mean.
+    images: those that both could read.
     """
 
     device: str
@@ -63,11 +68,11 @@ def measure(
     max_diff: float | None = None,
     last: bool = False,
 ) -> Iterator[Agreement]:
-    """One Agreement for each device and each step, of the beginning of the pipeline that ends with it; up to the first step that has
-    no torch lowering.
+    """One Agreement for each device and each step, of the beginning of the pipeline that ends with
+    it; up to the first step that has no torch lowering.
 
-    samples: how many, spread over the index. max_diff: another limit, in levels, for the mean behind steps that interpolate.
-    last: of those, only the longest beginning.
+    samples: how many, spread over the index. max_diff: another limit, in levels, for the mean
+    behind steps that interpolate. last: of those, only the longest beginning.
     """
     few = _few(config, index, samples)
     entries = config.pipeline.entries
@@ -87,7 +92,10 @@ def measure(
 
 @dataclass(frozen=True)
 class Sample:
-    """What the engines made of one file, uint8 (H, W, C). name: its path below the root; made: by DALI, for each device."""
+    """What the engines made of one file, uint8 (H, W, C).
+
+    name: its path below the root; made: by DALI, for each device.
+    """
 
     name: str
     expected: Levels
@@ -95,7 +103,9 @@ class Sample:
 
 
 def comparable(config: Config) -> tuple[Entry, ...]:
-    """The longest beginning of a pipeline that ends in uint8 images and has torch lowerings: what can be shown side by side."""
+    """The longest beginning of a pipeline that ends in uint8 images and has torch lowerings: what
+    can be shown side by side.
+    """
     entries = config.pipeline.entries
     end = max(
         (
@@ -116,7 +126,9 @@ def _picture(spec: Spec) -> bool:
 def side_by_side(
     config: Config, index: Index, devices: Sequence[str], samples: int
 ) -> Iterator[Sample]:
-    """A few samples, after the steps that are comparable: what torchvision makes of them, and what DALI makes on each device."""
+    """A few samples, after the steps that are comparable: what torchvision makes of them, and what
+    DALI makes on each device.
+    """
     entries = comparable(config)
     if not entries:
         return
@@ -145,7 +157,10 @@ def _few(config: Config, index: Index, samples: int) -> Index:
 
 
 def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
-    """The first steps of a config, a sample at a time: their sizes may differ. What the loader would make of the batch is left out."""
+    """The first steps of a config, a sample at a time: their sizes may differ.
+
+    What the loader would make of the batch is left out.
+    """
     loader = {
         "batch_size": 1,
         "shuffle": False,

@@ -18,7 +18,9 @@ from gpupipe.dataset.index import Index
 BLACK_FROM = 16
 """Levels of difference from which on a map is black."""
 _LONGEST = 400
-"""Pixels of the longer side up to which an image is shown whole; larger ones are made smaller, or the report would not fit into a mail."""
+"""Pixels of the longer side up to which an image is shown whole; larger ones are made smaller, or
+the report would not fit into a mail.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Row:
-    """Of one file: torchvision's image, then for each device DALI's image and the map of the difference. smaller: how many times."""
+    """Of one file: torchvision's image, then for each device DALI's image and the map of the
+    difference. smaller: how many times.
+    """
 
     name: str
     smaller: int
@@ -81,11 +85,17 @@ def _said(apart: NDArray[np.int16]) -> str:
         return "no difference"
     percent = 100 * float((apart > 0).mean())
     share = f"{percent:.1f}" if percent >= 0.1 else "less than 0.1"
-    return f"difference: up to {apart.max()} level{'s' * (int(apart.max()) != 1)}, in {share}\xa0% of the pixels"
+    return (
+        f"difference: up to {apart.max()} level{'s' * (int(apart.max()) != 1)}, in "
+        f"{share}\xa0% of the pixels"
+    )
 
 
 def difference_map(apart: NDArray[np.int16], smaller: int) -> Levels:
-    """(H, W) differences in levels to (h, w) grey: white is none. Of `smaller` x `smaller` pixels the largest is shown: no thin line is lost."""
+    """(H, W) differences in levels to (h, w) grey: white is none.
+
+    Of `smaller` x `smaller` pixels the largest is shown: no thin line is lost.
+    """
     height, width = apart.shape
     padded = np.pad(apart, ((0, -height % smaller), (0, -width % smaller)))
     most = padded.reshape(len(padded) // smaller, smaller, -1, smaller).max(axis=(1, 3))

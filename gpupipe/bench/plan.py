@@ -14,7 +14,10 @@ Operator = tuple[str, str, tuple[str, ...]]
 
 
 def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
-    """What an engine runs on each device: (operator, device, steps whose work it does). Raises EngineError where it cannot."""
+    """What an engine runs on each device: (operator, device, steps whose work it does).
+
+    Raises EngineError where it cannot.
+    """
     job = Job(nothing(), config.pipeline, config.loader, _threads(config))
     if engine == "dataloader":
         return {"cpu": torch_lowering(job)}
@@ -38,7 +41,10 @@ def facts(config: Config) -> Iterator[str]:
     missing = config.source.absent()
     yield f"data: {missing or _about(config, config.source.index())}"
     device_id = resolve(config.loader.device)
-    yield f"device: {'cpu' if device_id is None else f'gpu:{device_id}'}, {_threads(config)} threads, {config.loader.prefetch} batches ahead"
+    yield (
+        f"device: {'cpu' if device_id is None else f'gpu:{device_id}'}, {_threads(config)} "
+        f"threads, {config.loader.prefetch} batches ahead"
+    )
     yield f"batch: {_batch(config)}"
     yield from ignored_settings(config)
 
@@ -50,7 +56,10 @@ def _threads(config: Config) -> int:
 def _about(config: Config, index: Index) -> str:
     sampler = sampler_of(with_ranks(config), index)
     note = f" ({index.note})" if index.note else ""
-    return f"{len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} batches of up to {sampler.batch_size} an epoch"
+    return (
+        f"{len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} "
+        f"batches of up to {sampler.batch_size} an epoch"
+    )
 
 
 def _batch(config: Config) -> str:

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of Okabe and Ito's palette, which the colour-blind can tell apart; the lines differ in their dashes too.
+# Of Okabe and Ito's palette, which the colour-blind can tell apart; the lines differ in their
+# dashes too.
 _GREEN, _BLUE, _ORANGE = "#009e73", "#0072b2", "#d55e00"
 _COLORS = {"DALI on GPU": _GREEN, "DALI on CPU": _BLUE}
 _DASHES = {"DALI on GPU": "--", "DALI on CPU": "-."}
 _INCHES = (5.4, 3.8)
 _DOTS_PER_INCH = 200
 _BESIDE, _BELOW = 7, 0.27
-"""Where the dots of the rounds stand, so as not to hide the error bar: points to its left, and widths of a bar below it."""
+"""Where the dots of the rounds stand, so as not to hide the error bar: points to its left, and
+widths of a bar below it.
+"""
 _FEW = 4
 """Bars that one or two sides leave room for: theirs would be as thick as the plot otherwise."""
 _DOT: dict[str, Any] = {
@@ -54,7 +57,9 @@ def save(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def time_per_batches(comparison: Comparison) -> Figure:
-    """Seconds per 100 batches against the DataLoader's workers; DALI, which has none, as lines across."""
+    """Seconds per 100 batches against the DataLoader's workers; DALI, which has none, as lines
+    across.
+    """
     figure, axes = _figure(f"Time for 100 batches{_batch_size(comparison)}", "lower is better")
     axes.set_ylabel("seconds")
     for r in comparison.measured:

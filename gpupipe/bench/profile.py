@@ -1,8 +1,10 @@
-"""Where the time of a loader goes: ever longer beginnings of its work, each timed alone, round after round.
+"""Where the time of a loader goes: ever longer beginnings of its work, each timed alone, round
+after round.
 
-Reading alone, then reading and decoding, then with one step more each, and at last all of it with tensors handed over. What a step costs is
-the difference between two neighbours in the same round. It can be less than nothing: a crop lets the decoder make only its window.
-Of a server's work only the end is seen: batches that are received.
+Reading alone, then reading and decoding, then with one step more each, and at last all of it with
+tensors handed over. What a step costs is the difference between two neighbours in the same round.
+It can be less than nothing: a crop lets the decoder make only its window. Of a server's work only
+the end is seen: batches that are received.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Tick = Callable[[str, int, int], None]
 
 @dataclass
 class Stage:
-    """The work up to and with `name`: wall and CPU seconds a sample, and the cores that other processes kept busy; a figure a round."""
+    """The work up to and with `name`: wall and CPU seconds a sample, and the cores that other
+    processes kept busy; a figure a round.
+    """
 
     name: str
     seconds: list[float] = field(default_factory=list)
@@ -46,7 +50,9 @@ class Stage:
         return 1 / statistics.median(self.seconds)
 
     def costs(self, before: Stage | None) -> list[float]:
-        """Seconds of wall time a sample that this stage adds to the one before it, a figure a round."""
+        """Seconds of wall time a sample that this stage adds to the one before it, a figure a
+        round.
+        """
         return (
             [a - b for a, b in zip(self.seconds, before.seconds, strict=True)]
             if before
@@ -103,7 +109,10 @@ class Profile:
 def measure(
     config: Config, index: Index, cores: int, rounds: int, seconds: float, tick: Tick
 ) -> Profile:
-    """Time every stage for `seconds`, `rounds` times. Raises what load() raises, EngineError where no sample of a stage can be made."""
+    """Time every stage for `seconds`, `rounds` times.
+
+    Raises what load() raises, EngineError where no sample of a stage can be made.
+    """
     parts = (
         [RECEIVE]
         if config.loader.engine == "remote"

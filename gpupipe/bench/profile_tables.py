@@ -18,7 +18,10 @@ def headline(profile: Profile) -> str:
     """One line: what was profiled."""
     what = profile.what
     note = f" ({what['note']})" if what["note"] else ""
-    return f"{what['config']}{note}: pipeline {what['pipeline']}, {what['engine']} on {what['device']}, {what['crew']}, batches of {what['batch_size']}"
+    return (
+        f"{what['config']}{note}: pipeline {what['pipeline']}, {what['engine']} on "
+        f"{what['device']}, {what['crew']}, batches of {what['batch_size']}"
+    )
 
 
 def profiled(profile: Profile) -> Table:
@@ -47,9 +50,14 @@ def profiled(profile: Profile) -> Table:
 
 
 def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
-    """How much of training waits for data, or, without a training step, how fast a loop could be at most."""
+    """How much of training waits for data, or, without a training step, how fast a loop could be at
+    most.
+    """
     if found is None:
-        yield f"A loop over batches that are kept: {ceiling or 0:,.0f} images/s. --step-ms or --model tells how much of a training step is waiting."
+        yield (
+            f"A loop over batches that are kept: {ceiling or 0:,.0f} images/s. --step-ms or "
+            "--model tells how much of a training step is waiting."
+        )
         return
     fed, kept = statistics.fmean(found.fed), statistics.fmean(found.replayed)
     waiting = found.waiting
@@ -58,9 +66,15 @@ def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
         if waiting.low is not None and waiting.high is not None
         else ""
     )
-    yield f"Training ({found.what}): {fed:,.0f} images/s; on kept batches, without loading, {kept:,.0f}."
+    yield (
+        f"Training ({found.what}): {fed:,.0f} images/s; on kept batches, without loading, "
+        f"{kept:,.0f}."
+    )
     if found.vague:
-        yield f"Waiting for data: cannot be told, the rounds differ too much{sure}. More --rounds or --seconds, with nothing beside it, would tell."
+        yield (
+            f"Waiting for data: cannot be told, the rounds differ too much{sure}. More --rounds "
+            "or --seconds, with nothing beside it, would tell."
+        )
         return
     yield f"Waiting for data: {max(0.0, waiting.value):.0%} of step time{sure}."
 

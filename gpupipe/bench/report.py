@@ -29,7 +29,10 @@ def write(
     index: Index,
     devices: Sequence[str],
 ) -> Path:
-    """report.html in `folder`, with results.json and the plots beside it. devices: those on which DALI is shown beside torchvision."""
+    """report.html in `folder`, with results.json and the plots beside it.
+
+    devices: those on which DALI is shown beside torchvision.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     results = comparison.as_json() | {
         "parity": [asdict(a) | {"holds": a.holds} for a in agreements]
@@ -85,7 +88,9 @@ def _template() -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: null is the PSNR of identical images, and any difference of images that differ in size."""
+    """JSON has no infinity: null is the PSNR of identical images, and any difference of images that
+    differ in size.
+    """
     if isinstance(value, dict):
         return {key: _finite(v) for key, v in value.items()}
     if isinstance(value, list | tuple):
@@ -131,12 +136,18 @@ def _parity_verdict(agreements: Sequence[Agreement], config: Config) -> str:
         return ""
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
-        return f"They do not do the same work: DALI on {failed.device} and torchvision differ too much, from step '{failed.step}' on."
+        return (
+            f"They do not do the same work: DALI on {failed.device} and torchvision differ too "
+            f"much, from step '{failed.step}' on."
+        )
     left_out = [e.key for e in config.pipeline.entries[len({a.step for a in agreements}) :]]
     rest = (
         f"; not compared, for lack of a torch lowering: {', '.join(left_out)}" if left_out else ""
     )
-    return f"They do the same work: after each step, DALI's pixels agree with torchvision's within the limits below{rest}."
+    return (
+        "They do the same work: after each step, DALI's pixels agree with torchvision's "
+        f"within the limits below{rest}."
+    )
 
 
 def _how(comparison: Comparison) -> Any:
@@ -149,18 +160,23 @@ def _how(comparison: Comparison) -> Any:
     if contest:
         yield (
             "in each",
-            f"{counted(contest.batches, 'batch', 'batches')} timed, after the first and {contest.warm_up} more to warm up",
+            f"{counted(contest.batches, 'batch', 'batches')} timed, after the first and "
+            f"{contest.warm_up} more to warm up",
         )
         yield "files", _COLD if contest.cold else _WARM
     yield "order", "the sides take turns, round after round, each time in a fresh process"
     if comparison.cores:
         yield (
             "cores",
-            f"{len(comparison.cores)}, the same for every side (numbers {', '.join(map(str, comparison.cores))})",
+            f"{len(comparison.cores)}, the same for every side (numbers "
+            f"{', '.join(map(str, comparison.cores))})",
         )
 
 
-_COLD = "cold: dropped from the page cache before each turn; what a turn reads a second time comes from memory"
+_COLD = (
+    "cold: dropped from the page cache before each turn; what a turn reads a second time "
+    "comes from memory"
+)
 _WARM = "warm: whatever the page cache holds is used"
 
 

@@ -36,7 +36,10 @@ _WIDEST = 4.0
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times `a` is `b`, the geometric mean over rounds. low, high: the 95 % confidence interval; None for a single round."""
+    """How many times `a` is `b`, the geometric mean over rounds.
+
+    low, high: the 95 % confidence interval; None for a single round.
+    """
 
     value: float
     low: float | None
@@ -54,7 +57,9 @@ class Ratio:
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Of two sides measured in the same rounds, side by side; what drifts from round to round falls out."""
+    """Of two sides measured in the same rounds, side by side; what drifts from round to round falls
+    out.
+    """
     logs = [math.log(x / y) for x, y in zip(a, b, strict=False)]
     middle = statistics.fmean(logs)
     if len(logs) < 2:

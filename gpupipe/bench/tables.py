@@ -28,8 +28,10 @@ def headline(loader: Loader) -> str:
     shard = what["shard"]
     rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
     return (
-        f"{what['config']}{note}: {what['images']:,} images in {what['classes']:,} classes, pipeline {what['pipeline']}, "
-        f"{_engine(loader)} on {what['device']}, {loader.engine.crew}, batches of {what['batch_size']}{rank}"
+        f"{what['config']}{note}: {what['images']:,} images in {what['classes']:,} classes, "
+        f"pipeline {what['pipeline']}, "
+        f"{_engine(loader)} on {what['device']}, {loader.engine.crew}, batches of "
+        f"{what['batch_size']}{rank}"
     )
 
 
@@ -52,7 +54,8 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
     elif result.passes:
         size = counted(result.passes[0].batches, "batch", "batches")
         several = (
-            f" ± {result.deviation:,.0f} (standard deviation of {len(result.passes)} passes of {size})"
+            f" ± {result.deviation:,.0f} (standard deviation of {len(result.passes)} passes "
+            f"of {size})"
             if result.deviation is not None
             else ""
         )
@@ -61,13 +64,15 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
         if result.mean_file_bytes:  # of a server's files nothing is known
             yield (
                 "input",
-                f"{result.input_megabytes_a_second:,.1f} MB/s ({result.mean_file_bytes / 1e3:,.1f} kB a file)",
+                f"{result.input_megabytes_a_second:,.1f} MB/s "
+                f"({result.mean_file_bytes / 1e3:,.1f} kB a file)",
             )
         yield "CPU", f"{result.cpu_seconds_per_thousand:.2f} s per 1,000 images"
     yield "time to first batch", f"{result.first_batch_seconds:.2f} s (after the imports)"
     yield (
         "peak memory",
-        f"{result.peak_memory / 2**20:,.0f} MiB{'' if result.peak_memory_kind == PSS else f' ({ADDED_UP})'}",
+        f"{result.peak_memory / 2**20:,.0f} "
+        f"MiB{'' if result.peak_memory_kind == PSS else f' ({ADDED_UP})'}",
     )
     if result.peak_gpu_memory is not None:
         yield (
@@ -94,7 +99,9 @@ def speed_columns(comparison: Comparison, ratio: str) -> list[str]:
 
 
 def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
-    """A row for each side: mean and standard deviation, ratio and its interval, and medians of the rest."""
+    """A row for each side: mean and standard deviation, ratio and its interval, and medians of the
+    rest.
+    """
     for r in comparison.measured:
         spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
         found = comparison.ratio(r)
@@ -119,7 +126,10 @@ def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
 def _times(found: Ratio) -> str:
     if found.low is None or found.high is None:
         return f"{found.value:.2f}"
-    return f"{'cannot be told' if found.vague and not found.certain else f'{found.value:.2f}'} ({interval(found)})"
+    return (
+        f"{'cannot be told' if found.vague and not found.certain else f'{found.value:.2f}'} "
+        f"({interval(found)})"
+    )
 
 
 def _gpu_busy(results: Iterable[Result]) -> list[float]:
@@ -133,7 +143,8 @@ def _percent(shares: list[float]) -> str:
 def agreements(found: Sequence[Agreement]) -> Table:
     """The table of `gpupipe parity`."""
     table = new_table(
-        f"DALI against torchvision, in levels of 255, over {min((a.images for a in found), default=0):,} images",
+        "DALI against torchvision, in levels of 255, over "
+        f"{min((a.images for a in found), default=0):,} images",
         *PARITY_COLUMNS,
     )
     for a, (*cells, verdict) in zip(found, parity_rows(found), strict=True):
@@ -200,7 +211,9 @@ def _short(value: Any) -> str:
 
 
 def lowering(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
-    """The operators that run, and the steps whose work each does: more than one where they were fused."""
+    """The operators that run, and the steps whose work each does: more than one where they were
+    fused.
+    """
     table = new_table(f"on the {device}", "operator", "device", "does the work of")
     for op, place, names in operators:
         table.add_row(

@@ -1,4 +1,6 @@
-"""How much of a training step is spent waiting for data: the same steps on a loader's batches and on batches that are kept."""
+"""How much of a training step is spent waiting for data: the same steps on a loader's batches and
+on batches that are kept.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _WIDEST = 0.5
 
 @dataclass
 class Training:
-    """Images a second, a figure a round: `fed` by the loader, and on `replayed` batches, which cost nothing."""
+    """Images a second, a figure a round: `fed` by the loader, and on `replayed` batches, which cost
+    nothing.
+    """
 
     what: str
     fed: list[float] = field(default_factory=list)
@@ -36,7 +40,9 @@ class Training:
 
     @property
     def waiting(self) -> Ratio:
-        """The share of the time of training that goes to waiting for data (and to sharing cores with the loader), with its interval."""
+        """The share of the time of training that goes to waiting for data (and to sharing cores
+        with the loader), with its interval.
+        """
         found = ratio(self.fed, self.replayed)
         low, high = (None if v is None else 1 - v for v in (found.high, found.low))
         return Ratio(1 - found.value, low, high)
@@ -61,7 +67,10 @@ def measure(
     seconds: float,
     tick: Tick,
 ) -> Training:
-    """Train for `seconds` on each kind of batches, `rounds` times. train: makes the step for a loader. Raises what load() raises."""
+    """Train for `seconds` on each kind of batches, `rounds` times.
+
+    train: makes the step for a loader. Raises what load() raises.
+    """
     found = Training(what)
     for number in range(rounds):
         tick(f"training on the loader, round {number + 1} of {rounds}", 2 * number, 2 * rounds)
@@ -79,7 +88,9 @@ def measure(
 
 
 def ceiling(config: Config, index: Index, seconds: float) -> float:
-    """Images a second of a loop over kept batches that does nothing with them: what no loader can exceed."""
+    """Images a second of a loop over kept batches that does nothing with them: what no loader can
+    exceed.
+    """
     with over(config, index) as loader:
         return _rate(
             itertools.cycle(list(itertools.islice(endless(loader), _KEPT))),
@@ -95,7 +106,10 @@ def pause(milliseconds: float) -> Callable[[Loader], Train]:
 
 
 def model(name: str) -> Callable[[Loader], Train]:
-    """Forward, cross entropy, backward and SGD of a model of torchvision, without weights. Raises EngineError where there is no such model."""
+    """Forward, cross entropy, backward and SGD of a model of torchvision, without weights.
+
+    Raises EngineError where there is no such model.
+    """
     import torchvision.models
 
     if name not in (known := torchvision.models.list_models(module=torchvision.models)):
@@ -123,7 +137,8 @@ def _model(name: str, loader: Loader) -> Train:
             found = net(image.float())
         except RuntimeError as e:
             raise EngineError(
-                f"model {name} cannot take images of shape {tuple(image.shape)}: {str(e).splitlines()[0]}"
+                f"model {name} cannot take images of shape {tuple(image.shape)}: "
+                f"{str(e).splitlines()[0]}"
             ) from e
         loss = torch.nn.functional.cross_entropy(getattr(found, "logits", found), label)
         optimizer.zero_grad()

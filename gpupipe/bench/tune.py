@@ -1,4 +1,5 @@
-"""Which settings of a loader are the fastest on this machine: one setting after the other, then the best against the given ones.
+"""Which settings of a loader are the fastest on this machine: one setting after the other, then the
+best against the given ones.
 
 Every trial runs in a fresh process, and rivals take turns, as in a comparison.
 """
@@ -33,10 +34,12 @@ _WORTH = 1.01
 
 @dataclass
 class Tuned:
-    """What was found. changes: the best settings, as far as they differ from the given ones; gain: of them, over those.
+    """What was found. changes: the best settings, as far as they differ from the given ones; gain:
+    of them, over those.
 
-    trials: for each setting that was tried, first what it was set to, then its rivals. untried: settings for which there was no time.
-    trial_seconds: how long a trial takes. enough_seconds: the time in which the first setting for which there was none could be tried.
+    trials: for each setting that was tried, first what it was set to, then its rivals. untried:
+    settings for which there was no time. trial_seconds: how long a trial takes. enough_seconds: the
+    time in which the first setting for which there was none could be tried.
     """
 
     given: Result
@@ -72,7 +75,10 @@ class Tuned:
 def candidates(
     options: LoaderConfig, engine: str, gpu: bool, cores: int, keep: Iterable[str]
 ) -> dict[str, list[Any]]:
-    """What to try, by name of the setting; what it is set to already is among them. The size of a batch comes last: it also changes training."""
+    """What to try, by name of the setting; what it is set to already is among them.
+
+    The size of a batch comes last: it also changes training.
+    """
     around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
     found: dict[str, list[Any]] = (
         {"threads": around} if engine == "dali" else {"workers": [0, *around]}

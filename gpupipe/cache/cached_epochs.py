@@ -32,7 +32,9 @@ _NOBODY = (
 
 
 class ShardNames(Texts):
-    """Shard n is the file 0000000n.tar: names that are not stored, so that there may be more of them at any time."""
+    """Shard n is the file 0000000n.tar: names that are not stored, so that there may be more of
+    them at any time.
+    """
 
     def __getitem__(self, i: int) -> str:
         return f"{i:08}.tar"
@@ -64,7 +66,10 @@ def here(folder: Folder, spans: Spans) -> Rows:
 
 
 def _note(folder: Folder, spans: Spans, shard: Shard) -> Rows:
-    """Note where the samples of a shard are. Returns their rows. Raises DataError where its table is damaged."""
+    """Note where the samples of a shard are.
+
+    Returns their rows. Raises DataError where its table is damaged.
+    """
     table = folder.table(shard.name)
     rows: Rows
     rows, offset, length = shard_files.open_table(table, shard.table_hash)
@@ -87,7 +92,11 @@ class _Taken:
 
 
 class Cached(Population):
-    """What a growing cache has. whole: how many rows `epoch: full` waits for. spans: where it says of each row of an epoch where it is."""
+    """What a growing cache has.
+
+    whole: how many rows `epoch: full` waits for. spans: where it says of each row of an epoch where
+    it is.
+    """
 
     def __init__(
         self, folder: Folder, spans: Spans, whole: int, crew: Crew, run: Run | None
@@ -132,7 +141,8 @@ class Cached(Population):
             if not 0 < generation <= self._folder.manifest.generation:
                 newest = self._folder.manifest.generation
                 raise StateError(
-                    f"the state is of generation {generation}, and the cache in {self._folder.dir} has {newest}: it is another cache, or was deleted"
+                    f"the state is of generation {generation}, and the cache in "
+                    f"{self._folder.dir} has {newest}: it is another cache, or was deleted"
                 )
             lost = sorted(
                 n
@@ -140,9 +150,13 @@ class Cached(Population):
                 if not self._folder.table(n).exists()
             )
             if lost:
-                gone = f"{counted(len(lost), 'shard')} of it were evicted too long ago to be made again, the first {lost[0]}"
+                gone = (
+                    f"{counted(len(lost), 'shard')} of it were evicted too long ago to be made "
+                    f"again, the first {lost[0]}"
+                )
                 raise StateError(
-                    f"the state is of generation {generation} of the cache in {self._folder.dir}, and {gone}"
+                    f"the state is of generation {generation} of the cache in "
+                    f"{self._folder.dir}, and {gone}"
                 )
             pin = self._pin(epoch, generation)
             self._told(epoch, generation, 0)
@@ -203,7 +217,10 @@ class Cached(Population):
 
     def _lacks(self, samples: int) -> str:
         if self._folder.options.epoch == "full" and samples < self._whole:
-            return f"{samples:,} of {self._whole:,} samples are in the cache, and data.cache.epoch is full"
+            return (
+                f"{samples:,} of {self._whole:,} samples are in the cache, and data.cache.epoch "
+                "is full"
+            )
         return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"
 
     def _pin(self, epoch: int, generation: int) -> Claim:
@@ -249,7 +266,9 @@ class Cached(Population):
         return ids
 
     def _replace(self, epoch: int, taken: _Taken | None) -> None:
-        """Let go of an epoch's generation, or of what stood there before another; files first, so that they are gone when they count as gone."""
+        """Let go of an epoch's generation, or of what stood there before another; files first, so
+        that they are gone when they count as gone.
+        """
         before = self._taken.pop(epoch, None)
         if taken is not None:
             self._taken[epoch] = taken
@@ -266,8 +285,8 @@ class Cached(Population):
     # --- waiting
 
     def _wait(self, what: str, attempt: Callable[[], T | str]) -> T:
-        """What `attempt` gives when it gives something else than why not. Raises DataError where there is no hope, or nothing happens for data.cache.wait
-        seconds. what: waits."""
+        """What `attempt` gives when it gives something else than why not. Raises DataError where
+        there is no hope, or nothing happens for data.cache.wait seconds. what: waits."""
         began = last = time.monotonic()
         seen, said = None, False
         while isinstance(found := attempt(), str):
@@ -281,7 +300,8 @@ class Cached(Population):
             last, seen = (now, state) if state != seen else (last, seen)
             if now - last > self._folder.options.wait:
                 raise DataError(
-                    f"{what}: {found}, and nothing came for {now - last:.0f} s (data.cache.wait): {self._reasons(samplers)}"
+                    f"{what}: {found}, and nothing came for {now - last:.0f} s "
+                    f"(data.cache.wait): {self._reasons(samplers)}"
                 )
             if not said and now - began > _SAY_AFTER:
                 said = True
@@ -319,10 +339,14 @@ class Cached(Population):
             for name, why in said.get("lost", {}).items():
                 if name in missing:
                     raise StateError(
-                        f"{self._folder.shard(name)}: was evicted and cannot be fetched again: {why}"
+                        f"{self._folder.shard(name)}: was evicted and cannot be fetched "
+                        f"again: {why}"
                     )
 
 
 def does_not_fit(folder: Folder, why: str) -> str:
     """The message for `epoch: full` where it cannot be."""
-    return f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set data.cache.epoch: grow ({folder.dir})"
+    return (
+        f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set "
+        f"data.cache.epoch: grow ({folder.dir})"
+    )

@@ -1,4 +1,7 @@
-"""What was published and evicted, in order: an append-only file of JSON lines. Generation n is the state after n lines."""
+"""What was published and evicted, in order: an append-only file of JSON lines.
+
+Generation n is the state after n lines.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ _HASH = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Shard:
-    """A published shard. bytes, table_bytes: sizes of its tar and its table; the hashes are blake2b, 128 bits; time: when, in s since 1970."""
+    """A published shard. bytes, table_bytes: sizes of its tar and its table; the hashes are
+    blake2b, 128 bits; time: when, in s since 1970.
+    """
 
     name: str
     samples: int
@@ -32,7 +37,8 @@ class Shard:
 class Manifest:
     """A reader of the file at `path`, and its writer for who holds the cache's lock.
 
-    A line that was not written to its end, by a process that was killed, was never there: readers ignore it, the next writer cuts it off.
+    A line that was not written to its end, by a process that was killed, was never there: readers
+    ignore it, the next writer cuts it off.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +72,8 @@ class Manifest:
         except (ValueError, TypeError, KeyError) as e:
             where = f"{self.path}:{self.generation + 1}"
             raise DataError(
-                f"{where}: not a line of a cache's manifest ({e}): delete the cache's folder, and it is filled anew"
+                f"{where}: not a line of a cache's manifest ({e}): delete the cache's "
+                "folder, and it is filled anew"
             ) from e
         _apply(step, self._alive)
         if isinstance(step, Shard):
@@ -74,7 +81,9 @@ class Manifest:
         self._steps.append(step)
 
     def alive(self, generation: int | None = None) -> dict[str, Shard]:
-        """The shards of a generation by name, by default of the newest that was read, in the order in which they were published."""
+        """The shards of a generation by name, by default of the newest that was read, in the order
+        in which they were published.
+        """
         if generation is None or generation == self.generation:
             return dict(self._alive)
         found: dict[str, Shard] = {}

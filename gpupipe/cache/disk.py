@@ -16,7 +16,9 @@ def on_disk(size: int) -> int:
 
 
 def write_all(file: io.FileIO, data: bytes) -> None:
-    """Write to a file without a buffer, so that a full disk is an OSError here and not when the file is closed."""
+    """Write to a file without a buffer, so that a full disk is an OSError here and not when the
+    file is closed.
+    """
     view = memoryview(data)
     while view:
         view = view[file.write(view) or 0 :]

@@ -1,7 +1,9 @@
-"""One sampler: a process that fills a cache until its parent ends, or until there is no more to do. `python -m gpupipe.cache.downloader`.
+"""One sampler: a process that fills a cache until its parent ends, or until there is no more to do.
+`python -m gpupipe.cache.downloader`.
 
-It reads one line of JSON, a Task, from its standard input, and ends when that ends: so it never outlives whoever started it. Not a fork, because
-its parent may hold the threads of DALI; and not the parent itself, because fetching and writing would take the GIL from training.
+It reads one line of JSON, a Task, from its standard input, and ends when that ends: so it never
+outlives whoever started it. Not a fork, because its parent may hold the threads of DALI; and not
+the parent itself, because fetching and writing would take the GIL from training.
 """
 
 from __future__ import annotations
@@ -33,14 +35,19 @@ _LONGEST_REASON = 300
 _RATE_SECONDS = 10.0
 _STATES = {
     "complete": "nothing to fetch: all that may be drawn is there",
-    "no room": "waiting: the cache is full, and all that may be evicted is in use or was not trained on yet",
+    "no room": "waiting: the cache is full, and all that may be evicted is in use or was not "
+    "trained on yet",
     "disk full": "paused: the disk is full",
     "failed": "waiting to try again what could not be fetched",
 }
 
 
 class Task(pydantic.BaseModel):
-    """list: only list the data set. fill: fetch until all is there or the cache is full; serve: also after that, for epochs evict and ask for more."""
+    """list: only list the data set.
+
+    fill: fetch until all is there or the cache is full; serve: also after that, for epochs evict
+    and ask for more.
+    """
 
     do: Literal["list", "fill", "serve"]
     dataset: DataSet

@@ -1,4 +1,6 @@
-"""Which epochs began, with which generation: what says of a shard whether it was trained on, and when last."""
+"""Which epochs began, with which generation: what says of a shard whether it was trained on, and
+when last.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def _parsed(line: bytes) -> Epoch | None:
 
 
 def last_used(folder: Folder) -> dict[str, float]:
-    """When the last epoch began that had each shard; shards of which none had are left out. Needs the lock."""
+    """When the last epoch began that had each shard; shards of which none had are left out.
+
+    Needs the lock.
+    """
     began = sorted(read(folder), key=lambda e: e.generation)
     latest = list(accumulate((e.time for e in reversed(began)), max))[::-1]
     generations = [e.generation for e in began]

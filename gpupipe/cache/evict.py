@@ -1,4 +1,6 @@
-"""Makes room. A shard that is evicted is not in the generations that follow, and its file goes when no epoch is left that trains on it."""
+"""Makes room. A shard that is evicted is not in the generations that follow, and its file goes when
+no epoch is left that trains on it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _HEADROOM = 1 << 18
 
 
 def fits(folder: Folder, need: int, free: int | None = None) -> bool:
-    """Whether `need` more bytes stay under max_bytes, and leave `free` bytes, by default the headroom. Needs the lock, behind `tidy`."""
+    """Whether `need` more bytes stay under max_bytes, and leave `free` bytes, by default the
+    headroom. Needs the lock, behind `tidy`.
+    """
     return (
         folder.usage() + need + (headroom(folder) if free is None else free)
         <= folder.options.max_bytes
@@ -27,10 +31,11 @@ def headroom(folder: Folder) -> int:
 
 
 def make_room(folder: Folder, need: int) -> bool:
-    """Whether there is room for `need` bytes, as far as shards that were trained on can be evicted for it. Needs the lock, behind `tidy`.
+    """Whether there is room for `need` bytes, as far as shards that were trained on can be evicted
+    for it. Needs the lock, behind `tidy`.
 
-    Evicted are shards that an epoch has had, and never more than half of them: an epoch that begins needs some while the one before
-    still holds its own. With `epoch: full` none is.
+    Evicted are shards that an epoch has had, and never more than half of them: an epoch that begins
+    needs some while the one before still holds its own. With `epoch: full` none is.
     """
     if fits(folder, need):
         return True
@@ -51,9 +56,11 @@ def make_room(folder: Folder, need: int) -> bool:
 
 
 def make_room_for_pinned(folder: Folder, need: int) -> bool:
-    """The same for a shard that an epoch waits for: all that no epoch has pinned may go, and half of the headroom. Needs the lock, behind `tidy`.
+    """The same for a shard that an epoch waits for: all that no epoch has pinned may go, and half
+    of the headroom. Needs the lock, behind `tidy`.
 
-    For since that generation was whole, there are more lines in the manifest, and more tables of what was evicted.
+    For since that generation was whole, there are more lines in the manifest, and more tables of
+    what was evicted.
     """
     if not fits(folder, need):
         pinned = folder.pinned()
@@ -70,7 +77,9 @@ def make_room_for_pinned(folder: Folder, need: int) -> bool:
 
 
 def down_to(folder: Folder, size: int) -> list[str]:
-    """Evict what no epoch has pinned until the folder takes at most `size` bytes, as far as that goes. Returns the names. Needs the lock."""
+    """Evict what no epoch has pinned until the folder takes at most `size` bytes, as far as that
+    goes. Returns the names. Needs the lock.
+    """
     folder.tidy()
     pinned = folder.pinned()
     candidates = [

@@ -1,4 +1,6 @@
-"""A sampler's work: draws samples that are not in the cache, fetches them, and publishes a shard of them."""
+"""A sampler's work: draws samples that are not in the cache, fetches them, and publishes a shard of
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass
 class Tally:
-    """What a sampler has done so far, and what went wrong. failed: why, by row; lost: why a shard cannot be fetched again, by its name."""
+    """What a sampler has done so far, and what went wrong.
+
+    failed: why, by row; lost: why a shard cannot be fetched again, by its name.
+    """
 
     bytes: int = 0
     samples: int = 0
@@ -45,7 +50,9 @@ class Tally:
 
 @dataclass
 class _Order:
-    """A shard to be made: its claim, its samples, and, where it is fetched again, as what it was published."""
+    """A shard to be made: its claim, its samples, and, where it is fetched again, as what it was
+    published.
+    """
 
     name: str
     claim: Claim
@@ -72,7 +79,10 @@ class Filler:
         self.tally = Tally()
 
     def step(self, fresh: bool = True) -> Outcome:
-        """Publish a shard, or say why there is none to publish. fresh: also of samples that are not missing from what was published."""
+        """Publish a shard, or say why there is none to publish.
+
+        fresh: also of samples that are not missing from what was published.
+        """
         try:
             order = self._order(fresh)
             return order if isinstance(order, str) else self._carried_out(order)
@@ -125,7 +135,9 @@ class Filler:
         return f"{int(max(taken, default='0')) + 1:08}"
 
     def _drawn(self) -> NDArray[np.int64]:
-        """Rows that nobody has or fetches, in the order in which they are drawn: without replacement, each as likely as its weight says."""
+        """Rows that nobody has or fetches, in the order in which they are drawn: without
+        replacement, each as likely as its weight says.
+        """
         free = self._free()
         if not len(free):
             return free
@@ -174,7 +186,9 @@ class Filler:
         return found
 
     def _fitting(self, rows: NDArray[np.int64]) -> tuple[list[Sample], int]:
-        """The first of the rows that make a shard, and its bytes; of samples whose size is not known, those that may be in it."""
+        """The first of the rows that make a shard, and its bytes; of samples whose size is not
+        known, those that may be in it.
+        """
         samples: list[Sample] = []
         total, most = shard_files.END, int(self._options.shard_size)
         for row in rows.tolist():
@@ -243,7 +257,9 @@ class Filler:
         )
 
     def _publish(self, made: Shard, order: _Order, tar: Any, table: Any) -> None:
-        """The files first, under names that nobody looks for yet; then the line that says that they are there."""
+        """The files first, under names that nobody looks for yet; then the line that says that they
+        are there.
+        """
         with self._folder.lock():
             table.replace(self._folder.table(order.name))
             tar.replace(self._folder.shard(order.name))
@@ -257,7 +273,10 @@ class Filler:
             order.claim.release()
 
     def _written(self, order: _Order, writer: shard_files.Writer) -> bool:
-        """Write the samples as they come; those that do not fit any more stay for another shard. Returns whether one did not fit."""
+        """Write the samples as they come; those that do not fit any more stay for another shard.
+
+        Returns whether one did not fit.
+        """
         for sample, image in self._fetched(order):
             if image is None:
                 continue
@@ -281,7 +300,9 @@ class Filler:
             return True
 
     def _fetched(self, order: _Order) -> Iterator[tuple[Sample, bytes | None]]:
-        """The samples in order and their bytes, None for those that cannot be fetched, with some of those that follow under way."""
+        """The samples in order and their bytes, None for those that cannot be fetched, with some of
+        those that follow under way.
+        """
         samples = iter(order.samples)
         flight: deque[tuple[Sample, Future[bytes]]] = deque()
         try:

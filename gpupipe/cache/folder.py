@@ -1,7 +1,9 @@
-"""The cache's folder: what is in it, what it takes on disk, and what there must not be in it any more.
+"""The cache's folder: what is in it, what it takes on disk, and what there must not be in it any
+more.
 
-The folder is its own ledger: published shards have their sizes in the manifest, shards that are being written have reserved theirs in a claim, and
-the few other files are looked at. So whatever dies at whatever moment leaves nothing that is not counted.
+The folder is its own ledger: published shards have their sizes in the manifest, shards that are
+being written have reserved theirs in a claim, and the few other files are looked at. So whatever
+dies at whatever moment leaves nothing that is not counted.
 """
 
 from __future__ import annotations
@@ -69,12 +71,17 @@ class Folder:
         return _stems(self.dir / "shards") & _stems(self.dir / "tables")
 
     def pinned(self) -> set[str]:
-        """The names of the shards of all generations that epochs train on. Needs the lock, behind `tidy`."""
+        """The names of the shards of all generations that epochs train on.
+
+        Needs the lock, behind `tidy`.
+        """
         generations = {int(pin.get("generation", 0)) for pin in self.claims(_PINS).values()}
         return {name for g in generations for name in self.manifest.alive(g)}
 
     def missing(self) -> list[str]:
-        """Shards that ought to be there and are not: of the newest generation or a pinned one, neither in the folder nor under way. Needs the lock."""
+        """Shards that ought to be there and are not: of the newest generation or a pinned one,
+        neither in the folder nor under way. Needs the lock.
+        """
         wanted = self.pinned() | self.manifest.alive().keys()
         return sorted(wanted - self.there() - self.claims().keys())
 
@@ -106,7 +113,9 @@ class Folder:
     # --- what must go
 
     def tidy(self) -> None:
-        """Remove what the dead have left, shards that nobody needs any more, and the oldest tables beyond their share. Needs the lock."""
+        """Remove what the dead have left, shards that nobody needs any more, and the oldest tables
+        beyond their share. Needs the lock.
+        """
         for kind in _OWNED[1:]:
             for path in _files(self.dir / kind):
                 if path.suffix != ".json" and abandoned(path):
@@ -127,7 +136,9 @@ class Folder:
                 path.unlink(missing_ok=True)
 
     def prune(self, room: float) -> None:
-        """Remove the oldest tables of shards that were evicted, but for `room` bytes: a resume from before then says that it cannot be. Needs the lock."""
+        """Remove the oldest tables of shards that were evicted, but for `room` bytes: a resume from
+        before then says that it cannot be. Needs the lock.
+        """
         spare = (
             _stems(self.dir / "tables")
             - self.pinned()
@@ -141,7 +152,10 @@ class Folder:
 
 
 def prepared(options: CacheOptions, dataset: DataSet) -> Folder:
-    """The folder, made where it is not there. Raises DataError where it holds other things, another data set, or cannot be written."""
+    """The folder, made where it is not there.
+
+    Raises DataError where it holds other things, another data set, or cannot be written.
+    """
     folder = Folder(options)
     try:
         _make(folder)
@@ -149,7 +163,8 @@ def prepared(options: CacheOptions, dataset: DataSet) -> Folder:
             _check_identity(folder, dataset)
     except OSError as e:
         raise DataError(
-            f"{e.filename or folder.dir}: the cache's folder cannot be used: {e.strerror or e}: set data.cache.dir to one that can"
+            f"{e.filename or folder.dir}: the cache's folder cannot be used: "
+            f"{e.strerror or e}: set data.cache.dir to one that can"
         ) from e
     return folder
 
@@ -173,7 +188,8 @@ def _check_identity(folder: Folder, dataset: DataSet) -> None:
             if theirs.get(key) != value:
                 there = f"data.{key} {shown(theirs.get(key))} there, {shown(value)} here"
                 raise DataError(
-                    f"{folder.dir}: the cache of another data set: {there}: set data.cache.dir to another folder, or delete this one"
+                    f"{folder.dir}: the cache of another data set: {there}: set "
+                    "data.cache.dir to another folder, or delete this one"
                 )
         return
     text = json.dumps(ours)

@@ -1,4 +1,6 @@
-"""The rows of a remote data set, kept in the cache's folder: their names, labels, sizes, versions and weights. Made once: a row's number is an id for good."""
+"""The rows of a remote data set, kept in the cache's folder: their names, labels, sizes, versions
+and weights. Made once: a row's number is an id for good.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ _ARRAYS: dict[str, type] = {
 class Listing:
     """A data set of N rows.
 
-    names: of the files, under the data set's url. labels: int64 (N,), numbers of `classes`. about: JSON of further columns, of no row or of each.
-    sizes: int64 (N,), bytes, -1 where the store was not asked; tags: uint64 (N,), a hash of what tells a version of a file (ETag...), 0: not known.
-    weights: float64 (N,), or (0,) where all are the same. values: (N,) each, what is delivered with the samples.
+    names: of the files, under the data set's url. labels: int64 (N,), numbers of `classes`. about:
+    JSON of further columns, of no row or of each. sizes: int64 (N,), bytes, -1 where the store was
+    not asked; tags: uint64 (N,), a hash of what tells a version of a file (ETag...), 0: not known.
+    weights: float64 (N,), or (0,) where all are the same. values: (N,) each, what is delivered with
+    the samples.
     """
 
     names: Texts
@@ -87,7 +91,8 @@ def save(listing: Listing, folder: Folder) -> None:
     size = sum(on_disk(array.nbytes + 128) for array in arrays.values())
     if folder.usage() + size > folder.options.max_bytes:
         raise DataError(
-            f"the list of {len(listing):,} samples takes {size:,} bytes, and data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
+            f"the list of {len(listing):,} samples takes {size:,} bytes, and "
+            f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
         )
     for name, array in arrays.items():
         replaced(place / f"{name}.npy", partial(_save, array))
@@ -139,7 +144,8 @@ def opened(folder: Folder) -> Listing:
             raise ValueError("columns of different lengths")
     except (OSError, ValueError, KeyError, TypeError, EOFError) as e:
         raise DataError(
-            f"{place}: the list of the samples is damaged ({e}): delete the cache's folder, and it is filled anew"
+            f"{place}: the list of the samples is damaged ({e}): delete the cache's folder, "
+            "and it is filled anew"
         ) from e
     return found
 

@@ -1,4 +1,6 @@
-"""Locks between processes, also over a network file system whose locks work (NFS 4): the system takes them back from whoever dies."""
+"""Locks between processes, also over a network file system whose locks work (NFS 4): the system
+takes them back from whoever dies.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ def exclusive(path: Path) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(
-                f, fcntl.LOCK_UN
-            )  # closing alone would not, where another thread forked meanwhile and its child has a copy of the file
+                f,
+                fcntl.LOCK_UN,
+                # closing alone would not, where another thread forked meanwhile and its child has a
+                # copy of the file
+            )
 
 
 class Claim:
     """A file that its maker holds a lock on until it ends, in whatever way. It holds JSON.
 
-    It is made, and found to be abandoned, by whoever holds the cache's lock: between its making and its locking nobody looks.
+    It is made, and found to be abandoned, by whoever holds the cache's lock: between its making and
+    its locking nobody looks.
     """
 
     def __init__(self, path: Path, content: dict[str, Any]) -> None:
@@ -46,7 +52,9 @@ class Claim:
             raise
 
     def write(self, content: dict[str, Any]) -> None:
-        """Replace the content, in place and in whole blocks: where it needs no more of them, this works on a full disk. Raises OSError."""
+        """Replace the content, in place and in whole blocks: where it needs no more of them, this
+        works on a full disk. Raises OSError.
+        """
         text = json.dumps(content).encode()
         self._size = max(self._size, on_disk(len(text)))
         if self._release.alive and os.pwrite(self._file, text.ljust(self._size), 0) < self._size:

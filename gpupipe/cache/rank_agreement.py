@@ -1,4 +1,6 @@
-"""Agreement between the ranks of a run: the first that begins an epoch chooses its generation, the others take the same."""
+"""Agreement between the ranks of a run: the first that begins an epoch chooses its generation, the
+others take the same.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ _KEPT = 64
 
 
 class Run:
-    """One rank's part in a run. What was chosen holds as long as a loader of any of its ranks is open, so a later run never meets it."""
+    """One rank's part in a run.
+
+    What was chosen holds as long as a loader of any of its ranks is open, so a later run never
+    meets it.
+    """
 
     def __init__(self, folder: Folder, rank: int, what: list[Any]) -> None:
         """what: tells the loaders of a run from one another: data, seed..."""

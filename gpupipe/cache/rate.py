@@ -14,7 +14,10 @@ _FORMAT = struct.Struct("<d")
 
 
 class Rate:
-    """bytes_per_second: None for no limit. path: a file that says until when what was taken so far lasts, s since 1970."""
+    """bytes_per_second: None for no limit.
+
+    path: a file that says until when what was taken so far lasts, s since 1970.
+    """
 
     def __init__(
         self, path: Path, bytes_per_second: int | None, pause: Callable[[float], None] = time.sleep

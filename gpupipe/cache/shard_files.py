@@ -1,6 +1,8 @@
-"""Shards: tar files as WebDataset reads them, whose content follows from the samples that they hold, and the tables of what is where in them.
+"""Shards: tar files as WebDataset reads them, whose content follows from the samples that they
+hold, and the tables of what is where in them.
 
-A sample of row 7 is the members 000000007.jpg, its bytes; 000000007.cls, its label's number; and 000000007.json, all that is known of it.
+A sample of row 7 is the members 000000007.jpg, its bytes; 000000007.cls, its label's number; and
+000000007.json, all that is known of it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ _TABLE_HEADER = 128
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample as it goes into a shard. row: of the data set; name: under its url; about: what further is known of it."""
+    """A sample as it goes into a shard.
+
+    row: of the data set; name: under its url; about: what further is known of it.
+    """
 
     row: int
     name: str
@@ -39,7 +44,9 @@ class Sample:
     about: dict[str, Any] = field(default_factory=dict)
 
     def members(self, size: int) -> list[tuple[tarfile.TarInfo, bytes | None]]:
-        """The headers of its members, and what is in them; None for the image itself, of `size` bytes."""
+        """The headers of its members, and what is in them; None for the image itself, of `size`
+        bytes.
+        """
         text = json.dumps({"path": self.name, "label": self.label} | self.about).encode()
         parts: list[tuple[str, bytes | None, int]] = [(_ending(self.name), None, size)]
         parts += [("cls", label := str(self.label).encode(), len(label)), ("json", text, len(text))]
@@ -150,11 +157,13 @@ def open_table(path: Path, expected: str) -> Table:
         data = path.read_bytes()
     except OSError as e:
         raise DataError(
-            f"{path}: cannot be read: {e.strerror or e}: run 'gpupipe cache verify CONFIG', which mends the cache"
+            f"{path}: cannot be read: {e.strerror or e}: run 'gpupipe cache verify CONFIG', "
+            "which mends the cache"
         ) from e
     if _hash(data) != expected:
         raise DataError(
-            f"{path}: damaged: its checksum is another than when it was written: run 'gpupipe cache verify CONFIG', which mends the cache"
+            f"{path}: damaged: its checksum is another than when it was written: run "
+            "'gpupipe cache verify CONFIG', which mends the cache"
         )
     try:
         found: Table = np.load(io.BytesIO(data), allow_pickle=False)
@@ -179,7 +188,10 @@ def hash_of(path: Path) -> str:
 
 
 def scanned(path: Path, rows: int) -> Table:
-    """The table of a shard from its tar alone, of a data set of `rows`. Raises DataError where a member is none that gpupipe writes."""
+    """The table of a shard from its tar alone, of a data set of `rows`.
+
+    Raises DataError where a member is none that gpupipe writes.
+    """
     try:
         with path.open("rb") as f, tarfile.open(fileobj=f, mode="r:") as tar:
             members = [(_row(path, m, rows), m) for m in tar]
@@ -200,6 +212,7 @@ def _row(path: Path, member: tarfile.TarInfo, rows: int) -> int:
         or int(number) >= rows
     ):
         raise DataError(
-            f"{path}: the member {member.name[:100]!r} is none that gpupipe writes: a plain file, called by the number of a row"
+            f"{path}: the member {member.name[:100]!r} is none that gpupipe writes: a plain "
+            "file, called by the number of a row"
         )
     return int(number)

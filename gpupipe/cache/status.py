@@ -13,10 +13,12 @@ from gpupipe.cache.folder import Folder
 class Status:
     """A cache at a moment.
 
-    bytes: on disk, with all that is reserved, of max_bytes. rows: of the data set, None where it is not listed yet. samples, shards: of the newest
-    generation; evicted: shards so far. epochs: that began, with `asked` samples in all. hit_rate: the share of these that an earlier epoch had
-    already, so that nothing had to be fetched for them; None before the first. fetch_rate: bytes a second over all samplers, as of the last
-    seconds. samplers: what each says of itself. pinned: the generations that epochs train on.
+    bytes: on disk, with all that is reserved, of max_bytes. rows: of the data set, None where it is
+    not listed yet. samples, shards: of the newest generation; evicted: shards so far. epochs: that
+    began, with `asked` samples in all. hit_rate: the share of these that an earlier epoch had
+    already, so that nothing had to be fetched for them; None before the first. fetch_rate: bytes a
+    second over all samplers, as of the last seconds. samplers: what each says of itself. pinned:
+    the generations that epochs train on.
     """
 
     dir: str

@@ -1,4 +1,6 @@
-"""A remote store through fsspec: what lies in it, and how a sample is fetched so that it is whole and of the version that was listed."""
+"""A remote store through fsspec: what lies in it, and how a sample is fetched so that it is whole
+and of the version that was listed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _VERSIONS = (
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _OF_ALL = {"use_listings_cache": False}
 _OF_S3 = {"max_concurrency": 1}
-"""A sampler fetches many objects at a time, and needs no parts of one at a time, for which s3fs would ask for its size first."""
+"""A sampler fetches many objects at a time, and needs no parts of one at a time, for which s3fs
+would ask for its size first.
+"""
 
 
 class Unfetchable(Exception):
@@ -35,7 +39,9 @@ class Unfetchable(Exception):
 
 
 def version(info: dict[str, Any]) -> str:
-    """What tells one version of a file from another, of what a store says about it; "" where it says nothing of the kind."""
+    """What tells one version of a file from another, of what a store says about it; "" where it
+    says nothing of the kind.
+    """
     return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
 
 
@@ -45,7 +51,8 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         import fsspec
     except ImportError as e:
         raise DataError(
-            "a remote data set is read with fsspec, which is not installed: run 'pip install gpupipe[remote]'"
+            "a remote data set is read with fsspec, which is not installed: run 'pip "
+            "install gpupipe[remote]'"
         ) from e
     preset = _OF_ALL | (_OF_S3 if url.startswith(("s3://", "s3a://")) else {})
     try:
@@ -56,7 +63,9 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def opened(url: str, dataset: DataSet) -> bytes:
-    """The content of a file at a path or a URL; with the data set's storage_options where it is in the same kind of store. Raises OSError, DataError."""
+    """The content of a file at a path or a URL; with the data set's storage_options where it is in
+    the same kind of store. Raises OSError, DataError.
+    """
     same = url.partition("://")[0] == dataset.url.partition("://")[0]
     files, path = _file_system(url, dataset.storage_options if same else {})
     data: bytes = files.cat_file(path)
@@ -64,7 +73,10 @@ def opened(url: str, dataset: DataSet) -> bytes:
 
 
 class Store:
-    """The files below a data set's url. attempts: after the first; timeout: seconds that one may take; pause: waits so many seconds."""
+    """The files below a data set's url.
+
+    attempts: after the first; timeout: seconds that one may take; pause: waits so many seconds.
+    """
 
     def __init__(
         self,
@@ -92,7 +104,10 @@ class Store:
         }
 
     def fetch(self, name: str, size: int = UNKNOWN, listed: int = 0) -> bytes:
-        """The bytes of a file, of `size` and the version `listed` where those are known. Raises Unfetchable when all attempts failed."""
+        """The bytes of a file, of `size` and the version `listed` where those are known.
+
+        Raises Unfetchable when all attempts failed.
+        """
         for attempt in range(self._retries + 1):
             try:
                 return self._fetch_once(name, size, listed)
@@ -121,12 +136,17 @@ class Store:
             now = version(self._timely("info", path))
             if tag(now) != listed:
                 raise OSError(
-                    f"it was changed since it was listed (its version is now {now or 'not known'}): to list the data set anew, delete the cache's folder"
+                    "it was changed since it was listed (its version is now "
+                    f"{now or 'not known'}): to list the data set anew, delete the cache's "
+                    "folder"
                 )
         return data
 
     def _timely(self, what: str, path: str) -> Any:
-        """The outcome of a call of the file system. Where that is asynchronous, as those of networks are, a call that stalls is a TimeoutError."""
+        """The outcome of a call of the file system.
+
+        Where that is asynchronous, as those of networks are, a call that stalls is a TimeoutError.
+        """
         from fsspec.asyn import AsyncFileSystem, sync
 
         if not isinstance(self._files, AsyncFileSystem):

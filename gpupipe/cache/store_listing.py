@@ -1,4 +1,7 @@
-"""Lists a remote data set: its files, or the rows of its manifest. Runs in a process of its own, so that training imports no client of a store."""
+"""Lists a remote data set: its files, or the rows of its manifest.
+
+Runs in a process of its own, so that training imports no client of a store.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ from gpupipe.dataset.index import Texts
 from gpupipe.errors import DataError, did_you_mean, shown
 
 _ODD = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
-"""A name that is not plainly NAME/NAME/...: with NUL or backslash, with a part that is '', '.' or '..', or a URL."""
+"""A name that is not plainly NAME/NAME/...: with NUL or backslash, with a part that is '', '.' or
+'..', or a URL.
+"""
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _LONGEST = 4096
 
@@ -40,7 +45,10 @@ class Rows:
 
 
 def listed(dataset: DataSet, store: Store) -> Listing:
-    """The samples of a data set. Raises DataError where there are none, or a name or a value is not what it must be."""
+    """The samples of a data set.
+
+    Raises DataError where there are none, or a name or a value is not what it must be.
+    """
     rows = _files(dataset, store) if dataset.manifest is None else _manifest(dataset)
     if not rows.names:
         raise DataError(_nothing(dataset))
@@ -68,14 +76,18 @@ def listed(dataset: DataSet, store: Store) -> Listing:
 def _nothing(dataset: DataSet) -> str:
     if dataset.manifest is not None:
         return f"{dataset.manifest}: no rows: list at least one sample"
-    return f"{dataset.url}: no files that end in {', '.join(dataset.extensions)}: set data.url, or data.extensions"
+    return (
+        f"{dataset.url}: no files that end in {', '.join(dataset.extensions)}: set data.url, "
+        "or data.extensions"
+    )
 
 
 def safe(name: str, where: str) -> str:
     """`name`, which lies under the url. Raises DataError where it could lead elsewhere."""
     if len(name) > _LONGEST or _ODD.search(name):
         raise DataError(
-            f"{where}: {shown(name)} is no name of a file below data.url: parts like '..', absolute paths and other URLs are refused"
+            f"{where}: {shown(name)} is no name of a file below data.url: parts like '..', "
+            "absolute paths and other URLs are refused"
         )
     return name
 
@@ -99,7 +111,8 @@ def _class(name: str, url: str) -> str:
     folder = name.rpartition("/")[0].rpartition("/")[2]
     if not folder:
         raise DataError(
-            f"{url}: {shown(name)} lies in no folder that names its class: move it into one, or set data.label: null where there are no labels"
+            f"{url}: {shown(name)} lies in no folder that names its class: move it into "
+            "one, or set data.label: null where there are no labels"
         )
     return folder
 
@@ -118,7 +131,8 @@ def _manifest(dataset: DataSet) -> Rows:
         rows.about.append(json.dumps(record, default=str) if record else "{}")
     if rows.weights and not any(rows.weights):
         raise DataError(
-            f"{dataset.manifest}: every weight is 0, so that nothing would be fetched: see data.weight"
+            f"{dataset.manifest}: every weight is 0, so that nothing would be fetched: see "
+            "data.weight"
         )
     return rows
 
@@ -139,7 +153,8 @@ def _records(dataset: DataSet) -> Iterator[tuple[str, dict[str, Any]]]:
         )
     except OSError as e:
         raise DataError(
-            f"{manifest}: cannot be read: {e.strerror or e}: set data.manifest to the list of the samples"
+            f"{manifest}: cannot be read: {e.strerror or e}: set data.manifest to the list "
+            "of the samples"
         ) from e
 
 
@@ -152,7 +167,8 @@ def _check_columns(manifest: str, columns: list[str], wanted: list[str]) -> None
                 else f"several columns '{name}'"
             )
             raise DataError(
-                f"{manifest}: {found}; data.path, data.label, data.weight and data.values name columns; data.label: null where there are no labels"
+                f"{manifest}: {found}; data.path, data.label, data.weight and data.values "
+                "name columns; data.label: null where there are no labels"
             )
 
 
@@ -165,7 +181,8 @@ def _csv(manifest: str, data: bytes, wanted: list[str]) -> Iterator[tuple[str, d
             where = f"{manifest}:{reader.line_num}"
             if len(record) not in (0, len(header)):
                 raise DataError(
-                    f"{where}: {len(record)} values, and the header names {len(header)} columns: write a value that holds a comma in quotes"
+                    f"{where}: {len(record)} values, and the header names {len(header)} "
+                    "columns: write a value that holds a comma in quotes"
                 )
             if record:
                 yield where, dict(zip(header, record, strict=True))
@@ -179,7 +196,8 @@ def _parquet(manifest: str, data: bytes, wanted: list[str]) -> Iterator[tuple[st
         import pyarrow.parquet
     except ImportError as e:
         raise DataError(
-            f"{manifest}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save the list as .csv"
+            f"{manifest}: reading .parquet needs pyarrow: run 'pip install pyarrow', or "
+            "save the list as .csv"
         ) from e
     try:
         table = pyarrow.parquet.read_table(io.BytesIO(data))
@@ -217,7 +235,8 @@ def _number(value: Any, column: str, where: str) -> float:
         return int(value) if _WHOLE.fullmatch(str(value).lstrip("-")) else float(value)
     except (TypeError, ValueError):
         raise DataError(
-            f"{where}: {shown(value)} in the column '{column}' is no number, and data.values names it"
+            f"{where}: {shown(value)} in the column '{column}' is no number, and "
+            "data.values names it"
         ) from None
 
 
@@ -227,7 +246,9 @@ def _numbers(column: list[float]) -> NDArray[Any]:
 
 
 def _numbered(rows: Rows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:
-    """Labels int64 (N,) and the names of the classes: those of a manifest as every source has them; folders are names, numbered in sorted order."""
+    """Labels int64 (N,) and the names of the classes: those of a manifest as every source has them;
+    folders are names, numbered in sorted order.
+    """
     if not rows.labels:
         return classes_of.none(len(rows.names))
     if manifest is not None:

@@ -1,4 +1,7 @@
-"""Finds shards that are not what they were when they were published. They are removed at once, and fetched again."""
+"""Finds shards that are not what they were when they were published.
+
+They are removed at once, and fetched again.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from gpupipe.errors import DataError
 
 
 def damaged(folder: Folder, rows: int, progress: Callable[[int, int], None]) -> dict[str, str]:
-    """What is wrong with which shards, by name; they are gone from the folder then. rows: of the data set. progress: shards that were read, of how many."""
+    """What is wrong with which shards, by name; they are gone from the folder then.
+
+    rows: of the data set. progress: shards that were read, of how many.
+    """
     with folder.lock():
         folder.tidy()
         wanted = {
@@ -31,7 +37,10 @@ def damaged(folder: Folder, rows: int, progress: Callable[[int, int], None]) -> 
 
 
 def mend(folder: Folder, filler: Filler) -> dict[str, str]:
-    """Fetch the missing shards again. Those that cannot be are evicted, for their samples to be drawn anew: why, by name."""
+    """Fetch the missing shards again.
+
+    Those that cannot be are evicted, for their samples to be drawn anew: why, by name.
+    """
     while _missing(folder) - filler.tally.lost.keys():
         if filler.step(fresh=False) not in ("published", "failed"):
             break
@@ -82,7 +91,10 @@ def _table_again(folder: Folder, shard: Shard, table: shard_files.Table) -> str:
 
 
 def _removed(folder: Folder, shard: Shard) -> bool:
-    """Remove a damaged shard, unless it was evicted meanwhile. Where its table is damaged too, what it held is not known any more: it is evicted."""
+    """Remove a damaged shard, unless it was evicted meanwhile.
+
+    Where its table is damaged too, what it held is not known any more: it is evicted.
+    """
     with folder.lock():
         if shard.name not in folder.pinned() | folder.manifest.alive().keys():
             return False

@@ -33,7 +33,10 @@ class Crew:
         return len(self._processes)
 
     def check(self) -> None:
-        """Start anew those that somebody killed. Raises DataError where one gave up, with its reason."""
+        """Start anew those that somebody killed.
+
+        Raises DataError where one gave up, with its reason.
+        """
         for place, process in enumerate(self._processes):
             status = process.poll()
             if status is None:
@@ -81,7 +84,9 @@ def _line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
 
 
 def _started(line: bytes) -> subprocess.Popen[bytes]:
-    """A process with its task, which may hold secrets, so that it stands neither among its arguments nor in its environment."""
+    """A process with its task, which may hold secrets, so that it stands neither among its
+    arguments nor in its environment.
+    """
     known = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(known), "PYTHONSAFEPATH": "1"}
     process = subprocess.Popen(

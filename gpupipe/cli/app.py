@@ -1,6 +1,7 @@
 """The command line. Each command imports what it needs when it is called, so that --help is fast.
 
-Exit codes: 0 ok, 1 failure, 2 usage (a wrong option, or a mistake in a config), 130 interrupted with Ctrl-C.
+Exit codes: 0 ok, 1 failure, 2 usage (a wrong option, or a mistake in a config), 130 interrupted
+with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 
 
 class _Group(click.Group):
-    """Turns gpupipe's own errors into a message and an exit code: a user's mistake never shows a traceback."""
+    """Turns gpupipe's own errors into a message and an exit code: a user's mistake never shows a
+    traceback.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ConfigError as e:
             click.echo(
-                f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the configuration",
+                f"gpupipe: {len(e.problems)} mistake{'s' * (len(e.problems) > 1)} in the "
+                "configuration",
                 err=True,
             )
             click.echo(str(e), err=True)
@@ -87,7 +91,8 @@ def run(
 ) -> None:
     """Load CONFIG (a file, or a shipped name such as lfw) as training would, and measure it.
 
-    KEY=VALUE changes a setting: batch_size=64, device=cpu, data.root=/images, pipeline=imagenet_train.
+    KEY=VALUE changes a setting: batch_size=64, device=cpu, data.root=/images,
+    pipeline=imagenet_train.
     """
     from gpupipe import config as configs
     from gpupipe.bench import tables
@@ -123,7 +128,9 @@ def run(
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def check(config: str, overrides: tuple[str, ...]) -> None:
-    """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device runs them."""
+    """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device runs
+    them.
+    """
     from gpupipe import config as configs
     from gpupipe.bench import tables
     from gpupipe.loader import ignored_settings, import_engine
@@ -133,7 +140,8 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     out.print(tables.steps(checked.pipeline))
     if checked.loader.engine == "remote":
         out.print(
-            f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe status' asks it how it goes",
+            f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe "
+            "status' asks it how it goes",
             highlight=False,
             soft_wrap=True,
         )
@@ -151,7 +159,9 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
 
 @main.command()
 def doctor() -> None:
-    """Look at this machine: versions, GPU, decoder, cores, memory, limits; what is wrong, and what to do."""
+    """Look at this machine: versions, GPU, decoder, cores, memory, limits; what is wrong, and what
+    to do.
+    """
     from gpupipe.bench import tables
     from gpupipe.doctor import checks as examination
 
@@ -195,7 +205,8 @@ def _show(loader: Loader, batch: Any, path: Path) -> None:
 def _say_skipped(loader: Loader, result: Measurement) -> None:
     if result.skipped:
         click.echo(
-            f"{result.skipped:,} samples were skipped; each is listed with its reason in {loader.engine.quarantine_file}"
+            f"{result.skipped:,} samples were skipped; each is listed with its reason in "
+            f"{loader.engine.quarantine_file}"
         )
 
 

@@ -34,7 +34,8 @@ def cache() -> None:
     help="Go on when all is there or the cache is full: replace what epochs evict, until Ctrl-C.",
 )
 def fill(config: str, overrides: tuple[str, ...], serve: bool) -> None:
-    """Fetch samples until the data set of CONFIG is in the cache, or the cache is full; data.cache.samplers processes at a time.
+    """Fetch samples until the data set of CONFIG is in the cache, or the cache is full;
+    data.cache.samplers processes at a time.
 
     May run on another machine than training, over a shared file system.
     """
@@ -80,7 +81,8 @@ def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @click.option(
     "--to",
     "size",
-    help="How much the cache may then take: 100GB; 0 for all that can go.  [default: low_water of max_bytes]",
+    help="How much the cache may then take: 100GB; 0 for all that can go.  [default: "
+    "low_water of max_bytes]",
 )
 def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
     """Evict shards of the cache of CONFIG that no epoch is using, until it is small enough."""
@@ -98,7 +100,8 @@ def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
     click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {_size(used)}")
     if used > goal and size != "0":
         raise DataError(
-            f"it should take {_size(goal)} at most, but epochs that are running use the rest, or it is not made of shards"
+            f"it should take {_size(goal)} at most, but epochs that are running use the "
+            "rest, or it is not made of shards"
         )
 
 
@@ -106,7 +109,8 @@ def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def verify(config: str, overrides: tuple[str, ...]) -> None:
-    """Read every shard of the cache of CONFIG, and fetch those again that are not what they were when they were published.
+    """Read every shard of the cache of CONFIG, and fetch those again that are not what they were
+    when they were published.
 
     Exits with 1 where one could not be fetched again.
     """
@@ -121,11 +125,13 @@ def verify(config: str, overrides: tuple[str, ...]) -> None:
         click.echo(f"{folder.shard(name)}: {why}")
     gone = verification.mend(folder, _filler(config, overrides, folder))
     click.echo(
-        f"{counted(len(folder.manifest.alive()), 'shard')} in the cache; {len(found)} damaged, {len(found.keys() - gone.keys())} of them fetched again"
+        f"{counted(len(folder.manifest.alive()), 'shard')} in the cache; {len(found)} "
+        f"damaged, {len(found.keys() - gone.keys())} of them fetched again"
     )
     for name, why in gone.items():
         click.echo(
-            f"gpupipe: {folder.shard(name)}: cannot be fetched again: {why}; its samples will be drawn anew",
+            f"gpupipe: {folder.shard(name)}: cannot be fetched again: {why}; its samples "
+            "will be drawn anew",
             err=True,
         )
     if gone:
@@ -149,7 +155,9 @@ def _source(config: str, overrides: tuple[str, ...]) -> Remote:
 
 
 def _opened(source: Remote, listed: bool = True) -> tuple[Folder, int]:
-    """The cache's folder, and the rows of the data set, which is listed where that was not done; 0 where it need not be."""
+    """The cache's folder, and the rows of the data set, which is listed where that was not done; 0
+    where it need not be.
+    """
     from gpupipe.cache.folder import prepared
 
     if not listed:
@@ -180,7 +188,8 @@ def _say_filled(
         sum(e["bytes"] for e in ended),
     )
     click.echo(
-        f"{counted(fetched, 'sample')} fetched, {_size(size)} in {seconds:.1f} s ({_size(size / seconds)}/s)"
+        f"{counted(fetched, 'sample')} fetched, {_size(size)} in {seconds:.1f} s "
+        f"({_size(size / seconds)}/s)"
     )
     share = (
         "the whole data set"
@@ -188,7 +197,8 @@ def _say_filled(
         else f"{sum(s.samples for s in alive):,} of {rows:,} samples"
     )
     click.echo(
-        f"{share} in {counted(len(alive), 'shard')}, generation {folder.manifest.generation}: {folder.dir}"
+        f"{share} in {counted(len(alive), 'shard')}, generation "
+        f"{folder.manifest.generation}: {folder.dir}"
     )
     failures = list(
         dict.fromkeys(why for e in ended for why in (*e["failures"], *e["lost"].values()))
@@ -197,7 +207,8 @@ def _say_filled(
         raise DataError(
             "\n".join(
                 [
-                    f"{counted(sum(e['failed'] for e in ended), 'sample')} could not be fetched, among them:",
+                    f"{counted(sum(e['failed'] for e in ended), 'sample')} could not be "
+                    "fetched, among them:",
                     *failures,
                 ]
             )
@@ -215,11 +226,13 @@ def _lines(found: Status) -> list[tuple[str, str]]:
         ("folder", found.dir),
         (
             "size",
-            f"{_size(found.bytes)} of {_size(found.max_bytes)} ({found.bytes / found.max_bytes:.0%})",
+            f"{_size(found.bytes)} of {_size(found.max_bytes)} "
+            f"({found.bytes / found.max_bytes:.0%})",
         ),
         (
             "generation",
-            f"{found.generation}: {found.samples:,}{of_rows} samples in {counted(found.shards, 'shard')}; {found.evicted:,} evicted so far",
+            f"{found.generation}: {found.samples:,}{of_rows} samples in "
+            f"{counted(found.shards, 'shard')}; {found.evicted:,} evicted so far",
         ),
         ("in use", ", ".join(f"generation {g}" for g in found.pinned) or "by no epoch"),
         ("hit rate", hits),
@@ -232,7 +245,8 @@ def _lines(found: Status) -> list[tuple[str, str]]:
         lines.append(
             (
                 "sampler",
-                f"{sampler.get('host')} {sampler.get('pid')}: {sampler.get('state')}, {_size(sampler.get('bytes', 0))} fetched",
+                f"{sampler.get('host')} {sampler.get('pid')}: {sampler.get('state')}, "
+                f"{_size(sampler.get('bytes', 0))} fetched",
             )
         )
         lines += [

@@ -69,7 +69,8 @@ class _Options:
 @click.option(
     "--max-diff",
     type=click.FloatRange(0),
-    help="As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that interpolates]",
+    help="As for 'gpupipe parity', which comes first.  [default: 0.5 for each step that "
+    "interpolates]",
 )
 @click.option(
     "--json", "json_path", type=OutputFile(), help="Write everything measured to this file."
@@ -78,7 +79,8 @@ class _Options:
     "--out", type=OutputFolder(), help="Write results.json, plots and report.html to this folder."
 )
 def compare(**options: Any) -> None:
-    """Compare DALI on the GPU and the CPU with torch's DataLoader: same samples, same draws, same cores, with error bars.
+    """Compare DALI on the GPU and the CPU with torch's DataLoader: same samples, same draws, same
+    cores, with error bars.
 
     CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
     """
@@ -111,10 +113,13 @@ def compare(**options: Any) -> None:
 @click.option(
     "--max-diff",
     type=click.FloatRange(0),
-    help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: 0.5 for each of them]",
+    help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: "
+    "0.5 for each of them]",
 )
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
-    """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws, step by step."""
+    """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws,
+    step by step.
+    """
     checked, index = read(config, overrides, here=True)
     say_stand_in(index)
     if not all(a.holds for a in _agreements(checked, index, samples, max_diff)):
@@ -196,7 +201,8 @@ def _agreements(
     failed = next((a for a in found if not a.holds), None)
     if failed:
         click.echo(
-            f"gpupipe: DALI on the {failed.device} and torchvision differ too much, from step '{failed.step}' on",
+            f"gpupipe: DALI on the {failed.device} and torchvision differ too much, from "
+            f"step '{failed.step}' on",
             err=True,
         )
     left_out = [e.key for e in checked.pipeline.entries[len({a.step for a in found}) :]]
@@ -217,7 +223,8 @@ def _worker_counts(text: str, cores: int) -> list[int]:
         )
     if max(counts) > cores:
         click.echo(
-            f"gpupipe: warning: {max(counts)} workers share {cores} core{'s' * (cores != 1)}, and will take turns",
+            f"gpupipe: warning: {max(counts)} workers share {cores} "
+            f"core{'s' * (cores != 1)}, and will take turns",
             err=True,
         )
     return list(dict.fromkeys(counts))

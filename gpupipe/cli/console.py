@@ -19,7 +19,9 @@ _PIPED_WIDTH = 120
 
 
 class Screen:
-    """Progress on the standard error stream, where that is a terminal; a piped run prints lines only."""
+    """Progress on the standard error stream, where that is a terminal; a piped run prints lines
+    only.
+    """
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -110,7 +112,10 @@ class Screen:
 
 
 def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Config, Index]:
-    """The config, and its samples, which are a server's where there is one. here: those of this machine all the same. Raises what load() raises."""
+    """The config, and its samples, which are a server's where there is one.
+
+    here: those of this machine all the same. Raises what load() raises.
+    """
     from gpupipe import config as configs
     from gpupipe.loader import quietly
 

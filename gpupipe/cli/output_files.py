@@ -1,4 +1,6 @@
-"""Files that the commands write: whether they can be written is found out before anything is measured."""
+"""Files that the commands write: whether they can be written is found out before anything is
+measured.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _PROBE_BYTES = 4096
 class OutputFile(click.Path):
     """A file to be written; a usage mistake if that is not possible.
 
-    Something is written where the file will be: permissions do not tell of a read-only or full file system.
+    Something is written where the file will be: permissions do not tell of a read-only or full file
+    system.
     """
 
     def __init__(self) -> None:

@@ -97,7 +97,10 @@ def profile(
 def _train(
     step_ms: float | None, model: str | None
 ) -> tuple[str, Callable[[Loader], Train]] | None:
-    """What is trained: its name, and what makes the step for a loader. Raises EngineError where there is no such model."""
+    """What is trained: its name, and what makes the step for a loader.
+
+    Raises EngineError where there is no such model.
+    """
     from gpupipe.bench import training
 
     if model:
@@ -149,7 +152,8 @@ def tune(
     say_stand_in(index)
     if checked.loader.engine == "remote":
         raise EngineError(
-            "what there is to tune is the server's: 'gpupipe tune' the same config where it runs, without engine: remote"
+            "what there is to tune is the server's: 'gpupipe tune' the same config where "
+            "it runs, without engine: remote"
         )
     engine, gpu = (
         import_engine(checked.loader.engine).name,
@@ -192,19 +196,25 @@ def advised(found: Tuned, checked: Config) -> list[str]:
     if gain is None or gain.low is None or gain.high is None:
         if found.changes:
             return [
-                f"Whether {_named(found.changes)} is faster cannot be told: Ctrl-C came before it was confirmed.",
+                f"Whether {_named(found.changes)} is faster cannot be told: Ctrl-C came "
+                "before it was confirmed.",
                 *tail,
             ]
         return ["Nothing that was tried is faster than the settings as they are.", *tail]
-    sure = f"{gain.value:.2f} times as many images a second as before ({gain.low:.2f} to {gain.high:.2f}, with 95 % confidence)"
+    sure = (
+        f"{gain.value:.2f} times as many images a second as before ({gain.low:.2f} to "
+        f"{gain.high:.2f}, with 95 % confidence)"
+    )
     if gain.vague and not found.certain:
         return [
-            f"Whether the best that was tried is faster cannot be told: it made {sure}. More --seconds, with nothing beside it, would tell.",
+            f"Whether the best that was tried is faster cannot be told: it made {sure}. "
+            "More --seconds, with nothing beside it, would tell.",
             *tail,
         ]
     if not found.certain:
         return [
-            f"Nothing that was tried is faster beyond doubt: keep the settings as they are. The best of them made {sure}.",
+            "Nothing that was tried is faster beyond doubt: keep the settings as they are. "
+            f"The best of them made {sure}.",
             *tail,
         ]
     lines = [
@@ -215,7 +225,8 @@ def advised(found: Tuned, checked: Config) -> list[str]:
     ]
     if "batch_size" in found.changes:
         lines.append(
-            f"batch_size also changes what a training step sees: --keep batch_size leaves it at {checked.loader.batch_size}."
+            "batch_size also changes what a training step sees: --keep batch_size leaves "
+            f"it at {checked.loader.batch_size}."
         )
     return lines + tail
 
@@ -227,7 +238,10 @@ def _named(changes: dict[str, Any]) -> str:
 def _why_untried(found: Tuned) -> str:
     if found.enough_seconds is not None:
         names = ", ".join(found.untried)
-        return f"there was no time to try any ({names}), since a trial takes {found.trial_seconds:.1f} s here: --seconds {found.enough_seconds} tries the first"
+        return (
+            f"there was no time to try any ({names}), since a trial takes "
+            f"{found.trial_seconds:.1f} s here: --seconds {found.enough_seconds} tries the first"
+        )
     return "none was tried before Ctrl-C" if found.interrupted else "--keep leaves none to try"
 
 

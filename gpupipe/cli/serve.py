@@ -112,7 +112,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print only the address.")
 def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) -> None:
-    """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or engine=remote."""
+    """Serve the batches of CONFIG to training processes, which get them with gpupipe.connect() or
+    engine=remote.
+    """
     from gpupipe import config as configs
     from gpupipe.cli.console import Screen, say_stand_in
     from gpupipe.loader import quietly
@@ -180,7 +182,8 @@ def _announce(server: Any, quiet: bool) -> None:
                 click.echo(f"going on with {place} (--fresh begins with the first epoch)", err=True)
         elif server.options.resume:
             click.echo(
-                f"no server has kept its state in {server.options.state}: beginning with the first epoch",
+                f"no server has kept its state in {server.options.state}: beginning with "
+                "the first epoch",
                 err=True,
             )
     sys.stdout.flush()
@@ -190,7 +193,8 @@ def _places(server: Any) -> list[str]:
     """How far each rank is."""
     lanes = server.facts_now()["lanes"]
     return [
-        f"epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of {lane['steps']:,} batches done"
+        f"epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of "
+        f"{lane['steps']:,} batches done"
         for lane in lanes
     ]
 
@@ -198,7 +202,8 @@ def _places(server: Any) -> list[str]:
 def _say_where_it_stopped(server: Any) -> None:
     for place in _places(server):
         click.echo(
-            f"stopped in {place}; --resume goes on there, without it the next server begins with the first epoch",
+            f"stopped in {place}; --resume goes on there, without it the next server begins "
+            "with the first epoch",
             err=True,
         )
 

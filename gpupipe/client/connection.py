@@ -1,11 +1,17 @@
-"""A client's connection to one server: a thread that receives, says Hello again where it must, and keeps batches until the consumer asks.
+"""A client's connection to one server: a thread that receives, says Hello again where it must, and
+keeps batches until the consumer asks.
 
 1. Only the thread touches the socket. The consumer's calls leave messages in `_say` and wake it.
-2. What both use is under `_changed`, a condition that is notified whenever the consumer may have to look.
-3. A batch is finished (steps of the client, copy to its device) in the thread, so that the consumer only takes it.
-4. Where nothing was heard for `patience` seconds, the consumer's call ends with an error; the thread goes on trying to reach the server.
-5. Between a Hello and its Welcome no batch counts: what the Hello did not name, the server takes back.
-6. close() says Bye until the server has heard it, also one that comes back just then, and ends the thread; so does the end of the process.
+2. What both use is under `_changed`, a condition that is notified whenever the consumer may have to
+   look.
+3. A batch is finished (steps of the client, copy to its device) in the thread, so that the consumer
+   only takes it.
+4. Where nothing was heard for `patience` seconds, the consumer's call ends with an error; the
+   thread goes on trying to reach the server.
+5. Between a Hello and its Welcome no batch counts: what the Hello did not name, the server takes
+   back.
+6. close() says Bye until the server has heard it, also one that comes back just then, and ends the
+   thread; so does the end of the process.
 """
 
 from __future__ import annotations
@@ -54,7 +60,10 @@ class Arrived:
 
 
 class Connection:
-    """See the head of this module. finish: what is done to the tensors of a batch before the consumer gets it."""
+    """See the head of this module.
+
+    finish: what is done to the tensors of a batch before the consumer gets it.
+    """
 
     def __init__(self, options: Options, finish: Finish) -> None:
         self.options, self._finish = options, finish
@@ -93,7 +102,10 @@ class Connection:
     # --- what the consumer calls
 
     def open(self) -> messages.Welcome:
-        """Wait until the server knows us. After three seconds, log once what is waited for. Raises ServerError."""
+        """Wait until the server knows us.
+
+        After three seconds, log once what is waited for. Raises ServerError.
+        """
         since = time.monotonic()
         if self.options.patience > _TELL_AFTER and not self._is_answered(_TELL_AFTER):
             self._tell_what_is_waited_for()
@@ -122,7 +134,11 @@ class Connection:
         )
 
     def begin(self, epoch: int, position: int, asked: bool = False) -> None:
-        """Begin an iteration at a place. Where a run ended before it, the one after it is begun already. asked: whether the user named the place."""
+        """Begin an iteration at a place.
+
+        Where a run ended before it, the one after it is begun already. asked: whether the user
+        named the place.
+        """
         with self._changed:
             if not (self._ended and self._place == (epoch, position)):
                 self._begin(epoch, position, asked)
@@ -142,7 +158,10 @@ class Connection:
             return self._place[0] if self._place is not None else 0
 
     def next(self) -> Arrived | None:
-        """The next batch; None when the run is over. Raises ServerError, and what the server's pipeline raised."""
+        """The next batch; None when the run is over.
+
+        Raises ServerError, and what the server's pipeline raised.
+        """
         with self._changed:
             found: list[tuple[Key, Arrived]] = []
 
@@ -199,7 +218,8 @@ class Connection:
             silence = time.monotonic() - max(since, self._heard)
             if silence > self.options.patience:
                 raise ServerError(
-                    f"{self.options.address} was silent for {silence:.0f} s: is a server running there ('gpupipe status {self.options.address}'), "
+                    f"{self.options.address} was silent for {silence:.0f} s: is a server "
+                    f"running there ('gpupipe status {self.options.address}'), "
                     "can it be reached, and are the keys right?"
                 )
             self._changed.wait(min(BEAT, self.options.patience))
@@ -309,7 +329,9 @@ class Connection:
         else:
             try:
                 whole = self._assembly.head(message)
-            except messages.Malformed:  # where a living server's slot cannot be opened, batches come over the socket from now on
+            # where a living server's slot cannot be opened, batches come over the socket from now
+            # on
+            except messages.Malformed:
                 self._shared = not self._assembly.server_lives
                 self._say_hello()
                 return
@@ -339,7 +361,9 @@ class Connection:
                 self._error = ServerError(f"{self.options.address}: {message.why}")
 
     def _on_ended(self, run: int) -> None:
-        """The run is over: the next one begins, so that its batches are here when they are asked for."""
+        """The run is over: the next one begins, so that its batches are here when they are asked
+        for.
+        """
         if run == self._run and self._place is not None:
             self._begin(self._place[0] + 1, 0)
             self._ended = True
@@ -353,7 +377,8 @@ class Connection:
         if message.version != messages.VERSION:
             self._fail(
                 ServerError(
-                    f"{self.options.address} speaks version {message.version} of the protocol, and this is version {messages.VERSION}"
+                    f"{self.options.address} speaks version {message.version} of the "
+                    f"protocol, and this is version {messages.VERSION}"
                 )
             )
             return

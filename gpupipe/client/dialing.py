@@ -24,8 +24,10 @@ _SOCKET_BUFFER = 4 << 20
 
 @dataclass(frozen=True)
 class Options:
-    """How to connect. transport: auto, shm or tcp; key, server_key: files, for a server with keys; patience: seconds without a word from the server;
-    gpu: the number of the GPU that batches are copied to, for which their memory here is page-locked."""
+    """How to connect. transport: auto, shm or tcp; key, server_key: files, for a server with keys;
+    patience: seconds without a word from the server; gpu: the number of the GPU that batches are
+    copied to, for which their memory here is page-locked.
+    """
 
     address: str
     rank: int = 0
@@ -41,7 +43,9 @@ class Options:
 def greeting(
     options: Options, token: str
 ) -> Callable[[bool, list[Key], list[Key], str], messages.Hello]:
-    """What says Hello for the client `token` of this process, of (whether memory is shared, what is held, what is done, the server's history)."""
+    """What says Hello for the client `token` of this process, of (whether memory is shared, what is
+    held, what is done, the server's history).
+    """
     here, pid, numbers = place(), os.getpid(), count(1)
     name = f"{gethostname()}:{pid}"[:200]
 
@@ -72,7 +76,8 @@ def dial(context: Any, options: Options) -> Any:
         context.term()
         if isinstance(e, zmq.ZMQError):
             raise ServerError(
-                f"'{options.address}' is no address of a server: {e}; write tcp://HOST:PORT, for instance tcp://127.0.0.1:5557"
+                f"'{options.address}' is no address of a server: {e}; write "
+                "tcp://HOST:PORT, for instance tcp://127.0.0.1:5557"
             ) from None
         raise
     return socket

@@ -1,4 +1,6 @@
-"""What a client holds of one server: the client's half of the protocol, without sockets, threads or clocks. See ledger.py for the rules."""
+"""What a client holds of one server: the client's half of the protocol, without sockets, threads or
+clocks. See ledger.py for the rules.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ T = TypeVar("T")
 
 @dataclass
 class Holding(Generic[T]):
-    """Batches in the order in which they were leased: unconfirmed ones, those that the consumer has, and those that wait for it."""
+    """Batches in the order in which they were leased: unconfirmed ones, those that the consumer
+    has, and those that wait for it.
+    """
 
     unconfirmed: list[Key] = field(default_factory=list)
     taken: list[Key] = field(default_factory=list)

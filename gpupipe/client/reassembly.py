@@ -1,4 +1,6 @@
-"""The bytes of batches as a client gets them: a slot of shared memory, or pieces that it puts together."""
+"""The bytes of batches as a client gets them: a slot of shared memory, or pieces that it puts
+together.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Whole = tuple[messages.Batch, Tensor]
 
 
 class Assembly:
-    """keep: how many buffers are kept to be used again; gpu: the number of the GPU that batches are copied to, or None."""
+    """keep: how many buffers are kept to be used again; gpu: the number of the GPU that batches are
+    copied to, or None.
+    """
 
     def __init__(self, keep: int, gpu: int | None) -> None:
         self._gpu = gpu
@@ -55,7 +59,10 @@ class Assembly:
         return bool(started(self._mapped.pid))
 
     def head(self, head: messages.Batch) -> Whole | None:
-        """A batch begins; returned where all of it is here. Raises Malformed where its slot cannot be opened."""
+        """A batch begins; returned where all of it is here.
+
+        Raises Malformed where its slot cannot be opened.
+        """
         if head.slot is not None:
             return head, self._mapped.tensor(head.slot, head.size)
         self._coming = _Coming(

@@ -1,4 +1,6 @@
-"""Data sets of files with arrays: which files there are, what is in them, and the index of all samples."""
+"""Data sets of files with arrays: which files there are, what is in them, and the index of all
+samples.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ _EXISTS = "no such file: set data.manifest to the list of the samples"
 
 @dataclass(frozen=True)
 class Part:
-    """What a file holds: samples of `shape`, `step` bytes from one to the next, the first at `offset`. pairs: complex numbers, as formats.npy has them.
+    """What a file holds: samples of `shape`, `step` bytes from one to the next, the first at
+    `offset`. pairs: complex numbers, as formats.npy has them.
 
     count: None for one sample that is the whole file.
     """
@@ -49,7 +52,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Files:
-    """Files with arrays, relative to `root`, in order. labels: of each file, where that is where labels come from."""
+    """Files with arrays, relative to `root`, in order.
+
+    labels: of each file, where that is where labels come from.
+    """
 
     root: Path
     names: list[str]
@@ -86,7 +92,8 @@ def in_list(
         )
     except OSError as e:
         raise DataError(
-            f"{file}: {_EXISTS if isinstance(e, FileNotFoundError) else f'cannot be read: {e.strerror or e}'}"
+            f"{file}: "
+            f"{_EXISTS if isinstance(e, FileNotFoundError) else f'cannot be read: {e.strerror or e}'}"
         ) from e
     if not len(rows):
         raise DataError(f"{file}: no rows: list at least one file, a line each")
@@ -108,7 +115,9 @@ def matching(patterns: str | tuple[str, ...], option: str) -> Files:
 
 
 def cached(key: Any, files: Iterable[str], read: Callable[[], Index], made: Index | None) -> Index:
-    """The index that was made before, as long as none of the files changed since, else what `read` makes. made: by this process. Raises DataError."""
+    """The index that was made before, as long as none of the files changed since, else what `read`
+    makes. made: by this process. Raises DataError.
+    """
     saved, started = index_cache.place(key), time.time()
     state, newest = _state(files)
     for index in (made, index_file.open_saved(saved)):
@@ -121,7 +130,9 @@ def cached(key: Any, files: Iterable[str], read: Callable[[], Index], made: Inde
 
 
 def _state(files: Iterable[str]) -> tuple[str, int]:
-    """A hash of the names of files and of when they were last changed, and when the last of them was, ns. A hash, because there may be a million."""
+    """A hash of the names of files and of when they were last changed, and when the last of them
+    was, ns. A hash, because there may be a million.
+    """
     digest, newest = hashlib.blake2b(digest_size=16), 0
     for file in files:
         try:
@@ -145,7 +156,10 @@ def _reason(e: OSError) -> str:
 
 
 def read_all(files: Files, read: Callable[[str], Part], progress: Progress) -> list[Part]:
-    """What each file holds, as `read` finds it in its path, on all cores. Raises DataError, which names the file."""
+    """What each file holds, as `read` finds it in its path, on all cores.
+
+    Raises DataError, which names the file.
+    """
 
     def some(names: list[str]) -> list[Part]:
         return [_read(os.path.join(files.root, name), read) for name in names]
@@ -185,7 +199,8 @@ def _read(path: str, read: Callable[[str], Part]) -> Part:
     part = _blamed(path, read)
     if len(part.shape) > _MOST_AXES:
         raise DataError(
-            f"{path}: an array of {len(part.shape)} axes, more than gpupipe takes ({_MOST_AXES}): store it with fewer"
+            f"{path}: an array of {len(part.shape)} axes, more than gpupipe takes "
+            f"({_MOST_AXES}): store it with fewer"
         )
     if part.count != 0 and not all(part.shape):
         raise DataError(
@@ -204,7 +219,11 @@ def indexed(
     numbers: NDArray[np.int64] | None,
     values: dict[str, NDArray[Any]],
 ) -> Index:
-    """The index of all samples. numbers: their labels, where those are of samples and not of files. Raises DataError where files do not fit each other."""
+    """The index of all samples.
+
+    numbers: their labels, where those are of samples and not of files. Raises DataError where files
+    do not fit each other.
+    """
     counts = np.array([1 if part.count is None else part.count for part in parts], np.int64)
     total = int(counts.sum())
     if not total:
@@ -246,14 +265,16 @@ def _array(files: Files, parts: Sequence[Part], counts: NDArray[np.int64]) -> Ar
     for path, part in zip(files.paths, parts, strict=True):
         if part.dtype != first.dtype or part.pairs != first.pairs:
             raise DataError(
-                f"{path}: {_told(part)}, but {_told(first)} in {files.paths[0]}: arrays of one field are all of one dtype"
+                f"{path}: {_told(part)}, but {_told(first)} in {files.paths[0]}: arrays of "
+                "one field are all of one dtype"
             )
         if len(part.shape) != len(first.shape):
             axes = [
                 f"{len(p.shape)} {'axes' if len(p.shape) != 1 else 'axis'}" for p in (part, first)
             ]
             raise DataError(
-                f"{path}: samples of {axes[0]}, but of {axes[1]} in {files.paths[0]}: arrays of one field all have the same axes"
+                f"{path}: samples of {axes[0]}, but of {axes[1]} in {files.paths[0]}: "
+                "arrays of one field all have the same axes"
             )
     if all(part.shape == first.shape for part in parts):
         return Array(first.dtype, first.shape)
@@ -281,13 +302,17 @@ def _labels(
 
 
 def joined(files: Sequence[str], read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
-    """The numbers in all of the files: (N,) or (N, n). Raises DataError where one cannot be read, or they do not fit each other."""
+    """The numbers in all of the files: (N,) or (N, n).
+
+    Raises DataError where one cannot be read, or they do not fit each other.
+    """
     found = [_blamed(path, read) for path in files]
     for path, array in zip(files, found, strict=True):
         if array.shape[1:] != found[0].shape[1:] or array.dtype != found[0].dtype:
             told = [f"{a.dtype} {a.shape}" for a in (array, found[0])]
             raise DataError(
-                f"{path}: {told[0]}, but {told[1]} in {files[0]}: they should differ in the number of rows alone"
+                f"{path}: {told[0]}, but {told[1]} in {files[0]}: they should differ in the "
+                "number of rows alone"
             )
     return np.concatenate(found)
 
@@ -296,7 +321,8 @@ def whole(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int64]:
     """Numbers as labels, int64 (N,). Raises DataError where they can be none."""
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
         raise DataError(
-            f"{files[0]}: {numbers.dtype} {numbers.shape} are no labels: there should be one whole number a sample (others can be values)"
+            f"{files[0]}: {numbers.dtype} {numbers.shape} are no labels: there should be "
+            "one whole number a sample (others can be values)"
         )
     if numbers.dtype == np.uint64:
         numbers = np.minimum(
@@ -310,5 +336,6 @@ def check_count(option: str, found: NDArray[Any], total: int) -> None:
     """Raises DataError where there are not as many labels or values as samples."""
     if len(found) != total:
         raise DataError(
-            f"{option}: {len(found):,} rows in its files for {counted(total, 'sample')}: there should be one a sample, in their order"
+            f"{option}: {len(found):,} rows in its files for {counted(total, 'sample')}: "
+            "there should be one a sample, in their order"
         )

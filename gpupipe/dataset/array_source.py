@@ -27,7 +27,8 @@ def _layout(layout: str) -> str:
         raise ValueError(wrong)
     if PAIR in layout and not layout.endswith(PAIR):
         raise ValueError(
-            f"layout is {layout!r}, but {PAIR}, the real and the imaginary part, should be its last axis"
+            f"layout is {layout!r}, but {PAIR}, the real and the imaginary part, should be "
+            "its last axis"
         )
     return layout
 
@@ -35,13 +36,14 @@ def _layout(layout: str) -> str:
 class ArraySource(Source):
     """The base of the sources whose samples are arrays.
 
-    root: a folder with a folder for each class: ROOT/CLASS/..., at any depth.
-    manifest: a list of files, as the source file_list has it: .txt, or a table with the columns path and label; its paths are relative to
+    root: a folder with a folder for each class: ROOT/CLASS/..., at any depth. manifest: a list of
+    files, as the source file_list has it: .txt, or a table with the columns path and label; its
+    paths are relative to
       root, or to its folder.
-    label: with a manifest: the name of the column with labels; null: none.
-    files: in place of both, one pattern or several: paths with * and ?, and {000..012} for numbers.
-    field: what the array is called in a batch.
-    layout: a letter for each axis of a sample, such as CHW; by default L, HW, CHW or CDHW, by the number of axes.
+    label: with a manifest: the name of the column with labels; null: none. files: in place of both,
+    one pattern or several: paths with * and ?, and {000..012} for numbers. field: what the array is
+    called in a batch. layout: a letter for each axis of a sample, such as CHW; by default L, HW,
+    CHW or CDHW, by the number of axes.
     """
 
     format: ClassVar[int] = 1
@@ -63,7 +65,8 @@ class ArraySource(Source):
         if max_pixels == MAX_PIXELS:  # as others take it, so that a dump of this model is one
             return max_pixels
         raise ValueError(
-            "it bounds what the header of an image file may claim, and these samples are arrays: leave it out"
+            "it bounds what the header of an image file may claim, and these samples are "
+            "arrays: leave it out"
         )
 
     @model_validator(mode="after")
@@ -71,11 +74,13 @@ class ArraySource(Source):
         check_names([self.field], self.named_values())
         if (self.files is None) == (self.root is None and self.manifest is None):
             raise ValueError(
-                "write root (a folder for each class), manifest (a list of files) or files (patterns), and not files beside another"
+                "write root (a folder for each class), manifest (a list of files) or files "
+                "(patterns), and not files beside another"
             )
         if self.labelled and self.files is None:
             raise ValueError(
-                "labels and values go with files: with root, folders are classes, and a manifest has labels of its own"
+                "labels and values go with files: with root, folders are classes, and a "
+                "manifest has labels of its own"
             )
         return self
 
@@ -125,7 +130,9 @@ class ArraySource(Source):
             return {self.field: Spec.of_array(array.dtype, shape, layout + PAIR * pairs)}
         except ValueError as e:
             raise DataError(
-                f"data.layout: {e} ({', '.join('?' if n is None else str(n) for n in shape)}), as in {index.path(0)}"
+                f"data.layout: {e} "
+                f"({', '.join('?' if n is None else str(n) for n in shape)}), as in "
+                f"{index.path(0)}"
             ) from e
 
     def index(self, progress: Progress = quiet) -> Index:

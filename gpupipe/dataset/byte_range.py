@@ -22,7 +22,10 @@ class Span(NamedTuple):
     length: int | None = None
 
     def read(self) -> NDArray[np.uint8]:
-        """The bytes, uint8 (bytes,). Raises OSError, and ValueError where the file ends before they do."""
+        """The bytes, uint8 (bytes,).
+
+        Raises OSError, and ValueError where the file ends before they do.
+        """
         if self.length is None:
             return np.fromfile(self.path, np.uint8)
         data = np.empty(self.length, np.uint8)

@@ -15,7 +15,10 @@ from gpupipe.errors import DataError
 
 @dataclass
 class Found:
-    """paths: relative to the root. labels: the numbers of the classes. times: by folder, when it was last changed, ns."""
+    """paths: relative to the root.
+
+    labels: the numbers of the classes. times: by folder, when it was last changed, ns.
+    """
 
     classes: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -24,7 +27,8 @@ class Found:
 
 
 def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -> Found:
-    """The files with these extensions in `root`/CLASS/..., at any depth, in ImageFolder's order; `of`: what messages call one.
+    """The files with these extensions in `root`/CLASS/..., at any depth, in ImageFolder's order;
+    `of`: what messages call one.
 
     Raises DataError where there are no classes, or one is empty or cannot be read.
     """
@@ -51,7 +55,8 @@ def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) ->
         ]
         if not files:
             raise DataError(
-                f"{root / name}: no {of} ({', '.join(suffixes)}): remove the empty class folder, or set data.extensions"
+                f"{root / name}: no {of} ({', '.join(suffixes)}): remove the empty class "
+                "folder, or set data.extensions"
             )
         found.paths += files
         counts.append(len(files))
@@ -59,25 +64,32 @@ def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) ->
     if not counts:
         kind = suffixes[0]
         raise DataError(
-            f"{root}: no class folders: what is read is ROOT/CLASS/{of}{kind}, so put the {of}s into a folder for each class"
+            f"{root}: no class folders: what is read is ROOT/CLASS/{of}{kind}, so put the "
+            f"{of}s into a folder for each class"
         )
     found.labels = np.repeat(np.arange(len(counts)), counts)
     return found
 
 
 class _Tree:
-    """The files under a folder: file names by folder, both in `os.scandir`'s order; `times` gains when each folder was last changed."""
+    """The files under a folder: file names by folder, both in `os.scandir`'s order; `times` gains
+    when each folder was last changed.
+    """
 
     def __init__(self, root: Path, suffixes: tuple[str, ...], times: dict[str, int]) -> None:
         self._root, self._suffixes, self._times = root, suffixes, times
         self.files: dict[str, list[str]] = {}
 
     def read(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
-        """Read `folder`, relative to the root. above: the identities of the folders that it lies in."""
+        """Read `folder`, relative to the root.
+
+        above: the identities of the folders that it lies in.
+        """
         here = os.stat(self._root / folder)
         if _identity(here) in above:
             raise DataError(
-                f"{self._root / folder}: a link to a folder that it lies in, so the scan would never end: remove the link"
+                f"{self._root / folder}: a link to a folder that it lies in, so the scan "
+                "would never end: remove the link"
             )
         self._times[folder] = changed(here)
         files = self.files[folder] = []
@@ -98,5 +110,8 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def changed(status: os.stat_result) -> int:
-    """When a folder last gained, lost or renamed an entry, ns. The time of its inode too: tar, rsync and touch set back only the other one."""
+    """When a folder last gained, lost or renamed an entry, ns.
+
+    The time of its inode too: tar, rsync and touch set back only the other one.
+    """
     return max(status.st_mtime_ns, status.st_ctime_ns)

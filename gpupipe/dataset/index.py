@@ -1,4 +1,6 @@
-"""The index of a data set: a table with one row a sample, held in memory-mapped arrays, so that ten million rows cost no Python objects."""
+"""The index of a data set: a table with one row a sample, held in memory-mapped arrays, so that ten
+million rows cost no Python objects.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts in one array. letters: uint8 (bytes,), all texts behind one another; ends: int64 (N,), where each ends in it."""
+    """Texts in one array. letters: uint8 (bytes,), all texts behind one another; ends: int64 (N,),
+    where each ends in it.
+    """
 
     letters: NDArray[np.uint8]
     ends: NDArray[np.int64]
@@ -56,9 +60,11 @@ class Texts:
 
 @dataclass(frozen=True)
 class Array:
-    """What the bytes of a field are where they are no image file: numbers in C order, of the machine's byte order.
+    """What the bytes of a field are where they are no image file: numbers in C order, of the
+    machine's byte order.
 
-    dtype: NumPy's name ("float32"). shape: of every sample; None where `shapes` says it for each: int64 (N, axes).
+    dtype: NumPy's name ("float32"). shape: of every sample; None where `shapes` says it for each:
+    int64 (N, axes).
     """
 
     dtype: str
@@ -88,7 +94,8 @@ class Files:
         return Span(os.path.join(self.root, self.paths[i]))
 
     def encoded_paths(self, rows: Rows) -> NDArray[np.uint8]:
-        """Whole paths as DALI's io.file.read takes them: uint8 (len(rows), longest), filled up with NUL, which ends a path for the system.
+        """Whole paths as DALI's io.file.read takes them: uint8 (len(rows), longest), filled up with
+        NUL, which ends a path for the system.
 
         One array, and not one a sample: DALI looks at each array that it is given in Python.
         """
@@ -100,9 +107,11 @@ class Files:
 
 @dataclass(frozen=True)
 class Spans:
-    """A field whose samples are parts of files. Row i: `length` bytes from `offset` on in the file `root`/files[file].
+    """A field whose samples are parts of files. Row i: `length` bytes from `offset` on in the file
+    `root`/files[file].
 
-    file: int32 (N,); offset, length: int64 (N,). array: what the bytes are, where they are no image file.
+    file: int32 (N,); offset, length: int64 (N,). array: what the bytes are, where they are no image
+    file.
     """
 
     root: str
@@ -133,13 +142,13 @@ Column = Files | Spans
 class Index:
     """The samples of a data set.
 
-    names: what samples are called: in messages, and in the fingerprint.
-    labels: int64 (N,), numbers of `classes`.
-    columns: by the name of a field ("image", "mask"), where its bytes are; the first is what steps work on, and what messages name.
-    values: by the name of a field, numbers that need no reading: (N,) or (N, n), delivered as they are.
-    fingerprint: a hash of what the samples are: what makes two data sets the same for a resume.
-    note: what every output must say of this data ("stand-in data, not LFW"), or empty.
-    warning: what load() warns of: that this is not the data that was asked for; or empty.
+    names: what samples are called: in messages, and in the fingerprint. labels: int64 (N,), numbers
+    of `classes`. columns: by the name of a field ("image", "mask"), where its bytes are; the first
+    is what steps work on, and what messages name. values: by the name of a field, numbers that need
+    no reading: (N,) or (N, n), delivered as they are. fingerprint: a hash of what the samples are:
+    what makes two data sets the same for a resume. note: what every output must say of this data
+    ("stand-in data, not LFW"), or empty. warning: what load() warns of: that this is not the data
+    that was asked for; or empty.
     """
 
     root: str
@@ -177,7 +186,9 @@ class Index:
         return self.columns[name or self.main].span(i)
 
     def path(self, i: int) -> str:
-        """What messages call row i: its file; where that holds several samples, behind a colon the sample's name."""
+        """What messages call row i: its file; where that holds several samples, behind a colon the
+        sample's name.
+        """
         path = self.span(i).path
         return (
             path
@@ -206,7 +217,9 @@ def build(
     root: str, names: Sequence[str] | Texts, labels: NDArray[np.int64], classes: list[str], extra: dict[str, Any] | None = None,
     columns: dict[str, Column] | None = None, values: dict[str, NDArray[Any]] | None = None,
 ) -> Index:  # fmt: skip
-    """An index in memory. Without `columns`, `names` are the paths of image files relative to `root`."""
+    """An index in memory. Without `columns`, `names` are the paths of image files relative to
+    `root`.
+    """
     texts = names if isinstance(names, Texts) else Texts.of(names)
     columns = columns or {"image": Files(root, texts)}
     fingerprint = _fingerprint(texts, labels, classes, columns, values or {})

@@ -1,4 +1,6 @@
-"""Indexes that were made before, in the cache folder, as long as what they were made from is as it was."""
+"""Indexes that were made before, in the cache folder, as long as what they were made from is as it
+was.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,11 @@ def cached(
     read: Callable[[], Index],
     also: Callable[[Index], bool] = lambda index: True,
 ) -> Index:
-    """The index in the file `saved`, else what `read` makes, which is then saved there for the next time.
+    """The index in the file `saved`, else what `read` makes, which is then saved there for the next
+    time.
 
-    files: what it is made from; where one of them changed, it is read anew. also: what else must hold of a saved one. Raises OSError.
+    files: what it is made from; where one of them changed, it is read anew. also: what else must
+    hold of a saved one. Raises OSError.
     """
     state, started = [index_file.file_state(file) for file in files], time.time()
     index = index_file.open_saved(saved)

@@ -19,7 +19,9 @@ _MAGIC = b"gpupipe-index-2\n"
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
 _RACY_SECONDS = 2.0
-"""What changed this shortly before it was read may change again within the file system's clock tick."""
+"""What changed this shortly before it was read may change again within the file system's clock
+tick.
+"""
 _KINDS = "iufb"
 
 Arrays = dict[str, NDArray[Any]]
@@ -53,7 +55,9 @@ def save(index: Index, path: Path) -> None:
 
 
 def _aligned(place: int, arrays: Arrays) -> Iterator[Any]:
-    """The arrays, each behind the bytes that bring it from `place`, where the file ends before them, to where it may begin."""
+    """The arrays, each behind the bytes that bring it from `place`, where the file ends before
+    them, to where it may begin.
+    """
     for array in arrays.values():
         yield b"\0" * (-place % _ALIGNMENT)
         yield np.ascontiguousarray(array)
@@ -61,7 +65,9 @@ def _aligned(place: int, arrays: Arrays) -> Iterator[Any]:
 
 
 def write_whole(path: Path, pieces: Iterable[Any]) -> None:
-    """Write bytes, or contiguous arrays, behind one another into a file, which is then there whole or not at all. Raises OSError."""
+    """Write bytes, or contiguous arrays, behind one another into a file, which is then there whole
+    or not at all. Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     making = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
@@ -95,21 +101,28 @@ def _described(name: str, column: Column, index: Index, arrays: Arrays) -> dict[
 
 
 def keep(index: Index, path: Path, newest: int, started: float) -> None:
-    """Save an index for the next time, unless what it was read from may have changed meanwhile without a trace: where `newest`, the last change
-    of it in ns, lies too near to `started`, the time before it was read. Where the cache cannot be written, the next time reads again, no more."""
+    """Save an index for the next time, unless what it was read from may have changed meanwhile
+    without a trace: where `newest`, the last change of it in ns, lies too near to `started`, the
+    time before it was read. Where the cache cannot be written, the next time reads again, no more.
+    """
     if newest < (started - _RACY_SECONDS) * 1e9:
         with contextlib.suppress(OSError):
             save(index, path)
 
 
 def file_state(file: Path) -> list[int]:
-    """What changes where a file does: mtime and ctime in ns, bytes, inode. To be found before it is read: what changes after is read anew."""
+    """What changes where a file does: mtime and ctime in ns, bytes, inode.
+
+    To be found before it is read: what changes after is read anew.
+    """
     status = os.stat(file)
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
 
 
 def open_saved(path: Path) -> Index | None:
-    """The index in a file, memory-mapped; None where there is none, or it is of another version, cut off or otherwise not what `save` wrote."""
+    """The index in a file, memory-mapped; None where there is none, or it is of another version,
+    cut off or otherwise not what `save` wrote.
+    """
     try:
         size = path.stat().st_size
         header, place = _header(path, size)
@@ -125,7 +138,10 @@ def open_saved(path: Path) -> Index | None:
 
 
 def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
-    """The header of an index file of `size` bytes, and where it ends. Raises ValueError or TypeError where it is none."""
+    """The header of an index file of `size` bytes, and where it ends.
+
+    Raises ValueError or TypeError where it is none.
+    """
     with path.open("rb") as f:
         if f.read(len(_MAGIC)) != _MAGIC:
             raise ValueError("another format, or another version")

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from gpupipe.errors import DataError, shown
 
 MOST_CLASSES = 10_000_000
-"""Every number up to the largest label is a class with a name: a sample's id in the label's place must not fill the memory. So many take 0.7 GB."""
+"""Every number up to the largest label is a class with a name: a sample's id in the label's place
+must not fill the memory. So many take 0.7 GB.
+"""
 
 Where = Callable[[int], str]
 """How a message names a sample, by its number."""
@@ -26,7 +28,8 @@ def none(count: int) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def of_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], list[str]]:
-    """Labels int64 (N,), and the names of the classes: whole numbers stay as they are (class 7 is called "7"), names are numbered in sorted order.
+    """Labels int64 (N,), and the names of the classes: whole numbers stay as they are (class 7 is
+    called "7"), names are numbered in sorted order.
 
     Raises DataError where one is of another kind than the first, or can be no label.
     """
@@ -69,11 +72,17 @@ def _complaint(label: str, numbers: bool) -> str:
         return f"the label {label} is not a whole number"
     if bool(_WHOLE.fullmatch(label)) != numbers:
         first, this = ("whole number", "name") if numbers else ("name", "whole number")
-        return f"the label {shown(label)} is a {this}, but the first sample's is a {first}: labels are all of one kind"
+        return (
+            f"the label {shown(label)} is a {this}, but the first sample's is a {first}: labels "
+            "are all of one kind"
+        )
     if numbers and label.startswith("-"):
         return f"the label {shown(label)} is negative: labels count from 0"
     if numbers and (
         len(label) > 18 or int(label) >= MOST_CLASSES
     ):  # Python itself refuses to read thousands of digits
-        return f"the label {shown(label)} is too large: a number is that of a class, below {MOST_CLASSES:,}"
+        return (
+            f"the label {shown(label)} is too large: a number is that of a class, below "
+            f"{MOST_CLASSES:,}"
+        )
     return ""

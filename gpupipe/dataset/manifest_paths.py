@@ -21,7 +21,8 @@ def listing(path: Path) -> Path:
     if manifest.suffix(path) not in manifest.SUFFIXES:
         *others, last = manifest.SUFFIXES
         raise ValueError(
-            f"{path} should end in {', '.join(others)} or {last}: the ending says what the file's format is"
+            f"{path} should end in {', '.join(others)} or {last}: the ending says what the "
+            "file's format is"
         )
     if "\0" in str(path):
         raise ValueError("a NUL byte, which no path holds")
@@ -38,7 +39,10 @@ def folder(root: Path) -> Path:
 
 
 def inside(rows: Rows, paths: list[str], roots: list[str]) -> list[str]:
-    """The paths relative to the root. roots: the folder as it was named, and with its links resolved, both absolute."""
+    """The paths relative to the root.
+
+    roots: the folder as it was named, and with its links resolved, both absolute.
+    """
     starts = (*(os.path.join(root, "") for root in roots), "./")
     inside = []
     for row, path in enumerate(paths):
@@ -57,7 +61,10 @@ def inside(rows: Rows, paths: list[str], roots: list[str]) -> list[str]:
 
 
 def _normal(path: str, roots: list[str]) -> str:
-    """`path` relative to the root and without '.' and '..'. Raises ValueError where it leaves the root or can be no file's."""
+    """`path` relative to the root and without '.' and '..'.
+
+    Raises ValueError where it leaves the root or can be no file's.
+    """
     if "\0" in path:
         raise ValueError("a NUL byte, which no path holds: save the list as UTF-8")
     if len(path) > _LONGEST_PATH:
@@ -72,5 +79,6 @@ def _normal(path: str, roots: list[str]) -> str:
         if whole.startswith(start):
             return whole[len(start) :]
     raise ValueError(
-        f"{shown(path)} does not lie in {roots[-1]}: move the file there, or set data.root to a folder that holds all files"
+        f"{shown(path)} does not lie in {roots[-1]}: move the file there, or set data.root "
+        "to a folder that holds all files"
     )

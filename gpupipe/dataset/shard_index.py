@@ -17,7 +17,8 @@ from gpupipe.errors import DataError, counted
 
 @dataclass
 class Pieces:
-    """Where the bytes of one field are in a shard. offset, length: int64 (N,). dtype: of numbers; "" of image files.
+    """Where the bytes of one field are in a shard. offset, length: int64 (N,). dtype: of numbers;
+    "" of image files.
 
     shapes: of numbers, int64 (N, axes).
     """
@@ -30,7 +31,8 @@ class Pieces:
 
 @dataclass
 class Shard:
-    """What a shard, or a part of one, says of its samples: their names, the pieces and values of each field, and the labels.
+    """What a shard, or a part of one, says of its samples: their names, the pieces and values of
+    each field, and the labels.
 
     labels: texts or numbers; None: there are none.
     """
@@ -46,7 +48,8 @@ class Shard:
 def joined(files: Sequence[Path], found: Sequence[Sequence[Shard]], otherwise: str) -> Index:
     """The index of all samples. found: of each file, what its parts say.
 
-    Raises DataError where there are no samples (`otherwise` says what to do), or shards or labels do not fit each other.
+    Raises DataError where there are no samples (`otherwise` says what to do), or shards or labels
+    do not fit each other.
     """
     holding = [
         (shard.path or path, shard)
@@ -87,7 +90,8 @@ def _array(name: str, holding: list[tuple[Path, Shard]]) -> Array | None:
         other = shard.fields[name]
         if other.dtype != like.dtype:
             raise DataError(
-                f"{path}: the field '{name}' is of {other.dtype or 'image files'}, but of {like.dtype or 'image files'} in {holding[0][0]}"
+                f"{path}: the field '{name}' is of {other.dtype or 'image files'}, but of "
+                f"{like.dtype or 'image files'} in {holding[0][0]}"
             )
         if (
             other.shapes is not None

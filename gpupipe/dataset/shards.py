@@ -1,4 +1,6 @@
-"""Data sets in shards, which are large files with many samples each: which shards there are, and how they are indexed."""
+"""Data sets in shards, which are large files with many samples each: which shards there are, and
+how they are indexed.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ Shape = Annotated[
 class Sharded(Source):
     """The base of sources whose samples are in shards.
 
-    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the home directory.
+    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the
+    home directory.
     """
 
     separate_files: ClassVar[bool] = False
@@ -94,7 +97,10 @@ class Sharded(Source):
 
     @abstractmethod
     def read(self, path: Path) -> list[Shard]:
-        """What a shard says of its samples, in one part or several. Raises DataError. Called on several threads."""
+        """What a shard says of its samples, in one part or several.
+
+        Raises DataError. Called on several threads.
+        """
 
     def nothing(self) -> str:
         """What to do where no shard has a sample."""
@@ -138,7 +144,11 @@ def mapped(path: Path) -> NDArray[np.uint8]:
 
 
 def paths(patterns: str | tuple[str, ...], option: str = "data.shards") -> list[Path]:
-    """The files of patterns with *, ? and {000..012}, which `option` holds. Raises DataError where there is none, or one of a numbered pattern is missing."""
+    """The files of patterns with *, ?
+
+    and {000..012}, which `option` holds. Raises DataError where there is none, or one of a numbered
+    pattern is missing.
+    """
     every = [patterns] if isinstance(patterns, str) else list(patterns)
     found = [
         path for pattern in every for one in _unbraced(pattern) for path in _matches(one, option)
@@ -198,6 +208,7 @@ def _matches(pattern: str, option: str) -> list[Path]:
         )
     if not found:
         raise DataError(
-            f"{path}: no such {'shard' if option == 'data.shards' else 'file'}: put it there, or set {option}"
+            f"{path}: no such {'shard' if option == 'data.shards' else 'file'}: put it "
+            f"there, or set {option}"
         )
     return found

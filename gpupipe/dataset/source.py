@@ -34,22 +34,30 @@ def quiet(what: str, done: int, total: int | None) -> None:
 
 
 class Population(ABC):
-    """Which samples each epoch has, where a source does not have all of its samples at all times. What it pins stays readable until it is released."""
+    """Which samples each epoch has, where a source does not have all of its samples at all times.
+
+    What it pins stays readable until it is released.
+    """
 
     def __init__(self) -> None:
         self.let_go: Callable[[set[int]], None] = lambda files: None
-        """Called with numbers of files (Index.columns, Spans.files) that nobody may hold open any more; the loader sets it."""
+        """Called with numbers of files (Index.columns, Spans.files) that nobody may hold open any
+        more; the loader sets it.
+        """
 
     @abstractmethod
     def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
-        """The rows of the index that an epoch has, ascending, int64 (n,); settled, and pinned, when they are asked for first.
+        """The rows of the index that an epoch has, ascending, int64 (n,); settled, and pinned, when
+        they are asked for first.
 
-        problem: why so many samples would not do, or "": until then it waits. Raises DataError where there is no hope.
+        problem: why so many samples would not do, or "": until then it waits. Raises DataError
+        where there is no hope.
         """
 
     @abstractmethod
     def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
-        """Whether `ids` returns at once; if so, the rows of the epoch are settled and pinned. Never waits.
+        """Whether `ids` returns at once; if so, the rows of the epoch are settled and pinned. Never
+        waits.
 
         Raises DataError where there is no hope.
         """
@@ -72,10 +80,12 @@ class Population(ABC):
 
 
 class Source(pydantic.BaseModel):
-    """The base of all sources: a frozen model of what stands under `data:` in the YAML, beside `source: NAME`.
+    """The base of all sources: a frozen model of what stands under `data:` in the YAML, beside
+    `source: NAME`.
 
-    masks: fields whose numbers are classes, such as segmentation masks: steps take the nearest pixel, and fill with 0.
-    max_pixels: image files of more pixels are broken samples, which the header tells before
+    masks: fields whose numbers are classes, such as segmentation masks: steps take the nearest
+    pixel, and fill with 0. max_pixels: image files of more pixels are broken samples, which the
+    header tells before
       anything is decoded; null: no limit. By default Pillow's own.
     """
 
@@ -92,21 +102,28 @@ class Source(pydantic.BaseModel):
 
     @abstractmethod
     def index(self, progress: Progress = quiet) -> Index:
-        """The samples, from the cached index where it still holds, else scanned. May fetch the data first.
+        """The samples, from the cached index where it still holds, else scanned. May fetch the data
+        first.
 
         Raises DataError where there is nothing to read, FetchError where fetching failed.
         """
 
     def specs(self) -> dict[str, Spec]:
-        """What each field of a sample is when the first step gets it; the first field is what steps work on by default. Raises DataError."""
+        """What each field of a sample is when the first step gets it; the first field is what steps
+        work on by default. Raises DataError.
+        """
         return {"image": Spec()}
 
     def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
-        """Which of the index's samples each epoch has, for one rank's loader; None: always all of them."""
+        """Which of the index's samples each epoch has, for one rank's loader; None: always all of
+        them.
+        """
         return None
 
     def available(self, index: Index) -> Rows | None:
-        """The rows of the index that can be read now, for who wants some and not an epoch; None: all. Raises DataError where there is none."""
+        """The rows of the index that can be read now, for who wants some and not an epoch; None:
+        all. Raises DataError where there is none.
+        """
         return None
 
     def absent(self) -> str:
@@ -120,7 +137,8 @@ def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
     for name in every:
         if name in TAKEN or not name or every.count(name) > 1:
             raise ValueError(
-                f"'{name}' cannot be the name of a field or value: names are not empty, none stands twice, and none is {' or '.join(TAKEN)}"
+                f"'{name}' cannot be the name of a field or value: names are not empty, "
+                f"none stands twice, and none is {' or '.join(TAKEN)}"
             )
 
 
@@ -132,7 +150,8 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Source]:
-    """The class of the source called `name`: `gpupipe/sources/NAME.py`, else the entry point NAME in the group `gpupipe.sources`.
+    """The class of the source called `name`: `gpupipe/sources/NAME.py`, else the entry point NAME
+    in the group `gpupipe.sources`.
 
     Raises LookupError, which suggests the nearest name, or names the package that is broken.
     """
@@ -142,7 +161,9 @@ def find(name: str) -> type[Source]:
         and importlib.util.find_spec(f"gpupipe.sources.{name}")
     ):
         module = importlib.import_module(f"gpupipe.sources.{name}")
-        return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]  # one class of its name a file
-    if found := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]  # no instance is made
+        # one class of its name a file
+        return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]
+    # no instance is made
+    if found := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]
         return found
     raise LookupError(f"unknown source '{name}'{did_you_mean(name, names())}")

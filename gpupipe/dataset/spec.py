@@ -21,11 +21,13 @@ Sizes = tuple[int | None, ...]
 class Spec:
     """One sample of one field.
 
-    `height`, `width`, `channels`, `depth` and `length` are None where they differ from sample to sample, or there is no such axis. `at_least` is
-    the least size that is certain along the axes of space. `encoded` means the bytes of an image file. A decoded image has layout HWC in DALI.
+    `height`, `width`, `channels`, `depth` and `length` are None where they differ from sample to
+    sample, or there is no such axis. `at_least` is the least size that is certain along the axes of
+    space. `encoded` means the bytes of an image file. A decoded image has layout HWC in DALI.
 
-    layout: a letter an axis, in the order of the array that is delivered: C channels, D, H, W depth, height and width, L the length of a series,
-    P a complex number's two parts; any other letter is an axis that steps leave alone, whose size is in `others`, in the order of `layout`.
+    layout: a letter an axis, in the order of the array that is delivered: C channels, D, H, W
+    depth, height and width, L the length of a series, P a complex number's two parts; any other
+    letter is an axis that steps leave alone, whose size is in `others`, in the order of `layout`.
     """
 
     encoded: bool = True
@@ -46,7 +48,10 @@ class Spec:
 
     @classmethod
     def of_array(cls, dtype: str, shape: Sequence[int | None], layout: str) -> Spec:
-        """Of arrays of a shape; None: that axis differs from sample to sample. Raises ValueError where `layout` is not one of as many axes."""
+        """Of arrays of a shape; None: that axis differs from sample to sample.
+
+        Raises ValueError where `layout` is not one of as many axes.
+        """
         if wrong := wrong_layout(layout, len(shape)):
             raise ValueError(wrong)
         named = {_NAMES[axis]: n for axis, n in zip(layout, shape, strict=True) if axis in _NAMES}
@@ -63,7 +68,9 @@ class Spec:
 
     @property
     def size(self) -> tuple[int, ...] | None:
-        """Along the axes of space, [height, width] of an image, where every sample has the same, else None."""
+        """Along the axes of space, [height, width] of an image, where every sample has the same,
+        else None.
+        """
         sizes = tuple(n for n in self.sides if n is not None)
         return sizes if len(sizes) == len(self.space) else None
 
@@ -140,23 +147,34 @@ def space(layout: str) -> str:
 
 
 def canonical(layout: str) -> str:
-    """The order of axes in which steps get a tensor in torch: other axes, channels, space. There is always an axis of channels, of length 1 perhaps."""
+    """The order of axes in which steps get a tensor in torch: other axes, channels, space.
+
+    There is always an axis of channels, of length 1 perhaps.
+    """
     others = "".join(axis for axis in layout if axis not in _NAMES)
     return f"{others}C{space(layout)}"
 
 
 def default_layout(axes: int) -> str:
-    """Of arrays with so many axes: L, HW, CHW, CDHW; where there are more, all are axes that steps leave alone."""
+    """Of arrays with so many axes: L, HW, CHW, CDHW; where there are more, all are axes that steps
+    leave alone.
+    """
     return _DEFAULTS[axes] if axes < len(_DEFAULTS) else _FURTHER[:axes]
 
 
 def wrong_layout(layout: str, axes: int | None = None) -> str:
     """What is wrong with a layout, of arrays with so many axes, or ""."""
     if not all("A" <= axis <= "Z" for axis in layout) or len(set(layout)) < len(layout):
-        return f"layout is {layout!r}, but should be a letter from A to Z for each axis, each another, such as CHW"
+        return (
+            f"layout is {layout!r}, but should be a letter from A to Z for each axis, each "
+            "another, such as CHW"
+        )
     found = space(layout)
     if found and (found not in SPACES or found not in layout):
-        return f"layout is {layout!r}, but the axes of space should be HW, DHW or L, in this order and next to each other"
+        return (
+            f"layout is {layout!r}, but the axes of space should be HW, DHW or L, in this order "
+            "and next to each other"
+        )
     if axes is not None and len(layout) != axes:
         return f"layout is {layout!r}, for {len(layout)} axes, but the arrays have {axes}"
     return ""

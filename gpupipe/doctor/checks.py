@@ -1,4 +1,6 @@
-"""`gpupipe doctor`: asks the machine what it has; gpupipe.doctor.rules says what of it is wrong, and what to do."""
+"""`gpupipe doctor`: asks the machine what it has; gpupipe.doctor.rules says what of it is wrong,
+and what to do.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +209,9 @@ def _gpu(number: int) -> list[Finding]:
 
 
 def _compute_error(number: int) -> str:
-    """What torch raises when it computes on a GPU: its memory may be full, or torch not built for such a card."""
+    """What torch raises when it computes on a GPU: its memory may be full, or torch not built for
+    such a card.
+    """
     import torch
 
     try:

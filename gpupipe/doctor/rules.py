@@ -1,4 +1,6 @@
-"""What `gpupipe doctor` thinks of what it finds: rules over plain values, which ask the machine nothing."""
+"""What `gpupipe doctor` thinks of what it finds: rules over plain values, which ask the machine
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _ENOUGH_FILES = 65536
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what was found, whether it will do, and what to do where it will not."""
+    """One thing that was looked at: what was found, whether it will do, and what to do where it
+    will not.
+    """
 
     subject: str
     found: str
@@ -38,7 +42,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver, the CUDA that it runs (major, minor; None where it does not say), and the cards that it sees."""
+    """NVIDIA's driver, the CUDA that it runs (major, minor; None where it does not say), and the
+    cards that it sees.
+    """
 
     version: str
     cuda: tuple[int, int] | None
@@ -78,7 +84,9 @@ def package(name: str, version: str | None) -> Finding:
 
 
 def pair(torchvision_requires: Sequence[str], torch_version: str | None) -> Iterator[Finding]:
-    """torchvision runs with the torch that its requirements name, as torch==2.6.0 or torch (>=2.14.0)."""
+    """torchvision runs with the torch that its requirements name, as torch==2.6.0 or torch
+    (>=2.14.0).
+    """
     for sign, least in re.findall(
         r"^torch *\(?(==|>=)([\d.]+)", "\n".join(torchvision_requires), re.MULTILINE
     ):
@@ -93,9 +101,15 @@ def pair(torchvision_requires: Sequence[str], torch_version: str | None) -> Iter
 
 
 def dali(packages: Mapping[str, str]) -> Finding:
-    """packages: the version of each DALI package that is installed. Two of them write over each other's files."""
+    """packages: the version of each DALI package that is installed.
+
+    Two of them write over each other's files.
+    """
     if len(packages) > 1:
-        remove = f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install nvidia-dali-cuda120"
+        remove = (
+            f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install "
+            "nvidia-dali-cuda120"
+        )
         return Finding(
             "DALI",
             f"{len(packages)} of them, over each other's files: {', '.join(packages)}",
@@ -127,9 +141,15 @@ def cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> 
 
 
 def driver(found: Driver | None, needs: Mapping[str, int], card_on_bus: bool) -> Finding:
-    """needs: the major version of CUDA that each of torch and DALI is built for. card_on_bus: the machine has an NVIDIA card."""
+    """needs: the major version of CUDA that each of torch and DALI is built for.
+
+    card_on_bus: the machine has an NVIDIA card.
+    """
     if found is None and card_on_bus:
-        advice = "install NVIDIA's driver, and nvidia-ml-py, which asks it; in a container: docker run --gpus all"
+        advice = (
+            "install NVIDIA's driver, and nvidia-ml-py, which asks it; in a container: docker "
+            "run --gpus all"
+        )
         return Finding("driver", "none answers, but there is an NVIDIA card", "warning", advice)
     if found is None:
         return Finding("driver", "none, and no NVIDIA card", "ok")
@@ -154,7 +174,9 @@ def driver(found: Driver | None, needs: Mapping[str, int], card_on_bus: bool) ->
 
 
 def runs(found: Driver, major: int) -> bool:
-    """Whether a driver runs programs for CUDA `major`: by what it says, since a compatibility package can change that, else by its number."""
+    """Whether a driver runs programs for CUDA `major`: by what it says, since a compatibility
+    package can change that, else by its number.
+    """
     if found.cuda:
         return found.cuda[0] >= major
     number = release(found.version)[:1]
@@ -164,7 +186,9 @@ def runs(found: Driver, major: int) -> bool:
 def gpus(
     cards: Sequence[str], torch_cuda: str | None, seen: int, setting: str | None, said: str
 ) -> Finding:
-    """cards: that the driver sees; seen: by torch; setting: of CUDA_VISIBLE_DEVICES; said: torch's warning."""
+    """cards: that the driver sees; seen: by torch; setting: of CUDA_VISIBLE_DEVICES; said: torch's
+    warning.
+    """
     there = "; ".join(cards)
     if seen:
         return Finding("GPU", f"{there or 'the driver does not say'} (torch sees {seen})", "ok")
@@ -210,14 +234,18 @@ def decoding(subject: str, outcome: Outcome) -> Finding:
     if outcome.decode:
         return Finding(subject, "runs, and decodes JPEG images", "ok")
     what = "cannot decode a JPEG image" if outcome.pipeline else "cannot run a pipeline"
-    advice = "reinstall DALI with what it depends on (pip install --force-reinstall); on a GPU, see its driver too"
+    advice = (
+        "reinstall DALI with what it depends on (pip install --force-reinstall); on a GPU, "
+        "see its driver too"
+    )
     return Finding(subject, f"{what}: {outcome.reason}", "problem", advice)
 
 
 def region(subject: str, outcome: Outcome, nvjpeg: str | None) -> Finding:
     """Whether parts of images can be decoded. nvjpeg: its version.
 
-    Below 13.2, nvImageCodec 0.9 refuses parts of images with subsampled chroma, and the CPU decodes them (its message in the library).
+    Below 13.2, nvImageCodec 0.9 refuses parts of images with subsampled chroma, and the CPU decodes
+    them (its message in the library).
     """
     if not outcome.region:
         advice = "nothing to do: gpupipe decodes whole images there, then crops"
@@ -236,7 +264,9 @@ def region(subject: str, outcome: Outcome, nvjpeg: str | None) -> Finding:
 
 
 def jpeg_hardware(capability: tuple[int, int]) -> bool | None:
-    """Whether GPUs of a compute capability have JPEG engines; None where some have and some have not (L4 and GeForce 40 are both 8.9)."""
+    """Whether GPUs of a compute capability have JPEG engines; None where some have and some have
+    not (L4 and GeForce 40 are both 8.9).
+    """
     if capability in ((8, 0), (9, 0)) or capability[0] in (10, 11):
         return True
     return None if capability >= (8, 7) else False
@@ -254,7 +284,10 @@ def jpeg(subject: str, engines: Engines, capability: tuple[int, int]) -> Finding
     likely = {True: "likely there", False: "likely none", None: "unknown"}[
         jpeg_hardware(capability)
     ]
-    found = f"{likely}, by compute capability {capability[0]}.{capability[1]}; nvJPEG gave no answer: {engines.reason}"
+    found = (
+        f"{likely}, by compute capability {capability[0]}.{capability[1]}; nvJPEG gave no "
+        f"answer: {engines.reason}"
+    )
     return Finding(
         subject,
         found,
@@ -299,7 +332,9 @@ def memory(total: int, available: int, limit: int | None) -> Finding:
 
 
 def memory_limit(membership: str, root: Path) -> int | None:
-    """The lowest limit in bytes of the control groups that `membership` (the text of /proc/self/cgroup) names, and those above them."""
+    """The lowest limit in bytes of the control groups that `membership` (the text of
+    /proc/self/cgroup) names, and those above them.
+    """
     limits = []
     for line in membership.splitlines():
         controllers, path = line.split(":", 2)[1:]
@@ -326,7 +361,8 @@ def shared_memory(size: int, free: int) -> Finding:
             "shared memory",
             found,
             "warning",
-            "DataLoader workers pass batches through it: docker run --shm-size=8g, or remove what fills /dev/shm",
+            "DataLoader workers pass batches through it: docker run --shm-size=8g, or "
+            "remove what fills /dev/shm",
         )
     return Finding("shared memory", found, "ok")
 
@@ -337,7 +373,10 @@ def open_files(soft: int, hard: int) -> Finding:
     if not 0 <= soft < _FEWEST_FILES:
         return Finding("open files", found, "ok")
     if 0 <= hard < _FEWEST_FILES:
-        advice = f"raise the hard limit as root (/etc/security/limits.conf, or docker run --ulimit nofile={_ENOUGH_FILES}), then ulimit -n"
+        advice = (
+            "raise the hard limit as root (/etc/security/limits.conf, or docker run --ulimit "
+            f"nofile={_ENOUGH_FILES}), then ulimit -n"
+        )
         return Finding("open files", found, "warning", advice)
     return Finding(
         "open files",

@@ -33,7 +33,10 @@ _SAYS_NOTHING = (
 )
 """Messages that name no cause: what the file itself shows tells as much, or more."""
 
-_LOST_STEP = "every sample of a batch was skipped, and this rank would have fewer steps than the others: make loader.batch_size larger"
+_LOST_STEP = (
+    "every sample of a batch was skipped, and this rank would have fewer steps than the "
+    "others: make loader.batch_size larger"
+)
 
 
 class Quarantine:
@@ -61,9 +64,11 @@ class Quarantine:
         return ids[[int(i) not in self._bad for i in ids]]
 
     def without_bad(self, plans: Iterator[Plan]) -> Iterator[Plan]:
-        """Plans without the samples that are known to be bad; those of which nothing is left are left out.
+        """Plans without the samples that are known to be bad; those of which nothing is left are
+        left out.
 
-        Where that cannot go on they end, and `refusal` is why: for the engine to raise when all that comes before is delivered.
+        Where that cannot go on they end, and `refusal` is why: for the engine to raise when all
+        that comes before is delivered.
         """
         some = True
         for plan in plans:
@@ -75,19 +80,25 @@ class Quarantine:
                 self.refusal = EngineError(_LOST_STEP)
             elif plan.last and not some:
                 self.refusal = TooManyBadError(
-                    f"every sample of epoch {plan.epoch} is one that was skipped before: see {self.file}"
+                    f"every sample of epoch {plan.epoch} is one that was skipped before: "
+                    f"see {self.file}"
                 )
             if self.refusal is not None:
                 return
             some = some and not plan.last
 
     def refuse_to_lose_a_step(self) -> None:
-        """Raises EngineError where a batch that is left out would leave this rank with fewer steps than the others."""
+        """Raises EngineError where a batch that is left out would leave this rank with fewer steps
+        than the others.
+        """
         if self._job.loader.shard.world_size > 1:
             raise EngineError(_LOST_STEP)
 
     def add(self, id: int, reason: str) -> None:
-        """Leave a sample out from now on. Raises SampleError under on_error: raise, TooManyBadError as `check`."""
+        """Leave a sample out from now on.
+
+        Raises SampleError under on_error: raise, TooManyBadError as `check`.
+        """
         path = self._job.index.path(id)
         if self._job.loader.on_error == "raise":
             raise SampleError(path, reason)
@@ -99,7 +110,9 @@ class Quarantine:
         self.check()
 
     def check(self) -> None:
-        """Raises TooManyBadError where more samples were left out than max_bad allows, or all of them."""
+        """Raises TooManyBadError where more samples were left out than max_bad allows, or all of
+        them.
+        """
         bad, count, share = len(self._bad), len(self._job.index), self._job.loader.max_bad
         if bad > share * count:
             too_many = f"more than loader.max_bad={share:g} allows ({share * count:g})"
@@ -108,7 +121,8 @@ class Quarantine:
         else:
             return
         raise TooManyBadError(
-            f"{bad} of {count} samples cannot be read, {too_many}; the last is {self._last}. All are listed in {self.file}"
+            f"{bad} of {count} samples cannot be read, {too_many}; the last is "
+            f"{self._last}. All are listed in {self.file}"
         )
 
     def _write(self, record: dict[str, str]) -> None:
@@ -118,13 +132,16 @@ class Quarantine:
                 f.write(json.dumps(record) + "\n")
         except OSError as e:
             raise DataError(
-                f"{record['path']}: {record['reason']}; it would be left out, but the list of such samples, {self.file}, cannot be written "
+                f"{record['path']}: {record['reason']}; it would be left out, but the list "
+                f"of such samples, {self.file}, cannot be written "
                 f"({e.strerror or e}): set loader.quarantine to a file that can"
             ) from e
 
 
 def suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
-    """Which samples look broken from outside: a file missing, empty, of no known format, or a JPEG without its end. Not yet a verdict."""
+    """Which samples look broken from outside: a file missing, empty, of no known format, or a JPEG
+    without its end. Not yet a verdict.
+    """
     return [any(suspicion(column.span(int(i))) for column in _encoded(index)) for i in ids]
 
 
@@ -133,7 +150,9 @@ def _encoded(index: Index) -> list[Column]:
 
 
 def blame(index: Index, id: int, message: str) -> str:
-    """Why a sample failed, in a line: of the field that looks wrong where there are several, else of the first."""
+    """Why a sample failed, in a line: of the field that looks wrong where there are several, else
+    of the first.
+    """
     spans = {
         name: column.span(id) for name, column in index.columns.items() if column.array is None
     }
@@ -168,7 +187,9 @@ def suspicion(span: Span) -> str:
 
 
 def _cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
-    """Whether a file ends before its format's end marker, or before the size that its header states."""
+    """Whether a file ends before its format's end marker, or before the size that its header
+    states.
+    """
     if kind == "BMP":
         return size < int.from_bytes(head[2:6], "little")
     if kind == "WebP":
@@ -177,18 +198,22 @@ def _cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
 
 
 def reason(span: Span, message: str) -> str:
-    """Why a sample failed, in a line: what its file shows, or the first telling line of the engine's message."""
+    """Why a sample failed, in a line: what its file shows, or the first telling line of the
+    engine's message.
+    """
     said, seen = telling_line(message), suspicion(span)
     if not said.startswith(_SAYS_NOTHING):
         return f"cannot be decoded or transformed: {said}" + (f" ({seen})" if seen else "")
     return (
         seen
-        or f"cannot be decoded: its data are damaged, or of a kind that DALI does not know ({said.rstrip(' :')})"
+        or "cannot be decoded: its data are damaged, or of a kind that DALI does not know "
+        f"({said.rstrip(' :')})"
     )
 
 
 _DTYPE = re.compile(
-    r"(?:Unsupported|Not supported) (?:(?:input|data|output|input/output) )?types?\b|(?:element|data) type .*(?:is )?not supported"
+    r"(?:Unsupported|Not supported) (?:(?:input|data|output|input/output) "
+    r")?types?\b|(?:element|data) type .*(?:is )?not supported"
     r"|accepts the following input types|accept only uint8 tensors"
 )
 _OF_FILES = ("nvidia.dali.fn.decoders.", "nvidia.dali.fn.peek_image_shape", "nvidia.dali.fn.io.")

@@ -38,7 +38,10 @@ class Job:
 
 
 class Engine(ABC):
-    """Turns plans into batches. One `batches` generator runs at a time; closing it gives up what is in flight."""
+    """Turns plans into batches.
+
+    One `batches` generator runs at a time; closing it gives up what is in flight.
+    """
 
     name: str
     device: str
@@ -64,26 +67,34 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def on(cls, job: Job, device: str) -> Engine:
-        """The engine for a job on a device, named as in loader.device. Raises DeviceError, EngineError."""
+        """The engine for a job on a device, named as in loader.device.
+
+        Raises DeviceError, EngineError.
+        """
 
     @abstractmethod
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        """For each plan, in order, the plan and its batch: the fields, such as "image" (B, C, H, W), the index's values (B, ...), "label" int64 (B,)
-        and "id" int64 (B,). All are on the engine's device but the ids, which stay on the CPU: most users do not ask for them.
+        """For each plan, in order, the plan and its batch: the fields, such as "image" (B, C, H,
+        W), the index's values (B, ...), "label" int64 (B,) and "id" int64 (B,). All are on the
+        engine's device but the ids, which stay on the CPU: most users do not ask for them.
 
         Plans are taken ahead of the batches as far as `loader.prefetch` says, and as many again by
         an engine that reads ahead of what it makes. The plan that comes back holds the ids that
-        were delivered: fewer where samples were skipped. Raises SampleError, ShapeError, TooManyBadError, EngineError.
+        were delivered: fewer where samples were skipped. Raises SampleError, ShapeError,
+        TooManyBadError, EngineError.
         """
 
     @abstractmethod
     def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Only read the files of plans: for each in order, how many samples were read. With `making`, what a profile times."""
+        """Only read the files of plans: for each in order, how many samples were read.
+
+        With `making`, what a profile times.
+        """
 
     @abstractmethod
     def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Carry out all steps of plans, but deliver nothing, so that sizes may differ: for each, how many samples were made; fewer, or none,
-        where some failed."""
+        """Carry out all steps of plans, but deliver nothing, so that sizes may differ: for each,
+        how many samples were made; fewer, or none, where some failed."""
 
     @abstractmethod
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -103,7 +114,9 @@ class Engine(ABC):
         return ""
 
     def let_go(self, files: set[int]) -> None:
-        """Hold none of these files open any more (numbers of Spans.files): they are removed next, or others take their place."""
+        """Hold none of these files open any more (numbers of Spans.files): they are removed next,
+        or others take their place.
+        """
         return
 
     @abstractmethod
@@ -130,11 +143,15 @@ def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset
 
 
 def torch_lowering(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
-    """What a job runs in torch, as Engine.lowering tells it. Raises EngineError where a step has no torch lowering."""
+    """What a job runs in torch, as Engine.lowering tells it.
+
+    Raises EngineError where a step has no torch lowering.
+    """
     for entry in job.pipeline.entries:
         if not has_torch_lowering(entry.step):
             raise EngineError(
-                f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it cannot run on the DataLoader engine: use engine: dali"
+                f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it "
+                "cannot run on the DataLoader engine: use engine: dali"
             )
     return [
         ("torch.utils.data", "cpu", ()),
@@ -148,7 +165,9 @@ def has_torch_lowering(step: Step) -> bool:
 
 
 def read_by(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
-    """What DALI reads the fields of a job with, as Engine.lowering tells it; parts of large files are mapped."""
+    """What DALI reads the fields of a job with, as Engine.lowering tells it; parts of large files
+    are mapped.
+    """
     files = not job.index.columns or any(
         isinstance(column, Files) for column in job.index.columns.values()
     )
@@ -156,7 +175,9 @@ def read_by(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def known(index: Index, plan: Plan, where: device) -> Batch:
-    """What is known of the samples of a plan without reading them: values and labels on `where`, ids on the CPU."""
+    """What is known of the samples of a plan without reading them: values and labels on `where`,
+    ids on the CPU.
+    """
     import torch
 
     arrays = {name: array[plan.ids] for name, array in index.values.items()} | {
@@ -167,7 +188,9 @@ def known(index: Index, plan: Plan, where: device) -> Batch:
 
 
 def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
-    """Raises ShapeError, naming two samples that differ, where the shapes that a field has in a batch are not all the same."""
+    """Raises ShapeError, naming two samples that differ, where the shapes that a field has in a
+    batch are not all the same.
+    """
     for name in job.pipeline.fields:
         other = next((i for i, s in enumerate(shapes) if s[name] != shapes[0][name]), None)
         if other is not None:
@@ -179,12 +202,15 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
 def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: Job) -> str:
     image = job.pipeline.fields[name].encoded
     named = [
-        f"{job.index.span(id, name).path if image else job.index.path(id)} is {'x'.join(map(str, s[1:] if image else s))}"
+        f"{job.index.span(id, name).path if image else job.index.path(id)} is "
+        f"{'x'.join(map(str, s[1:] if image else s))}"
         for id, s in samples
     ]
     what = "images" if name == "image" else f"fields '{name}'"
     on = "" if name == job.pipeline.main else f", on: {name}"
     return (
-        f"the {what} of a batch differ in {'size (height x width)' if image else 'shape'}: {named[0]}, {named[1]}. Add a step that makes them equal to "
-        f"pipeline '{job.pipeline.name}': resize with size: [height, width]{on}, random_resized_crop, center_crop or random_crop"
+        f"the {what} of a batch differ in {'size (height x width)' if image else 'shape'}: "
+        f"{named[0]}, {named[1]}. Add a step that makes them equal to "
+        f"pipeline '{job.pipeline.name}': resize with size: [height, width]{on}, "
+        "random_resized_crop, center_crop or random_crop"
     )

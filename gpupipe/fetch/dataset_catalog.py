@@ -73,15 +73,17 @@ def known(name: str) -> str:
 def present(root: Path, name: str | None, images: int | None, progress: Progress = quiet) -> Place:
     """The data at `root`: as it is there, else fetched, else made.
 
-    A stand-in lies beside `root`, under another name, so that it is never taken for the data; once it is there no download is tried
-    again. Raises DataError where there is nothing and nothing to do about it, FetchError where the download fails and no stand-in is asked for.
+    A stand-in lies beside `root`, under another name, so that it is never taken for the data; once
+    it is there no download is tried again. Raises DataError where there is nothing and nothing to
+    do about it, FetchError where the download fails and no stand-in is asked for.
     """
     place = _there(root, images)
     if place:
         return place
     if name is None:
         raise DataError(
-            f"{root}: no such folder: put the data there, or set data.root (for instance data.root=/path/to/images)"
+            f"{root}: no such folder: put the data there, or set data.root (for instance "
+            "data.root=/path/to/images)"
         )
     with _alone(root, progress):
         return _there(root, images) or _fetched_or_made(root, name, images, progress)
@@ -106,7 +108,9 @@ def _fetched_or_made(root: Path, name: str, images: int | None, progress: Progre
 
 
 def default_root(name: str) -> Path:
-    """Where the shipped configs look for a data set: $GPUPIPE_DATA/NAME, else ~/.cache/gpupipe/NAME."""
+    """Where the shipped configs look for a data set: $GPUPIPE_DATA/NAME, else
+    ~/.cache/gpupipe/NAME.
+    """
     return Path(os.environ.get("GPUPIPE_DATA", "~/.cache/gpupipe")).expanduser() / name
 
 
@@ -128,7 +132,9 @@ def _note(root: Path) -> str:
 
 
 def fetch(dataset: Dataset, root: Path, progress: Progress = quiet) -> None:
-    """Download the archive, check its SHA-256 and unpack it to `root`, which appears whole or not at all. Raises FetchError."""
+    """Download the archive, check its SHA-256 and unpack it to `root`, which appears whole or not
+    at all. Raises FetchError.
+    """
     with _alone(root, progress):
         if not root.is_dir():
             _fetch(dataset, root, progress)
@@ -146,9 +152,11 @@ def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:
 
 @contextlib.contextmanager
 def _alone(root: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock on a data set: of several processes (the ranks of a machine), one fetches, and the others wait for it.
+    """Hold the lock on a data set: of several processes (the ranks of a machine), one fetches, and
+    the others wait for it.
 
-    Where the cache cannot hold a lock, each goes on; the first to end is then the one whose work is kept.
+    Where the cache cannot hold a lock, each goes on; the first to end is then the one whose work is
+    kept.
     """
     lock = (
         cache_dir()
@@ -211,7 +219,9 @@ def _why(error: requests.RequestException) -> str:
 
 
 def _check_name_resolves(url: str) -> None:
-    """Give up soon where the name server does not answer, which no time-out of the HTTP library covers."""
+    """Give up soon where the name server does not answer, which no time-out of the HTTP library
+    covers.
+    """
     host = urllib.parse.urlsplit(url).hostname
     if host is None or urllib.request.getproxies():
         return
@@ -251,7 +261,10 @@ class _Bar:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """The one folder in a tar archive, as `folder`. Raises FetchError where a member would land outside it or is no plain file."""
+    """The one folder in a tar archive, as `folder`.
+
+    Raises FetchError where a member would land outside it or is no plain file.
+    """
     inside = folder.with_name(f"{folder.name}.unpacking")
     try:
         inside.mkdir()
@@ -276,7 +289,8 @@ def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
     parts = Path(member.name).parts
     if member.name.startswith("/") or ".." in parts:
         raise FetchError(
-            f"{archive.name}: refused: its member '{member.name}' would land outside the data set's folder"
+            f"{archive.name}: refused: its member '{member.name}' would land outside the "
+            "data set's folder"
         )
     if not (member.isreg() or member.isdir()):
         raise FetchError(
@@ -285,7 +299,9 @@ def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
 
 
 def _make_whole(root: Path, make: Callable[[Path], None]) -> None:
-    """Have `make` fill a folder, and show it under `root` only when it is whole; another process may have been first."""
+    """Have `make` fill a folder, and show it under `root` only when it is whole; another process
+    may have been first.
+    """
     making = root.with_name(f".{root.name}.{secrets.token_hex(4)}")
     try:
         if os.path.lexists(root) and not root.is_dir():

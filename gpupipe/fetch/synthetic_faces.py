@@ -1,6 +1,8 @@
-"""Drawn faces for when a data set cannot be downloaded: textured JPEGs of 250x250 and about LFW's file size.
+"""Drawn faces for when a data set cannot be downloaded: textured JPEGs of 250x250 and about LFW's
+file size.
 
-They cost a decoder and an augmentation what LFW's photographs cost. They are not LFW, and everything made of them says so.
+They cost a decoder and an augmentation what LFW's photographs cost. They are not LFW, and
+everything made of them says so.
 """
 
 from __future__ import annotations
@@ -22,11 +24,15 @@ _MARKER = ".gpupipe-stand-in.json"
 _MOST_A_PERSON = 9
 _GRAIN_SIDE = 640
 _GRAIN_OCTAVES = ((20, 22.0), (80, 16.0), (320, 14.0))
-"""Side of a grid of noise in cells, and its strength in levels: from soft shades down to grain, as in a photograph."""
+"""Side of a grid of noise in cells, and its strength in levels: from soft shades down to grain, as
+in a photograph.
+"""
 
 
 def make(root: Path, count: int, progress: Progress) -> None:
-    """Write `count` images under `root`, a folder a "person" with 1 to 9 images; the same pixels every time."""
+    """Write `count` images under `root`, a folder a "person" with 1 to 9 images; the same pixels
+    every time.
+    """
     grain = _grain()
     person, left = -1, 0
     for n in range(count):
@@ -48,7 +54,9 @@ def is_stand_in(root: Path) -> bool:
 
 
 def _grain() -> Image.Image:
-    """A sheet of noise around the level 128, larger than an image, of which each image takes another part."""
+    """A sheet of noise around the level 128, larger than an image, of which each image takes
+    another part.
+    """
     sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)
     for cells, strength in _GRAIN_OCTAVES:
         noise = (
@@ -62,7 +70,9 @@ def _grain() -> Image.Image:
 
 
 def _face(n: int, person: int, grain: Image.Image) -> Image.Image:
-    """Image `n`: colours and proportions are the person's; place, size, background and grain are the image's."""
+    """Image `n`: colours and proportions are the person's; place, size, background and grain are
+    the image's.
+    """
     look, pose = _numbers(person, "look", 12), _numbers(n, "pose", 8 + 4 * 4 * 3)
     background = (60 + pose[8:] * 160).astype(np.uint8).reshape(4, 4, 3)
     image = Image.fromarray(background).resize((SIDE, SIDE), Image.Resampling.BICUBIC)

@@ -1,4 +1,7 @@
-"""Parsers of files with many samples: bytes in, places of bytes out. What cannot be taken raises ValueError with the place; nothing is executed."""
+"""Parsers of files with many samples: bytes in, places of bytes out.
+
+What cannot be taken raises ValueError with the place; nothing is executed.
+"""
 
 
 class Damaged(ValueError):

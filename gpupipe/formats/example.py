@@ -30,8 +30,8 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature of some records. kind: "bytes", "floats" or "int64s". items: its values in the wire format, in the order of the records; floats
-    and int64s may be many in one item."""
+    """A feature of some records. kind: "bytes", "floats" or "int64s". items: its values in the wire
+    format, in the order of the records; floats and int64s may be many in one item."""
 
     name: str
     kind: str
@@ -39,17 +39,23 @@ class Feature:
     items: Fields
 
     def spans(self) -> Messages:
-        """The bytes of each record's one value; of floats, of all of them: float32 in the order of bytes of x86. Raises Malformed."""
+        """The bytes of each record's one value; of floats, of all of them: float32 in the order of
+        bytes of x86. Raises Malformed.
+        """
         if self.kind == "int64s":
             raise self.wrong(
                 0,
-                "holds int64s, which are no bytes as they are: use it in data.values or as data.label",
+                "holds int64s, which are no bytes as they are: use it in data.values or as "
+                "data.label",
             )
         self._one_item_each()
         return Messages(self.items.record, self.items.begin, self.items.end)
 
     def numbers(self, data: Bytes) -> NDArray[np.int64] | NDArray[np.float32]:
-        """The values, (N,) where each record has one, else (N, n). Raises Malformed where records have different numbers of them."""
+        """The values, (N,) where each record has one, else (N, n).
+
+        Raises Malformed where records have different numbers of them.
+        """
         if self.kind == "bytes":
             raise self.wrong(0, "holds bytes, where numbers are wanted")
         values, row = self._flat(data)
@@ -59,7 +65,8 @@ class Feature:
             i = int(odd[0])
             raise self.wrong(
                 i,
-                f"holds {counts[i]} numbers, and {counts[0]} in the first record: values are as many in each, and at least one",
+                f"holds {counts[i]} numbers, and {counts[0]} in the first record: values "
+                "are as many in each, and at least one",
             )
         return values if counts[0] == 1 else values.reshape(len(counts), -1)
 
@@ -85,7 +92,8 @@ class Feature:
         if len(long):
             raise self.wrong(
                 int(long[0]),
-                f"holds {int(size[long[0]]):,} bytes of numbers, more than the index takes: use it in data.fields",
+                f"holds {int(size[long[0]]):,} bytes of numbers, more than the index takes: "
+                "use it in data.fields",
             )
         if self.kind == "int64s":
             values, item = packed(data, self.items)
@@ -107,7 +115,8 @@ class Feature:
         )
         raise self.wrong(
             int(odd[0]),
-            f"holds {what}, but a field is one piece of bytes: write it again with one value (floats packed)",
+            f"holds {what}, but a field is one piece of bytes: write it again with one "
+            "value (floats packed)",
         )
 
     def _whole_floats(self) -> None:
@@ -129,7 +138,8 @@ class Feature:
 
 
 def features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, Feature]:
-    """The features with these names of all the records, none of which may lack one. Raises Malformed.
+    """The features with these names of all the records, none of which may lack one. Raises
+    Malformed.
 
     A map's entries may come in any order and parts, as any field that is not known may.
     """

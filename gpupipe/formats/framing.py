@@ -13,20 +13,27 @@ from gpupipe.formats.protobuf import Bytes, Messages
 
 _HEAD, _TAIL = 12, 4
 _AT_ONCE = 4096
-"""Records that are found before their checksums are looked at: what is no TFRecord must not be walked to its end."""
+"""Records that are found before their checksums are looked at: what is no TFRecord must not be
+walked to its end.
+"""
 _MASK = np.uint32(0xA282EAD8)
 _POLYNOMIAL = np.uint32(0x82F63B78)
-_CHECKSUMS = "the file is damaged, or no TFRecord file (compressed ones, GZIP or ZLIB, must be written again without compression)"
+_CHECKSUMS = (
+    "the file is damaged, or no TFRecord file (compressed ones, GZIP or ZLIB, must be "
+    "written again without compression)"
+)
 
 
 def records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
-    """The records of a file, some at a time; they count from 0. verify: check their bytes too, for which crc32c must be installed.
+    """The records of a file, some at a time; they count from 0. verify: check their bytes too, for
+    which crc32c must be installed.
 
     Raises ValueError where the file is cut off or no TFRecord file, or a checksum is wrong.
     """
     if bytes(data[:2]) == b"\x1f\x8b":
         raise ValueError(
-            "compressed with GZIP, where no record can be found without reading all before it: write it again without compression"
+            "compressed with GZIP, where no record can be found without reading all before "
+            "it: write it again without compression"
         )
     place, number = 0, 0
     while place < len(data):
@@ -53,7 +60,8 @@ def _walk(data: Bytes, place: int) -> tuple[list[int], int, str]:
             return (
                 starts,
                 place,
-                f"cut off: the record at byte {place:,} ends {end - size:,} bytes behind the file's end",
+                f"cut off: the record at byte {place:,} ends {end - size:,} bytes behind "
+                "the file's end",
             )
         place = end
     return starts, place, ""
@@ -79,7 +87,8 @@ def _verify(data: Bytes, found: Messages) -> None:
         from crc32c import crc32c
     except ImportError as e:
         raise ValueError(
-            "verifying records needs crc32c: run 'pip install gpupipe[tfrecord]', or leave out data.verify"
+            "verifying records needs crc32c: run 'pip install gpupipe[tfrecord]', or leave "
+            "out data.verify"
         ) from e
     view = data.data
     crcs = np.array(
@@ -94,7 +103,8 @@ def _verify(data: Bytes, found: Messages) -> None:
     if len(wrong):
         row = int(wrong[0])
         raise Damaged(
-            f"record {int(found.record[row]):,}, byte {int(found.begin[row]):,}: the checksum is wrong: the record is damaged"
+            f"record {int(found.record[row]):,}, byte {int(found.begin[row]):,}: the "
+            "checksum is wrong: the record is damaged"
         )
 
 

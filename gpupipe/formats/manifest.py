@@ -1,4 +1,7 @@
-"""Lists of samples: .txt, .csv, .tsv and .parquet files with a row a sample. What is wrong is a DataError with FILE:LINE."""
+"""Lists of samples: .txt, .csv, .tsv and .parquet files with a row a sample.
+
+What is wrong is a DataError with FILE:LINE.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,11 @@ Tick = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """The columns to read. paths, values: by what the field or value is called, the name of the column. label: None: there are no labels.
+    """The columns to read. paths, values: by what the field or value is called, the name of the
+    column. label: None: there are no labels.
 
-    sure: whether the label's column must be there, and not only where a table has other columns than the first path's.
+    sure: whether the label's column must be there, and not only where a table has other columns
+    than the first path's.
     """
 
     paths: dict[str, str]
@@ -39,7 +44,8 @@ class Wanted:
 
 @dataclass
 class Rows:
-    """What a manifest says. paths, labels: as texts; labels is empty where there are none. values: int64 or float64 (N,).
+    """What a manifest says. paths, labels: as texts; labels is empty where there are none. values:
+    int64 or float64 (N,).
 
     lines: of a text file, where each row begins, counted from 1; empty: rows have no lines.
     """
@@ -94,7 +100,8 @@ def _text(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> Rows:
         if paths and (label is None) == bool(rows.labels):
             there = "no label" if label is None else "a label"
             raise DataError(
-                f"{file}:{number}: {there}, other than in line {rows.lines[0]}: label every line, or none"
+                f"{file}:{number}: {there}, other than in line {rows.lines[0]}: label every "
+                "line, or none"
             )
         paths.append(path)
         rows.labels += [] if label is None else [label]
@@ -103,14 +110,19 @@ def _text(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> Rows:
 
 
 def _split(line: str, where: str) -> tuple[str, str | None]:
-    """The path and the label of a line. A TAB separates them beyond doubt; behind mere spaces, the rest of a path must not pass for a label."""
+    """The path and the label of a line.
+
+    A TAB separates them beyond doubt; behind mere spaces, the rest of a path must not pass for a
+    label.
+    """
     path, tab, label = line.rpartition("\t")
     if tab:
         return path.rstrip(" \t"), label.strip(" ")
     path, space, label = line.rpartition(" ")
     if space and ("/" in label or "." in label):
         raise DataError(
-            f"{where}: {shown(label)} cannot be a label: write a TAB before the label, or set data.label=null where lines are paths alone"
+            f"{where}: {shown(label)} cannot be a label: write a TAB before the label, or "
+            "set data.label=null where lines are paths alone"
         )
     return (path.rstrip(" "), label) if space else (line, None)
 
@@ -154,7 +166,10 @@ def _fill(
     ]
     for line, record in records:
         if len(record) != len(header):
-            found = f"{counted(len(record), 'value')}, but the header names {counted(len(header), 'column')}"
+            found = (
+                f"{counted(len(record), 'value')}, but the header names "
+                f"{counted(len(header), 'column')}"
+            )
             raise DataError(
                 f"{rows.file}:{line}: {found}: write a value that holds the delimiter in quotes"
             )
@@ -186,7 +201,8 @@ def _numbers(rows: Rows, name: str, texts: list[str]) -> NDArray[Any]:
             continue
     row = next(i for i, text in enumerate(texts) if not _is_number(text))
     raise DataError(
-        f"{rows.where(row)}: {shown(texts[row])} in the column '{name}' is no number: write one, or leave the column out of data.values"
+        f"{rows.where(row)}: {shown(texts[row])} in the column '{name}' is no number: write "
+        "one, or leave the column out of data.values"
     )
 
 
@@ -201,7 +217,10 @@ def _is_number(text: str) -> bool:
 def _places(
     columns: Sequence[str], wanted: Wanted, where: str
 ) -> tuple[dict[str, int], int | None, dict[str, int]]:
-    """Where the wanted columns stand among `columns`; None: there are no labels. `where` begins the DataError for one that is missing."""
+    """Where the wanted columns stand among `columns`; None: there are no labels.
+
+    `where` begins the DataError for one that is missing.
+    """
     first, *others = wanted.paths.items()
     paths = {first[0]: _place(columns, first[1], PATH, where, "")}
     paths |= {name: _place(columns, column, f"fields.{name}", where, "") for name, column in others}
@@ -224,7 +243,8 @@ def _place(columns: Sequence[str], name: str, option: str, where: str, otherwise
     if not found:
         known = did_you_mean(name, {shown(c).strip("'") for c in columns})
         raise DataError(
-            f"{where}: no column '{name}'{known}; set data.{option} to the column's name (the columns are named by the header){otherwise}"
+            f"{where}: no column '{name}'{known}; set data.{option} to the column's name "
+            f"(the columns are named by the header){otherwise}"
         )
     if len(found) > 1:
         raise DataError(f"{where}: {len(found)} columns are called '{name}': rename all but one")
@@ -240,7 +260,8 @@ def _parquet(file: Path, wanted: Wanted) -> Rows:
         import pyarrow.parquet
     except ImportError as e:
         raise DataError(
-            f"{file}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save the list as .csv"
+            f"{file}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save "
+            "the list as .csv"
         ) from e
     rows = Rows(file, {})
     try:
@@ -281,7 +302,11 @@ def _parquet(file: Path, wanted: Wanted) -> Rows:
 
 
 def _texts(columns: Any, name: str, rows: Rows, wanted: str) -> list[str]:
-    """A parquet column as texts. Raises DataError where it holds other than texts (or whole numbers, where those may be labels) or nothing."""
+    """A parquet column as texts.
+
+    Raises DataError where it holds other than texts (or whole numbers, where those may be labels)
+    or nothing.
+    """
     import pyarrow as pa
 
     column, kind = _column(columns, name, rows)

@@ -1,4 +1,7 @@
-"""The header of .npy files. NumPy's own parser reads it, which evaluates literals alone; nothing is unpickled."""
+"""The header of .npy files.
+
+NumPy's own parser reads it, which evaluates literals alone; nothing is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,11 @@ _PARTS = {"complex64": "float32", "complex128": "float64"}
 
 @dataclass(frozen=True)
 class Header:
-    """dtype: NumPy's name. shape: of the array. offset: how many bytes stand before its numbers, which are in C order and of the machine's byte order.
+    """dtype: NumPy's name. shape: of the array. offset: how many bytes stand before its numbers,
+    which are in C order and of the machine's byte order.
 
-    pairs: the numbers are complex. They are told as real ones, with a last axis of length 2: the real and the imaginary part, as in memory.
+    pairs: the numbers are complex. They are told as real ones, with a last axis of length 2: the
+    real and the imaginary part, as in memory.
     """
 
     dtype: str
@@ -41,7 +46,10 @@ class Header:
 
 
 def header(beginning: bytes) -> Header:
-    """What a file says that begins so: give all of it, or as much as 10 KB. Raises ValueError where it cannot be taken as it is."""
+    """What a file says that begins so: give all of it, or as much as 10 KB.
+
+    Raises ValueError where it cannot be taken as it is.
+    """
     if not beginning.startswith(b"\x93NUMPY") or len(beginning) < _LONGEST_START:
         raise ValueError("no .npy file")
     wide = beginning[6] > 1
@@ -50,7 +58,8 @@ def header(beginning: bytes) -> Header:
         raise ValueError("a header that is cut off, or too long")
     if tuple(beginning[6:8]) not in ((1, 0), (2, 0)):
         raise ValueError(
-            f"version {beginning[6]}.{beginning[7]} of .npy, which is for named fields: save plain numbers"
+            f"version {beginning[6]}.{beginning[7]} of .npy, which is for named fields: "
+            "save plain numbers"
         )
     return _parsed(beginning[:end])
 
@@ -90,7 +99,8 @@ def _taken(
 ) -> Header:
     if dtype.name not in (*DTYPES, *_PARTS) or dtype.names or dtype.subdtype:
         raise ValueError(
-            f"an array of {dtype}: save it as numbers, np.asarray(a, 'float32') for instance (objects are never unpickled)"
+            f"an array of {dtype}: save it as numbers, np.asarray(a, 'float32') for "
+            "instance (objects are never unpickled)"
         )
     if not dtype.isnative:
         raise ValueError(

@@ -1,4 +1,5 @@
-"""Protocol Buffers' wire format, for many messages at once: NumPy walks them in step, a field of each at a time, and copies no payload.
+"""Protocol Buffers' wire format, for many messages at once: NumPy walks them in step, a field of
+each at a time, and copies no payload.
 
 A loop in Python over the fields of a million records would take minutes.
 """
@@ -22,7 +23,10 @@ _MOST_NUMBER = 2**29
 
 
 class Malformed(ValueError):
-    """Bytes that are no message, or none that can be taken. record: of which record, by its number; place: where, counted in bytes."""
+    """Bytes that are no message, or none that can be taken.
+
+    record: of which record, by its number; place: where, counted in bytes.
+    """
 
     def __init__(self, record: int, place: int, what: str) -> None:
         self.record, self.place, self.what = record, place, what
@@ -31,7 +35,10 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True)
 class Messages:
-    """Some messages, in rows. record: int64 (N,), which record each is of; begin, end: int64 (N,), where its bytes are."""
+    """Some messages, in rows.
+
+    record: int64 (N,), which record each is of; begin, end: int64 (N,), where its bytes are.
+    """
 
     record: Places
     begin: Places
@@ -43,9 +50,11 @@ class Messages:
 
 @dataclass(frozen=True)
 class Fields(Messages):
-    """Fields of messages, in rows, message by message and in the order of their bytes, which are here those of the payload (of a varint: itself).
+    """Fields of messages, in rows, message by message and in the order of their bytes, which are
+    here those of the payload (of a varint: itself).
 
-    message: int64 (N,), of which row of the messages. number, wire: uint64 (N,), the field's number and the type of its payload.
+    message: int64 (N,), of which row of the messages. number, wire: uint64 (N,), the field's number
+    and the type of its payload.
     """
 
     message: Places
@@ -88,7 +97,9 @@ def fields(data: Bytes, messages: Messages) -> Fields:
 def _field(
     data: Bytes, messages: Messages, place: Places, alive: Places
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Places, Places]:
-    """Number, wire type, and begin and end of the payload of the field at `place` of each message that is alive."""
+    """Number, wire type, and begin and end of the payload of the field at `place` of each message
+    that is alive.
+    """
     most = messages.end[alive]
     tag, begin = varints(data, place[alive])
     number, wire = tag >> np.uint64(3), tag & np.uint64(7)
@@ -128,7 +139,10 @@ def varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
 
 
 def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
-    """All varints in runs of them, as int64, and the row of `runs` that each is of. Raises Malformed."""
+    """All varints in runs of them, as int64, and the row of `runs` that each is of.
+
+    Raises Malformed.
+    """
     length = runs.end - runs.begin
     row = np.repeat(np.arange(len(runs)), length)
     byte = gathered(data, runs)

@@ -1,6 +1,8 @@
-"""RecordIO, as MXNet has it: magic number, flags and length, payload, filled up to four bytes; a payload begins with an image record's header.
+"""RecordIO, as MXNet has it: magic number, flags and length, payload, filled up to four bytes; a
+payload begins with an image record's header.
 
-A payload in which the magic number stands is stored without it, in several parts: 7 or so of ImageNet's images are.
+A payload in which the magic number stands is stored without it, in several parts: 7 or so of
+ImageNet's images are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from gpupipe.formats import Damaged
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")
 HEADER = 24
-"""Bytes of an image record's header: how many numbers follow it, uint32; the label, float32, where none do; two ids, uint64."""
+"""Bytes of an image record's header: how many numbers follow it, uint32; the label, float32, where
+none do; two ids, uint64.
+"""
 _HEAD, _LENGTH_BITS = 8, 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _AT_ONCE = 4096
@@ -28,8 +32,10 @@ _Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Records:
-    """Some records of a file, in rows. number: int64 (N,), from 0 on; start: where each begins. part: int64 (M,), the row that each part is of;
-    begin, length: where the payload of each part is."""
+    """Some records of a file, in rows. number: int64 (N,), from 0 on; start: where each begins.
+    part: int64 (M,), the row that each part is of; begin, length: where the payload of each part
+    is.
+    """
 
     number: _Places
     start: _Places
@@ -52,7 +58,9 @@ class Records:
 
 @dataclass(frozen=True)
 class Images:
-    """Image records, in rows: where the numbers of each are (float32) and how many, and where its image file is. All int64 (N,)."""
+    """Image records, in rows: where the numbers of each are (float32) and how many, and where its
+    image file is. All int64 (N,).
+    """
 
     numbers: _Places
     count: _Places
@@ -67,7 +75,10 @@ class Images:
 
 
 def records(data: _Bytes) -> Iterator[Records]:
-    """The records of a file, some at a time. Raises ValueError where it is cut off or no RecordIO file."""
+    """The records of a file, some at a time.
+
+    Raises ValueError where it is cut off or no RecordIO file.
+    """
     place, number = 0, 0
     while place < len(data):
         heads, flags, lengths, place = _walk(data, place)
@@ -93,7 +104,9 @@ def records(data: _Bytes) -> Iterator[Records]:
 
 
 def _walk(data: _Bytes, place: int) -> tuple[list[int], list[int], list[int], int]:
-    """Where the parts of the next records begin, their flags, the lengths of their payloads, and where the record behind them begins."""
+    """Where the parts of the next records begin, their flags, the lengths of their payloads, and
+    where the record behind them begins.
+    """
     heads, flags, lengths = list[int](), list[int](), list[int]()
     view, size, head_at = data.data, len(data), struct.Struct("<4sI").unpack_from
     flag = _WHOLE
@@ -102,7 +115,8 @@ def _walk(data: _Bytes, place: int) -> tuple[list[int], list[int], list[int], in
         flag, length = word >> _LENGTH_BITS, word & ((1 << _LENGTH_BITS) - 1)
         if magic != MAGIC:
             raise Damaged(
-                f"no record begins at byte {place:,}, where one should: the file is damaged, or no RecordIO file"
+                f"no record begins at byte {place:,}, where one should: the file is "
+                "damaged, or no RecordIO file"
             )
         if place + _HEAD + length > size:
             raise Damaged(f"cut off: the record at byte {place:,} ends behind the file's end")
@@ -135,7 +149,10 @@ def images(data: _Bytes, number: _Places, begin: _Places, length: _Places) -> Im
 def numbers(
     data: _Bytes, number: _Places, found: Images, first: int, end: int
 ) -> NDArray[np.float32]:
-    """The numbers from `first` to before `end` of each record, (N, end - first). Raises ValueError where one has fewer."""
+    """The numbers from `first` to before `end` of each record, (N, end - first).
+
+    Raises ValueError where one has fewer.
+    """
     _check(number, found.count >= end, f"has fewer than {end} numbers")
     places = (found.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))
     floats: NDArray[np.float32] = data[places].copy().view("<f4")
@@ -149,7 +166,10 @@ def _check(number: _Places, right: NDArray[np.bool_], what: str) -> None:
 
 
 def listed(text: str) -> tuple[list[str], list[int]]:
-    """The keys and places that an .idx file lists. Raises ValueError, which begins with the line's number."""
+    """The keys and places that an .idx file lists.
+
+    Raises ValueError, which begins with the line's number.
+    """
     keys, places = [], []
     for number, line in enumerate(text.splitlines(), 1):
         key, tab, place = line.strip().rpartition("\t")

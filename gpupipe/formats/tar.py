@@ -1,7 +1,8 @@
 """Members of uncompressed tar files: ustar, GNU (long names) and pax.
 
-Not by the tarfile module, which takes about three times as long (benchmarks/formats.py), and which a header with a negative size keeps busy
-forever in many versions of Python (CVE-2025-8194). This one goes forwards alone, and takes nothing but plain files and folders.
+Not by the tarfile module, which takes about three times as long (benchmarks/formats.py), and which
+a header with a negative size keeps busy forever in many versions of Python (CVE-2025-8194). This
+one goes forwards alone, and takes nothing but plain files and folders.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ class Member:
 
 
 def members(data: NDArray[np.uint8]) -> Iterator[Member]:
-    """The plain files of a tar, in its order. Raises ValueError where it is no whole tar, or has a member that is neither a plain file nor a folder."""
+    """The plain files of a tar, in its order.
+
+    Raises ValueError where it is no whole tar, or has a member that is neither a plain file nor a
+    folder.
+    """
     view, place, told = data.data, 0, dict[str, str]()
     while (head := bytes(view[place : place + _BLOCK])) != _ZEROS:
         _check_head(head, place, len(data))
@@ -48,7 +53,8 @@ def members(data: NDArray[np.uint8]) -> Iterator[Member]:
         place = content + size + -size % _BLOCK
         if content + size > len(data):
             raise Damaged(
-                f"cut off: the member at byte {content - _BLOCK:,} ends {content + size - len(data):,} bytes behind the file's end"
+                f"cut off: the member at byte {content - _BLOCK:,} ends "
+                f"{content + size - len(data):,} bytes behind the file's end"
             )
         if kind in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL):
             told |= _extended(
@@ -63,7 +69,8 @@ def members(data: NDArray[np.uint8]) -> Iterator[Member]:
             yield Member(name, content, size)
     if told or data[place:].any():
         raise Damaged(
-            f"bytes behind the tar's end at byte {place:,}: tar files that were joined must be written as one"
+            f"bytes behind the tar's end at byte {place:,}: tar files that were joined must "
+            "be written as one"
         )
 
 
@@ -79,7 +86,8 @@ def _check_head(head: bytes, place: int, size: int) -> None:
         b > 127 for b in counted
     ):  # some old writers took bytes for signed
         raise Damaged(
-            f"the checksum of the header at byte {place:,} is wrong: the file is damaged, or no uncompressed tar"
+            f"the checksum of the header at byte {place:,} is wrong: the file is damaged, "
+            "or no uncompressed tar"
         )
 
 

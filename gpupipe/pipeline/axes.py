@@ -1,4 +1,6 @@
-"""What steps share that work along the axes of space: of an image (H, W), of a series (L,), of a volume (D, H, W)."""
+"""What steps share that work along the axes of space: of an image (H, W), of a series (L,), of a
+volume (D, H, W).
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,17 @@ def spatial(given: Spec) -> int:
     count = len(decoded(given).space)
     if not count:
         raise Refused(
-            f"it works along height and width, depth or length, but the array has the layout {given.layout!r}: set data.layout, such as CHW"
+            "it works along height and width, depth or length, but the array has the "
+            f"layout {given.layout!r}: set data.layout, such as CHW"
         )
     return count
 
 
 def sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
-    """`numbers`, parameters.Window, with one for each axis of space. Raises Refused where they are for others."""
+    """`numbers`, parameters.Window, with one for each axis of space.
+
+    Raises Refused where they are for others.
+    """
     axes = spatial(given)
     written = getattr(numbers, "written", numbers)
     if len(written) not in (1, axes):
@@ -52,7 +58,9 @@ def sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
 
 
 def margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
-    """`numbers`, parameters.Padding, as one before each axis of space, [left, top, front], and then one behind each. Raises Refused."""
+    """`numbers`, parameters.Padding, as one before each axis of space, [left, top, front], and then
+    one behind each. Raises Refused.
+    """
     axes = spatial(given)
     written = tuple(getattr(numbers, "written", numbers))
     if len(written) == 1:
@@ -81,12 +89,15 @@ def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) 
 
 def _misfit(what: str, written: tuple[int, ...], given: Spec, words: str) -> Refused:
     return Refused(
-        f"{what} has {counted(len(written), 'number')}, but the axes of space are {', '.join(given.space)} (layout {given.layout}): write {words}"
+        f"{what} has {counted(len(written), 'number')}, but the axes of space are "
+        f"{', '.join(given.space)} (layout {given.layout}): write {words}"
     )
 
 
 def plane(given: Spec) -> Spec:
-    """`given` itself; raises Refused where it has not height and width, and nothing else, as axes of space."""
+    """`given` itself; raises Refused where it has not height and width, and nothing else, as axes
+    of space.
+    """
     if decoded(given).space != "HW":
         what = (
             f"the array's axes of space are {', '.join(given.space)}"
@@ -94,16 +105,20 @@ def plane(given: Spec) -> Spec:
             else "the array has none"
         )
         raise Refused(
-            f"it works on height and width, but {what} (layout {given.layout!r}): leave it out, or set data.layout, such as CHW"
+            f"it works on height and width, but {what} (layout {given.layout!r}): leave it "
+            "out, or set data.layout, such as CHW"
         )
     return given
 
 
 def along(axis: str, given: Spec) -> Spec:
-    """`given` itself; raises Refused where it has no such axis, or more axes around those of space than DALI's operators take."""
+    """`given` itself; raises Refused where it has no such axis, or more axes around those of space
+    than DALI's operators take.
+    """
     if axis not in decoded(given).space:
         raise Refused(
-            f"it works along {_WORDS[axis]}, but the array has no such axis (layout {given.layout!r}): leave it out, or set data.layout, such as CHW"
+            f"it works along {_WORDS[axis]}, but the array has no such axis (layout "
+            f"{given.layout!r}): leave it out, or set data.layout, such as CHW"
         )
     return _framed(given)
 
@@ -112,8 +127,8 @@ _WORDS = {"H": "the height, H", "W": "the width, W"}
 
 
 def as_video(layout: str) -> str | None:
-    """What DALI calls a layout with axes of space, perhaps with one of channels added behind: CHW, FCHW, HWC, FHWC, and so on with D; None where it
-    has no name for it."""
+    """What DALI calls a layout with axes of space, perhaps with one of channels added behind: CHW,
+    FCHW, HWC, FHWC, and so on with D; None where it has no name for it."""
     before, _, behind = layout.partition(space(layout))
     names = {(0, 0): "{}C", (1, 0): "C{}", (2, 0): "FC{}", (0, 1): "{}C", (1, 1): "F{}C"}
     name = names.get((len(before), len(behind)))
@@ -123,13 +138,16 @@ def as_video(layout: str) -> str | None:
 def _framed(given: Spec) -> Spec:
     if as_video(given.layout) is None:
         raise Refused(
-            f"the array has too many axes around {given.space} for DALI (layout {given.layout}): leave it out, or store the data with fewer axes"
+            f"the array has too many axes around {given.space} for DALI (layout "
+            f"{given.layout}): leave it out, or store the data with fewer axes"
         )
     return given
 
 
 def with_channels(layout: str) -> tuple[str, list[int]] | None:
-    """What DALI calls a layout when it normalizes each channel, and where it needs axes of length 1 for that; None where it has no name for it."""
+    """What DALI calls a layout when it normalizes each channel, and where it needs axes of length 1
+    for that; None where it has no name for it.
+    """
     before, behind = layout.partition("C")[::2] if "C" in layout else (layout, "")
     if not behind:
         more = max(0, 2 - len(before))
@@ -150,7 +168,8 @@ def check_channels(given: Spec) -> Spec:
     """`given` itself; raises Refused where DALI cannot normalize its channels."""
     if with_channels(given.layout) is None:
         raise Refused(
-            f"the array has too many axes for DALI (layout {given.layout}): leave it out, or store the data with fewer axes"
+            f"the array has too many axes for DALI (layout {given.layout}): leave it out, "
+            "or store the data with fewer axes"
         )
     return given
 
@@ -166,11 +185,16 @@ def resampled(given: Spec) -> Spec:
     return _framed(given)
 
 
-_NO_PAIRS = "it works on real numbers, but these are complex: keep real and imaginary parts as channels instead"
+_NO_PAIRS = (
+    "it works on real numbers, but these are complex: keep real and imaginary parts as "
+    "channels instead"
+)
 
 
 def picture(given: Spec) -> Spec:
-    """`given` itself; raises Refused where it is not like an image: height, width, and 1 to 4 channels of numbers that DALI warps."""
+    """`given` itself; raises Refused where it is not like an image: height, width, and 1 to 4
+    channels of numbers that DALI warps.
+    """
     layout = plane(given).layout
     if layout not in ("CHW", "HWC", "HW"):
         raise Refused(
@@ -178,11 +202,13 @@ def picture(given: Spec) -> Spec:
         )
     if given.dtype not in TAKEN["warp"]:
         raise Refused(
-            f"it works on uint8 and floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32}}' before it"
+            f"it works on uint8 and floats, but gets {given.dtype}: write 'to_dtype: "
+            f"{{dtype: float32}}' before it"
         )
     if given.channels is not None and not 1 <= given.channels <= _MOST_CHANNELS:
         raise Refused(
-            f"it works on 1 to {_MOST_CHANNELS} channels, but the array has {given.channels}: leave it out"
+            f"it works on 1 to {_MOST_CHANNELS} channels, but the array has "
+            f"{given.channels}: leave it out"
         )
     return given
 
@@ -192,7 +218,9 @@ def _numbers(given: Spec) -> str:
 
 
 def filled(fill: tuple[float, ...], given: Spec) -> Spec:
-    """`given` itself; raises Refused where `fill` is not one number, or one a channel, that its dtype can hold."""
+    """`given` itself; raises Refused where `fill` is not one number, or one a channel, that its
+    dtype can hold.
+    """
     one_a_channel("fill", fill, given)
     if given.dtype in ("float16", "float32", "float64", "bfloat16"):
         return given
@@ -202,20 +230,25 @@ def filled(fill: tuple[float, ...], given: Spec) -> Spec:
     wrong = next((n for n in fill if not lowest <= n <= highest), None)
     if wrong is not None:
         raise Refused(
-            f"fill is {wrong:g}, but {given.dtype} holds {lowest:,} to {highest:,}: write a number between them"
+            f"fill is {wrong:g}, but {given.dtype} holds {lowest:,} to {highest:,}: write a "
+            "number between them"
         )
     return given
 
 
 def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `make` makes of an image, computed in float32 if it is float16: torchvision would hold places in the image in float16 too."""
+    """What `make` makes of an image, computed in float32 if it is float16: torchvision would hold
+    places in the image in float16 too.
+    """
     import torch
 
     return make(image.float()).to(torch.float16) if image.dtype == torch.float16 else make(image)
 
 
 def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)) -> Tensor:
-    """The window of `shape` at `anchor`, along the last axes; what is outside the image is `fill`: one number, or one a channel, as integers truncated."""
+    """The window of `shape` at `anchor`, along the last axes; what is outside the image is `fill`:
+    one number, or one a channel, as integers truncated.
+    """
     import torch
 
     axes = len(shape)

@@ -1,9 +1,10 @@
 """Which numbers operators take: the table by which steps refuse, and by which engines convert.
 
 `OPERATORS` says what DALI 2.4 takes, on the CPU and on a GPU alike. `TAKEN` says what a step may be
-given, on every engine: what its operators take, what they can be handed as another dtype (`handed`),
-and no more than that, so that a pipeline means the same everywhere. tests/pipeline/test_dtypes.py holds both
-against the operators of DALI's CPU back end, the GPU kernels in DALI's library, and torchvision.
+given, on every engine: what its operators take, what they can be handed as another dtype
+(`handed`), and no more than that, so that a pipeline means the same everywhere.
+tests/pipeline/test_dtypes.py holds both against the operators of DALI's CPU back end, the GPU
+kernels in DALI's library, and torchvision.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def handed(operator: str, dtype: str) -> Handed | None:
 
 
 def as_integers(dtype: str) -> str:
-    """The dtype of the same size by which DALI hands numbers to torch: it has no unsigned ones but uint8."""
+    """The dtype of the same size by which DALI hands numbers to torch: it has no unsigned ones but
+    uint8.
+    """
     return _SAME_SIZE[dtype] if dtype in ("uint16", "uint32", "uint64") else dtype
 
 

@@ -1,6 +1,7 @@
 """Formulas that several steps share.
 
-All is float64 NumPy. Points, sizes and windows lie on the last axis, (..., 2), so that a formula serves one sample and a batch alike.
+All is float64 NumPy. Points, sizes and windows lie on the last axis, (..., 2), so that a formula
+serves one sample and a batch alike.
 """
 
 from __future__ import annotations
@@ -14,24 +15,30 @@ Floats = NDArray[np.float64]
 
 
 def round_half_up(x: Any) -> Any:
-    """The nearest integer. Python's round() differs only at an exact half, which no continuous draw hits."""
+    """The nearest integer. Python's round() differs only at an exact half, which no continuous draw
+    hits.
+    """
     return np.floor(x + 0.5)
 
 
 def center_offset(inner: Any, outer: Any) -> Any:
-    """Where torchvision's center_crop puts a window of `inner` pixels in `outer` pixels; negative where it must pad.
+    """Where torchvision's center_crop puts a window of `inner` pixels in `outer` pixels; negative
+    where it must pad.
 
-    Inside, int(round((outer - inner) / 2.0)) with Python's half-to-even; outside, padding of (inner - outer) // 2 before
-    (torchvision/transforms/v2/functional/_geometry.py, _center_crop_compute_padding and _center_crop_compute_crop_anchor).
+    Inside, int(round((outer - inner) / 2.0)) with Python's half-to-even; outside, padding of (inner
+    - outer) // 2 before (torchvision/transforms/v2/functional/_geometry.py,
+    _center_crop_compute_padding and _center_crop_compute_crop_anchor).
     """
     half = (outer - inner) / 2.0
     return np.where(half < 0, np.ceil(half), np.rint(half))
 
 
 def shorter_side(size: Any, short: int, longest: int | None) -> Any:
-    """[height, width] after torchvision's resize(short, max_size=longest) of an image of `size` = [height, width].
+    """[height, width] after torchvision's resize(short, max_size=longest) of an image of `size` =
+    [height, width].
 
-    The short side becomes `short` and the long one int(short * long / short_before); then both shrink until the long one fits.
+    The short side becomes `short` and the long one int(short * long / short_before); then both
+    shrink until the long one fits.
     """
     shape = np.floor(size * float(short) / size.min(-1, keepdims=True))
     if longest is None:
@@ -41,9 +48,11 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
 
 
 def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats:
-    """The 2x2 part of the matrix from output to source coordinates; float64 arrays (B,) in degrees and ratios -> (B, 2, 2).
+    """The 2x2 part of the matrix from output to source coordinates; float64 arrays (B,) in degrees
+    and ratios -> (B, 2, 2).
 
-    torchvision/transforms/functional.py, _get_inverse_affine_matrix: the inverse of RSS = rotation @ shear_y @ shear_x * scale.
+    torchvision/transforms/functional.py, _get_inverse_affine_matrix: the inverse of RSS = rotation
+    @ shear_y @ shear_x * scale.
     """
     rot, sx, sy = (np.radians(x) for x in (angle, shear_x, shear_y))
     a = np.cos(rot - sy) / np.cos(sy)

@@ -39,7 +39,9 @@ from gpupipe.schema.validation_errors import complaints
 
 @dataclass(frozen=True)
 class Entry:
-    """One step in its place, on one field: `key` ("random_affine", and "random_affine_2" for the second) names its draws, which all fields share."""
+    """One step in its place, on one field: `key` ("random_affine", and "random_affine_2" for the
+    second) names its draws, which all fields share.
+    """
 
     name: str
     key: str
@@ -120,7 +122,10 @@ IMAGE: Mapping[str, Spec] = {"image": Spec()}
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps in order, with what flows between them. fields: what each field of a sample is when the first step gets it, the main field first."""
+    """Steps in order, with what flows between them.
+
+    fields: what each field of a sample is when the first step gets it, the main field first.
+    """
 
     name: str
     entries: tuple[Entry, ...]
@@ -157,7 +162,9 @@ class Pipeline:
 
 
 def find(name: str, beside: Path | None) -> Document:
-    """The pipeline file called `name`: a path, else `pipelines/NAME.yaml` here or beside the config, else a shipped one."""
+    """The pipeline file called `name`: a path, else `pipelines/NAME.yaml` here or beside the
+    config, else a shipped one.
+    """
     return yamlfile.read(builtin_configs.locate("pipelines", name, beside))
 
 
@@ -168,7 +175,10 @@ def build(
     fields: Mapping[str, Spec] = IMAGE,
     masks: Sequence[str] = (),
 ) -> Pipeline:
-    """The pipeline in the list at `loc` of a document, over these fields, of which some are masks. Raises ConfigError with all that is wrong in it."""
+    """The pipeline in the list at `loc` of a document, over these fields, of which some are masks.
+
+    Raises ConfigError with all that is wrong in it.
+    """
     steps = document.at(loc)
     needed = any(spec.encoded for spec in fields.values())
     if not isinstance(steps, list) or (needed and not steps):
@@ -235,8 +245,14 @@ def _named(item: Any) -> tuple[str, Any]:
 
 def _no_step(item: Any) -> str:
     if isinstance(item, dict) and item:
-        return f"one step has {len(item)} names ({', '.join(item)}): begin each step with a dash, and indent its parameters below its name"
-    return f"a step is {'empty' if item is None else shown(item)}, but should be '- name: {{parameter: value}}' or '- name'"
+        return (
+            f"one step has {len(item)} names ({', '.join(item)}): begin each step with a dash, "
+            "and indent its parameters below its name"
+        )
+    return (
+        f"a step is {'empty' if item is None else shown(item)}, but should be '- name: "
+        f"{{parameter: value}}' or '- name'"
+    )
 
 
 def _targets(
@@ -250,7 +266,8 @@ def _targets(
         problems.append(
             Problem(
                 where,
-                f"on is {shown(on)}, but should be the name of a field, or a list of names: {', '.join(fields)}",
+                f"on is {shown(on)}, but should be the name of a field, or a list of names: "
+                f"{', '.join(fields)}",
             )
         )
         return ()
@@ -267,7 +284,9 @@ def _chain(
     masks: Sequence[str],
     problems: list[Problem],
 ) -> list[Entry]:
-    """The steps with what flows between them; a step that cannot follow is a problem, and the next is checked as if it were not there."""
+    """The steps with what flows between them; a step that cannot follow is a problem, and the next
+    is checked as if it were not there.
+    """
     entries: list[Entry] = []
     seen = Counter[str]()
     specs = {name: _start(name, spec, parsed, problems) for name, spec in fields.items()}
@@ -296,7 +315,9 @@ def _entry(
     parsed: Sequence[_Parsed],
     problems: list[Problem],
 ) -> Entry | Spec | None:
-    """A step on one field; where it is wrong or cannot stand there, what the next step gets, or None: no telling."""
+    """A step on one field; where it is wrong or cannot stand there, what the next step gets, or
+    None: no telling.
+    """
     if p.step is None:
         return _after_wrong(p.name, given)
     step = _for_mask(p.step) if mask else p.step
@@ -321,7 +342,9 @@ _OF_MASKS = {"interpolation": "nearest", "antialias": False, "fill": (0.0,)}
 
 
 def _for_mask(step: Step) -> Step:
-    """The step as it works on a mask, whose numbers are classes: no pixel is made between two others, and what is outside the image is class 0."""
+    """The step as it works on a mask, whose numbers are classes: no pixel is made between two
+    others, and what is outside the image is class 0.
+    """
     changed = {name: value for name, value in _OF_MASKS.items() if name in type(step).model_fields}
     return step.model_copy(update=changed) if changed else step
 
@@ -329,7 +352,10 @@ def _for_mask(step: Step) -> Step:
 def _start(
     name: str, spec: Spec, parsed: Sequence[_Parsed], problems: list[Problem]
 ) -> Spec | None:
-    """What goes into the first step on a field. Where nothing decodes, that is one problem, and not one for every step that needs pixels."""
+    """What goes into the first step on a field.
+
+    Where nothing decodes, that is one problem, and not one for every step that needs pixels.
+    """
     if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p)) for p in parsed):
         return spec
     main = all(name in p.on for p in parsed)
@@ -361,7 +387,9 @@ def _decodes(p: _Parsed) -> bool:
 
 
 def _after_wrong(name: str, spec: Spec) -> Spec | None:
-    """What probably comes out of a step that is wrong itself, so that it does not put the steps behind it in the wrong; None: no telling."""
+    """What probably comes out of a step that is wrong itself, so that it does not put the steps
+    behind it in the wrong; None: no telling.
+    """
     meant = name if name in step.names() else nearest(name, step.names())
     vague = replace(spec, height=None, width=None, at_least=(1, 1))
     if meant in ("decode", "grayscale"):

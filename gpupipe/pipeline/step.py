@@ -1,17 +1,20 @@
 """What a step is, and where steps are found.
 
-A step is a frozen pydantic model whose fields are the parameters in the YAML, under torchvision v2's names and defaults. It states
+A step is a frozen pydantic model whose fields are the parameters in the YAML, under torchvision
+v2's names and defaults. It states
 
-    lanes            how many uniform draws a sample takes
-    sample(u)        how draws become parameters (NumPy, a whole batch at a time): the one place where chance enters
-    fitted(given)    the step with its short forms written out for what reaches it
-    spec(given)      how it changes shape, dtype and layout, or why it cannot follow what came before
-    dali(image, p)   its work on a batch of images in DALI;  p[name] is an array (B, ...)
-    torch(image, p)  the same work on one image, a tensor (C, H, W);  p[name] is an array (...), one sample's part of that
+    lanes            how many uniform draws a sample takes sample(u)        how draws become
+    parameters (NumPy, a whole batch at a time): the one place where chance enters fitted(given)
+    the step with its short forms written out for what reaches it spec(given)      how it changes
+    shape, dtype and layout, or why it cannot follow what came before dali(image, p)   its work on a
+    batch of images in DALI;  p[name] is an array (B, ...) torch(image, p)  the same work on one
+    image, a tensor (C, H, W);  p[name] is an array (...), one sample's part of that
 
-What holds of images here holds of arrays: their axes are put in the order (others..., C, space...) for `torch`; see dataset/spec.py.
+What holds of images here holds of arrays: their axes are put in the order (others..., C, space...)
+for `torch`; see dataset/spec.py.
 
-Formulas over p and the size of an image are written once, in NumPy over the last axes, for a sample and a batch alike.
+Formulas over p and the size of an image are written once, in NumPy over the last axes, for a sample
+and a batch alike.
 """
 
 from __future__ import annotations
@@ -51,12 +54,14 @@ class SampleIncompatible(RuntimeError):
 
 
 class DaliImage(Protocol):
-    """The images of a batch in DALI, as a step sees them. The engine's own class defers work so that it can fuse.
+    """The images of a batch in DALI, as a step sees them. The engine's own class defers work so
+    that it can fuse.
 
-    Points, sizes and windows are float64 arrays (B, 2), or (2,) where they are the same for all samples; [height, width] and
-    [top, left] in pixels unless a name says otherwise. Of an array they have a number for each axis of space, in the order of its layout.
-    Which methods a step calls must not depend on their values: the first calls build a graph, and the same calls then find the values
-    for each batch.
+    Points, sizes and windows are float64 arrays (B, 2), or (2,) where they are the same for all
+    samples; [height, width] and [top, left] in pixels unless a name says otherwise. Of an array
+    they have a number for each axis of space, in the order of its layout. Which methods a step
+    calls must not depend on their values: the first calls build a graph, and the same calls then
+    find the values for each batch.
     """
 
     device: Literal["cpu", "gpu"]
@@ -73,8 +78,10 @@ class DaliImage(Protocol):
     def apply(
         self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
     ) -> None:
-        """Anything that DALI can do. `make` gets the pixels as a DataNode, layout HWC, and a DataNode for each of `values` (arrays (B, ...),
-        which become float32 or int32), and returns the DataNode to go on with. op: its name. size: [height, width] where it changes that."""
+        """Anything that DALI can do. `make` gets the pixels as a DataNode, layout HWC, and a
+        DataNode for each of `values` (arrays (B, ...), which become float32 or int32), and returns
+        the DataNode to go on with. op: its name. size: [height, width] where it changes that.
+        """
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
         """Decode to "rgb" or "gray", to "uint8" or "uint16"."""
@@ -83,7 +90,9 @@ class DaliImage(Protocol):
         """Cut a window. Outside the image is `fill`; an error at run time where `fill` is None."""
 
     def pad(self, before: Any, after: Any, mode: str) -> None:
-        """Add [top, left] and [bottom, right] pixels made of the image itself: mode "edge", "reflect" or "symmetric"."""
+        """Add [top, left] and [bottom, right] pixels made of the image itself: mode "edge",
+        "reflect" or "symmetric".
+        """
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
         """Resample to `shape`."""
@@ -100,8 +109,10 @@ class DaliImage(Protocol):
         fill: tuple[float, ...],
         shape: Any = None,
     ) -> None:
-        """Resample: the output pixel at x lies at linear @ (x - output) + source. Points are [x, y] with pixel corners at
-        integers, linear is (2, 2), `shape` [height, width] of the output (the image's own by default)."""
+        """Resample: the output pixel at x lies at linear @ (x - output) + source. Points are [x, y]
+        with pixel corners at integers, linear is (2, 2), `shape` [height, width] of the output (the
+        image's own by default).
+        """
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
         """Convert; `scale` maps the range of integers to 0 to 1 and back."""
@@ -120,10 +131,15 @@ class Step(pydantic.BaseModel):
     """Parameters that the step did not have at first. With their defaults they are no part of a
     pipeline's fingerprint, so that states from before them still fit."""
     interpolates: ClassVar[bool] = False
-    """Whether pixels are made between those that are there: engines then agree in the mean, and not to a level in each pixel."""
+    """Whether pixels are made between those that are there: engines then agree in the mean, and not
+    to a level in each pixel.
+    """
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """Parameters from draws. u: float64 (B, lanes) in [0, 1). Returns arrays whose first axis is B, by name."""
+        """Parameters from draws.
+
+        u: float64 (B, lanes) in [0, 1). Returns arrays whose first axis is B, by name.
+        """
         return {}
 
     _space: int = pydantic.PrivateAttr(2)
@@ -154,18 +170,22 @@ def decoded(given: Spec) -> Spec:
     """`given` itself; raises Refused where it is not decoded yet."""
     if given.encoded:
         raise Refused(
-            "it works on pixels, but what reaches it are encoded bytes: write a 'decode' step before it"
+            "it works on pixels, but what reaches it are encoded bytes: write a 'decode' "
+            "step before it"
         )
     return given
 
 
 def one_a_channel(what: str, numbers: tuple[float, ...], given: Spec) -> Spec:
-    """`given` itself; raises Refused where it is not decoded, or `numbers` are neither one nor one for each of its channels."""
+    """`given` itself; raises Refused where it is not decoded, or `numbers` are neither one nor one
+    for each of its channels.
+    """
     channels = decoded(given).channels if "C" in given.layout else 1
     if channels is not None and len(numbers) not in (1, channels):
         each = "" if channels == 1 else f", or {channels}"
         raise Refused(
-            f"{what} has {len(numbers)} numbers, but the image has {channels} channel{'s' * (channels != 1)}: write one{each}"
+            f"{what} has {len(numbers)} numbers, but the image has {channels} "
+            f"channel{'s' * (channels != 1)}: write one{each}"
         )
     return given
 
@@ -182,7 +202,8 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Step]:
-    """The class of the step called `name`: `gpupipe/steps/NAME.py`, else the entry point NAME in the group `gpupipe.steps`.
+    """The class of the step called `name`: `gpupipe/steps/NAME.py`, else the entry point NAME in
+    the group `gpupipe.steps`.
 
     Raises LookupError, which suggests the nearest name, or names the package that is broken.
     """
@@ -192,7 +213,8 @@ def find(name: str) -> type[Step]:
         and importlib.util.find_spec(f"gpupipe.steps.{name}")
     ):
         module = importlib.import_module(f"gpupipe.steps.{name}")
-        return getattr(module, _camel(name))  # type: ignore[no-any-return]  # every built-in file holds one class of its name
+        # every built-in file holds one class of its name
+        return getattr(module, _camel(name))  # type: ignore[no-any-return]
     if found := plugins.find(plugins.STEPS, name, Step):
         return found
     raise LookupError(f"unknown step '{name}'{did_you_mean(name, names())}")

@@ -23,7 +23,8 @@ def check(name: str) -> None:
     """Raises ServerError where a codec is not installed."""
     if name not in installed():
         raise ServerError(
-            f"compression with {name} needs the package {_PACKAGES[name]}: pip install {_PACKAGES[name]}"
+            f"compression with {name} needs the package {_PACKAGES[name]}: pip install "
+            f"{_PACKAGES[name]}"
         )
 
 
@@ -55,10 +56,12 @@ def _unpacked(name: str, data: Any, size: int) -> bytes:
     module = _module(name)
     try:
         if name == "lz4":
-            return module.decompress(data, uncompressed_size=size)  # type: ignore[no-any-return]  # a bytes object
+            # a bytes object
+            return module.decompress(data, uncompressed_size=size)  # type: ignore[no-any-return]
         decompressor = module.ZstdDecompressor(max_window_size=1 << 23)
         with decompressor.stream_reader(data) as reader:
-            return reader.read(size + 1)  # type: ignore[no-any-return]  # one byte more, to see that there is none
+            # one byte more, to see that there is none
+            return reader.read(size + 1)  # type: ignore[no-any-return]
     except Exception as e:  # each package has errors of its own, which are of no common class
         raise Malformed(f"a piece cannot be unpacked: {e}") from None
 

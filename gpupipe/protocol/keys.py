@@ -1,4 +1,6 @@
-"""Keys of CURVE, ZeroMQ's encryption: files in ZeroMQ's own format, NAME.key (public) and NAME.key_secret."""
+"""Keys of CURVE, ZeroMQ's encryption: files in ZeroMQ's own format, NAME.key (public) and
+NAME.key_secret.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def new(folder: Path, name: str) -> tuple[Path, Path]:
         _write(auth, folder, name, public, secret)
     except OSError as e:
         raise ServerError(
-            f"no keys can be written to {folder} ({e.strerror}): make room there, or name another folder with --folder"
+            f"no keys can be written to {folder} ({e.strerror}): make room there, or name "
+            "another folder with --folder"
         ) from e
     return public, secret
 
@@ -49,7 +52,10 @@ def _write(auth: Any, folder: Path, name: str, public: Path, secret: Path) -> No
 
 
 def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
-    """(public, secret) key in a file. Raises ServerError where there is none, and where others may read a secret one."""
+    """(public, secret) key in a file.
+
+    Raises ServerError where there is none, and where others may read a secret one.
+    """
     auth = import_auth()
     try:
         found = auth.load_certificate(path)
@@ -74,7 +80,9 @@ def is_loopback(address: str) -> bool:
 
 
 def secure_server(socket: Any, secret: Path) -> None:
-    """Make a socket accept only who knows the server's public key; who is allowed is the authenticator's to say."""
+    """Make a socket accept only who knows the server's public key; who is allowed is the
+    authenticator's to say.
+    """
     socket.curve_publickey, socket.curve_secretkey = load(secret, True)
     socket.curve_server = True
     socket.zap_domain = b"gpupipe"

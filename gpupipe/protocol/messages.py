@@ -1,8 +1,10 @@
 """What goes over a socket between a data processing server and its clients.
 
-A message is one frame of msgpack, a struct of this file; behind a Part comes one frame more, a piece of a batch. The bytes of a batch are those of its
-fields one behind another, each from a multiple of 64 on. What comes in is checked before anything is allocated for it: kind and fields of the message,
-lengths of lists, dtypes, shapes, and that the declared sizes add up. There is no pickle, and nothing of a message is ever called or imported.
+A message is one frame of msgpack, a struct of this file; behind a Part comes one frame more, a
+piece of a batch. The bytes of a batch are those of its fields one behind another, each from a
+multiple of 64 on. What comes in is checked before anything is allocated for it: kind and fields of
+the message, lengths of lists, dtypes, shapes, and that the declared sizes add up. There is no
+pickle, and nothing of a message is ever called or imported.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from msgspec import Meta, MsgspecError, Struct, msgpack
 
 VERSION = 2
 PIECE = 1 << 20
-"""Bytes of a batch in a message: many small messages go twice as fast as one large one, since their memory is used again."""
+"""Bytes of a batch in a message: many small messages go twice as fast as one large one, since their
+memory is used again.
+"""
 HEAD_LIMIT = 1 << 16
 """Bytes of the first frame, but for a Welcome or a State."""
 MESSAGE_LIMIT = 4 << 20
@@ -60,7 +64,9 @@ class _Message(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Field(NamedTuple):
-    """A tensor of a batch. channels_last: its numbers lie in the order (B, H, W, C), whatever its shape (B, C, H, W) says."""
+    """A tensor of a batch. channels_last: its numbers lie in the order (B, H, W, C), whatever its
+    shape (B, C, H, W) says.
+    """
 
     name: Text
     dtype: Annotated[str, Meta(max_length=16)]
@@ -79,8 +85,11 @@ class Field(NamedTuple):
 
 
 class Hello(_Message, tag="hello", frozen=True):
-    """Who I am, also to a server that was started again. number: of this client's Hellos, so that none is heeded that was overtaken by a later one on another
-    connection; holding: batches that are here, in the order in which they came; done: that were consumed; history: the one of the last Welcome, or ""."""
+    """Who I am, also to a server that was started again. number: of this client's Hellos, so that
+    none is heeded that was overtaken by a later one on another connection; holding: batches that
+    are here, in the order in which they came; done: that were consumed; history: the one of the
+    last Welcome, or "".
+    """
 
     version: Count
     token: Token
@@ -101,8 +110,8 @@ class Hello(_Message, tag="hello", frozen=True):
 
 
 class Begin(_Message, tag="begin", frozen=True):
-    """An iteration begins at a place, or goes on in a run where `run` is one (-1: none). number: the iteration's; asked: whether the user named the place,
-    so that no other will do."""
+    """An iteration begins at a place, or goes on in a run where `run` is one (-1: none). number:
+    the iteration's; asked: whether the user named the place, so that no other will do."""
 
     number: Count
     epoch: Count
@@ -119,7 +128,10 @@ class Done(_Message, tag="done", frozen=True):
 
 
 class Stop(_Message, tag="stop", frozen=True):
-    """The iteration ended early: what was not consumed goes back. Also the answer to a Failed that is final."""
+    """The iteration ended early: what was not consumed goes back.
+
+    Also the answer to a Failed that is final.
+    """
 
 
 class Ping(_Message, tag="ping", frozen=True):
@@ -127,7 +139,10 @@ class Ping(_Message, tag="ping", frozen=True):
 
 
 class Bye(_Message, tag="bye", frozen=True):
-    """I go; these were consumed, and all else goes back. From any connection, also a new one, and until it is answered with Gone."""
+    """I go; these were consumed, and all else goes back.
+
+    From any connection, also a new one, and until it is answered with Gone.
+    """
 
     token: Token
     done: Keys
@@ -141,7 +156,10 @@ class Ask(_Message, tag="ask", frozen=True):
 
 
 class Late(NamedTuple):
-    """A client is new in the middle of a run. left: the steps that nobody has yet, of `steps`; readers: who else reads it."""
+    """A client is new in the middle of a run.
+
+    left: the steps that nobody has yet, of `steps`; readers: who else reads it.
+    """
 
     left: Count
     steps: Count
@@ -149,8 +167,10 @@ class Late(NamedTuple):
 
 
 class Welcome(_Message, tag="welcome", frozen=True):
-    """You are known. history: names what the server knows of runs, also when it was started again; pid: of the server's process; yours: what you still
-    hold, in order, all else being others' now; about: what is served."""
+    """You are known. history: names what the server knows of runs, also when it was started again;
+    pid: of the server's process; yours: what you still hold, in order, all else being others' now;
+    about: what is served.
+    """
 
     version: Count
     history: Token
@@ -192,7 +212,9 @@ class Batch(_Message, tag="batch", frozen=True):
 
 
 class Part(_Message, tag="part", frozen=True):
-    """A piece of the batch that is under way: the next frame, from byte `offset` on, `size` bytes when it is unpacked."""
+    """A piece of the batch that is under way: the next frame, from byte `offset` on, `size` bytes
+    when it is unpacked.
+    """
 
     key: Key
     offset: Count
@@ -226,7 +248,9 @@ class Refused(_Message, tag="refused", frozen=True):
 
 
 class Failed(_Message, tag="failed", frozen=True):
-    """The iteration ended with an error of gpupipe, of this class; path and reason: of a SampleError. final: whether the server ends with it too."""
+    """The iteration ended with an error of gpupipe, of this class; path and reason: of a
+    SampleError. final: whether the server ends with it too.
+    """
 
     kind: Text
     text: Long
@@ -287,7 +311,8 @@ def from_client(frames: Sequence[Any]) -> ToServer:
         raise Malformed(f"{len(frames)} frames, where a client sends one")
     if len(frames[0]) > HEAD_LIMIT:
         raise Malformed(f"a head of {len(frames[0])} bytes")
-    return _decoded(_to_server, frames[0])  # type: ignore[no-any-return]  # what the decoder was made for
+    # what the decoder was made for
+    return _decoded(_to_server, frames[0])  # type: ignore[no-any-return]
 
 
 def from_server(frames: Sequence[Any]) -> ToClient:
@@ -312,7 +337,10 @@ def _decoded(decoder: Any, frame: Any) -> Any:
 
 
 def offsets(fields: Sequence[Field]) -> tuple[list[int], int]:
-    """Where each field begins among the bytes of a batch, and where the last one ends. Raises Malformed."""
+    """Where each field begins among the bytes of a batch, and where the last one ends.
+
+    Raises Malformed.
+    """
     starts, end = [], 0
     for field in fields:
         start = -(-end // _ALIGNED) * _ALIGNED
@@ -322,7 +350,9 @@ def offsets(fields: Sequence[Field]) -> tuple[list[int], int]:
 
 
 def check_sizes(batch: Batch) -> None:
-    """Raises Malformed where what a batch declares does not fit together, or is more than a batch may have."""
+    """Raises Malformed where what a batch declares does not fit together, or is more than a batch
+    may have.
+    """
     end = offsets(batch.fields)[1]
     if end != batch.size or end > BATCH_LIMIT:
         raise Malformed(

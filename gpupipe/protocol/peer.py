@@ -1,7 +1,9 @@
 """Finds out what listens at the address of a server that does not answer.
 
-ZeroMQ tells an application nothing of a peer whose socket type does not fit, and does not connect to it again. So this connects without ZeroMQ, exchanges
-the greeting of ZMTP 3.0 (https://rfc.zeromq.org/spec/23), reads the peer's READY command, which names its socket type, and hangs up.
+ZeroMQ tells an application nothing of a peer whose socket type does not fit, and does not connect
+to it again. So this connects without ZeroMQ, exchanges the greeting of ZMTP 3.0
+(https://rfc.zeromq.org/spec/23), reads the peer's READY command, which names its socket type, and
+hangs up.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _GREETING = (
     (b"\x03", 64),
     (b"\0" + b"NULL".ljust(20, b"\0") + bytes(32), 1 << 16),
 )
-"""What to say, and how many bytes the peer has sent before the next may be said: one whose mechanism is another cuts off who says NULL."""
+"""What to say, and how many bytes the peer has sent before the next may be said: one whose
+mechanism is another cuts off who says NULL.
+"""
 _SOCKET_TYPE = re.compile(rb"\x0bSocket-Type\0\0\0.([A-Z]+)", re.DOTALL)
 _OURS = "ROUTER"
 _FUELS = "PUSH"
@@ -31,7 +35,10 @@ _FUELS = "PUSH"
 
 @dataclass(frozen=True)
 class Peer:
-    """What listens at an address. socket_type: ZeroMQ's name of it, such as "ROUTER", or "" if it is not known."""
+    """What listens at an address.
+
+    socket_type: ZeroMQ's name of it, such as "ROUTER", or "" if it is not known.
+    """
 
     text: str
     socket_type: str = ""
@@ -39,7 +46,9 @@ class Peer:
 
 
 def look_at(address: str, seconds: float = _SECONDS) -> Peer:
-    """Connect to an address (tcp://HOST:PORT or ipc://FILE) for at most `seconds`, and tell what listens there."""
+    """Connect to an address (tcp://HOST:PORT or ipc://FILE) for at most `seconds`, and tell what
+    listens there.
+    """
     try:
         with _connect(address, seconds) as connection:
             return _peer(_exchange(connection, time.monotonic() + seconds))
@@ -61,16 +70,19 @@ def check(address: str, has_keys: bool) -> Peer:
         raise ServerError(f"{address}: {peer.text}: is the port right?")
     if peer.socket_type == _FUELS:
         raise ServerError(
-            f"{address} speaks Fuel's protocol, and not gpupipe's (its socket is a ZeroMQ PUSH): start the server without --wire fuel, or read from "
+            f"{address} speaks Fuel's protocol, and not gpupipe's (its socket is a ZeroMQ "
+            "PUSH): start the server without --wire fuel, or read from "
             "it with Fuel's own ServerDataStream"
         )
     if peer.socket_type not in ("", _OURS):
         raise ServerError(
-            f"{address} is no server of gpupipe: it is a ZeroMQ {peer.socket_type} socket, and a server's is a {_OURS}"
+            f"{address} is no server of gpupipe: it is a ZeroMQ {peer.socket_type} socket, "
+            f"and a server's is a {_OURS}"
         )
     if peer.socket_type == _OURS and has_keys:
         raise ServerError(
-            f"the server at {address} has no keys: leave out key and server_key, or start it with --keys and --allow"
+            f"the server at {address} has no keys: leave out key and server_key, or start "
+            "it with --keys and --allow"
         )
     return peer
 
@@ -91,7 +103,9 @@ def _connect(address: str, seconds: float) -> socket.socket:
 
 
 def _exchange(connection: socket.socket, until: float) -> bytes:
-    """Greet. Returns what came up to the socket type, another mechanism than NULL, the end of the connection, or a time."""
+    """Greet. Returns what came up to the socket type, another mechanism than NULL, the end of the
+    connection, or a time.
+    """
     received = b""
     with suppress(OSError):
         for say, length in _GREETING:

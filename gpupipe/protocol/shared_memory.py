@@ -1,8 +1,11 @@
-"""Memory for batches: slots that a server shares with a client on the same machine, and buffers that a client receives into.
+"""Memory for batches: slots that a server shares with a client on the same machine, and buffers
+that a client receives into.
 
-Both are used again and again, since fresh memory costs more than the copy into it. A batch that is handed out holds its memory as long as one of its
-tensors lives, however long that is; only then it is used again. Nothing has a name in a file system, so nothing is left behind, whoever is killed:
-a slot is an anonymous file (memfd), sealed so that it cannot shrink under the other side, and gone with the last process that maps it.
+Both are used again and again, since fresh memory costs more than the copy into it. A batch that is
+handed out holds its memory as long as one of its tensors lives, however long that is; only then it
+is used again. Nothing has a name in a file system, so nothing is left behind, whoever is killed: a
+slot is an anonymous file (memfd), sealed so that it cannot shrink under the other side, and gone
+with the last process that maps it.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ _PAGE = mmap.PAGESIZE
 
 
 def place() -> str:
-    """Names the kernel, process namespace and user of this process: where two have the same, they can share memory and see one another's end. "" elsewhere."""
+    """Names the kernel, process namespace and user of this process: where two have the same, they
+    can share memory and see one another's end. "" elsewhere.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.geteuid()}"
@@ -79,7 +84,9 @@ class Slots:
         self._busy: dict[int, _Shared] = {}
 
     def take(self, size: int) -> tuple[Slot, Tensor] | None:
-        """A slot for a batch of `size` bytes, and its memory, uint8; None where the client holds as many as it may, or the system gives none."""
+        """A slot for a batch of `size` bytes, and its memory, uint8; None where the client holds as
+        many as it may, or the system gives none.
+        """
         fits = next((s for s in self._free if s.slot.size >= size), None)
         if (
             fits is None
@@ -129,8 +136,8 @@ class Slots:
 
 
 class Mapped:
-    """A client's sight of the slots of a server's process. gpu: the number of the GPU that they are page-locked for, or None. `freed` are those whose
-    tensors are gone."""
+    """A client's sight of the slots of a server's process. gpu: the number of the GPU that they are
+    page-locked for, or None. `freed` are those whose tensors are gone."""
 
     def __init__(self, pid: int, gpu: int | None = None) -> None:
         self.pid, self._gpu = pid, gpu
@@ -165,14 +172,16 @@ class Mapped:
 
     @staticmethod
     def _check_name(path: Path, slot: Slot) -> None:
-        """Raises Malformed where an open file is not this slot: the server closed it, and the number is another file's now."""
+        """Raises Malformed where an open file is not this slot: the server closed it, and the
+        number is another file's now.
+        """
         if str(path.readlink()) != f"/memfd:{_name(slot.number)} (deleted)":
             raise Malformed(f"{path} is not slot {slot.number}")
 
 
 class Buffers:
-    """A client's own memory for what comes over a socket. keep: how many that are free are kept; gpu: the number of the GPU that it is page-locked for,
-    or None."""
+    """A client's own memory for what comes over a socket. keep: how many that are free are kept;
+    gpu: the number of the GPU that it is page-locked for, or None."""
 
     def __init__(self, keep: int, gpu: int | None = None) -> None:
         self._gpu = gpu
@@ -230,6 +239,8 @@ def _name(number: int) -> str:
 
 
 def _handed_out(view: np.ndarray[Any, Any], back: Callable[[Any], None], what: Any) -> Tensor:
-    """A tensor over `view`; back(what) is called when the last tensor that shares its memory is gone."""
+    """A tensor over `view`; back(what) is called when the last tensor that shares its memory is
+    gone.
+    """
     weakref.finalize(view, back, what).atexit = False
     return torch.from_numpy(view)

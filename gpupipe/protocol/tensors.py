@@ -52,7 +52,9 @@ def fill(memory: Tensor, batch: Mapping[str, Tensor]) -> None:
 
 
 def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
-    """Where the bytes of a batch go, and they themselves: pieces of up to wire.PIECE bytes, which keep their tensors alive."""
+    """Where the bytes of a batch go, and they themselves: pieces of up to wire.PIECE bytes, which
+    keep their tensors alive.
+    """
     fields = fields_of(batch)
     found = []
     for field, start in zip(fields, messages.offsets(fields)[0], strict=True):

@@ -8,8 +8,10 @@ from contextlib import suppress
 
 
 class Waker:
-    """A pipe whose reading end, `descriptor`, a thread polls beside its sockets. wake() may be called from any thread and from a signal handler, also behind
-    close(): the number of a closed descriptor is soon another file's, which must not get a byte."""
+    """A pipe whose reading end, `descriptor`, a thread polls beside its sockets. wake() may be
+    called from any thread and from a signal handler, also behind close(): the number of a closed
+    descriptor is soon another file's, which must not get a byte.
+    """
 
     def __init__(self) -> None:
         self.descriptor, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,9 +1,11 @@
-"""What DALI and nvJPEG can do on a device, tried in a child process, since a decoder may crash and nothing can catch that.
+"""What DALI and nvJPEG can do on a device, tried in a child process, since a decoder may crash and
+nothing can catch that.
 
-nvImageCodec sets samples up on several threads only in batches of more than 4 samples for each thread and one (DALI's image_decoder.h),
-and the path that it takes depends on the size of a batch, on whether its images differ in chroma subsampling, and on the share of the
-hardware decoder. So the child decodes batches of one image, of 128 alike and of 132 that differ, on 16 threads, with each share.
-This file imports nothing of gpupipe: the child runs it by its path.
+nvImageCodec sets samples up on several threads only in batches of more than 4 samples for each
+thread and one (DALI's image_decoder.h), and the path that it takes depends on the size of a batch,
+on whether its images differ in chroma subsampling, and on the share of the hardware decoder. So the
+child decodes batches of one image, of 128 alike and of 132 that differ, on 16 threads, with each
+share. This file imports nothing of gpupipe: the child runs it by its path.
 """
 
 from __future__ import annotations
@@ -22,18 +24,25 @@ from typing import Any
 _SECONDS = 120
 _START = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 _THREADS, _MANY = 16, 128
-"""Threads of DALI, and images of a large batch: more than 4 for each thread and one, or a single thread sets all of them up."""
+"""Threads of DALI, and images of a large batch: more than 4 for each thread and one, or a single
+thread sets all of them up.
+"""
 _STAGES = ("pipeline", "decode", "region")
 NVJPEG = ("nvidia-nvjpeg-cu12", "nvidia-nvjpeg", "nvidia-nvjpeg-cu13")
 NVIMGCODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 _BROKEN = ("0.9.0",)
-"""Versions of nvImageCodec that fail or crash on parts of images, on some GPUs and not on others: github.com/NVIDIA/nvImageCodec/issues/55."""
+"""Versions of nvImageCodec that fail or crash on parts of images, on some GPUs and not on others:
+github.com/NVIDIA/nvImageCodec/issues/55.
+"""
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE of nvjpeg.h
 _NO_MEMORY = re.compile(
-    r"out.of.memory|bad_?alloc|MemoryError|memory allocation|allocation failed|cannot allocate|can't allocate|failure: '#(5|15)'",
+    r"out.of.memory|bad_?alloc|MemoryError|memory allocation|allocation failed|cannot "
+    r"allocate|can't allocate|failure: '#(5|15)'",
     re.IGNORECASE,
 )
-"""Said by CUDA, DALI, C++, Python, the C library; nvImageCodec's ALLOCATOR_FAILURE are 5 and 15 in nvimgcodec.h."""
+"""Said by CUDA, DALI, C++, Python, the C library; nvImageCodec's ALLOCATOR_FAILURE are 5 and 15 in
+nvimgcodec.h.
+"""
 _ABSENT = (7, 9)  # NVJPEG_STATUS_ARCH_MISMATCH, NVJPEG_STATUS_IMPLEMENTATION_NOT_SUPPORTED
 
 
@@ -41,8 +50,9 @@ _ABSENT = (7, 9)  # NVJPEG_STATUS_ARCH_MISMATCH, NVJPEG_STATUS_IMPLEMENTATION_NO
 class Outcome:
     """How far DALI came on a device; `reason` is what stopped it, and empty where nothing did.
 
-    pipeline: it computes there. decode: it decodes whole images. region: it decodes parts of images, and the pixels are right.
-    conclusive: the same would come of another try. A time-out and a lack of memory tell of the moment, and not of the device.
+    pipeline: it computes there. decode: it decodes whole images. region: it decodes parts of
+    images, and the pixels are right. conclusive: the same would come of another try. A time-out and
+    a lack of memory tell of the moment, and not of the device.
     """
 
     pipeline: bool
@@ -54,7 +64,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Engines:
-    """A GPU's hardware JPEG decoder, as nvJPEG counts it; `number` is None where it gave no answer, and `reason` says why."""
+    """A GPU's hardware JPEG decoder, as nvJPEG counts it; `number` is None where it gave no answer,
+    and `reason` says why.
+    """
 
     number: int | None
     cores: int = 0
@@ -63,9 +75,11 @@ class Engines:
 
 @cache
 def probe(device_id: int | None, even_if_broken: bool = False) -> Outcome:
-    """What DALI can do on GPU `device_id`, or on the CPU (None). Takes some seconds, once in a process.
+    """What DALI can do on GPU `device_id`, or on the CPU (None). Takes some seconds, once in a
+    process.
 
-    even_if_broken: also try parts of images on a GPU where the version of nvImageCodec is known to fail there.
+    even_if_broken: also try parts of images on a GPU where the version of nvImageCodec is known to
+    fail there.
     """
     broken = broken_codec() if device_id is not None and not even_if_broken else ""
     said, reason, conclusive = _child(
@@ -77,7 +91,9 @@ def probe(device_id: int | None, even_if_broken: bool = False) -> Outcome:
 
 
 def broken_codec() -> str:
-    """Why the nvImageCodec that is installed cannot be trusted with parts of images; empty where nothing is known against it."""
+    """Why the nvImageCodec that is installed cannot be trusted with parts of images; empty where
+    nothing is known against it.
+    """
     return known_to_break(installed(NVIMGCODEC))
 
 
@@ -99,13 +115,18 @@ def installed(names: Sequence[str]) -> str | None:
 
 
 def region_decode_survives(device_id: int) -> bool:
-    """Whether region-of-interest decoding works on GPU `device_id`. Takes some seconds, once in a process."""
+    """Whether region-of-interest decoding works on GPU `device_id`.
+
+    Takes some seconds, once in a process.
+    """
     return probe(device_id).region
 
 
 @cache
 def jpeg_engines(device_id: int) -> Engines:
-    """The hardware JPEG decoder of GPU `device_id`, found the way DALI's decoder finds it: by asking nvJPEG for that back end."""
+    """The hardware JPEG decoder of GPU `device_id`, found the way DALI's decoder finds it: by
+    asking nvJPEG for that back end.
+    """
     visible = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), device_id)
     said, reason, _ = _child("engines", CUDA_VISIBLE_DEVICES=visible)
     words = said.split()
@@ -117,13 +138,17 @@ def jpeg_engines(device_id: int) -> Engines:
 
 
 def visible_device(setting: str | None, device_id: int) -> str:
-    """What CUDA_VISIBLE_DEVICES must be for a child to see only what is GPU `device_id` under `setting`."""
+    """What CUDA_VISIBLE_DEVICES must be for a child to see only what is GPU `device_id` under
+    `setting`.
+    """
     shown = [s.strip() for s in setting.split(",")] if setting else []
     return shown[device_id] if device_id < len(shown) else str(device_id)
 
 
 def _child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
-    """What a child said, why it failed (empty where it did not), and whether another would do the same."""
+    """What a child said, why it failed (empty where it did not), and whether another would do the
+    same.
+    """
     command = [sys.executable, "-c", _START, __file__, *arguments]
     try:
         done = subprocess.run(
@@ -142,7 +167,9 @@ def _child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
 
 
 def lacked_memory(returncode: int, reason: str) -> bool:
-    """Whether a child ended for lack of memory: by what it said, or killed, as Linux does when there is none left."""
+    """Whether a child ended for lack of memory: by what it said, or killed, as Linux does when
+    there is none left.
+    """
     return returncode == -signal.SIGKILL or bool(_NO_MEMORY.search(reason))
 
 
@@ -163,7 +190,10 @@ def why_it_ended(returncode: int, stderr: str) -> str:
 
 
 def _decode(device: str, region: str = "") -> None:
-    """Say each stage that `device` ("cpu" or a GPU's number) passes; an exception ends it. region: also try parts of images."""
+    """Say each stage that `device` ("cpu" or a GPU's number) passes; an exception ends it.
+
+    region: also try parts of images.
+    """
     device_id = None if device == "cpu" else int(device)
     _compute(device_id)
     print("pipeline", flush=True)
@@ -257,7 +287,9 @@ def decoder(
 
 @cache
 def _batches() -> list[list[Any]]:
-    """Batches of JPEG images: one alone, many of one kind, and many of several sizes and kinds (0: 4:4:4, 1: 4:2:2, 2: 4:2:0 chroma)."""
+    """Batches of JPEG images: one alone, many of one kind, and many of several sizes and kinds (0:
+    4:4:4, 1: 4:2:2, 2: 4:2:0 chroma).
+    """
     plain = _jpeg(480, 640, subsampling=2)
     chroma = [_jpeg(375, 500, subsampling=0), _jpeg(250, 250, subsampling=1)]
     others = [
@@ -270,7 +302,9 @@ def _batches() -> list[list[Any]]:
 
 
 def _jpeg(height: int, width: int, turned: int = 1, gray: bool = False, **options: Any) -> Any:
-    """An image file of soft blobs some pixels wide: a part that is cut elsewhere has clearly other pixels. turned: its EXIF orientation."""
+    """An image file of soft blobs some pixels wide: a part that is cut elsewhere has clearly other
+    pixels. turned: its EXIF orientation.
+    """
     import io
 
     import numpy as np
@@ -286,7 +320,9 @@ def _jpeg(height: int, width: int, turned: int = 1, gray: bool = False, **option
 
 
 def _window(n: int, shape: tuple[int, ...]) -> Any:
-    """The start and shape of the n-th window in an image of `shape`: inside it, at its far corner, all of it, an odd strip."""
+    """The start and shape of the n-th window in an image of `shape`: inside it, at its far corner,
+    all of it, an odd strip.
+    """
     import numpy as np
 
     high, wide = shape[:2]
@@ -361,7 +397,9 @@ def _main(task: str, *arguments: str) -> None:
 
 
 def short(message: str) -> str:
-    """What went wrong, out of a message of DALI's: it tells first where in the graph, and last that the pipeline is lost."""
+    """What went wrong, out of a message of DALI's: it tells first where in the graph, and last that
+    the pipeline is lost.
+    """
     core = message.rpartition("encountered:")[2].replace(
         "Current pipeline object is no longer valid.", ""
     )

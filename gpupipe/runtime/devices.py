@@ -14,7 +14,9 @@ from gpupipe.runtime.ranks import cores_of_job, local_rank, ranks_on_machine
 
 
 def cores() -> int:
-    """The cores that this process may run on: its affinity, and the quota of its control group where that is less."""
+    """The cores that this process may run on: its affinity, and the quota of its control group
+    where that is less.
+    """
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -22,11 +24,13 @@ def cores() -> int:
 
 
 def cores_of_rank() -> int:
-    """The cores that this rank should take, at least 1: an equal share of the launcher's cores, and never more than cores().
+    """The cores that this rank should take, at least 1: an equal share of the launcher's cores, and
+    never more than cores().
 
-    The launcher's cores are those of the job on this machine under Slurm, and else those of the parent process. So what the launcher
-    shares out is divided, and what it gave to this rank alone is not divided a second time: a rank that is bound to 8 of 32 cores beside
-    3 others gets all 8, and 4 ranks that are bound to the same 8 of them get 2 each. Raises DeviceError.
+    The launcher's cores are those of the job on this machine under Slurm, and else those of the
+    parent process. So what the launcher shares out is divided, and what it gave to this rank alone
+    is not divided a second time: a rank that is bound to 8 of 32 cores beside 3 others gets all 8,
+    and 4 ranks that are bound to the same 8 of them get 2 each. Raises DeviceError.
     """
     ranks = ranks_on_machine()
     if ranks == 1:
@@ -41,7 +45,9 @@ def share(own: int, launcher: int, ranks: int) -> int:
 
 
 def _cores_of_parent() -> int:
-    """The cores of the process that started this one; this one's where that cannot be asked, as beyond a container's border."""
+    """The cores of the process that started this one; this one's where that cannot be asked, as
+    beyond a container's border.
+    """
     parent = os.getppid()
     try:
         return len(os.sched_getaffinity(parent or os.getpid()))
@@ -50,7 +56,9 @@ def _cores_of_parent() -> int:
 
 
 def _quota() -> int | None:
-    """Whole cores of the control group's CPU quota (version 2, else 1), or None where there is none."""
+    """Whole cores of the control group's CPU quota (version 2, else 1), or None where there is
+    none.
+    """
     quota, period = (
         _words("cpu.max")
         or (*_words("cpu/cpu.cfs_quota_us"), *_words("cpu/cpu.cfs_period_us"))
@@ -77,9 +85,10 @@ def gpu_count() -> int:
 def resolve(device: str) -> int | None:
     """The number of the GPU to use, or None for the CPU.
 
-    device: "auto", "cpu", "gpu" or "gpu:N". Without a number it is the one of the local rank, else torch's current device.
-    Warns where "auto" is the CPU although there is a GPU.
-    Raises DeviceError where a GPU is asked for and is not there, or CUDA was in use before this process was forked.
+    device: "auto", "cpu", "gpu" or "gpu:N". Without a number it is the one of the local rank, else
+    torch's current device. Warns where "auto" is the CPU although there is a GPU. Raises
+    DeviceError where a GPU is asked for and is not there, or CUDA was in use before this process
+    was forked.
     """
     if device == "cpu":
         return None
@@ -88,7 +97,8 @@ def resolve(device: str) -> int | None:
         return None
     if _forked_behind_cuda():
         raise DeviceError(
-            "CUDA was in use before this process was forked, and cannot be used in it: start it with spawn or forkserver, or set loader.device=cpu"
+            "CUDA was in use before this process was forked, and cannot be used in it: "
+            "start it with spawn or forkserver, or set loader.device=cpu"
         )
     number = int(device.partition(":")[2] or _own_gpu())
     if number >= gpu_count():
@@ -98,7 +108,8 @@ def resolve(device: str) -> int | None:
             else "PyTorch sees none: 'gpupipe doctor' says why"
         )
         raise DeviceError(
-            f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or auto) to run on the CPU"
+            f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or "
+            "auto) to run on the CPU"
         )
     return number
 
@@ -117,7 +128,8 @@ def _warn_of_unused_gpus() -> None:
 
 
 def why_unused(cards: Sequence[str], torch_cuda: str | None, setting: str | None) -> str:
-    """Why torch sees no GPU where the driver sees `cards`; empty where there is none, or the user hides them.
+    """Why torch sees no GPU where the driver sees `cards`; empty where there is none, or the user
+    hides them.
 
     torch_cuda: the CUDA that torch is built for. setting: CUDA_VISIBLE_DEVICES.
     """
@@ -138,7 +150,8 @@ def _own_gpu() -> int:
     local = local_rank()
     if local is not None and gpu_count():
         return local % gpu_count()
-    return torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]  # torch's
+    # torch's
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
 
 
 def _forked_behind_cuda() -> bool:

@@ -1,8 +1,8 @@
 """Failures of the machine: memory, open files, CUDA. No sample and no step is to blame for them.
 
-DALI tells them by their words alone: every C++ exception reaches Python as a RuntimeError. The words
-are those of dali/core/cuda_error.h, of its NVML wrapper, of nvImageCodec and of torch. What they do
-not tell is told by an image that is known to be good: see engines/dali/known_good.py.
+DALI tells them by their words alone: every C++ exception reaches Python as a RuntimeError. The
+words are those of dali/core/cuda_error.h, of its NVML wrapper, of nvImageCodec and of torch. What
+they do not tell is told by an image that is known to be good: see engines/dali/known_good.py.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from gpupipe.errors import EngineError
 
 _SMALLER = "make loader.batch_size, loader.prefetch or loader.workers smaller"
 _RULES = {
-    r"CUDA allocation failed|Can't allocate \d+ bytes on device -?\d+|CUDA out of memory\b|cudaErrorMemoryAllocation"
+    r"CUDA allocation failed|Can't allocate \d+ bytes on device -?\d+|CUDA out of "
+    r"memory\b|cudaErrorMemoryAllocation"
     r"|CUDA_ERROR_OUT_OF_MEMORY|CUDA error: out of memory|nvImageCodec failure: '#5'": (
         "the GPU is out of memory",
         f"{_SMALLER}, or leave it more memory",
     ),
-    r"std::bad_alloc|\bbad allocation\b|Can't allocate \d+ bytes on host|DefaultCPUAllocator|Cannot allocate memory|MemoryError": (
+    r"std::bad_alloc|\bbad allocation\b|Can't allocate \d+ bytes on "
+    r"host|DefaultCPUAllocator|Cannot allocate memory|MemoryError": (
         "out of memory",
         _SMALLER,
     ),
-    r"CUDA (?:runtime|driver) API error[^\n]*|Unhandled CUDA error[^\n]*|CUDA error: [^\n]*|CUDNN_STATUS_\w+|nvml error \([^\n]*": (
+    r"CUDA (?:runtime|driver) API error[^\n]*|Unhandled CUDA error[^\n]*|CUDA error: "
+    r"[^\n]*|CUDNN_STATUS_\w+|nvml error \([^\n]*": (
         "the GPU, or its driver, failed",
         "start the process again; `gpupipe doctor` looks at the machine",
     ),

@@ -9,24 +9,31 @@ from functools import cache
 from typing import Any
 
 _POOLED = "DALI_MALLOC_POOL_THRESHOLD"
-"""DALI's own variable. It pools buffers on the CPU from 32 MB on by default; smaller ones go to the C library and on to the system, and each batch
-pays for the faults of its pages again: a batch of 32 MB of raw numbers then takes 8 times as long, and images take more memory, not less."""
+"""DALI's own variable. It pools buffers on the CPU from 32 MB on by default; smaller ones go to the
+C library and on to the system, and each batch pays for the faults of its pages again: a batch of 32
+MB of raw numbers then takes 8 times as long, and images take more memory, not less.
+"""
 
 
 def pool() -> None:
-    """Let DALI keep buffers of 1 MB and more for the next batch, where the user has not said otherwise. To be called before its first pipeline."""
+    """Let DALI keep buffers of 1 MB and more for the next batch, where the user has not said
+    otherwise. To be called before its first pipeline.
+    """
     os.environ.setdefault(_POOLED, "1M")
 
 
 def give_back() -> None:
-    """Ask the C library to return free heap memory: without it the process swings by a tenth from epoch to epoch."""
+    """Ask the C library to return free heap memory: without it the process swings by a tenth from
+    epoch to epoch.
+    """
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
 
 
 def release_unused_memory() -> None:
-    """Let DALI return what its pools hold and nobody uses: of GPUs, and of page-locked memory. They never do that by themselves.
+    """Let DALI return what its pools hold and nobody uses: of GPUs, and of page-locked memory. They
+    never do that by themselves.
 
     The pool of the CPU's memory is not among them; the next loader of the process uses it again.
     """

@@ -1,4 +1,6 @@
-"""What NVIDIA's driver says about GPUs, through NVML: it needs no CUDA, and counts every GPU of the machine."""
+"""What NVIDIA's driver says about GPUs, through NVML: it needs no CUDA, and counts every GPU of the
+machine.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def card_name(nvml: Any, number: int) -> str:
 
 
 def handle_of(nvml: Any, device_id: int) -> Any:
-    """NVML's handle of GPU `device_id` as CUDA counts them, so after CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
+    """NVML's handle of GPU `device_id` as CUDA counts them, so after CUDA_VISIBLE_DEVICES and
+    CUDA_DEVICE_ORDER.
 
     Raises NVMLError.
     """

@@ -1,7 +1,9 @@
-"""Which rank this process is, of how many, and how many share its machine: asked of torch.distributed, else of the launcher's environment.
+"""Which rank this process is, of how many, and how many share its machine: asked of
+torch.distributed, else of the launcher's environment.
 
-torchrun sets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. Open MPI's mpirun and Slurm's srun have variables of their own. Those of srun
-count only in a job step: the batch script has some of them too, and is one process however many tasks the job has.
+torchrun sets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. Open MPI's mpirun and Slurm's srun
+have variables of their own. Those of srun count only in a job step: the batch script has some of
+them too, and is one process however many tasks the job has.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ _told: ContextVar[int] = ContextVar("ranks on this machine", default=1)
 
 
 def rank_and_world() -> tuple[int, int]:
-    """(rank, world size): of torch.distributed where it is initialised, else RANK and WORLD_SIZE, else (0, 1).
+    """(rank, world size): of torch.distributed where it is initialised, else RANK and WORLD_SIZE,
+    else (0, 1).
 
-    Warns where mpirun or srun started several processes and neither is there: they may work apart, or be ranks that load too early.
-    Raises DeviceError where the environment contradicts itself.
+    Warns where mpirun or srun started several processes and neither is there: they may work apart,
+    or be ranks that load too early. Raises DeviceError where the environment contradicts itself.
     """
     import torch.distributed as dist
 
@@ -38,7 +41,8 @@ def rank_and_world() -> tuple[int, int]:
     if rank is None or rank >= world:
         said = "RANK is not set" if rank is None else f"RANK={rank}"
         raise DeviceError(
-            f"WORLD_SIZE={world} is set, but {said}: start with torchrun, or set loader.shard={{rank: R, world_size: {world}}}"
+            f"WORLD_SIZE={world} is set, but {said}: start with torchrun, or set "
+            f"loader.shard={{rank: R, world_size: {world}}}"
         )
     return rank, world
 
@@ -51,8 +55,10 @@ def _warn_of_unknown_ranks() -> None:
     for launcher, rank, size in launched:
         if rank is not None and size is not None and size > 1:
             warnings.warn(
-                f"{launcher} started {size} processes, of which this is number {rank}, and each loads every sample: torch.distributed is not initialised, "
-                f"and RANK and WORLD_SIZE are not set. Call init_process_group() before load(), or set loader.shard={{rank: {rank}, world_size: {size}}}; "
+                f"{launcher} started {size} processes, of which this is number {rank}, and "
+                "each loads every sample: torch.distributed is not initialised, "
+                "and RANK and WORLD_SIZE are not set. Call init_process_group() before "
+                f"load(), or set loader.shard={{rank: {rank}, world_size: {size}}}; "
                 "{rank: 0, world_size: 1} where the processes work apart",
                 stacklevel=2,
             )
@@ -60,7 +66,9 @@ def _warn_of_unknown_ranks() -> None:
 
 
 def local_rank() -> int | None:
-    """The number of this process on its machine: LOCAL_RANK, else mpirun's, else srun's; None where there is none. Raises DeviceError."""
+    """The number of this process on its machine: LOCAL_RANK, else mpirun's, else srun's; None where
+    there is none. Raises DeviceError.
+    """
     for name in (
         "LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -73,7 +81,9 @@ def local_rank() -> int | None:
 
 
 def ranks_on_machine() -> int:
-    """How many ranks share this machine: LOCAL_WORLD_SIZE, else what mpirun or srun says, else 1; or more, if it was told so. Raises DeviceError."""
+    """How many ranks share this machine: LOCAL_WORLD_SIZE, else what mpirun or srun says, else 1;
+    or more, if it was told so. Raises DeviceError.
+    """
     said = (
         _number("LOCAL_WORLD_SIZE")
         or _number("OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -84,7 +94,9 @@ def ranks_on_machine() -> int:
 
 @contextmanager
 def told_ranks_on_machine(count: int) -> Iterator[None]:
-    """Inside, at least that many ranks share this machine: for a trainer that starts them itself, and sets no variable."""
+    """Inside, at least that many ranks share this machine: for a trainer that starts them itself,
+    and sets no variable.
+    """
     token = _told.set(count)
     try:
         yield
@@ -93,7 +105,10 @@ def told_ranks_on_machine(count: int) -> Iterator[None]:
 
 
 def cores_of_job() -> int | None:
-    """The cores that Slurm gave the job on this machine, for all of its tasks here; None elsewhere. Raises DeviceError."""
+    """The cores that Slurm gave the job on this machine, for all of its tasks here; None elsewhere.
+
+    Raises DeviceError.
+    """
     return _number("SLURM_CPUS_ON_NODE") if _in_step() else None
 
 
@@ -113,11 +128,14 @@ def _tasks_here() -> int | None:
 
 
 def tasks_of_node(name: str, text: str, node: int) -> int:
-    """How many of a step's tasks run on node `node`: text is "4", or "4(x2),3" for 4, 4 and 3, the value of `name`. Raises DeviceError."""
+    """How many of a step's tasks run on node `node`: text is "4", or "4(x2),3" for 4, 4 and 3, the
+    value of `name`. Raises DeviceError.
+    """
     parts = [_TASKS.fullmatch(part.strip()) for part in text.split(",")]
     if not all(parts):
         raise DeviceError(
-            f"{name}={text} in the environment is not understood (it should be like 4(x2),3): set loader.threads to a number"
+            f"{name}={text} in the environment is not understood (it should be like "
+            "4(x2),3): set loader.threads to a number"
         )
     counts = [int(m[1]) for m in parts if m for _ in range(int(m[2] or 1))]
     return counts[min(node, len(counts) - 1)]

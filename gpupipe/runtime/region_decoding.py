@@ -1,6 +1,8 @@
-"""Whether a GPU may be asked to decode parts of images: by nvImageCodec's version, else by a probe, once a machine.
+"""Whether a GPU may be asked to decode parts of images: by nvImageCodec's version, else by a probe,
+once a machine.
 
-The answer is kept in the cache folder under everything that it depends on. Ranks that start together wait for the first one's probe.
+The answer is kept in the cache folder under everything that it depends on. Ranks that start
+together wait for the first one's probe.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _LOCK = "region-decode.lock"
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether parts of images are decoded right, and why not; `lasting`: whether it holds for later runs too."""
+    """Whether parts of images are decoded right, and why not; `lasting`: whether it holds for later
+    runs too.
+    """
 
     works: bool
     reason: str = ""
@@ -44,7 +48,10 @@ class Answer:
 
 @cache
 def region_decode(number: int) -> bool:
-    """Whether GPU `number` decodes parts of images. Once in a process; where no process of this machine asked before, it takes some seconds."""
+    """Whether GPU `number` decodes parts of images.
+
+    Once in a process; where no process of this machine asked before, it takes some seconds.
+    """
     broken = broken_codec()
     if broken:
         _log.info("GPU %d decodes whole images: %s", number, broken)
@@ -52,7 +59,7 @@ def region_decode(number: int) -> bool:
     answer = ask_once(key(number), lambda: _answer(probe(number)))
     if not answer.lasting:
         _log.warning(
-            "whether GPU %d decodes parts of images could not be found out: %s. This run decodes whole images, and the next one asks again",
+            "whether GPU %d decodes parts of images could not be found out: %s. This run " "decodes whole images, and the next one asks again",
             number, answer.reason,
         )  # fmt: skip
     elif not answer.works:
@@ -89,7 +96,8 @@ def versions(gpu: str, dali: str) -> str:
 def ask_once(key: str, ask: Callable[[], Answer]) -> Answer:
     """The answer that is kept under `key`, else what `ask` says.
 
-    One process asks at a time. Those that waited for it take its answer, also one that does not last and so is not kept.
+    One process asks at a time. Those that waited for it take its answer, also one that does not
+    last and so is not kept.
     """
     file = cache_dir() / _FILE
     kept = _kept(file).get(key)
@@ -135,7 +143,11 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 class _Turn:
-    """A process's turn to ask. The lock's file holds the last answer that does not last, for those that were waiting when it was given."""
+    """A process's turn to ask.
+
+    The lock's file holds the last answer that does not last, for those that were waiting when it
+    was given.
+    """
 
     def __init__(self, file: Path | None, before: dict[str, Any]) -> None:
         self._file, self._before = file, before

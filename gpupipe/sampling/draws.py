@@ -1,9 +1,11 @@
-"""Counter-based random numbers: a hash of (seed, epoch, sample id, stream, lane), never a generator with a state.
+"""Counter-based random numbers: a hash of (seed, epoch, sample id, stream, lane), never a generator
+with a state.
 
-The same five numbers give the same draw on every engine, device, batch size, thread count and rank, and after any resume.
-The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014, with the constants of Stafford's variant 13), a bijection of
-64-bit integers. It is written out here, and not taken from numpy.random, because NumPy does not promise the same stream in the
-next release (NEP 19), and a run must resume under one.
+The same five numbers give the same draw on every engine, device, batch size, thread count and rank,
+and after any resume. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014, with the
+constants of Stafford's variant 13), a bijection of 64-bit integers. It is written out here, and not
+taken from numpy.random, because NumPy does not promise the same stream in the next release (NEP
+19), and a run must resume under one.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def uniform(
 def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
     """A permutation of 0 .. count - 1, int64: the ids sorted by a hash of each.
 
-    The hash is a bijection of the id, so no two are equal and the order does not depend on the sorting algorithm.
+    The hash is a bijection of the id, so no two are equal and the order does not depend on the
+    sorting algorithm.
     """
     keys = _lane_bits(_key(seed, epoch, stream(_ORDER)), np.arange(count, dtype=np.int64), 1)[:, 0]
     return np.argsort(keys)

@@ -20,7 +20,8 @@ from gpupipe.sampling import draws
 class Plan:
     """One batch of one rank.
 
-    ids: int64 (B,), rows of the index. end: the samples of the epoch that all ranks have had after it. last: it ends the epoch.
+    ids: int64 (B,), rows of the index. end: the samples of the epoch that all ranks have had after
+    it. last: it ends the epoch.
     """
 
     epoch: int
@@ -31,11 +32,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Layout:
-    """How `total` samples are dealt out in equal steps to `world_size` ranks, none of them ever without a sample.
+    """How `total` samples are dealt out in equal steps to `world_size` ranks, none of them ever
+    without a sample.
 
-    All batches are full but the last. With "partial" the last step deals out what is left as evenly as it can; where a rank would
-    get nothing, the ranks that are behind give one sample of the step before to it. With "drop" what is left is not delivered, with
-    "pad" it is filled up with samples from the start.
+    All batches are full but the last. With "partial" the last step deals out what is left as evenly
+    as it can; where a rank would get nothing, the ranks that are behind give one sample of the step
+    before to it. With "drop" what is left is not delivered, with "pad" it is filled up with samples
+    from the start.
     """
 
     total: int
@@ -79,11 +82,20 @@ class Layout:
         if self.total < 1:
             return "there are no samples"
         if self.last_batch == "drop" and self.total < self.batch_size * self.world_size:
-            return f"{samples} cannot give {ranks} a full batch of {self.batch_size} each: make batch_size smaller, or set last_batch: partial"
+            return (
+                f"{samples} cannot give {ranks} a full batch of {self.batch_size} each: make "
+                "batch_size smaller, or set last_batch: partial"
+            )
         if self.last_batch == "partial" and self.total < self.world_size:
-            return f"{samples} cannot give each of {ranks} one: use fewer ranks, or set last_batch: pad"
+            return (
+                f"{samples} cannot give each of {ranks} one: use fewer ranks, or set "
+                "last_batch: pad"
+            )
         if self.last_batch == "partial" and self.batch_size == 1 and self.total % self.world_size:
-            return f"{samples} one at a time cannot give {ranks} equal steps: set batch_size above 1, or last_batch: drop or pad"
+            return (
+                f"{samples} one at a time cannot give {ranks} equal steps: set batch_size above "
+                "1, or last_batch: drop or pad"
+            )
         return ""
 
 
@@ -108,7 +120,9 @@ class Sampler:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """Raises ConfigError where `count` samples cannot be dealt out so that every rank has equal steps and no empty batch."""
+        """Raises ConfigError where `count` samples cannot be dealt out so that every rank has equal
+        steps and no empty batch.
+        """
         self.count, self.batch_size, self.shuffle, self.seed = count, batch_size, shuffle, seed
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
         self._epoch, self._position = 0, 0
@@ -127,12 +141,16 @@ class Sampler:
 
     @property
     def position(self) -> int:
-        """The samples of that epoch, counted over all ranks, that the next iteration leaves out, being delivered already."""
+        """The samples of that epoch, counted over all ranks, that the next iteration leaves out,
+        being delivered already.
+        """
         return self._position
 
     @property
     def left(self) -> int:
-        """Batches that the next iteration has on this rank: those of a whole epoch, or of the rest where a loaded state stands in its middle."""
+        """Batches that the next iteration has on this rank: those of a whole epoch, or of the rest
+        where a loaded state stands in its middle.
+        """
         return self._layout(self._epoch, self._position).steps
 
     def set_epoch(self, epoch: int) -> None:
@@ -158,16 +176,20 @@ class Sampler:
         return self._plans(epoch, position)
 
     def endless(self) -> Iterator[Plan]:
-        """What `begin` gives, and behind it all epochs that follow, for those who work ahead of what is asked for. Nothing begins by it."""
+        """What `begin` gives, and behind it all epochs that follow, for those who work ahead of
+        what is asked for. Nothing begins by it.
+        """
         epoch, position = self._epoch, self._position
         later = (self._plans(e, 0) for e in itertools.count(epoch + 1))
         return itertools.chain(self._plans(epoch, position), itertools.chain.from_iterable(later))
 
     def plans_ahead(self) -> Iterator[Plan]:
-        """The plans of the next epoch, then those of all following epochs that can begin without waiting.
+        """The plans of the next epoch, then those of all following epochs that can begin without
+        waiting.
 
-        An engine works ahead on these. It must not wait for samples of a later epoch while the consumer waits for the rest of this one:
-        a cache that is full of this epoch's samples only makes room when this epoch ends.
+        An engine works ahead on these. It must not wait for samples of a later epoch while the
+        consumer waits for the rest of this one: a cache that is full of this epoch's samples only
+        makes room when this epoch ends.
         """
         epoch, position = self._epoch, self._position
         return itertools.chain(self._plans(epoch, position), self._ready_after(epoch))
@@ -179,7 +201,9 @@ class Sampler:
             yield from self._plans(later, 0)
 
     def state_after(self, plan: Plan) -> dict[str, Any]:
-        """What `load_state` takes to go on behind a batch; behind the last of an epoch, with the next epoch."""
+        """What `load_state` takes to go on behind a batch; behind the last of an epoch, with the
+        next epoch.
+        """
         if plan.last:
             return self._state(plan.epoch + 1, 0)
         return self._state(plan.epoch, plan.end)
@@ -197,15 +221,18 @@ class Sampler:
         )
 
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
-        """Go on where the state was made, also with another batch size or world size: what is left of the epoch is dealt out anew.
+        """Go on where the state was made, also with another batch size or world size: what is left
+        of the epoch is dealt out anew.
 
-        strict: raise StateError where the state belongs to another order. Raises StateError where what is left cannot be dealt out.
+        strict: raise StateError where the state belongs to another order. Raises StateError where
+        what is left cannot be dealt out.
         """
         for key in ("seed", "shuffle") if strict else ():
             theirs, ours = state[key], getattr(self, key)
             if theirs != ours:
                 raise StateError(
-                    f"the state was made with {key} {shown(theirs)}, and this loader has {key} {shown(ours)}: set loader.{key}={shown(theirs)}, or strict=False"
+                    f"the state was made with {key} {shown(theirs)}, and this loader has "
+                    f"{key} {shown(ours)}: set loader.{key}={shown(theirs)}, or strict=False"
                 )
         epoch, position = state["epoch"], state["position"]
         count = self._count_at(state)
@@ -213,14 +240,16 @@ class Sampler:
             position = min(position, count)
         if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > count:
             raise StateError(
-                f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and an epoch of this data set has {count}"
+                f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and "
+                f"an epoch of this data set has {count}"
             )
         if position and self._layout(epoch, position).steps == 0:
             epoch, position = epoch + 1, 0
         problem = self._layout(epoch, position).problem() if position else ""
         if problem:
             raise StateError(
-                f"what is left of the epoch cannot be dealt out: {problem}, or leave it out: sampler.set_epoch({epoch + 1})"
+                f"what is left of the epoch cannot be dealt out: {problem}, or leave it "
+                f"out: sampler.set_epoch({epoch + 1})"
             )
         self._epoch, self._position = epoch, position
 

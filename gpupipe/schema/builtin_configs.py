@@ -24,12 +24,14 @@ def names(kind: Kind) -> list[str]:
 
 
 def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
-    """The file that `name` means: a path to one, `KIND/NAME.yaml` here or next to the folder `beside`, or a shipped name.
+    """The file that `name` means: a path to one, `KIND/NAME.yaml` here or next to the folder
+    `beside`, or a shipped name.
 
     Raises ConfigError, which lists what is known.
     """
     around = [Path()] + ([beside, beside.absolute().parent] if beside else [])
-    asked = Path(os.path.expanduser(name))  # noqa: PTH111  # pathlib's raises where there is no such user
+    # pathlib's raises where there is no such user
+    asked = Path(os.path.expanduser(name))  # noqa: PTH111
     paths = (
         [base / asked for base in ([beside] if beside else []) + [Path()]]
         if asked.suffix in (".yaml", ".yml")
@@ -42,7 +44,8 @@ def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
             [
                 Problem(
                     "",
-                    f"no {kind[:-1]} {shown(name)}: it is neither a file nor a name{did_you_mean(asked.stem, names(kind))}",
+                    f"no {kind[:-1]} {shown(name)}: it is neither a file nor a "
+                    f"name{did_you_mean(asked.stem, names(kind))}",
                 )
             ]
         )

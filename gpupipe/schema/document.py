@@ -25,7 +25,9 @@ UNRESOLVED: Any = type("Unresolved", (), {"__repr__": lambda self: "..."})()
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but numbers are read as in YAML 1.2 (1e-3 is one; 010 is ten and 1:30 none), and dates stay text."""
+    """YAML 1.1, but numbers are read as in YAML 1.2 (1e-3 is one; 010 is ten and 1:30 none), and
+    dates stay text.
+    """
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -59,7 +61,10 @@ _PLAINER = {
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML file holds, and where each part of it stands. What comes from no file has a name only."""
+    """What a YAML file holds, and where each part of it stands.
+
+    What comes from no file has a name only.
+    """
 
     name: str
     data: Any
@@ -67,7 +72,8 @@ class Document:
     values: dict[Loc, str] = field(default_factory=dict)
 
     def where(self, loc: Sequence[Key], of_key: bool = False) -> str:
-        """`file:line:column` of the value (or the key) at `loc`, or of the nearest part above it that has a place.
+        """`file:line:column` of the value (or the key) at `loc`, or of the nearest part above it
+        that has a place.
 
         Where only a part above a list has one, the item's number follows: "config: pipeline.1".
         """
@@ -94,9 +100,11 @@ class Document:
         return _has(self.at(loc[:-1]), loc[-1])
 
     def put(self, loc: Loc, value: Any, place: str) -> None:
-        """Set what stands at `loc`, which `place` then says of it; a mapping changes only the keys that it names. Raises ConfigError.
+        """Set what stands at `loc`, which `place` then says of it; a mapping changes only the keys
+        that it names. Raises ConfigError.
 
-        Keys on the way are made where they are missing; a step that is a mere name ("- decode") becomes one with parameters.
+        Keys on the way are made where they are missing; a step that is a mere name ("- decode")
+        becomes one with parameters.
         """
         holder, loc = self._holder(loc, place)
         key: Any = loc[-1]
@@ -164,7 +172,8 @@ def _index(holder: Any, key: Key, above: list[Key], place: str) -> Key:
             [
                 Problem(
                     place,
-                    f"there is no {name}.{key}: {name} is a list of {len(holder)}, which count from 0",
+                    f"there is no {name}.{key}: {name} is a list of {len(holder)}, which "
+                    "count from 0",
                 )
             ]
         )
@@ -177,7 +186,10 @@ def _item(loc: Sequence[Key], end: int) -> str:
 
 
 def read(path: Path) -> Document:
-    """The document in a file. Raises ConfigError where it cannot be read, is not YAML, or names a key twice."""
+    """The document in a file.
+
+    Raises ConfigError where it cannot be read, is not YAML, or names a key twice.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
@@ -188,7 +200,10 @@ def read(path: Path) -> Document:
 
 
 def parse(text: str, name: str) -> Document:
-    """The document in a text; `name` stands for the file in messages. Keys are text, whatever YAML would make of them."""
+    """The document in a text; `name` stands for the file in messages.
+
+    Keys are text, whatever YAML would make of them.
+    """
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -273,7 +288,8 @@ class _Marks:
                 [
                     Problem(
                         self._place(node),
-                        "nested too deeply, or too large; an alias (*name) must not stand inside its own anchor (&name)",
+                        "nested too deeply, or too large; an alias (*name) must not stand "
+                        "inside its own anchor (&name)",
                     )
                 ]
             )
@@ -331,7 +347,9 @@ class _Marks:
 
 
 def resolve(document: Document) -> tuple[Document, list[Problem]]:
-    """The document with every ${...} replaced (OmegaConf's interpolation), and what is wrong with those that cannot be."""
+    """The document with every ${...} replaced (OmegaConf's interpolation), and what is wrong with
+    those that cannot be.
+    """
     problems: list[Problem] = []
     config = OmegaConf.create(
         _map(document.data, (), lambda loc, text: text if _grammatical(text) else "???"),
@@ -387,14 +405,23 @@ def _unresolved(text: str, error: Exception, document: Document) -> str:
     if text == "???":
         return "??? stands for a value that must be given: write it here, or give it as an override"
     if isinstance(error, omegaconf.errors.MissingMandatoryValue):
-        return f"{shown(text)} cannot be read: write ${{key}} or ${{oc.env:NAME,default}}, and for a plain '${{' write '\\${{'"
+        return (
+            f"{shown(text)} cannot be read: write ${{key}} or ${{oc.env:NAME,default}}, and for "
+            f"a plain '${{' write '\\${{'"
+        )
     if said.startswith("KeyError") and "Environment variable" in said:
-        return f"the environment variable {quoted} is not set: set it, or write a default: ${{oc.env:{quoted},default}}"
+        return (
+            f"the environment variable {quoted} is not set: set it, or write a default: "
+            f"${{oc.env:{quoted},default}}"
+        )
     if isinstance(error, omegaconf.errors.InterpolationKeyError):
         near = nearest(quoted, {".".join(map(str, k)) for k in document.keys})
         return f"{shown(text)}: there is no key '{quoted}'" + (
             f"; did you mean '{near}'?" if near else ""
         )
     if isinstance(error, omegaconf.errors.UnsupportedInterpolationType):
-        return f"{shown(text)}: unknown resolver{did_you_mean(said.split()[-1], ('oc.env', 'oc.decode', 'oc.select'))}"
+        return (
+            f"{shown(text)}: unknown "
+            f"resolver{did_you_mean(said.split()[-1], ('oc.env', 'oc.decode', 'oc.select'))}"
+        )
     return f"{shown(text)} cannot be resolved: {said}"

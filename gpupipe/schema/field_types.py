@@ -18,7 +18,9 @@ _MOST_CHANNELS = 1024
 
 
 def form(words: str) -> PydanticCustomError:
-    """The error that a value "should be `words`", where pydantic's own words for its type say too little."""
+    """The error that a value "should be `words`", where pydantic's own words for its type say too
+    little.
+    """
     return PydanticCustomError("form", "{words}", {"words": words})
 
 
@@ -76,7 +78,9 @@ def symmetric(value: Any, words: str) -> tuple[Any, Any]:
 
 
 class Short(tuple[int, ...]):
-    """Numbers of an image that were written in a short form; `written` is that form, for arrays that have more or fewer axes than an image."""
+    """Numbers of an image that were written in a short form; `written` is that form, for arrays
+    that have more or fewer axes than an image.
+    """
 
     written: tuple[int, ...]
 
@@ -87,7 +91,9 @@ def _square(value: Any) -> Any:
 
 
 def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
-    """Takes `full` numbers, the short forms of that, or what arrays need that are no images: as many numbers as `longer` holds."""
+    """Takes `full` numbers, the short forms of that, or what arrays need that are no images: as
+    many numbers as `longer` holds.
+    """
 
     def read(value: Any, handler: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...]:
         given = (

@@ -1,4 +1,6 @@
-"""pydantic's errors as problems of a YAML file: where, the value, the rule, and what to write instead."""
+"""pydantic's errors as problems of a YAML file: where, the value, the rule, and what to write
+instead.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def complaints(
     loc: Loc = (),
     prefix: str = "",
 ) -> list[Problem]:
-    """One problem for each place that is wrong. `loc`: where what `model` validated stands; `prefix`: what to call it."""
+    """One problem for each place that is wrong.
+
+    `loc`: where what `model` validated stands; `prefix`: what to call it.
+    """
     found: dict[Loc, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         found.setdefault(_place(detail, document, loc), []).append(detail)
@@ -68,7 +73,10 @@ def complaints(
 
 
 def _place(detail: ErrorDetails, document: Document, loc: Loc) -> Loc:
-    """Where in the document an error is. pydantic's own path also names the branches of a union, which no key of the document is."""
+    """Where in the document an error is.
+
+    pydantic's own path also names the branches of a union, which no key of the document is.
+    """
     place, last = loc, len(detail["loc"]) - 1
     for i, part in enumerate(detail["loc"]):
         if document.holds((*place, part)) or (
@@ -157,7 +165,9 @@ def _meant(model: _Model, inner: Loc) -> str | None:
 
 
 def _instead(model: _Model, inner: Loc) -> str:
-    """What to write in place of an unknown key: a nearby one, or the same further in, or any of those that are known."""
+    """What to write in place of an unknown key: a nearby one, or the same further in, or any of
+    those that are known.
+    """
     holder, key = _within(model, inner[:-1]), str(inner[-1])
     if holder is None:
         return ""
@@ -170,7 +180,9 @@ def _instead(model: _Model, inner: Loc) -> str:
 
 
 def _meaning(model: _Model, inner: Loc) -> str:
-    """The first sentence that the docstring of a model says of a field, in brackets: of its line "NAME: meaning." or "NAME, OTHER: meaning."."""
+    """The first sentence that the docstring of a model says of a field, in brackets: of its line
+    "NAME: meaning." or "NAME, OTHER: meaning.".
+    """
     holder = _within(model, inner[:-1])
     line = re.search(
         rf"^(?:\w+, )*{re.escape(str(inner[-1]))}(?:, \w+)*: (.+?)(?:\. .*|\.?)$",

@@ -1,4 +1,7 @@
-"""python -m gpupipe.server: a server whose orders come over the standard input. For people there is `gpupipe serve`."""
+"""python -m gpupipe.server: a server whose orders come over the standard input.
+
+For people there is `gpupipe serve`.
+"""
 
 import sys
 

@@ -12,7 +12,10 @@ from gpupipe.server.epoch_pass import Lane
 
 @dataclass
 class Client:
-    """A client and what it has. wants: (epoch, position) where it waits for a run; run: the one that it is in."""
+    """A client and what it has.
+
+    wants: (epoch, position) where it waits for a run; run: the one that it is in.
+    """
 
     token: str
     hello: messages.Hello
@@ -29,7 +32,9 @@ class Client:
     entered: tuple[int, int] = (0, -1)
     """The iteration that entered a run last, and that run."""
     pending: bool = False
-    """Whether it was in a run when its connection, or the server, was lost, and has not said yet that it goes on."""
+    """Whether it was in a run when its connection, or the server, was lost, and has not said yet
+    that it goes on.
+    """
     late: bool = False
     """Whether it was new in the middle of a run, and has not begun an iteration yet."""
     between: bool = False
@@ -48,8 +53,8 @@ class Client:
 
 @dataclass(frozen=True)
 class Rules:
-    """How batches are dealt out. count: the ranks of `share` with equal steps, or None; silent, lost: seconds; resume: whether a lane keeps its place when
-    the last of its clients is gone."""
+    """How batches are dealt out. count: the ranks of `share` with equal steps, or None; silent,
+    lost: seconds; resume: whether a lane keeps its place when the last of its clients is gone."""
 
     mode: Literal["share", "broadcast"] = "share"
     count: int | None = None

@@ -1,4 +1,6 @@
-"""Who is there, where each may stand, and for whom a batch is needed: what can be asked of clients and lanes without changing what they have."""
+"""Who is there, where each may stand, and for whom a batch is needed: what can be asked of clients
+and lanes without changing what they have.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ _NAMED, _SILENT = 4, 2.0
 
 
 class Roster:
-    """Clients by their tokens, and lanes by their names. first: (epoch, position) where lanes begin."""
+    """Clients by their tokens, and lanes by their names.
+
+    first: (epoch, position) where lanes begin.
+    """
 
     def __init__(self, rules: Rules, first: tuple[int, int]) -> None:
         self.rules, self._first = rules, first
@@ -39,7 +44,9 @@ class Roster:
         return client.lane.next_place(self._first)
 
     def late(self, client: Client, now: float) -> messages.Late | None:
-        """What a new client must know of the run that it finds: None where nothing of it is consumed yet."""
+        """What a new client must know of the run that it finds: None where nothing of it is
+        consumed yet.
+        """
         run = client.lane.run
         if run is None or run.over or not (run.done or len(run.out) == run.steps):
             return None
@@ -79,7 +86,8 @@ class Roster:
         rules = self.rules
         if len(self.clients) >= rules.most_clients:
             raise Refusal(
-                f"the server has {counted(len(self.clients), 'client')}, and takes no more: serve with a larger --max-clients",
+                f"the server has {counted(len(self.clients), 'client')}, and takes no more: "
+                "serve with a larger --max-clients",
                 again=True,
             )
         if rules.mode == "broadcast":
@@ -87,7 +95,8 @@ class Roster:
         if rules.count is None:
             if hello.world > 1:
                 raise Refusal(
-                    f"{hello.world} ranks need equal steps, and this server shares its batches freely: serve with --clients {hello.world}"
+                    f"{hello.world} ranks need equal steps, and this server shares its "
+                    f"batches freely: serve with --clients {hello.world}"
                 )
             return self.lanes["0"]
         return self._lane_of_rank(hello, rules.count)
@@ -95,14 +104,16 @@ class Roster:
     def _lane_of_rank(self, hello: messages.Hello, count: int) -> Lane:
         if hello.world not in (1, count):
             raise Refusal(
-                f"this is rank {hello.rank} of {hello.world}, and the server deals out to {count}: serve with --clients {hello.world}"
+                f"this is rank {hello.rank} of {hello.world}, and the server deals out to "
+                f"{count}: serve with --clients {hello.world}"
             )
         free = [lane for lane in self.lanes.values() if not self.members(lane)]
         mine = [lane for lane in free if hello.world == 1 or lane.rank == hello.rank]
         if not mine:
             taken = f"rank {hello.rank} is" if hello.world > 1 else f"all {count} places are"
             raise Refusal(
-                f"{taken} taken on the server: by {', '.join(c.hello.name for c in self.clients.values())}",
+                f"{taken} taken on the server: by "
+                f"{', '.join(c.hello.name for c in self.clients.values())}",
                 again=True,
             )
         return mine[0]
@@ -135,7 +146,9 @@ class Roster:
         return lane if need > 0 else None
 
     def spare(self) -> Lane | None:
-        """A lane of which something is left to be made and may be made now, needed or not: for an engine that works ahead."""
+        """A lane of which something is left to be made and may be made now, needed or not: for an
+        engine that works ahead.
+        """
         lanes = [
             lane
             for lane in self.lanes.values()
@@ -167,7 +180,9 @@ class Roster:
         )
 
     def _given_beside(self, run: Run, client: Client, theirs: Run) -> int | None:
-        """How far a client is in the epoch of a run, 0 where it is about to begin it; None where it is elsewhere."""
+        """How far a client is in the epoch of a run, 0 where it is about to begin it; None where it
+        is elsewhere.
+        """
         if client.run == theirs.number and theirs.same_as(run):
             return theirs.given
         return 0 if client.between and theirs.epoch == run.epoch - 1 else None

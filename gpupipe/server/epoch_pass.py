@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Run:
-    """Every step is to be made (`fresh` and those behind it, and `back`), being made, out with a client, or done.
+    """Every step is to be made (`fresh` and those behind it, and `back`), being made, out with a
+    client, or done.
 
     number: of all runs of a server. position: the samples of the epoch that it leaves out.
     """
@@ -68,7 +69,9 @@ class Run:
         self.out[step] = token
 
     def take_again(self, step: int, token: str) -> bool:
-        """A client still holds a step that went back: it is its own again, unless it is being made again or another has got it."""
+        """A client still holds a step that went back: it is its own again, unless it is being made
+        again or another has got it.
+        """
         if step not in self.back:
             return False
         self._unback(step)
@@ -112,7 +115,11 @@ class Run:
 
 @dataclass
 class Lane:
-    """A sequence of runs, of the plans of one rank. anew: the number of the first run after the lane was begun anew last; those before it are forgotten."""
+    """A sequence of runs, of the plans of one rank.
+
+    anew: the number of the first run after the lane was begun anew last; those before it are
+    forgotten.
+    """
 
     name: str
     rank: int

@@ -1,7 +1,8 @@
 """Cuts off connections that send more than a client has to say.
 
-ZeroMQ limits how long a frame is, but not how many frames a message has: a message without an end would fill the memory, and never be seen by who receives.
-So the kernel is asked how much each connection has sent. A client's messages are small: a few hundred bytes for every batch.
+ZeroMQ limits how long a frame is, but not how many frames a message has: a message without an end
+would fill the memory, and never be seen by who receives. So the kernel is asked how much each
+connection has sent. A client's messages are small: a few hundred bytes for every batch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class _Sender:
 
 
 class Guard:
-    """For the connections of a listening ROUTER. A connection may send `burst` bytes at once and `rate` a second. Only TCP on Linux is looked at."""
+    """For the connections of a listening ROUTER.
+
+    A connection may send `burst` bytes at once and `rate` a second. Only TCP on Linux is looked at.
+    """
 
     def __init__(self, listening: Any, burst: float = 4e6, rate: float = 4e6) -> None:
         self._listening, self._burst, self._rate = listening, burst, rate
@@ -58,7 +62,10 @@ class Guard:
         self.cut = 0
 
     def look(self, now: float) -> None:
-        """Look at all connections, and cut those that sent too much. now: seconds, of a clock that only goes forward."""
+        """Look at all connections, and cut those that sent too much.
+
+        now: seconds, of a clock that only goes forward.
+        """
         while self._events.poll(0):
             self._on_event(recv_monitor_message(self._events, zmq.NOBLOCK), now)
         for descriptor, sender in list(self._senders.items()):
@@ -108,7 +115,10 @@ class Guard:
 
 @contextmanager
 def _connection(descriptor: int) -> Iterator[socket.socket]:
-    """The socket behind a descriptor that is ZeroMQ's, and stays so. Raises OSError where it is none, or none any more."""
+    """The socket behind a descriptor that is ZeroMQ's, and stays so.
+
+    Raises OSError where it is none, or none any more.
+    """
     own = os.dup(descriptor)
     try:
         connection = socket.socket(fileno=own)
@@ -120,7 +130,9 @@ def _connection(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _seen(descriptor: int) -> tuple[Any, int] | None:
-    """The address of the other side of a TCP connection, and the bytes that came from it; None where it is none, or the system does not tell."""
+    """The address of the other side of a TCP connection, and the bytes that came from it; None
+    where it is none, or the system does not tell.
+    """
     try:
         with _connection(descriptor) as connection:
             facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + 8)

@@ -1,6 +1,8 @@
-"""Fuel's own wire format, for its original ServerDataStream: a PUSH socket, a JSON list of .npy headers before each batch, one raw frame an array.
+"""Fuel's own wire format, for its original ServerDataStream: a PUSH socket, a JSON list of .npy
+headers before each batch, one raw frame an array.
 
-There are no acknowledgements in it: several clients share the batches as ZeroMQ deals them out, and one that dies takes with it what it had.
+There are no acknowledgements in it: several clients share the batches as ZeroMQ deals them out, and
+one that dies takes with it what it had.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class FuelServer:
         except zmq.ZMQError as e:
             self.close()
             raise ServerError(
-                f"{options.address} cannot be listened on: {e}; another server may be there: take another --port"
+                f"{options.address} cannot be listened on: {e}; another server may be "
+                "there: take another --port"
             ) from None
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
@@ -78,7 +81,9 @@ class FuelServer:
 
 
 def _check_dtypes(loader: Loader) -> None:
-    """Raises ServerError for a field whose dtype NumPy does not have, since Fuel's headers are those of .npy files."""
+    """Raises ServerError for a field whose dtype NumPy does not have, since Fuel's headers are
+    those of .npy files.
+    """
     pipeline, chosen = loader.config.pipeline, loader.config.loader.dtype
     for name in (pipeline.main,) if loader.as_tuple else pipeline.fields:
         dtype = (
@@ -88,7 +93,8 @@ def _check_dtypes(loader: Loader) -> None:
             torch.empty(0, dtype=getattr(torch, dtype)).numpy()
         except TypeError:
             raise ServerError(
-                f"Fuel's wire cannot carry the field '{name}': it is {dtype}, a dtype that NumPy does not have; serve another, such as dtype=float32, "
+                f"Fuel's wire cannot carry the field '{name}': it is {dtype}, a dtype that "
+                "NumPy does not have; serve another, such as dtype=float32, "
                 "or serve with --wire gpupipe"
             ) from None
 

@@ -1,27 +1,39 @@
-"""Who has which batch: the server's half of the protocol, without sockets, threads or clocks of its own.
+"""Who has which batch: the server's half of the protocol, without sockets, threads or clocks of its
+own.
 
 The rules, which make every batch of an epoch be consumed once:
 
-1. A batch is a step of a run; a run is one pass over an epoch, or over what is left of it, on a lane. All plans of a run are known when it begins,
-   so a batch that is lost is made again from its plan, with the same samples and draws.
-2. A batch that is handed to a client is leased to it: noted down (journal.py) before it is sent, and given to nobody else while the lease lasts.
-3. A client says Done when its consumer asks for the next batch. That is noted down, and then confirmed.
-4. A client hands a batch to its consumer only while fewer than WINDOW batches before it are unconfirmed (holding.py). So whatever its consumer may have
-   seen is among the first WINDOW of its leases.
-5. A client that was not heard for `silent` seconds loses its leases behind the first WINDOW, and learns so (Revoke) before anything else when it is
-   heard again. By 4 its consumer cannot have seen them.
-6. The first WINDOW leases go to others only when the client is gone for certain: it said Bye, its process on this machine has ended, or it was not
-   heard for `lost` seconds. Where it comes back even then, what it consumed counts as long as nobody else has got it: only beyond `lost` can a batch be
-   consumed twice by clients that both live.
-7. A run is over when all its steps are done, or when nobody wants it any more and somebody wants another. Until then its readers wait at its end, since
-   a batch may still come back from one that dies.
-8. A new client that finds no other on its lane begins anew, with the first epoch; what was left of the run there is forgotten. With `resume` it goes on
-   with it. One that finds others takes part in what they read, and is told how much of it is gone.
-9. A client says Hello again when its connection or the server was new: it names what it holds and what it has done. What was leased to it and never
-   arrived goes back; what it holds and is no longer its own, it drops.
+1. A batch is a step of a run; a run is one pass over an epoch, or over what is left of it, on a
+   lane. All plans of a run are known when it begins, so a batch that is lost is made again from its
+   plan, with the same samples and draws.
+2. A batch that is handed to a client is leased to it: noted down (journal.py) before it is sent,
+   and given to nobody else while the lease lasts.
+3. A client says Done when its consumer asks for the next batch. That is noted down, and then
+   confirmed.
+4. A client hands a batch to its consumer only while fewer than WINDOW batches before it are
+   unconfirmed (holding.py). So whatever its consumer may have seen is among the first WINDOW of its
+   leases.
+5. A client that was not heard for `silent` seconds loses its leases behind the first WINDOW, and
+   learns so (Revoke) before anything else when it is heard again. By 4 its consumer cannot have
+   seen them.
+6. The first WINDOW leases go to others only when the client is gone for certain: it said Bye, its
+   process on this machine has ended, or it was not heard for `lost` seconds. Where it comes back
+   even then, what it consumed counts as long as nobody else has got it: only beyond `lost` can a
+   batch be consumed twice by clients that both live.
+7. A run is over when all its steps are done, or when nobody wants it any more and somebody wants
+   another. Until then its readers wait at its end, since a batch may still come back from one that
+   dies.
+8. A new client that finds no other on its lane begins anew, with the first epoch; what was left of
+   the run there is forgotten. With `resume` it goes on with it. One that finds others takes part in
+   what they read, and is told how much of it is gone.
+9. A client says Hello again when its connection or the server was new: it names what it holds and
+   what it has done. What was leased to it and never arrived goes back; what it holds and is no
+   longer its own, it drops.
 
-Lanes: `share` has one that all clients read, so that a batch goes to exactly one of them; with `clients: N` it has one for each of N ranks, with equal
-steps, as a DataLoader's shards have; `broadcast` has one for every client, so that all get everything, and those in one epoch keep together.
+Lanes: `share` has one that all clients read, so that a batch goes to exactly one of them; with
+`clients: N` it has one for each of N ranks, with equal steps, as a DataLoader's shards have;
+`broadcast` has one for every client, so that all get everything, and those in one epoch keep
+together.
 """
 
 from __future__ import annotations
@@ -39,10 +51,12 @@ Note = Callable[..., None]
 
 
 class Ledger(Roster):
-    """All lanes, clients and leases. Messages to send gather in `outbox` as (token, message), in order.
+    """All lanes, clients and leases. Messages to send gather in `outbox` as (token, message), in
+    order.
 
-    steps: how many steps a run has, of (rank, epoch, position); it raises StateError. first: where lanes begin. note: gets every event that must outlive
-    the process. now, where it is asked for, is of a clock that only goes forward.
+    steps: how many steps a run has, of (rank, epoch, position); it raises StateError. first: where
+    lanes begin. note: gets every event that must outlive the process. now, where it is asked for,
+    is of a clock that only goes forward.
     """
 
     def __init__(
@@ -65,8 +79,10 @@ class Ledger(Roster):
         return known is not None and hello.number <= known.hello.number
 
     def hello(self, hello: messages.Hello, now: float, returns: bool = False) -> Client:
-        """Know a client, again or for the first time. Its Welcome is for the caller to send. returns: whether it was a client of this server before, though
-        it is not known any more. Raises Refusal."""
+        """Know a client, again or for the first time. Its Welcome is for the caller to send.
+        returns: whether it was a client of this server before, though it is not known any more.
+        Raises Refusal.
+        """
         known = self.clients.get(hello.token)
         if known is None:
             lane = self.lane_for(hello)
@@ -106,7 +122,10 @@ class Ledger(Roster):
         return True
 
     def tick(self, now: float, ended: Callable[[messages.Hello], bool]) -> None:
-        """Look at who was not heard for long. ended: whether the process of a client is known to be no more."""
+        """Look at who was not heard for long.
+
+        ended: whether the process of a client is known to be no more.
+        """
         for client in list(self.clients.values()):
             silence = now - client.heard
             if silence > self.rules.lost or ended(client.hello):
@@ -160,7 +179,8 @@ class Ledger(Roster):
             self._enter(client, run)
         elif 0 <= begin.run < client.lane.anew:
             raise Refusal(
-                f"this client was not heard for over {self.rules.lost:g} s, and another has begun anew since: connect again"
+                f"this client was not heard for over {self.rules.lost:g} s, and another has "
+                "begun anew since: connect again"
             )
         elif goes_on or (0 <= begin.run < self.runs and (run is None or begin.run <= run.number)):
             self._say(
@@ -196,9 +216,11 @@ class Ledger(Roster):
     # --- batches
 
     def lease(self, key: Key) -> tuple[Client, bool] | None:
-        """Give a batch that is made to the reader with most room: None where nobody has any now. Raises KeyError where it is not wanted any more.
+        """Give a batch that is made to the reader with most room: None where nobody has any now.
+        Raises KeyError where it is not wanted any more.
 
-        With the client comes whether it now has all that is left of the run, so that this batch is the last that it gets.
+        With the client comes whether it now has all that is left of the run, so that this batch is
+        the last that it gets.
         """
         lane = self.lane_of(key)
         if lane is None or lane.run is None or key[1] not in lane.run.making:
@@ -254,7 +276,9 @@ class Ledger(Roster):
         return finished
 
     def _keep_only(self, client: Client, holding: list[Key]) -> None:
-        """Settle what a client holds: what it lacks goes back, and what went back and nobody has got yet is its own again."""
+        """Settle what a client holds: what it lacks goes back, and what went back and nobody has
+        got yet is its own again.
+        """
         self._give_back(client, [key for key in client.leases if key not in holding])
         kept, client.leases = set(client.leases), []
         run = client.lane.run
@@ -279,14 +303,18 @@ class Ledger(Roster):
                 self._note("back", *key)
 
     def _joins(self, client: Client, begin: messages.Begin, run: Run) -> bool:
-        """Whether a client that asks for a whole epoch is given what others read now, which is further on: it was paused, or is new."""
+        """Whether a client that asks for a whole epoch is given what others read now, which is
+        further on: it was paused, or is new.
+        """
         behind = (
             not begin.asked and begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
         )
         return behind and bool(self.inside(client.lane, run)) and run.number not in client.begun
 
     def _refuse_what_others_bar(self, client: Client, begin: messages.Begin) -> None:
-        """Raises Refusal where others read the lane at a place that this one could only leave by taking it from them."""
+        """Raises Refusal where others read the lane at a place that this one could only leave by
+        taking it from them.
+        """
         run = client.lane.run
         others = len(self.inside(client.lane, run)) if run is not None else 0
         if (
@@ -298,8 +326,10 @@ class Ledger(Roster):
             return
         given = len(run.done) + len(run.out)
         raise Refusal(
-            f"epoch {begin.epoch} from sample {begin.position} on was asked for, but {counted(others, 'other client')} of this server "
-            f"share epoch {run.epoch} now, and {given:,} of its {run.steps:,} batches are given out: go on with epoch {run.epoch + 1}, "
+            f"epoch {begin.epoch} from sample {begin.position} on was asked for, but "
+            f"{counted(others, 'other client')} of this server "
+            f"share epoch {run.epoch} now, and {given:,} of its {run.steps:,} batches are "
+            f"given out: go on with epoch {run.epoch + 1}, "
             "or serve with --mode broadcast or --clients N"
         )
 

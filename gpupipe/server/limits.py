@@ -1,4 +1,6 @@
-"""How much a peer may ask for, so that one that asks and never reads does not fill the server's memory with answers."""
+"""How much a peer may ask for, so that one that asks and never reads does not fill the server's
+memory with answers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ _CONNECTIONS = 10_000
 
 @dataclass
 class Allowance:
-    """`burst` at once, and `rate` a second. then: when it was made, or used last; seconds of a clock that only goes forward."""
+    """`burst` at once, and `rate` a second.
+
+    then: when it was made, or used last; seconds of a clock that only goes forward.
+    """
 
     burst: float
     rate: float
@@ -29,7 +34,9 @@ class Allowance:
 
 @dataclass
 class Limits:
-    """For what is long to answer, a Hello or an Ask: 20 at once and 4 a second, for each connection."""
+    """For what is long to answer, a Hello or an Ask: 20 at once and 4 a second, for each
+    connection.
+    """
 
     _of: OrderedDict[bytes, Allowance] = field(default_factory=OrderedDict)
 

@@ -1,4 +1,6 @@
-"""What is to be said of a running server: rates over the last seconds, a table for people, the same for Prometheus, and the answer to `gpupipe status`."""
+"""What is to be said of a running server: rates over the last seconds, a table for people, the same
+for Prometheus, and the answer to `gpupipe status`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Rates:
-    """Batches and bytes a second over the last five seconds, out of facts that are given again and again."""
+    """Batches and bytes a second over the last five seconds, out of facts that are given again and
+    again.
+    """
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int]] = deque()
@@ -37,7 +41,10 @@ class Rates:
 
 
 def line(facts: Mapping[str, Any], rates: tuple[float, float]) -> str:
-    """How it goes, in a line. Of each of the first clients, how many batches it holds, and whether it was silent."""
+    """How it goes, in a line.
+
+    Of each of the first clients, how many batches it holds, and whether it was silent.
+    """
     held, room = sum(c["holds"] for c in facts["clients"]), sum(c["hwm"] for c in facts["clients"])
     places = (
         ", ".join(
@@ -49,7 +56,10 @@ def line(facts: Mapping[str, Any], rates: tuple[float, float]) -> str:
     clients = counted(len(facts["clients"]), "client") + (
         f" ({', '.join(_lags(facts['clients']))})" if facts["clients"] else ""
     )
-    return f"{rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, {clients}; {places}"
+    return (
+        f"{rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, "
+        f"{clients}; {places}"
+    )
 
 
 def _lags(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -78,7 +88,8 @@ def table(facts: Mapping[str, Any]) -> list[str]:
     ]
     for c in facts["clients"]:
         lines.append(
-            f"  {c['name']}, rank {c['lane']}: holds {c['holds']} of {c['hwm']}, has consumed {c['consumed']:,}{_silence(c)}"
+            f"  {c['name']}, rank {c['lane']}: holds {c['holds']} of {c['hwm']}, has "
+            f"consumed {c['consumed']:,}{_silence(c)}"
         )
     return lines
 
@@ -104,7 +115,8 @@ def ask(
         if not socket.poll(1000 * patience):
             peer.check(address, key is not None)
             raise ServerError(
-                f"no server answers at {address} within {patience:g} s; where it has keys, give --key and --server-key"
+                f"no server answers at {address} within {patience:g} s; where it has keys, "
+                "give --key and --server-key"
             )
         try:
             found = messages.from_server(socket.recv_multipart())
@@ -153,7 +165,10 @@ class _Collector:
 
 @contextmanager
 def exposed(server: Any, port: int | None) -> Iterator[None]:
-    """Answer Prometheus at http://127.0.0.1:PORT/metrics meanwhile; nothing where there is no port. Raises ServerError."""
+    """Answer Prometheus at http://127.0.0.1:PORT/metrics meanwhile; nothing where there is no port.
+
+    Raises ServerError.
+    """
     if port is None:
         yield
         return

@@ -17,15 +17,20 @@ _SOCKET_BUFFER = 4 << 20
 
 
 def served(loader: Loader, options: Options) -> tuple[Loader, dict[str, Any]]:
-    """The loader whose engine makes what is sent, and what clients are told of it. Raises ServerError."""
+    """The loader whose engine makes what is sent, and what clients are told of it.
+
+    Raises ServerError.
+    """
     if loader.config.source.grows:
         raise ServerError(
-            f"data.source: {loader.config.source_name} has other samples in every epoch, which a server cannot deal out: load it where it is trained on; "
+            f"data.source: {loader.config.source_name} has other samples in every epoch, "
+            "which a server cannot deal out: load it where it is trained on; "
             "its samplers, 'gpupipe cache fill', may run on another machine"
         )
     if loader.engine.name == "remote":
         raise ServerError(
-            "what a server serves cannot be served again: connect to the server itself, or serve the config where its data is"
+            "what a server serves cannot be served again: connect to the server itself, or "
+            "serve the config where its data is"
         )
     made, head = (loader, None) if options.ship == "batch" else _shortened(loader)
     about = describe(loader.config, loader.index, head)
@@ -34,7 +39,10 @@ def served(loader: Loader, options: Options) -> tuple[Loader, dict[str, Any]]:
 
 
 def _shortened(loader: Loader) -> tuple[Loader, int]:
-    """In place of a loader, one that stops behind the last uint8 image, and how many steps it does. Raises ServerError."""
+    """In place of a loader, one that stops behind the last uint8 image, and how many steps it does.
+
+    Raises ServerError.
+    """
     shorter, head = split(loader.config)
     loader.close()
     return quietly(shorter), head
@@ -45,7 +53,8 @@ def _check_fits(about: dict[str, Any]) -> None:
     size = len(messages.encode(messages.State(about)))
     if size > messages.MESSAGE_LIMIT // 2:
         raise ServerError(
-            f"what is served takes {size:,} bytes to say (its class names, most likely), and {messages.MESSAGE_LIMIT // 2:,} is the limit"
+            f"what is served takes {size:,} bytes to say (its class names, most likely), "
+            f"and {messages.MESSAGE_LIMIT // 2:,} is the limit"
         )
 
 
@@ -72,7 +81,8 @@ def listen(options: Options) -> tuple[Any, Any, Any]:
         context.term()
         if isinstance(e, zmq.ZMQError):
             raise ServerError(
-                f"{options.address} cannot be listened on: {e}; another server may be there: take another --port"
+                f"{options.address} cannot be listened on: {e}; another server may be "
+                "there: take another --port"
             ) from None
         raise
     return context, authenticator, socket

@@ -27,13 +27,16 @@ _COUNTS = {"hwm": 1000, "clients": 1_000_000, "most_clients": 1_000_000, "metric
 class Options:
     """How a server is run.
 
-    address: what it listens on: tcp://HOST:PORT, port 0 for any that is free, or ipc://FILE. hwm: batches that a client may hold.
-    mode: share (each batch goes to one client) or broadcast (to all). clients: ranks of `share` with equal steps, or None.
-    state: the file that a server goes on from after a crash, or None. resume: go on also after a stop, and keep the place when all clients are gone; fresh:
-    begin anew in any case. compress: none, lz4 or zstd, of what goes over a
-    socket. ship: batch, or uint8 to leave the steps behind the last uint8 image to the clients. wire: gpupipe, or fuel for Fuel's own stream.
-    keys: this server's secret key; allowed: the folder of the public keys of clients. silent, lost: seconds without a word from a client until its
-    prefetched batches, and until all of its batches, go to others. metrics: a port for Prometheus, or None.
+    address: what it listens on: tcp://HOST:PORT, port 0 for any that is free, or ipc://FILE. hwm:
+    batches that a client may hold. mode: share (each batch goes to one client) or broadcast (to
+    all). clients: ranks of `share` with equal steps, or None. state: the file that a server goes on
+    from after a crash, or None. resume: go on also after a stop, and keep the place when all
+    clients are gone; fresh: begin anew in any case. compress: none, lz4 or zstd, of what goes over
+    a socket. ship: batch, or uint8 to leave the steps behind the last uint8 image to the clients.
+    wire: gpupipe, or fuel for Fuel's own stream. keys: this server's secret key; allowed: the
+    folder of the public keys of clients. silent, lost: seconds without a word from a client until
+    its prefetched batches, and until all of its batches, go to others. metrics: a port for
+    Prometheus, or None.
     """
 
     address: str = "tcp://127.0.0.1:5557"
@@ -76,7 +79,8 @@ class Options:
             )
         if (self.keys is None) != (self.allowed is None):
             raise ServerError(
-                "a server with keys needs both its secret key (--keys) and the folder of the clients that it lets in (--allow)"
+                "a server with keys needs both its secret key (--keys) and the folder of "
+                "the clients that it lets in (--allow)"
             )
         if self.allowed is not None and not any(self.allowed.glob("*" + keys.PUBLIC)):
             raise ServerError(
@@ -89,7 +93,8 @@ class Options:
             )
         if not 0 < self.silent < self.lost:
             raise ServerError(
-                f"a client must count as silent before it counts as lost: silent is {self.silent:g} s, lost {self.lost:g} s"
+                "a client must count as silent before it counts as lost: silent is "
+                f"{self.silent:g} s, lost {self.lost:g} s"
             )
         if self.metrics is not None and self.wire == "fuel":
             raise ServerError(
@@ -103,7 +108,8 @@ class Options:
     def _check_resume(self) -> None:
         if self.resume and self.fresh:
             raise ServerError(
-                "resume goes on where the last server stopped, and fresh begins with the first epoch: give one of them"
+                "resume goes on where the last server stopped, and fresh begins with the "
+                "first epoch: give one of them"
             )
         if self.resume and self.state is None:
             raise ServerError(
@@ -131,7 +137,10 @@ class Options:
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
-    """Options by their names. Raises ServerError for a name that is none, and what Options.check() raises."""
+    """Options by their names.
+
+    Raises ServerError for a name that is none, and what Options.check() raises.
+    """
     known = [f.name for f in fields(Options)]
     for name in given:
         if name not in known:

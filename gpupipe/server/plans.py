@@ -12,12 +12,17 @@ from gpupipe.sampling.sampler import Plan, Sampler
 
 _KEPT = 4
 Identity = tuple[int, int, int, int]
-"""Of a batch: rank, epoch, position at which the run began, step. Two runs with one identity have one content."""
+"""Of a batch: rank, epoch, position at which the run began, step.
+
+Two runs with one identity have one content.
+"""
 
 
 @dataclass(frozen=True)
 class Asked(Plan):
-    """A plan that is to be made, with its identity, which it keeps where samples are left out of it."""
+    """A plan that is to be made, with its identity, which it keeps where samples are left out of
+    it.
+    """
 
     identity: Identity
 

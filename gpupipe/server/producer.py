@@ -1,12 +1,16 @@
 """The thread that makes batches, as many as clients have room for.
 
-1. An engine works ahead of what it delivers, so it takes plans before they are asked for; a batch that nobody has room for yet is parked.
-2. It is asked for the next batch only while somebody has room and nothing is parked for him: that is the backpressure, and what bounds the memory.
-3. A batch that several want (broadcast) is made once: it is attached to the plan that is under way, or found among those parked or given last.
+1. An engine works ahead of what it delivers, so it takes plans before they are asked for; a batch
+   that nobody has room for yet is parked.
+2. It is asked for the next batch only while somebody has room and nothing is parked for him: that
+   is the backpressure, and what bounds the memory.
+3. A batch that several want (broadcast) is made once: it is attached to the plan that is under way,
+   or found among those parked or given last.
 4. Plans that do not come out of the engine, in order, had no sample that could be read.
-5. An error of the data ends the iterations of those who read the plan that failed, or of all readers if no plan is at fault. The next plan starts the
-   engine again.
-6. An EngineError is no fault of a plan: nothing that follows could be made. All clients get it, and the server ends.
+5. An error of the data ends the iterations of those who read the plan that failed, or of all
+   readers if no plan is at fault. The next plan starts the engine again.
+6. An EngineError is no fault of a plan: nothing that follows could be made. All clients get it, and
+   the server ends.
 """
 
 from __future__ import annotations
@@ -29,10 +33,11 @@ Made = tuple[Plan, Batch]
 
 
 class Producer(threading.Thread):
-    """deliver: sends a batch to a client; it is called without the lock. failed: gets an error, the clients whose iterations it ended, and whether the
-    server ends with it, under the lock.
+    """deliver: sends a batch to a client; it is called without the lock. failed: gets an error, the
+    clients whose iterations it ended, and whether the server ends with it, under the lock.
 
-    changed: the condition under which the ledger is used; notified whenever there may be something to do.
+    changed: the condition under which the ledger is used; notified whenever there may be something
+    to do.
     """
 
     def __init__(
@@ -116,7 +121,9 @@ class Producer(threading.Thread):
                 yield plan
 
     def _take(self) -> Identity | bool | None:
-        """The next plan to make; True where it was, or is being, made for another; None where nothing is left."""
+        """The next plan to make; True where it was, or is being, made for another; None where
+        nothing is left.
+        """
         lane = self._ledger.needy() or self._ledger.spare()
         if (
             self._ended
@@ -152,7 +159,9 @@ class Producer(threading.Thread):
         return running if made is not None else None
 
     def _park(self, made: Made | None) -> None:
-        """Put a batch where clients get it from; plans before it, or all where there is none, were left out."""
+        """Put a batch where clients get it from; plans before it, or all where there is none, were
+        left out.
+        """
         identity = None if made is None else _identity(made)
         while self._fed:
             first, keys = self._fed.popitem(last=False)
@@ -183,4 +192,5 @@ class Producer(threading.Thread):
 
 
 def _identity(made: Made) -> Identity:
-    return made[0].identity  # type: ignore[attr-defined, no-any-return]  # engines hand back the plans that they were given
+    # engines hand back the plans that they were given
+    return made[0].identity  # type: ignore[attr-defined, no-any-return]

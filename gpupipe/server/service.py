@@ -1,12 +1,18 @@
 """The data processing server.
 
-1. One thread has the socket (run), one makes batches (producer.py); what both use is under one lock, whose condition wakes the producer.
-2. Every message is answered from the ledger (server/leases.py, where the rules are); what it decides is in the journal before it is sent.
-3. A message that is none is counted and dropped; so is one from a connection that said no Hello, which is asked who it is.
-4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants, long answers are rationed (limits.py), a peer whose
-   queue of answers is full is dropped, and a connection that sends more than any client has to say is cut (guard.py).
-5. Where the engine fails, all clients get the error, also those who say Hello before the socket is closed, and run() raises it.
-6. close() ends the producer and tells nobody: clients find out, and try to reconnect. The journal notes that the run has ended, unless an error did it.
+1. One thread has the socket (run), one makes batches (producer.py); what both use is under one
+   lock, whose condition wakes the producer.
+2. Every message is answered from the ledger (server/leases.py, where the rules are); what it
+   decides is in the journal before it is sent.
+3. A message that is none is counted and dropped; so is one from a connection that said no Hello,
+   which is asked who it is.
+4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants,
+   long answers are rationed (limits.py), a peer whose queue of answers is full is dropped, and a
+   connection that sends more than any client has to say is cut (guard.py).
+5. Where the engine fails, all clients get the error, also those who say Hello before the socket is
+   closed, and run() raises it.
+6. close() ends the producer and tells nobody: clients find out, and try to reconnect. The journal
+   notes that the run has ended, unless an error did it.
 """
 
 from __future__ import annotations
@@ -49,7 +55,8 @@ _log = logging.getLogger("gpupipe")
 
 
 class Server:
-    """Serves what a loader makes; the loader is not to be used beside it. Use it as a context manager, or call close().
+    """Serves what a loader makes; the loader is not to be used beside it. Use it as a context
+    manager, or call close().
 
     Raises ServerError, and what its config raises.
     """
@@ -93,7 +100,10 @@ class Server:
     # --- running
 
     def run(self, each: Callable[[Server], None] = lambda server: None) -> None:
-        """Serve until stop(). each: called about four times a second. Raises what broke the producer."""
+        """Serve until stop(). each: called about four times a second.
+
+        Raises what broke the producer.
+        """
         with self._running:
             self._producer.start()
             self._loop(each)
@@ -122,14 +132,17 @@ class Server:
         self._send_all()
 
     def _is_over(self) -> bool:
-        """Whether the engine failed and all clients know. A message that is sent right before the socket closes may not arrive: a client whose
-        connection ends drops what it has not read."""
+        """Whether the engine failed and all clients know. A message that is sent right before the
+        socket closes may not arrive: a client whose connection ends drops what it has not read."""
         return not self._producer.is_alive() and (
             not self._untold & set(self.sessions.of) or time.monotonic() > self._ends_at
         )
 
     def stop(self, ends_run: bool = True) -> None:
-        """Make run() return. May be called from a signal handler, or another thread. ends_run: False where the next server is to go on, as after a crash."""
+        """Make run() return. May be called from a signal handler, or another thread.
+
+        ends_run: False where the next server is to go on, as after a crash.
+        """
         self._ends_run = self._ends_run and ends_run
         self._stopping = True
         self._waker.wake()
@@ -275,7 +288,10 @@ class Server:
 
     def _on_hello(self, route: bytes, hello: messages.Hello) -> None:
         if hello.version != messages.VERSION:
-            why = f"the server speaks version {messages.VERSION} of the protocol, and this client version {hello.version}: use the same gpupipe on both sides"
+            why = (
+                f"the server speaks version {messages.VERSION} of the protocol, and this client "
+                f"version {hello.version}: use the same gpupipe on both sides"
+            )
             self._answer(route, messages.Refused(why, False))
             return
         if self._failure is not None:
@@ -335,7 +351,8 @@ class Server:
             route, frames = out.popleft()
             try:
                 self._socket.send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
-            except zmq.Again:  # it does not read: without what it missed it cannot go on, so it is no client any more
+            # it does not read: without what it missed it cannot go on, so it is no client any more
+            except zmq.Again:
                 with self._changed:
                     self.ledger.bye(self.sessions.tokens.get(route, ""))
                     self.sessions.flush()

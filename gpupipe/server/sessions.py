@@ -1,4 +1,6 @@
-"""The sending half of a server: which client is behind which connection, its shared memory, and what is on its way to it."""
+"""The sending half of a server: which client is behind which connection, its shared memory, and
+what is on its way to it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,17 @@ from gpupipe.server.leases import Ledger
 
 Frames = list[Any]
 _HELD_BESIDE = 2
-"""Slots beyond hwm: a consumer's variable holds a batch until it has the next, and one is on its way back."""
+"""Slots beyond hwm: a consumer's variable holds a batch until it has the next, and one is on its
+way back.
+"""
 
 
 @dataclass
 class Session:
-    """A client's connection. route: ZeroMQ's name of it; slots: shared memory, where client and server can share it."""
+    """A client's connection.
+
+    route: ZeroMQ's name of it; slots: shared memory, where client and server can share it.
+    """
 
     route: bytes
     slots: Slots | None
@@ -42,7 +49,9 @@ class Sent:
 
 @dataclass
 class Sessions:
-    """All sessions. What leaves gathers in `out`, in order; all is under the server's lock, but `send_batch`, which only the producer calls."""
+    """All sessions. What leaves gathers in `out`, in order; all is under the server's lock, but
+    `send_batch`, which only the producer calls.
+    """
 
     ledger: Ledger
     compress: str
@@ -85,7 +94,9 @@ class Sessions:
             self.out.append((self.of[token].route, [wire.encode(message)]))
 
     def flush(self) -> None:
-        """Put what the ledger has to say behind what is there; forget clients that it does not know any more; let the other thread send."""
+        """Put what the ledger has to say behind what is there; forget clients that it does not know
+        any more; let the other thread send.
+        """
         for token, message in self.ledger.outbox:
             self.tell(token, message)
         self.ledger.outbox.clear()

@@ -32,9 +32,11 @@ def start_server(
 ) -> ServerProcess | None:
     """Serve batches to other processes, which get them with gpupipe.connect().
 
-    served: a Loader: this process serves what it makes, until it is interrupted (Ctrl-C, SIGTERM), as Fuel's start_server does. Or a config, as for
-    gpupipe.load(): a fresh process serves it, and ends with this one at the latest; returns it, with its `address`. hwm: batches that a client may hold.
-    options: those of gpupipe.server.options.Options. Raises ConfigError, ServerError, and what loading raises.
+    served: a Loader: this process serves what it makes, until it is interrupted (Ctrl-C, SIGTERM),
+    as Fuel's start_server does. Or a config, as for gpupipe.load(): a fresh process serves it, and
+    ends with this one at the latest; returns it, with its `address`. hwm: batches that a client may
+    hold. options: those of gpupipe.server.options.Options. Raises ConfigError, ServerError, and
+    what loading raises.
     """
     import_zmq()
     chosen = options_of({"address": f"tcp://{host}:{port}", "hwm": hwm} | options)
@@ -50,7 +52,10 @@ def run(
     announce: Callable[[Any], None] = lambda server: None,
     each: Callable[[Any], None] = lambda server: None,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or server.stop(). announce: gets the server when it listens; each: again and again while it runs."""
+    """Serve until SIGINT, SIGTERM or server.stop().
+
+    announce: gets the server when it listens; each: again and again while it runs.
+    """
     from gpupipe.server.fuel import FuelServer
     from gpupipe.server.metrics import exposed
     from gpupipe.server.service import Server
@@ -67,7 +72,10 @@ def run(
 
 
 class ServerProcess:
-    """A server in a process of its own, which ends when this one does. Use it as a context manager, or call close()."""
+    """A server in a process of its own, which ends when this one does.
+
+    Use it as a context manager, or call close().
+    """
 
     def __init__(
         self,
@@ -78,7 +86,8 @@ class ServerProcess:
         """changes: of the config, as for gpupipe.load(). Raises ConfigError, ServerError."""
         if isinstance(config, Config):
             raise ServerError(
-                "a config that is checked already cannot be sent to another process: give its path, its name or a dict"
+                "a config that is checked already cannot be sent to another process: give "
+                "its path, its name or a dict"
             )
         configs.read(config, **changes)
         given = {"config": configs.plain(config), "changes": configs.plain(changes)}
@@ -144,7 +153,9 @@ def _plain(value: Any) -> Any:
 
 
 def child() -> int:
-    """What the process of a ServerProcess does: its orders come over the standard input, whose end is its own."""
+    """What the process of a ServerProcess does: its orders come over the standard input, whose end
+    is its own.
+    """
     given = json.loads(sys.stdin.readline())
     options = given["options"]
     for name in ("state", "keys", "allowed"):
@@ -176,8 +187,10 @@ def child() -> int:
 
 
 def _stop_at_end(server: Any) -> None:
-    """Stop a server at the end of the standard input. It is read without `sys.stdin`: a worker of a DataLoader, which is forked meanwhile, closes that,
-    and would wait for ever for the lock that its reader holds."""
+    """Stop a server at the end of the standard input. It is read without `sys.stdin`: a worker of a
+    DataLoader, which is forked meanwhile, closes that, and would wait for ever for the lock that
+    its reader holds.
+    """
     said = b""
     while more := os.read(0, 4096):
         said += more

@@ -1,9 +1,11 @@
-"""What a server must still know when it is killed and started again: one JSON line an event, written before what it tells of happens.
+"""What a server must still know when it is killed and started again: one JSON line an event,
+written before what it tells of happens.
 
-A server that is stopped says so in its last line. The next one then begins anew, unless it is asked to go on.
+A server that is stopped says so in its last line. The next one then begins anew, unless it is asked
+to go on.
 
-A line goes to the kernel in one write, so that it outlives the process, though not a power failure. The file is written anew when a run begins and when it
-is opened: then it holds only what counts.
+A line goes to the kernel in one write, so that it outlives the process, though not a power failure.
+The file is written anew when a run begins and when it is opened: then it holds only what counts.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ _LOCKED = "another server keeps its state in {}: give each its own --state, or e
 
 
 class Journal:
-    """The file at `path`, for a server that serves `what` (plain JSON: data, pipeline, order, mode).
+    """The file at `path`, for a server that serves `what` (plain JSON: data, pipeline, order,
+    mode).
 
-    Raises ServerError where another server has it, or where it cannot be written; StateError where it is the state of something else.
+    Raises ServerError where another server has it, or where it cannot be written; StateError where
+    it is the state of something else.
     """
 
     def __init__(self, path: Path, what: dict[str, Any]) -> None:
@@ -49,7 +53,8 @@ class Journal:
         self.history = ""
 
     def resume(self, ledger: Ledger, history: str, now: float, after_stop: bool = False) -> bool:
-        """Bring a new ledger to where the file says, and note down from here on. Returns whether there was anything to go on from.
+        """Bring a new ledger to where the file says, and note down from here on. Returns whether
+        there was anything to go on from.
 
         Args:
             ledger: A new one.
@@ -111,7 +116,9 @@ class Journal:
             return []
         if not isinstance(head, dict) or head.get("serves") != self._what:
             raise StateError(
-                f"{self.path} is the state of a server of something else ({_difference(head, self._what)}): name another --state, or begin anew with --fresh"
+                f"{self.path} is the state of a server of something else "
+                f"({_difference(head, self._what)}): name another --state, or begin anew "
+                "with --fresh"
             )
         self.history = head["history"]
         return [event for event in events if event != [_STOPPED]]
@@ -138,12 +145,15 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise ServerError(
-            f"{path}: the state of the server cannot be kept ({e.strerror}): make room there, or name another file with --state"
+            f"{path}: the state of the server cannot be kept ({e.strerror}): make room "
+            "there, or name another file with --state"
         ) from e
 
 
 def after_restart(ledger: Ledger) -> None:
-    """What is neither out nor done is to be made; who has something is expected to say that it goes on."""
+    """What is neither out nor done is to be made; who has something is expected to say that it goes
+    on.
+    """
     for lane in ledger.lanes.values():
         if lane.run is not None:
             lane.run.resume()

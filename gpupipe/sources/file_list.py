@@ -23,19 +23,24 @@ _FORMAT = 2
 
 
 class FileList(Source):
-    """The files that the manifest `file` lists, a sample a row, in the order of the rows; a path may stand in several of them.
+    """The files that the manifest `file` lists, a sample a row, in the order of the rows; a path
+    may stand in several of them.
 
-    file: .txt (a path a line, behind it a TAB or spaces and a label, or nothing; blank lines and lines that begin with # are left out), .csv or
-      .tsv (its first line names the columns), or .parquet (needs pyarrow). UTF-8; other bytes in paths are kept as they are.
-    root: what relative paths are relative to, by default the manifest's folder; ~ stands for the home directory. Every path must lie in it, in
-      its letters: 'a/../b' is read as 'b', links are followed. Whether the files exist is seen when they are loaded.
-    path, label: the names of the columns (not of .txt). A table with the column `path` alone has no labels; `label: null` says that
-      there are none to be read: neither in a table's other columns, nor in a .txt whose paths hold spaces.
-    fields: further columns with paths, and what their files are called in a batch, beside the "image" of `path`: {mask: mask_path}.
-    values: further columns with numbers, to be delivered with each sample under their names: int64 where all are whole, else float64.
+    file: .txt (a path a line, behind it a TAB or spaces and a label, or nothing; blank lines and
+    lines that begin with # are left out), .csv or .tsv (its first line names the columns), or
+    .parquet (needs pyarrow). UTF-8; other bytes in paths are kept as they are. root: what relative
+    paths are relative to, by default the manifest's folder; ~ stands for the home directory. Every
+    path must lie in it, in its letters: 'a/../b' is read as 'b', links are followed. Whether the
+    files exist is seen when they are loaded. path, label: the names of the columns (not of .txt). A
+    table with the column `path` alone has no labels; `label: null` says that there are none to be
+    read: neither in a table's other columns, nor in a .txt whose paths hold spaces. fields: further
+    columns with paths, and what their files are called in a batch, beside the "image" of `path`:
+    {mask: mask_path}. values: further columns with numbers, to be delivered with each sample under
+    their names: int64 where all are whole, else float64.
 
-    Labels are whole numbers of at least 0, which stay as they are (class 7 is called "7"), or names, which are numbered in sorted order.
-    Without labels every label is 0, of the one class "0".
+    Labels are whole numbers of at least 0, which stay as they are (class 7 is called "7"), or
+    names, which are numbered in sorted order. Without labels every label is 0, of the one class
+    "0".
     """
 
     name: ClassVar[str] = "file_list"

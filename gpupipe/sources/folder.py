@@ -20,12 +20,13 @@ EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", 
 
 
 class Folder(Source):
-    """Images in `root`/CLASS/..., at any depth, in ImageFolder's order. Labels are the numbers of the class names in sorted order.
+    """Images in `root`/CLASS/..., at any depth, in ImageFolder's order. Labels are the numbers of
+    the class names in sorted order.
 
-    root: the folder; ~ stands for the home directory. Hidden files and folders are left out, links are followed.
-    extensions: which files are images, without regard to case.
-    fetch: the name of a data set to download to `root` where `root` does not exist.
-    stand_in: how many images to make instead where that download fails.
+    root: the folder; ~ stands for the home directory. Hidden files and folders are left out, links
+    are followed. extensions: which files are images, without regard to case. fetch: the name of a
+    data set to download to `root` where `root` does not exist. stand_in: how many images to make
+    instead where that download fails.
     """
 
     name: ClassVar[str] = "folder"
@@ -52,7 +53,8 @@ class Folder(Source):
         to = "" if self.root == dataset_catalog.default_root(self.fetch) else f" --root {self.root}"
         return (
             f"{place.note}: {self.fetch} could not be fetched, and drawn images in {place.root} "
-            f"stand in for it. For the data itself run 'gpupipe fetch {self.fetch}{to}', or set data.root"
+            f"stand in for it. For the data itself run 'gpupipe fetch {self.fetch}{to}', or "
+            "set data.root"
         )
 
     def absent(self) -> str:
@@ -64,7 +66,9 @@ class Folder(Source):
 
 
 def _unchanged(root: Path, index: Index) -> bool:
-    """Whether the index is of this root, and no folder gained, lost or renamed an entry since the scan."""
+    """Whether the index is of this root, and no folder gained, lost or renamed an entry since the
+    scan.
+    """
     times = index.extra.get("times")
     if index.root != str(root) or not isinstance(times, dict) or "" not in times:
         return False

@@ -16,21 +16,24 @@ from gpupipe.formats import Damaged, npy
 
 
 class Numpy(ArraySource):
-    """Arrays in .npy files: numbers in C order and of the machine's byte order. Nothing is unpickled.
+    """Arrays in .npy files: numbers in C order and of the machine's byte order. Nothing is
+    unpickled.
 
-    root: a folder with a folder for each class: ROOT/CLASS/x.npy, at any depth.
-    manifest: a list of files, as the source file_list has it: .txt, or a table with the columns path and label; its paths are relative to
+    root: a folder with a folder for each class: ROOT/CLASS/x.npy, at any depth. manifest: a list of
+    files, as the source file_list has it: .txt, or a table with the columns path and label; its
+    paths are relative to
       root, or to its folder.
-    label: with a manifest: the name of the column with labels; null: none.
-    files: in place of both, one pattern or several: paths with * and ?, and {000..012} for numbers.
-    rows: each row of a file's array, along the first axis, is a sample; else a file is one.
-    labels: with files: a .npy file, or several as for files, with a whole number for each sample, in their order.
-    values: with files: further .npy files with a number, or several, for each sample, and what they are called in a batch: {target: y.npy}.
-    field: what the array is called in a batch.
-    layout: a letter for each axis of a sample, such as CHW; by default L, HW, CHW or CDHW, by the number of axes.
+    label: with a manifest: the name of the column with labels; null: none. files: in place of both,
+    one pattern or several: paths with * and ?, and {000..012} for numbers. rows: each row of a
+    file's array, along the first axis, is a sample; else a file is one. labels: with files: a .npy
+    file, or several as for files, with a whole number for each sample, in their order. values: with
+    files: further .npy files with a number, or several, for each sample, and what they are called
+    in a batch: {target: y.npy}. field: what the array is called in a batch. layout: a letter for
+    each axis of a sample, such as CHW; by default L, HW, CHW or CDHW, by the number of axes.
     extensions: with root: which files are arrays, without regard to case.
 
-    complex numbers become pairs of real ones: a last axis P of length 2, the real and the imaginary part.
+    complex numbers become pairs of real ones: a last axis P of length 2, the real and the imaginary
+    part.
     """
 
     name: ClassVar[str] = "numpy"
@@ -88,11 +91,13 @@ def _header(path: str) -> npy.Header:
     if size < found.offset + found.length:
         lacking = found.offset + found.length - size
         raise Damaged(
-            f"cut off: {lacking:,} of the {found.length:,} bytes are missing that an array of {found.dtype} {found.shape} has"
+            f"cut off: {lacking:,} of the {found.length:,} bytes are missing that an array "
+            f"of {found.dtype} {found.shape} has"
         )
     if size > found.offset + found.length:
         raise Damaged(
-            f"{size - found.offset - found.length:,} bytes behind its array of {found.dtype} {found.shape}"
+            f"{size - found.offset - found.length:,} bytes behind its array of "
+            f"{found.dtype} {found.shape}"
         )
     return found
 
@@ -102,7 +107,8 @@ def _numbers(path: str) -> NDArray[Any]:
     found = _header(path)
     if not 1 <= len(found.shape) <= 2:
         raise ValueError(
-            f"an array of the shape {found.shape}, but there should be one number a sample, or several: (N,) or (N, n)"
+            f"an array of the shape {found.shape}, but there should be one number a sample, "
+            "or several: (N,) or (N, n)"
         )
     numbers = np.fromfile(path, found.dtype, offset=found.offset)
     return numbers.reshape(found.shape)

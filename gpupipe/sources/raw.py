@@ -25,8 +25,9 @@ Bytes = Annotated[int, Field(ge=0, le=2**62), WHOLE]
 class Labels(pydantic.BaseModel):
     """Flat files with a label for each sample, in their order.
 
-    files: one pattern or several. dtype: of a label. offset: bytes at the beginning of each file that are no labels.
-    every: bytes from one label to the next, where something else stands between them; by default those of a label.
+    files: one pattern or several. dtype: of a label. offset: bytes at the beginning of each file
+    that are no labels. every: bytes from one label to the next, where something else stands between
+    them; by default those of a label.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -40,27 +41,30 @@ class Labels(pydantic.BaseModel):
     def _every_holds_one(self) -> Labels:
         if self.every is not None and self.every < np.dtype(self.dtype).itemsize:
             raise ValueError(
-                f"every is {self.every}, but a label of {self.dtype} has {counted(np.dtype(self.dtype).itemsize, 'byte')}"
+                f"every is {self.every}, but a label of {self.dtype} has "
+                f"{counted(np.dtype(self.dtype).itemsize, 'byte')}"
             )
         return self
 
 
 class Raw(ArraySource):
-    """Arrays in flat files: nothing but numbers, in C order and of the machine's byte order (little-endian on all that gpupipe runs on).
+    """Arrays in flat files: nothing but numbers, in C order and of the machine's byte order
+    (little-endian on all that gpupipe runs on).
 
-    root: a folder with a folder for each class: ROOT/CLASS/x.bin, at any depth.
-    manifest: a list of files, as the source file_list has it: .txt, or a table with the columns path and label; its paths are relative to
+    root: a folder with a folder for each class: ROOT/CLASS/x.bin, at any depth. manifest: a list of
+    files, as the source file_list has it: .txt, or a table with the columns path and label; its
+    paths are relative to
       root, or to its folder.
-    label: with a manifest: the name of the column with labels; null: none.
-    files: in place of both, one pattern or several: paths with * and ?, and {000..012} for numbers.
-    dtype: float16, float32, float64, int8 to int64, uint8 to uint64, bool; complex64, complex128: pairs of real numbers, a last axis P of length 2.
-    shape: of a sample, such as [3, 224, 224]. A file holds as many as fit; what does not divide into samples is an error.
-    offset: bytes at the beginning of each file that are no samples.
-    before: bytes in front of each sample that are not of it, as the label in CIFAR-10's files.
-    labels: with files: further files, with a label for each sample, in their order: {files: labels.bin, dtype: uint8, offset: 8}.
-    field: what the array is called in a batch.
-    layout: a letter for each axis of a sample, such as CHW; by default L, HW, CHW or CDHW, by the number of axes.
-    extensions: with root: which files are arrays, without regard to case.
+    label: with a manifest: the name of the column with labels; null: none. files: in place of both,
+    one pattern or several: paths with * and ?, and {000..012} for numbers. dtype: float16, float32,
+    float64, int8 to int64, uint8 to uint64, bool; complex64, complex128: pairs of real numbers, a
+    last axis P of length 2. shape: of a sample, such as [3, 224, 224]. A file holds as many as fit;
+    what does not divide into samples is an error. offset: bytes at the beginning of each file that
+    are no samples. before: bytes in front of each sample that are not of it, as the label in
+    CIFAR-10's files. labels: with files: further files, with a label for each sample, in their
+    order: {files: labels.bin, dtype: uint8, offset: 8}. field: what the array is called in a batch.
+    layout: a letter for each axis of a sample, such as CHW; by default L, HW, CHW or CDHW, by the
+    number of axes. extensions: with root: which files are arrays, without regard to case.
     """
 
     name: ClassVar[str] = "raw"
@@ -83,7 +87,8 @@ class Raw(ArraySource):
             path,
             self.offset,
             step,
-            f"samples of {step:,} bytes ({self.dtype} {list(self.shape)}{f', {self.before} before' if self.before else ''})",
+            f"samples of {step:,} bytes ({self.dtype} "
+            f"{list(self.shape)}{f', {self.before} before' if self.before else ''})",
         )
         stored = np.dtype(self.dtype)
         pairs = stored.kind == "c"
@@ -126,6 +131,7 @@ def _count(path: str, offset: int, step: int, what: str) -> int:
     count, rest = divmod(size, step)
     if rest:
         raise Damaged(
-            f"{size:,} bytes{f' behind the first {offset:,}' if offset else ''} are not {what}: {rest:,} are left over; see data.dtype and data.shape"
+            f"{size:,} bytes{f' behind the first {offset:,}' if offset else ''} are not "
+            f"{what}: {rest:,} are left over; see data.dtype and data.shape"
         )
     return count

@@ -36,11 +36,12 @@ def _range(value: Any) -> Any:
 class Recordio(Sharded):
     """The records of .rec files, a sample each: an image, and the numbers in its header.
 
-    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the home directory. Where x.idx stands beside
-      x.rec, the samples are the records that it lists; else all.
-    label: which of the header's numbers is the label; 0 is the first, or the only one; null: none, all are 0.
-    values: further numbers of the header to deliver with each sample, float32: {weight: 1, landmarks: [2, 12]}, to before the last.
-    empty: what to do with a record without an image: raise, or skip (face data sets end in such records).
+    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the
+    home directory. Where x.idx stands beside x.rec, the samples are the records that it lists; else
+    all. label: which of the header's numbers is the label; 0 is the first, or the only one; null:
+    none, all are 0. values: further numbers of the header to deliver with each sample, float32:
+    {weight: 1, landmarks: [2, 12]}, to before the last. empty: what to do with a record without an
+    image: raise, or skip (face data sets end in such records).
     """
 
     name: ClassVar[str] = "recordio"
@@ -72,14 +73,17 @@ class Recordio(Sharded):
         if wanted:
             key, place = wanted.popitem()[::-1]
             raise DataError(
-                f"{path.with_suffix('.idx')}: no record of {path} begins at byte {place:,}, as it says of '{key}': make it anew, or remove it"
+                f"{path.with_suffix('.idx')}: no record of {path} begins at byte {place:,}, "
+                f"as it says of '{key}': make it anew, or remove it"
             )
         return found
 
     def _shards(
         self, path: Path, data: NDArray[np.uint8], records: Records, wanted: dict[int, str] | None
     ) -> Iterator[Shard]:
-        """What those of the records say that are wanted, which is taken out of `wanted`; records in several parts by themselves, made whole."""
+        """What those of the records say that are wanted, which is taken out of `wanted`; records in
+        several parts by themselves, made whole.
+        """
         several = records.several()
         for run in np.split(np.arange(len(several)), np.flatnonzero(np.diff(several)) + 1):
             rows = (
@@ -111,7 +115,9 @@ class Recordio(Sharded):
         rows: NDArray[np.int64],
         names: list[str],
     ) -> Shard:
-        """Records in several parts, whose bytes are nowhere behind one another: they are written into the cache folder."""
+        """Records in several parts, whose bytes are nowhere behind one another: they are written
+        into the cache folder.
+        """
         payloads = [records.payload(data, int(row)) for row in rows]
         place = index_cache.place(
             "parts", str(path), index_file.file_state(path), names
@@ -121,7 +127,8 @@ class Recordio(Sharded):
         except OSError as e:
             what = f"{path} holds records in several parts, which are put together there"
             raise DataError(
-                f"{place}: cannot be written ({e.strerror or e}): {what}: set GPUPIPE_CACHE to a folder that can"
+                f"{place}: cannot be written ({e.strerror or e}): {what}: set GPUPIPE_CACHE "
+                "to a folder that can"
             ) from e
         length = np.array(list(map(len, payloads)), np.int64)
         whole = np.frombuffer(b"".join(payloads), np.uint8)
@@ -148,7 +155,8 @@ class Recordio(Sharded):
         if not full.all():
             if self.empty == "raise":
                 raise ValueError(
-                    f"record {int(number[~full][0]):,} holds no image: set data.empty=skip where such records are no samples"
+                    f"record {int(number[~full][0]):,} holds no image: set data.empty=skip "
+                    "where such records are no samples"
                 )
             found, number, names = (
                 found.where(full),
@@ -181,13 +189,16 @@ def _labels(number: NDArray[np.int64], labels: NDArray[np.float32]) -> NDArray[n
     odd = np.flatnonzero(~(np.abs(labels) < 2**24) | (labels != np.trunc(labels)))
     if len(odd):
         raise ValueError(
-            f"record {int(number[odd[0]]):,}: the label {labels[odd[0]]:g} is not a whole number: set data.label, or data.label: null"
+            f"record {int(number[odd[0]]):,}: the label {labels[odd[0]]:g} is not a whole "
+            "number: set data.label, or data.label: null"
         )
     return labels.astype(np.int64)
 
 
 def _listed(file: Path) -> dict[int, str] | None:
-    """The records that an .idx file lists: keys by where each begins; None where there is no such file. Raises DataError."""
+    """The records that an .idx file lists: keys by where each begins; None where there is no such
+    file. Raises DataError.
+    """
     if not file.is_file():
         return None
     try:

@@ -24,8 +24,8 @@ from gpupipe.pipeline.step import Spec
 class Numbers(pydantic.BaseModel):
     """A feature that is an array.
 
-    feature: its name; a packed list of floats, or bytes. shape: of every sample. dtype: what the bytes are, in C order and little-endian; floats
-    are float32.
+    feature: its name; a packed list of floats, or bytes. shape: of every sample. dtype: what the
+    bytes are, in C order and little-endian; floats are float32.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -38,11 +38,12 @@ class Numbers(pydantic.BaseModel):
 class Tfrecord(Sharded):
     """The records of TFRecord shards, a sample each.
 
-    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the home directory.
-    fields: what is in a batch, and the feature that each is: the bytes of an image file, or with {feature, shape, dtype} an array.
-    label: the feature with the label: an int64, or bytes with a name; null: none, all are 0.
-    values: numbers to deliver with each sample, and the features that they are: int64s or floats, as many in each record.
-    verify: check the checksum of every record, while the shards are indexed.
+    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the
+    home directory. fields: what is in a batch, and the feature that each is: the bytes of an image
+    file, or with {feature, shape, dtype} an array. label: the feature with the label: an int64, or
+    bytes with a name; null: none, all are 0. values: numbers to deliver with each sample, and the
+    features that they are: int64s or floats, as many in each record. verify: check the checksum of
+    every record, while the shards are indexed.
     """
 
     name: ClassVar[str] = "tfrecord"
@@ -91,7 +92,8 @@ def _pieces(told: str | Numbers, found: dict[str, Feature]) -> Pieces:
         if feature.kind != "bytes":
             raise feature.wrong(
                 0,
-                f"holds {feature.kind}, and no image file: write {{feature: {told}, shape: [...]}} for an array",
+                f"holds {feature.kind}, and no image file: write {{feature: {told}, shape: "
+                f"[...]}} for an array",
             )
         spans = feature.spans()
         return Pieces(spans.begin, spans.end - spans.begin)
@@ -99,7 +101,8 @@ def _pieces(told: str | Numbers, found: dict[str, Feature]) -> Pieces:
     if feature.kind == "floats" and told.dtype != "float32":
         raise feature.wrong(
             0,
-            f"holds floats, which are float32, and not {told.dtype}: set dtype: float32, or leave it out",
+            f"holds floats, which are float32, and not {told.dtype}: set dtype: float32, or "
+            "leave it out",
         )
     spans = feature.spans()
     length, expected = (
@@ -111,7 +114,8 @@ def _pieces(told: str | Numbers, found: dict[str, Feature]) -> Pieces:
         row = int(odd[0])
         raise feature.wrong(
             row,
-            f"holds {int(length[row]):,} bytes, but {told.dtype} of shape {shown(told.shape)} has {expected:,}",
+            f"holds {int(length[row]):,} bytes, but {told.dtype} of shape "
+            f"{shown(told.shape)} has {expected:,}",
         )
     return Pieces(
         spans.begin, length, told.dtype, np.tile(np.array(told.shape, np.int64), (len(length), 1))
@@ -130,6 +134,7 @@ def _labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
     if found.ndim > 1:
         raise feature.wrong(
             0,
-            f"holds {found.shape[1]} numbers, and no label, which is one: set data.label, and use it in data.values",
+            f"holds {found.shape[1]} numbers, and no label, which is one: set data.label, "
+            "and use it in data.values",
         )
     return found.astype(np.int64, copy=False)

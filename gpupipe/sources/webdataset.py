@@ -28,7 +28,10 @@ _MOST_VALUES = 1024
 
 
 class Array(pydantic.BaseModel):
-    """A member that is an array: its ending, and what every sample's must be. Without `shape` they may differ."""
+    """A member that is an array: its ending, and what every sample's must be.
+
+    Without `shape` they may differ.
+    """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
@@ -44,11 +47,14 @@ _Parts = dict[str, Member]
 class Webdataset(Sharded):
     """Samples in tar shards. The members a/0.jpg and a/0.cls are the sample a/0, and its label.
 
-    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the home directory.
-    fields: what is in a batch, and the ending of the member that each is; of several, the first that a sample has. Members that end in npy are
+    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the
+    home directory. fields: what is in a batch, and the ending of the member that each is; of
+    several, the first that a sample has. Members that end in npy are
       arrays; {member: npy, dtype: float32, shape: [3, 480, 640]} says of which kind all must be.
-    label: the ending of the member with the label: a number or a name as text; cls. With "json:KEY", a key of a JSON member; null: none, all are 0.
-    values: numbers to deliver with each sample, and where they are, as for label: {weight: "json:weight"}; a key may hold a list of them.
+    label: the ending of the member with the label: a number or a name as text; cls. With
+    "json:KEY", a key of a JSON member; null: none, all are 0. values: numbers to deliver with each
+    sample, and where they are, as for label: {weight: "json:weight"}; a key may hold a list of
+    them.
     """
 
     name: ClassVar[str] = "webdataset"
@@ -69,7 +75,8 @@ class Webdataset(Sharded):
             endings = _endings(told)
             if not endings or len({_is_array(e) for e in endings}) > 1:
                 raise ValueError(
-                    f"{name}: {shown(endings)} should be one ending or several, of image files or of .npy files"
+                    f"{name}: {shown(endings)} should be one ending or several, of image "
+                    "files or of .npy files"
                 )
             if isinstance(told, Array) and not _is_array(told.member):
                 raise ValueError(
@@ -103,7 +110,8 @@ class Webdataset(Sharded):
                     if _parted(member.name)[1] in _endings(told):
                         return _header(data, member)
         raise DataError(
-            f"{files[0]}: no member in {counted(len(files), 'shard')} ends in {', '.join(_endings(told))}: set data.fields"
+            f"{files[0]}: no member in {counted(len(files), 'shard')} ends in "
+            f"{', '.join(_endings(told))}: set data.fields"
         )
 
     def read(self, path: Path) -> list[Shard]:
@@ -114,7 +122,8 @@ class Webdataset(Sharded):
                 stem, ending = _parted(member.name)
                 if samples.setdefault(stem, {}).setdefault(ending, member) is not member:
                     raise ValueError(
-                        f"{member.name}: the sample {stem} has two members that end in {ending}: its samples must have different names"
+                        f"{member.name}: the sample {stem} has two members that end in "
+                        f"{ending}: its samples must have different names"
                     )
             chosen = {
                 stem: found
@@ -134,7 +143,10 @@ class Webdataset(Sharded):
             return [Shard(list(chosen), fields, labels, values)]
 
     def _chosen(self, stem: str, parts: _Parts) -> _Parts:
-        """The member of each field; none where there is not one of them, so that this is no sample. Raises ValueError where some are missing."""
+        """The member of each field; none where there is not one of them, so that this is no sample.
+
+        Raises ValueError where some are missing.
+        """
         found = {
             name: next((parts[e] for e in _endings(told) if e in parts), None)
             for name, told in self.fields.items()
@@ -143,7 +155,8 @@ class Webdataset(Sharded):
         if missing and len(missing) < len(found):
             wanted = ", ".join(_endings(self.fields[missing[0]]))
             raise ValueError(
-                f"{stem}: no member for the field '{missing[0]}' ({wanted}; it has {', '.join(sorted(parts))}): set data.fields"
+                f"{stem}: no member for the field '{missing[0]}' ({wanted}; it has "
+                f"{', '.join(sorted(parts))}): set data.fields"
             )
         return {name: member for name, member in found.items() if member is not None}
 
@@ -165,7 +178,11 @@ class Webdataset(Sharded):
         )
 
     def nothing(self) -> str:
-        return f"none has a member that ends in {', '.join(e for told in self.fields.values() for e in _endings(told))}: set data.fields"
+        return (
+            "none has a member that ends in "
+            f"{', '.join(e for told in self.fields.values() for e in _endings(told))}: set "
+            "data.fields"
+        )
 
 
 @dataclass(frozen=True)
@@ -182,7 +199,8 @@ class _Texts:
         member = self.parts.get(ending)
         if member is None:
             raise ValueError(
-                f"{self.stem}: no member {self.stem}.{ending} (it has {', '.join(sorted(self.parts))}): set data.label or data.values"
+                f"{self.stem}: no member {self.stem}.{ending} (it has "
+                f"{', '.join(sorted(self.parts))}): set data.label or data.values"
             )
         if member.size > _MOST_TEXT:
             raise ValueError(
@@ -195,7 +213,8 @@ class _Texts:
             raise ValueError(f"{member.name}: no '{key}' in it") from e
         except (ValueError, TypeError, IndexError, RecursionError) as e:
             raise ValueError(
-                f"{member.name}: cannot be read as {'JSON with keys' if key else 'UTF-8 text'}: {str(e)[:100]}"
+                f"{member.name}: cannot be read as "
+                f"{'JSON with keys' if key else 'UTF-8 text'}: {str(e)[:100]}"
             ) from e
 
     def numbers(self, where: str) -> list[int | float]:
@@ -208,7 +227,8 @@ class _Texts:
             is_number(n) and (isinstance(n, float) or -(2**63) <= n < 2**63) for n in numbers
         ):
             raise ValueError(
-                f"{self.stem}: {shown(found)} at {where} is no number, and no list of 1 to {_MOST_VALUES:,} numbers: set data.values"
+                f"{self.stem}: {shown(found)} at {where} is no number, and no list of 1 to "
+                f"{_MOST_VALUES:,} numbers: set data.values"
             )
         return numbers
 
@@ -227,7 +247,8 @@ def _label(texts: _Texts, where: str) -> str:
     found = texts.at(where)
     if isinstance(found, bool) or not isinstance(found, (int, str)) or found == "":
         raise ValueError(
-            f"{texts.stem}: {shown(found)} at {where} is no label: a label is a number from 0 on, or a name"
+            f"{texts.stem}: {shown(found)} at {where} is no label: a label is a number from "
+            "0 on, or a name"
         )
     return str(found)
 
@@ -237,7 +258,8 @@ def _values(name: str, found: Sequence[list[int | float]]) -> NDArray[Any]:
     counts = {len(numbers) for numbers in found}
     if len(counts) > 1:
         raise ValueError(
-            f"the value '{name}' has from {min(counts)} to {max(counts)} numbers: it must have as many in each sample"
+            f"the value '{name}' has from {min(counts)} to {max(counts)} numbers: it must "
+            "have as many in each sample"
         )
     array = np.array(
         found,
@@ -255,7 +277,8 @@ def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
         raise ValueError(f"{member.name}: {e}") from e
     if found.offset + found.length != member.size:
         raise ValueError(
-            f"{member.name}: {member.size:,} bytes, but its header tells of {found.offset + found.length:,}: the array is not whole"
+            f"{member.name}: {member.size:,} bytes, but its header tells of "
+            f"{found.offset + found.length:,}: the array is not whole"
         )
     if not found.length:
         raise ValueError(f"{member.name}: an array without numbers, of shape {shown(found.shape)}")
@@ -268,15 +291,18 @@ def _check_alike(members: list[Member], headers: list[npy.Header], told: Endings
         dtype = told.dtype if isinstance(told, Array) else headers[0].dtype
         if header.dtype != dtype:
             raise ValueError(
-                f"{member.name}: an array of {header.dtype}, where {dtype} was expected: all must have one dtype"
+                f"{member.name}: an array of {header.dtype}, where {dtype} was expected: "
+                "all must have one dtype"
             )
         if isinstance(told, Array) and told.shape not in (None, header.shape):
             raise ValueError(
-                f"{member.name}: an array of shape {shown(header.shape)}, where {shown(told.shape)} was expected: see data.fields"
+                f"{member.name}: an array of shape {shown(header.shape)}, where "
+                f"{shown(told.shape)} was expected: see data.fields"
             )
         if len(header.shape) != len(headers[0].shape):
             raise ValueError(
-                f"{member.name}: an array of shape {shown(header.shape)}, but {members[0].name} has {shown(headers[0].shape)}"
+                f"{member.name}: an array of shape {shown(header.shape)}, but "
+                f"{members[0].name} has {shown(headers[0].shape)}"
             )
 
 
@@ -290,7 +316,9 @@ def _is_array(ending: str) -> bool:
 
 
 def _parted(name: str) -> tuple[str, str]:
-    """The stem and the ending, which begins at the first dot of the last part, as WebDataset has it."""
+    """The stem and the ending, which begins at the first dot of the last part, as WebDataset has
+    it.
+    """
     folder, slash, file = name.rpartition("/")
     stem, _, ending = file.partition(".")
     return folder + slash + stem, ending.lower()

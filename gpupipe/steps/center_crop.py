@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class CenterCrop(Step):
     """torchvision.transforms.v2.CenterCrop.
 
-    size: one number for a square, or [height, width], in pixels. A smaller image is padded with zeros on all sides. Of a volume one number or
-      [depth, height, width], of a series one number.
+    size: one number for a square, or [height, width], in pixels. A smaller image is padded with
+      zeros on all sides. Of a volume one number or [depth, height, width], of a series one number.
     """
 
     size: Window

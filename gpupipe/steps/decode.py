@@ -12,9 +12,9 @@ from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step
 class Decode(Step):
     """Decode an image file, to the same pixels on every engine.
 
-    mode: "rgb" (3 channels) or "gray" (1 channel).
-    apply_exif_orientation: turn the image as its EXIF tag says. Off by default, as in torchvision and PIL (DALI's own default is on).
-    dtype: "uint8", to which 16 bits become by dropping the low byte (value >> 8), or "uint16", to
+    mode: "rgb" (3 channels) or "gray" (1 channel). apply_exif_orientation: turn the image as its
+    EXIF tag says. Off by default, as in torchvision and PIL (DALI's own default is on). dtype:
+    "uint8", to which 16 bits become by dropping the low byte (value >> 8), or "uint16", to
       which 8 bits become by * 257. docs/formats.md has every format.
     """
 

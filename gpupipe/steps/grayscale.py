@@ -26,7 +26,8 @@ class Grayscale(Step):
     def spec(self, given: Spec) -> Spec:
         if "C" not in picture(given).layout or given.channels not in (None, 1, 3):
             raise Refused(
-                f"it works on 1 or 3 channels, but gets {given} in the layout {given.layout}: leave it out"
+                f"it works on 1 or 3 channels, but gets {given} in the layout "
+                f"{given.layout}: leave it out"
             )
         return replace(given, channels=self.num_output_channels)
 

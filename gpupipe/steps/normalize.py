@@ -17,7 +17,8 @@ from gpupipe.schema.field_types import Channels, PositiveChannels
 class Normalize(Step):
     """torchvision.transforms.v2.Normalize: (x - mean) / std.
 
-    mean, std: one number a channel, in the scale of the image (0 to 1 after to_dtype with scale). Which axis holds the channels says data.layout.
+    mean, std: one number a channel, in the scale of the image (0 to 1 after to_dtype with scale).
+    Which axis holds the channels says data.layout.
     """
 
     mean: Channels
@@ -27,14 +28,16 @@ class Normalize(Step):
     def _same_length(self) -> Normalize:
         if len(self.mean) != len(self.std):
             raise ValueError(
-                f"mean has {len(self.mean)} numbers and std has {len(self.std)}: write one a channel in both"
+                f"mean has {len(self.mean)} numbers and std has {len(self.std)}: write one "
+                "a channel in both"
             )
         return self
 
     def spec(self, given: Spec) -> Spec:
         if decoded(given).dtype not in TAKEN["normalize"]:
             raise Refused(
-                f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: float32, scale: true}}' before it"
+                f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: "
+                f"float32, scale: true}}' before it"
             )
         if PAIR in given.layout and any(self.mean):
             raise Refused("mean would also be subtracted from the imaginary parts: write mean: 0")

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 class Pad(Step):
     """torchvision.transforms.v2.Pad.
 
-    padding: pixels: one number, [left and right, top and bottom], or [left, top, right, bottom]. Of a volume one number or
-      [left, top, front, right, bottom, back], of a series one number or [before, after].
-    fill: the value of constant padding, one that the image's dtype holds: a number, or one a channel.
-    padding_mode: "constant", "edge" (repeat the last pixel), "reflect" (mirror without it), "symmetric" (mirror with it); all but the first
-      only of images of 1 to 4 channels.
+    padding: pixels: one number, [left and right, top and bottom], or [left, top, right, bottom]. Of
+    a volume one number or [left, top, front, right, bottom, back], of a series one number or
+    [before, after]. fill: the value of constant padding, one that the image's dtype holds: a
+    number, or one a channel. padding_mode: "constant", "edge" (repeat the last pixel), "reflect"
+    (mirror without it), "symmetric" (mirror with it); all but the first only of images of 1 to 4
+    channels.
     """
 
     padding: Padding
@@ -44,7 +45,8 @@ class Pad(Step):
         most = np.maximum(before, after)
         if given.size and self.padding_mode == "reflect" and (most >= given.size).any():
             raise Refused(
-                f"reflect cannot add more pixels than the image has, less one: it is {given.size[0]}x{given.size[1]}"
+                "reflect cannot add more pixels than the image has, less one: it is "
+                f"{given.size[0]}x{given.size[1]}"
             )
         more = [int(n) for n in before + after]
         return given.sized(

@@ -27,8 +27,13 @@ from gpupipe.schema.field_types import (
 
 
 def _shear(value: Any) -> Any:
-    """torchvision's short forms: a number a is x in [-a, a]; [a, b] is x in [a, b]; y is sheared only by four numbers."""
-    words = "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in [a, b] and y in [c, d]"
+    """torchvision's short forms: a number a is x in [-a, a]; [a, b] is x in [a, b]; y is sheared
+    only by four numbers.
+    """
+    words = (
+        "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in "
+        "[a, b] and y in [c, d]"
+    )
     value = symmetric(value, words) if is_number(value) else listed(value, (2, 4), words)
     return (*value, 0.0, 0.0) if len(value) == 2 else value
 
@@ -41,12 +46,11 @@ Shear = Annotated[
 class RandomAffine(Step):
     """torchvision.transforms.v2.RandomAffine.
 
-    degrees: the angle, clockwise: one number a for [-a, a], or [least, most].
-    translate: the largest shift as a share of the [width, height], 0 to 1; the shift is rounded to whole pixels.
-    scale: [least, most] factor.
-    shear: degrees: a for x in [-a, a]; [a, b] for x; [a, b, c, d] for x in [a, b] and y in [c, d].
-    fill: what is outside the image, 0 to 255: a number, or one a channel.
-    center: [x, y] in pixels from the top left corner; the image's centre by default.
+    degrees: the angle, clockwise: one number a for [-a, a], or [least, most]. translate: the
+    largest shift as a share of the [width, height], 0 to 1; the shift is rounded to whole pixels.
+    scale: [least, most] factor. shear: degrees: a for x in [-a, a]; [a, b] for x; [a, b, c, d] for
+    x in [a, b] and y in [c, d]. fill: what is outside the image, 0 to 255: a number, or one a
+    channel. center: [x, y] in pixels from the top left corner; the image's centre by default.
     """
 
     degrees: Degrees
@@ -61,8 +65,8 @@ class RandomAffine(Step):
     interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """angle (B,), shear (B, 2) in degrees; scale (B,); translate (B, 2), [x, y], shares of the size, -1 to 1;
-        linear (B, 2, 2), the part of the inverse matrix that follows from them."""
+        """angle (B,), shear (B, 2) in degrees; scale (B,); translate (B, 2), [x, y], shares of the
+        size, -1 to 1; linear (B, 2, 2), the part of the inverse matrix that follows from them."""
         angle = _between(self.degrees, u[:, 0])
         reach = np.array(self.translate or (0.0, 0.0))
         translate = (2.0 * u[:, 1:3] - 1.0) * reach

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 class RandomCrop(Step):
     """torchvision.transforms.v2.RandomCrop.
 
-    size: one number for a square, or [height, width], in pixels. Of a volume one number or [depth, height, width], of a series one number.
-    padding: pixels added first: one number, [left and right, top and bottom], or [left, top, right, bottom]. Of a volume one number or
+    size: one number for a square, or [height, width], in pixels. Of a volume one number or [depth,
+    height, width], of a series one number. padding: pixels added first: one number, [left and
+    right, top and bottom], or [left, top, right, bottom]. Of a volume one number or
       [left, top, front, right, bottom, back], of a series one number or [before, after].
     pad_if_needed: add what an image lacks on both sides; without it a smaller image is an error.
-    fill: the value of constant padding, one that the image's dtype holds: a number, or one a channel.
-    padding_mode: "constant", "edge", "reflect" or "symmetric"; all but the first only of images of 1 to 4 channels.
+    fill: the value of constant padding, one that the image's dtype holds: a number, or one a
+    channel. padding_mode: "constant", "edge", "reflect" or "symmetric"; all but the first only of
+    images of 1 to 4 channels.
     """
 
     size: Window
@@ -43,7 +45,10 @@ class RandomCrop(Step):
     lanes: ClassVar[int] = 3
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """position: where in the room that there is, [top, left], each in [0, 1). front: the same along the depth, (B, 1)."""
+        """position: where in the room that there is, [top, left], each in [0, 1).
+
+        front: the same along the depth, (B, 1).
+        """
         return {"position": u[:, :2], "front": u[:, 2:]}
 
     def fitted(self, given: Spec) -> Self:
@@ -66,7 +71,8 @@ class RandomCrop(Step):
             ]
             if any(n < side for n, side in zip(room, size, strict=True)):
                 raise Refused(
-                    f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, resize first, or set pad_if_needed: true"
+                    f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, "
+                    "resize first, or set pad_if_needed: true"
                 )
         return given.sized(size)
 
@@ -76,7 +82,9 @@ class RandomCrop(Step):
         return self.padding is not None or self.pad_if_needed
 
     def margins(self, size: Any) -> tuple[Any, Any]:
-        """[top, left] and [bottom, right] of all padding for an image of `size` = [height, width]; what is needed goes to both sides."""
+        """[top, left] and [bottom, right] of all padding for an image of `size` = [height, width];
+        what is needed goes to both sides.
+        """
         before, after = (
             before_and_after(self.padding) if self.padding else (np.zeros(len(self.size)),) * 2
         )

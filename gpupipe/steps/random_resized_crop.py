@@ -34,7 +34,8 @@ class RandomResizedCrop(Step):
     def _bicubic_is_antialiased(self) -> RandomResizedCrop:
         if self.interpolation == "bicubic" and not self.antialias:
             raise ValueError(
-                "bicubic without antialias differs between DALI and torchvision: set antialias: true, or take bilinear"
+                "bicubic without antialias differs between DALI and torchvision: set "
+                "antialias: true, or take bilinear"
             )
         return self
 
@@ -42,8 +43,10 @@ class RandomResizedCrop(Step):
     interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """factors: (B, 10, 2), the sides [height, width] of the ten windows in square roots of the image's area.
-        position: (B, 2), where in the room that there is, [top, left], each in [0, 1)."""
+        """factors: (B, 10, 2), the sides [height, width] of the ten windows in square roots of the
+        image's area. position: (B, 2), where in the room that there is, [top, left], each in [0,
+        1).
+        """
         area = self.scale[0] + u[:, :_TRIES] * (self.scale[1] - self.scale[0])
         low, high = np.log(self.ratio)
         ratio = np.exp(low + u[:, _TRIES : 2 * _TRIES] * (high - low))
@@ -56,8 +59,8 @@ class RandomResizedCrop(Step):
         return resampled(given).sized(self.size)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any]:
-        """[top, left] and [height, width] of the window in an image of `size` = [height, width]: the first try that fits,
-        else the largest centred window whose ratio is within bounds."""
+        """[top, left] and [height, width] of the window in an image of `size` = [height, width]:
+        the first try that fits, else the largest centred window whose ratio is within bounds."""
         height, width = size[..., 0], size[..., 1]
         tries = round_half_up(p["factors"] * np.sqrt(height * width)[..., None, None])
         fits = ((tries <= size[..., None, :]) & (tries > 0)).all(-1)

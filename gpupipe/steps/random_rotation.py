@@ -13,16 +13,18 @@ from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, one_a_channel
 from gpupipe.schema.field_types import Degrees, Fill, Point, Resampling
 
 _DECIMALS = 12
-"""Kept of sines and cosines where `expand` rounds up: the cosine of 90 degrees is 6e-17, and must not cost a row of pixels."""
+"""Kept of sines and cosines where `expand` rounds up: the cosine of 90 degrees is 6e-17, and must
+not cost a row of pixels.
+"""
 
 
 class RandomRotation(Step):
     """torchvision.transforms.v2.RandomRotation.
 
-    degrees: the angle, counter-clockwise: one number a for [-a, a], or [least, most].
-    expand: make the image large enough to hold all of the turned one (it then differs in size from sample to sample).
-    center: [x, y] in pixels from the top left corner; the image's centre by default.
-    fill: what is outside the image, 0 to 255: a number, or one a channel.
+    degrees: the angle, counter-clockwise: one number a for [-a, a], or [least, most]. expand: make
+    the image large enough to hold all of the turned one (it then differs in size from sample to
+    sample). center: [x, y] in pixels from the top left corner; the image's centre by default. fill:
+    what is outside the image, 0 to 255: a number, or one a channel.
     """
 
     degrees: Degrees
@@ -35,8 +37,10 @@ class RandomRotation(Step):
     interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """angle (B,) in degrees; linear (B, 2, 2), the inverse matrix; for `expand`, extent, its absolute values, and
-        quarter_turn (B,), 1 for multiples of 90 degrees, where torchvision swaps the sides instead of measuring."""
+        """angle (B,) in degrees; linear (B, 2, 2), the inverse matrix; for `expand`, extent, its
+        absolute values, and quarter_turn (B,), 1 for multiples of 90 degrees, where torchvision
+        swaps the sides instead of measuring.
+        """
         angle = self.degrees[0] + u[:, 0] * (self.degrees[1] - self.degrees[0])
         zero = np.zeros_like(angle)
         linear = affine_inverse(-angle, zero + 1.0, zero, zero)
@@ -49,7 +53,9 @@ class RandomRotation(Step):
         return given.sized((None, None), given.at_least) if self.expand else given
 
     def expanded(self, p: Params, width_height: Any) -> Any:
-        """[width, height] of what holds the whole turned image (torchvision's _compute_affine_output_size)."""
+        """[width, height] of what holds the whole turned image (torchvision's
+        _compute_affine_output_size).
+        """
         half = width_height / 2.0
         reach = (p["extent"] * half[..., None, :]).sum(-1)
         around = np.ceil(half + reach) - np.floor(half - reach)

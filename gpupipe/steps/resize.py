@@ -21,9 +21,10 @@ def _alone(value: Any) -> Any:
 class Resize(Step):
     """torchvision.transforms.v2.Resize.
 
-    size: one number sets the shorter side and keeps the aspect ratio; [height, width] sets both. In pixels.
-    max_size: the longer side is at most this; only with one number as size.
-    antialias: low-pass before shrinking. bicubic needs it: without it torchvision takes another cubic (a = -0.75) than DALI (-0.5).
+    size: one number sets the shorter side and keeps the aspect ratio; [height, width] sets both. In
+    pixels. max_size: the longer side is at most this; only with one number as size. antialias:
+    low-pass before shrinking. bicubic needs it: without it torchvision takes another cubic (a =
+    -0.75) than DALI (-0.5).
     """
 
     size: Annotated[Side | Size, BeforeValidator(_alone)]
@@ -39,7 +40,8 @@ class Resize(Step):
             not isinstance(self.size, int) or self.max_size <= self.size
         ):
             raise ValueError(
-                f"max_size is {self.max_size}, but goes only with one number as size, and must be larger than it"
+                f"max_size is {self.max_size}, but goes only with one number as size, and "
+                "must be larger than it"
             )
         return self
 
@@ -47,7 +49,8 @@ class Resize(Step):
     def _bicubic_is_antialiased(self) -> Resize:
         if self.interpolation == "bicubic" and not self.antialias:
             raise ValueError(
-                "bicubic without antialias differs between DALI and torchvision: set antialias: true, or take bilinear"
+                "bicubic without antialias differs between DALI and torchvision: set "
+                "antialias: true, or take bilinear"
             )
         return self
 

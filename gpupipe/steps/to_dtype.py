@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LESS_THAN_ONE = 1e-3
-"""torchvision multiplies floats by the largest integer, plus one, less this, and truncates (v2.functional.to_dtype)."""
+"""torchvision multiplies floats by the largest integer, plus one, less this, and truncates
+(v2.functional.to_dtype).
+"""
 _UNSCALED = ("bool", "uint32", "uint64")
 _TOO_LARGE = {("float32", "int32"), ("float32", "int64"), ("float64", "int64")}
 _BEYOND_HALF = ("uint16", "int32", "int64")
@@ -24,10 +26,12 @@ _BEYOND_HALF = ("uint16", "int32", "int64")
 class ToDtype(Step):
     """torchvision.transforms.v2.ToDtype.
 
-    dtype: float16, float32, float64, int8 to int64, uint8 to uint64, or bool. (For a bfloat16 batch, set loader.dtype.)
-    scale: map the range of an integer dtype, 0..255 for uint8, to 0..1 when going to a float, and back; between integers, shift bits.
+    dtype: float16, float32, float64, int8 to int64, uint8 to uint64, or bool. (For a bfloat16
+    batch, set loader.dtype.) scale: map the range of an integer dtype, 0..255 for uint8, to 0..1
+    when going to a float, and back; between integers, shift bits.
 
-    What an integer dtype cannot hold becomes the nearest number that it can, and NaN becomes 0: torchvision leaves that open.
+    What an integer dtype cannot hold becomes the nearest number that it can, and NaN becomes 0:
+    torchvision leaves that open.
     """
 
     dtype: Literal[
@@ -77,7 +81,9 @@ def _is_float(dtype: str) -> bool:
 
 
 def _check_scale(stored: str, made: str) -> None:
-    """Raises Refused where torchvision cannot scale, or makes infinities of large numbers, or zeros."""
+    """Raises Refused where torchvision cannot scale, or makes infinities of large numbers, or
+    zeros.
+    """
     unscaled = next((dtype for dtype in (stored, made) if dtype in _UNSCALED), None)
     if unscaled:
         raise Refused(f"{unscaled} has no scale: set scale: false, and divide with 'normalize'")
@@ -87,16 +93,20 @@ def _check_scale(stored: str, made: str) -> None:
         )
     if stored == "float16" and not _is_float(made):
         raise Refused(
-            f"float16 is too coarse for the range of {made}: write 'to_dtype: {{dtype: float32}}' before it"
+            f"float16 is too coarse for the range of {made}: write 'to_dtype: {{dtype: "
+            f"float32}}' before it"
         )
     if made == "float16" and stored in _BEYOND_HALF:
         raise Refused(
-            f"float16 cannot hold the range of {stored}: write 'to_dtype: {{dtype: float32, scale: true}}' before it"
+            f"float16 cannot hold the range of {stored}: write 'to_dtype: {{dtype: float32, "
+            f"scale: true}}' before it"
         )
 
 
 def _integers(image: Tensor, dtype: torch.dtype, scale: bool) -> Tensor:
-    """Numbers as integers: floats are truncated, and what `dtype` cannot hold becomes the nearest that it can."""
+    """Numbers as integers: floats are truncated, and what `dtype` cannot hold becomes the nearest
+    that it can.
+    """
     import torch
 
     if image.is_floating_point():
@@ -115,7 +125,9 @@ def _bits(dtype: torch.dtype) -> int:
 
 
 def _int64(image: Tensor) -> Tensor:
-    """Integers as int64, in which torch does all arithmetic; of those beyond it, the largest that it holds."""
+    """Integers as int64, in which torch does all arithmetic; of those beyond it, the largest that
+    it holds.
+    """
     import torch
 
     if image.dtype != torch.uint64:

@@ -56,7 +56,8 @@ def cli(folder: Path, *words: str, **environment: str) -> subprocess.CompletedPr
 def config(faces: Path, tmp_path: Path) -> Path:
     file = tmp_path / "config.yaml"
     file.write_text(
-        f"data: {{source: folder, root: {faces}}}\npipeline: affine\nloader: {{batch_size: 16, device: cpu}}\n"
+        f"data: {{source: folder, root: {faces}}}\npipeline: affine\nloader: {{batch_size: "
+        f"16, device: cpu}}\n"
     )
     return file
 
@@ -91,7 +92,8 @@ def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path) -> N
     assert found["schema"] == compare.SCHEMA
     assert (
         found["command"]
-        == "gpupipe compare config.yaml --cpu-workers 1 --repeats 2 --batches 3 --json out.json --out 'made here'"
+        == "gpupipe compare config.yaml --cpu-workers 1 --repeats 2 --batches 3 --json "
+        "out.json --out 'made here'"
     )
     assert (found["repeats"], found["contest"]["batches"], found["contest"]["cold"]) == (
         2,
@@ -340,7 +342,10 @@ def test_an_interval_that_tells_nothing_is_no_verdict(
     found = comparison(**rates)
     if "Whether" in said:
         found.results.sort(key=lambda r: -r.mean)
-        said = f"Whether {found.results[0].side.name} or {found.results[1].side.name} is faster cannot be told"
+        said = (
+            f"Whether {found.results[0].side.name} or {found.results[1].side.name} is faster "
+            "cannot be told"
+        )
     verdict = compare.verdict(found)[0]
     assert verdict.startswith(said)
     assert "the rounds differ too much" in verdict
@@ -360,8 +365,8 @@ def test_rounds_no_longer_than_what_is_made_ahead_are_no_verdict() -> None:
         o.batches, o.batches_ahead = 4, 4
     said = compare.verdict(found)[0]
     assert (
-        said
-        == "Which is faster cannot be told: a round has 4 batches, and 2 workers makes 4 ahead: --batches 16 or more tells it."
+        said == "Which is faster cannot be told: a round has 4 batches, and 2 workers makes 4 "
+        "ahead: --batches 16 or more tells it."
     )
 
 

@@ -1,4 +1,6 @@
-"""Peak memory: what processes share counts once, what went by counts, and who measures is in nobody's way."""
+"""Peak memory: what processes share counts once, what went by counts, and who measures is in
+nobody's way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""That DALI on the CPU and the DataLoader make the same of every step: over 500 images, real and generated, and to the last draw."""
+"""That DALI on the CPU and the DataLoader make the same of every step: over 500 images, real and
+generated, and to the last draw.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ MADE_NEW = {
 
 @pytest.fixture(scope="module")
 def images(photos: Path, faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All photographs, and as many pieces of them and of drawn faces as make 500: other sizes, qualities, kinds of JPEG and PNG, some turned by EXIF."""
+    """All photographs, and as many pieces of them and of drawn faces as make 500: other sizes,
+    qualities, kinds of JPEG and PNG, some turned by EXIF.
+    """
     root = tmp_path_factory.mktemp("five-hundred")
     sources = sorted(photos.glob("*/*.jpg"))
     for n, source in enumerate(sources):
@@ -123,7 +127,8 @@ def test_what_makes_pixels_keeps_its_floor(images: Path, name: str) -> None:
     steps, mean, psnr = MADE_NEW[name]
     found = agreement(images, ["decode", *steps])
     print(
-        f"{name}: mean {found.mean:.3f}, largest {found.most:.1f} levels, PSNR {found.psnr:.1f} dB over {found.images}"
+        f"{name}: mean {found.mean:.3f}, largest {found.most:.1f} levels, PSNR "
+        f"{found.psnr:.1f} dB over {found.images}"
     )
     assert found.images == COUNT
     assert found.mean <= mean

@@ -1,4 +1,6 @@
-"""gpupipe profile: what each part of the work costs, what limits, and how much of training is waiting."""
+"""gpupipe profile: what each part of the work costs, what limits, and how much of training is
+waiting.
+"""
 
 from __future__ import annotations
 

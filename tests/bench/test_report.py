@@ -1,4 +1,6 @@
-"""The report of a comparison: its figures, its plots, and its page as a browser shows and prints it."""
+"""The report of a comparison: its figures, its plots, and its page as a browser shows and prints
+it.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +179,10 @@ def test_a_page_says_first_that_the_work_was_not_the_same(
     text = report.write(
         tmp_path, measured(RATES), broken, config, config.source.index(), []
     ).read_text()
-    said = f"They do not do the same work: DALI on cpu and torchvision differ too much, from step &#39;{agreements[-2].step}&#39; on."
+    said = (
+        "They do not do the same work: DALI on cpu and torchvision differ too much, from "
+        f"step &#39;{agreements[-2].step}&#39; on."
+    )
     assert '<p class="verdict fails">' + said in text
     assert text.index(said) < text.index("<h2>")
     assert text.count(">FAILS<") == 2
@@ -223,7 +228,9 @@ SIZES = {
 
 @pytest.fixture
 def opened(browser: Browser, folder: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """The report in a window of the size, and in the colours, that the test is called with; nothing may go wrong, and nothing be fetched."""
+    """The report in a window of the size, and in the colours, that the test is called with; nothing
+    may go wrong, and nothing be fetched.
+    """
     width, height = SIZES[request.param[0]]
     mobile = "phone" in request.param[0]
     context = browser.new_context(
@@ -270,7 +277,8 @@ def test_the_page_fits_its_window_and_shows_everything(opened: Page) -> None:
     assert opened.evaluate(OUTSIDE) == []
     assert opened.evaluate(CUT_OFF) == []
     images = opened.evaluate(
-        "[...document.images].map(i => [i.complete, i.naturalWidth, i.naturalHeight, i.clientWidth, i.alt])"
+        "[...document.images].map(i => [i.complete, i.naturalWidth, i.naturalHeight, "
+        "i.clientWidth, i.alt])"
     )
     assert len(images) == 22
     assert all(

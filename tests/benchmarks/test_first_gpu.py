@@ -1,4 +1,6 @@
-"""benchmarks/first_gpu.sh: every part runs on a CPU, on a few images, and what a part finds is reported."""
+"""benchmarks/first_gpu.sh: every part runs on a CPU, on a few images, and what a part finds is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ import torch
 FAKES = {
     "versions": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "doctor": "raise OSError('no such driver')",
-    "probe": "import part\np = part.Part('probe', part.options('').parse_args())\np.check('all is well', False, 'it is not')\np.finish()",
-    "tests": "import part\np = part.Part('tests', part.options('').parse_args())\np.headline('fine')\np.finish()",
+    "probe": "import part\np = part.Part('probe', part.options('').parse_args())\np.check('all is "
+    "well', False, 'it is not')\np.finish()",
+    "tests": "import part\np = part.Part('tests', "
+    "part.options('').parse_args())\np.headline('fine')\np.finish()",
     "decode": "import time; time.sleep(1000)",
     "streams": "",
 }
@@ -334,7 +338,8 @@ def test_what_a_process_printed_before_it_failed_counts(tmp_path: Path) -> None:
     import harness
 
     (tmp_path / "some.py").write_text(
-        "import sys\nprint('{\"n\": 1}')\nprint('words')\nprint('{\"n\": 2}', flush=True)\nsys.exit('no memory')\n"
+        "import sys\nprint('{\"n\": 1}')\nprint('words')\nprint('{\"n\": 2}', "
+        "flush=True)\nsys.exit('no memory')\n"
     )
     lines, why = harness.fresh_lines(str(tmp_path / "some.py"), limit=100.0)
     assert lines == [{"n": 1}, {"n": 2}]

@@ -1,4 +1,6 @@
-"""What the tests of the cache share: small files in folders, an S3 server, an HTTP server that misbehaves on demand, and fillers over them."""
+"""What the tests of the cache share: small files in folders, an S3 server, an HTTP server that
+misbehaves on demand, and fillers over them.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ Make = Callable[..., Made]
 
 @pytest.fixture
 def make(blobs: Path, tmp_path: Path) -> Make:
-    """Makes a cache of the blobs, or of another data set, in a folder of its own; pauses between attempts take no time."""
+    """Makes a cache of the blobs, or of another data set, in a folder of its own; pauses between
+    attempts take no time.
+    """
 
     def made(dataset: dict[str, Any] | None = None, **options: Any) -> Made:
         cache = CacheOptions(
@@ -128,7 +132,9 @@ def bucket(s3: dict[str, Any], blobs: Path) -> str:
 
 @dataclass
 class Faults:
-    """What an HTTP server does wrong, by the path's end: how often it answers 500, cuts a body off, stalls, or tells another ETag."""
+    """What an HTTP server does wrong, by the path's end: how often it answers 500, cuts a body off,
+    stalls, or tells another ETag.
+    """
 
     errors: dict[str, int] = field(default_factory=dict)
     cuts: dict[str, int] = field(default_factory=dict)

@@ -34,7 +34,8 @@ def test_a_cache_is_of_one_data_set_whatever_reaches_it(tmp_path: Path) -> None:
     assert "hush" not in "".join(p.read_text() for p in (tmp_path / "c").rglob("*") if p.is_file())
     with pytest.raises(
         DataError,
-        match=r"the cache of another data set: data.url 's3://b/x' there, 's3://b/y' here: set data.cache.dir to another folder",
+        match=r"the cache of another data set: data.url 's3://b/x' there, 's3://b/y' here: set "
+        r"data.cache.dir to another folder",
     ):
         prepared(cache, DataSet(url="s3://b/y"))
     with pytest.raises(DataError, match=r"data.label 'label' there, empty here"):
@@ -110,6 +111,7 @@ def test_a_reservation_that_does_not_fit_is_refused_beforehand(make: Any) -> Non
 def test_a_list_that_does_not_fit_is_refused(make: Any) -> None:
     with pytest.raises(
         DataError,
-        match=r"the list of 40 samples takes [0-9,]+ bytes, and data.cache.max_bytes is 40,000: make it larger",
+        match=r"the list of 40 samples takes [0-9,]+ bytes, and data.cache.max_bytes is 40,000: "
+        r"make it larger",
     ):
         make(max_bytes="40kB", shard_size="10kB")

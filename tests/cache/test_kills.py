@@ -41,7 +41,10 @@ for line in sys.stdin:
 
 
 def check_what_a_reader_sees(folder: Folder) -> int:
-    """All that is published is whole, and nothing lies among it that is not. Returns how many shards there are."""
+    """All that is published is whole, and nothing lies among it that is not.
+
+    Returns how many shards there are.
+    """
     reader = Folder(folder.options)
     reader.manifest.refresh()
     alive = reader.manifest.alive()
@@ -62,7 +65,10 @@ def check_what_a_reader_sees(folder: Folder) -> int:
 
 def test_a_sampler_that_is_killed_at_any_moment_leaves_nothing_half_written(make: Any) -> None:
     made = make(max_bytes="4MB", shard_size="60kB", samplers=1)
-    task = f'{{"do": "serve", "dataset": {made.dataset.model_dump_json(exclude_defaults=True)}, "cache": {made.folder.options.model_dump_json()}}}'
+    task = (
+        f'{{"do": "serve", "dataset": {made.dataset.model_dump_json(exclude_defaults=True)}, '
+        f'"cache": {made.folder.options.model_dump_json()}}}'
+    )
     nursery = subprocess.Popen(
         [sys.executable, "-c", SAMPLERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -43,7 +43,9 @@ Config = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def config(faces: Path, tmp_path: Path) -> Config:
-    """Makes the config of a cache of the faces in a folder of its own; by default straight from the disk."""
+    """Makes the config of a cache of the faces in a folder of its own; by default straight from the
+    disk.
+    """
 
     def made(**cache: Any) -> dict[str, Any]:
         data: dict[str, Any] = {
@@ -163,14 +165,16 @@ def test_full_waits_for_the_whole_data_set(
 def test_full_that_cannot_be_is_refused(config: Config) -> None:
     with pytest.raises(
         gpupipe.DataError,
-        match=r"the whole data set takes at least [0-9,]+ bytes: data.cache.max_bytes is 500,000; make it larger",
+        match=r"the whole data set takes at least [0-9,]+ bytes: data.cache.max_bytes is 500,000; "
+        r"make it larger",
     ):
         load(config(epoch="full", max_bytes="500kB"))
     with (
         load(config(epoch="full", max_bytes="1060kB", shard_size="250kB")) as loader,
         pytest.raises(
             gpupipe.DataError,
-            match=r"the cache is full before the whole data set is in it: data.cache.max_bytes is 1,060,000; make it larger",
+            match=r"the cache is full before the whole data set is in it: data.cache.max_bytes is "
+            r"1,060,000; make it larger",
         ),
     ):
         len(loader)
@@ -437,7 +441,8 @@ def test_states_of_another_cache_or_of_long_ago_are_refused(config: Config) -> N
         for generation in (0, 99, -1):
             with pytest.raises(
                 gpupipe.StateError,
-                match=f"the state is of generation {generation}, and the cache in .* has {folder.manifest.generation}:",
+                match=f"the state is of generation {generation}, and the cache in .* has "
+                f"{folder.manifest.generation}:",
             ):
                 loader.load_state_dict(state | {"generation": generation})
         lacking = {k: v for k, v in state.items() if k != "generation"}

@@ -1,4 +1,6 @@
-"""Shards: their content follows from their samples, others can read them, and what is no shard of ours is refused."""
+"""Shards: their content follows from their samples, others can read them, and what is no shard of
+ours is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Fetching from stores that fail: a real HTTP server that answers 500s, cuts bodies off, stalls and changes ETags, and a real S3."""
+"""Fetching from stores that fail: a real HTTP server that answers 500s, cuts bodies off, stalls and
+changes ETags, and a real S3.
+"""
 
 from __future__ import annotations
 

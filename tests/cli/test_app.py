@@ -92,7 +92,9 @@ def test_run_writes_json_and_a_grid(config: Path, tmp_path: Path) -> None:
 
 
 def test_passes_are_longer_than_what_is_made_ahead(config: Path, tmp_path: Path) -> None:
-    """An epoch of 2 batches with 4 made ahead: passes of several epochs, unless others are asked for, which tell nothing."""
+    """An epoch of 2 batches with 4 made ahead: passes of several epochs, unless others are asked
+    for, which tell nothing.
+    """
     short = ["batch_size=30", "prefetch=4", "--json", tmp_path / "r.json"]
     done = gpupipe("run", config, *short, "--repeats", 2)
     assert done.returncode == 0, done.stderr

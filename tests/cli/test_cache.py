@@ -20,7 +20,8 @@ def config(faces: Path, tmp_path: Path) -> str:
     """The config of a cache of the faces: two thirds fit into it."""
     path = tmp_path / "remote.yaml"
     path.write_text(
-        f"data:\n  source: remote\n  url: file://{faces}\n  cache: {{dir: {tmp_path}/cache, max_bytes: 900kB, shard_size: 60kB, samplers: 1, low_water: 0.8}}\n"
+        f"data:\n  source: remote\n  url: file://{faces}\n  cache: {{dir: {tmp_path}/cache, "
+        f"max_bytes: 900kB, shard_size: 60kB, samplers: 1, low_water: 0.8}}\n"
         "pipeline: [decode]\nloader: {device: cpu, batch_size: 4}\n"
     )
     return str(path)
@@ -44,13 +45,13 @@ def test_fill_status_evict_and_fill_again(config: str, tmp_path: Path) -> None:
     assert 30 < found["samples"] < 60 == found["rows"]
     assert f"{found['samples']} samples fetched, " in filled.stdout
     assert (
-        f"{found['samples']} of 60 samples in {found['shards']} shards, generation {found['generation']}: {tmp_path}/cache"
-        in filled.stdout
+        f"{found['samples']} of 60 samples in {found['shards']} shards, generation "
+        f"{found['generation']}: {tmp_path}/cache" in filled.stdout
     )
     text = gpupipe("status", config).stdout
     assert (
-        f"generation   {found['generation']}: {found['samples']} of 60 samples in {found['shards']} shards; 0 evicted so far"
-        in text
+        f"generation   {found['generation']}: {found['samples']} of 60 samples in "
+        f"{found['shards']} shards; 0 evicted so far" in text
     )
     assert "hit rate     no epoch yet" in text
     evicted = gpupipe("evict", config)
@@ -149,8 +150,8 @@ def test_mistakes_are_messages(config: str, tmp_path: Path) -> None:
     found = gpupipe("status", config, "data.cache.max_bytes=a lot")
     assert found.exit_code == 2
     assert (
-        "data.cache.max_bytes is 'a lot', but should be bytes: a number, or one such as 64MB, 500GB or 2TiB"
-        in found.stderr
+        "data.cache.max_bytes is 'a lot', but should be bytes: a number, or one such as "
+        "64MB, 500GB or 2TiB" in found.stderr
     )
     found = gpupipe(
         "fill", config, f"data.url=file://{tmp_path}/nothing", f"data.cache.dir={tmp_path}/other"

@@ -26,7 +26,8 @@ COMMANDS = [
 def config(faces: Path, tmp_path: Path) -> Path:
     file = tmp_path / "config.yaml"
     file.write_text(
-        f"data: {{source: folder, root: {faces}}}\npipeline: [decode]\nloader: {{batch_size: 16, device: cpu}}\n"
+        f"data: {{source: folder, root: {faces}}}\npipeline: [decode]\nloader: "
+        f"{{batch_size: 16, device: cpu}}\n"
     )
     return file
 

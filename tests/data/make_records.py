@@ -1,9 +1,11 @@
-"""How the files in tests/data/records were made: by TensorFlow 2.19.1 and by MXNet 1.9.1 (Python 3.9, numpy < 1.24), each in an environment of its own.
+"""How the files in tests/data/records were made: by TensorFlow 2.19.1 and by MXNet 1.9.1 (Python
+3.9, numpy < 1.24), each in an environment of its own.
 
 python make_records.py tensorflow OUT JPEG...
 python make_records.py mxnet OUT JPEG...
 
-Record n holds the n-th JPEG, and numbers that `told(n)` says; OUT/records.json tells both, with the BLAKE2b digest of each JPEG.
+Record n holds the n-th JPEG, and numbers that `told(n)` says; OUT/records.json tells both, with the
+BLAKE2b digest of each JPEG.
 """
 
 import hashlib
@@ -60,7 +62,9 @@ def tensorflow(out, images):
 
 
 def mxnet(out, images):
-    """labels.rec: a label a record; numbers.rec: three; parts.rec: images with MXNet's magic number in them, which it stores in several parts."""
+    """labels.rec: a label a record; numbers.rec: three; parts.rec: images with MXNet's magic number
+    in them, which it stores in several parts.
+    """
     from mxnet import recordio
 
     labels = recordio.MXIndexedRecordIO(str(out / "labels.idx"), str(out / "labels.rec"), "w")

@@ -13,7 +13,10 @@ from gpupipe.doctor.rules import GIB, Driver, Finding
 from gpupipe.runtime.capability_probe import Engines, Outcome
 from gpupipe.runtime.devices import cores, gpu_count
 
-FIELDS = "print('\\n'.join('\\t'.join([f.subject, f.status, f.found, f.advice]) for f in doctor.examine()))"
+FIELDS = (
+    "print('\\n'.join('\\t'.join([f.subject, f.status, f.found, f.advice]) for f in "
+    "doctor.examine()))"
+)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +116,10 @@ def test_no_gpu_is_no_problem(findings):
 def test_few_open_files_cores_and_a_bad_cache(tmp_path):
     (tmp_path / "file").write_text("a file is no folder")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    code = f"import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, {hard})); os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
+    code = (
+        f"import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, {hard})); "
+        "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
+    )
     found = examined_elsewhere(code, GPUPIPE_CACHE=str(tmp_path / "file" / "cache"))
     assert found["open files"][0] == "warning"
     assert found["open files"][1].startswith("1024 (hard limit: ")
@@ -219,7 +225,8 @@ def test_package(name, version, status):
         (
             {"nvidia-dali-cuda120": "2.4.0", "nvidia-dali-cuda130": "2.4.0"},
             "problem",
-            "uninstall all and install one: pip uninstall -y nvidia-dali-cuda120 nvidia-dali-cuda130; pip install nvidia-dali-cuda120",
+            "uninstall all and install one: pip uninstall -y nvidia-dali-cuda120 "
+            "nvidia-dali-cuda130; pip install nvidia-dali-cuda120",
         ),
     ],
 )

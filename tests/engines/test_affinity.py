@@ -1,4 +1,6 @@
-"""loader.set_affinity: DALI's threads run where they are bound to, or it is said why they cannot be."""
+"""loader.set_affinity: DALI's threads run where they are bound to, or it is said why they cannot
+be.
+"""
 
 from __future__ import annotations
 

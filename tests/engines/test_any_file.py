@@ -1,4 +1,6 @@
-"""No file ends a run: in processes of their own, since what is wrong here would take the process down."""
+"""No file ends a run: in processes of their own, since what is wrong here would take the process
+down.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Arrays on both engines: equal to each other, to NumPy, and to torchvision's functional ops on the same arrays."""
+"""Arrays on both engines: equal to each other, to NumPy, and to torchvision's functional ops on the
+same arrays.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +170,9 @@ SCALED += [
 
 @pytest.mark.parametrize(("given", "made"), SCALED, ids=str)
 def test_to_dtype_scales_as_torchvision_does(tmp_path: Path, given: str, made: str) -> None:
-    """Negative numbers have no place in an unsigned dtype, and 1.0 none in uint16: torchvision wraps those around, here they become 0 and 65535."""
+    """Negative numbers have no place in an unsigned dtype, and 1.0 none in uint16: torchvision
+    wraps those around, here they become 0 and 65535.
+    """
     stored = (
         np.random.default_rng(0).random((COUNT, 2, 30)).astype(given)
         if given.startswith("float")
@@ -237,7 +241,11 @@ def laid_out(ramps: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
 )
 @pytest.mark.parametrize("layout", ["CHW", "HWC", "HW", "TCHW"])
 def test_resizing(tmp_path: Path, layout: str, dtype: str, tolerance: float) -> None:
-    """Of a slope: inside, filters agree. At the edge, where they look beyond it, DALI repeats the last pixel, and torchvision leaves it out."""
+    """Of a slope: inside, filters agree.
+
+    At the edge, where they look beyond it, DALI repeats the last pixel, and torchvision leaves it
+    out.
+    """
     slope = (
         np.add.outer(np.linspace(0, 1, 40), np.linspace(0, 1, 56))
         / 2
@@ -349,7 +357,8 @@ def test_arrays_of_different_shapes(tmp_path: Path) -> None:
         delivered(data, [], "dali")
     with pytest.raises(
         gpupipe.SampleError,
-        match=r"\d\.npy: the window of 12x12 pixels at .* is not inside the image, which has \d+x\d+;",
+        match=r"\d\.npy: the window of 12x12 pixels at .* is not inside the image, which has "
+        r"\d+x\d+;",
     ):
         delivered(
             data, [{"random_crop": {"size": 12}}], "dali", shuffle=False, batch_size=1, seed=1
@@ -358,7 +367,9 @@ def test_arrays_of_different_shapes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_batches_that_are_held_keep_their_numbers(tmp_path: Path, engine: str) -> None:
-    """Nothing is copied on the way into DALI: what comes out must not be what the next batches are made in."""
+    """Nothing is copied on the way into DALI: what comes out must not be what the next batches are
+    made in.
+    """
     stored = numbers("float32", (64, 3, 32, 32))
     data = saved(tmp_path, stored)
     for steps in ([], [{"center_crop": {"size": 32}}]):

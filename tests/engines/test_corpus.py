@@ -1,4 +1,5 @@
-"""Every kind of image file on every engine: the pixels that were written, or an error that names it.
+"""Every kind of image file on every engine: the pixels that were written, or an error that names
+it.
 
 python tests/corpus_runs.py --all       # the same with every batch size, threads and decoding
 """

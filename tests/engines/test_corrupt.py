@@ -1,4 +1,6 @@
-"""Broken samples: named under on_error: raise, left out alone under on_error: skip, and their neighbours are not touched."""
+"""Broken samples: named under on_error: raise, left out alone under on_error: skip, and their
+neighbours are not touched.
+"""
 
 from __future__ import annotations
 
@@ -106,10 +108,14 @@ BAD: dict[str, tuple[Callable[[Path, Image.Image], Any], str]] = {
     ),
     "zeros": (holds(bytes(5000)), r"not an image in a known format \(it begins with b'\\x00"),
 }
-"""By name: what makes a bad file of a good one, and the reason that gpupipe must give (a regular expression)."""
+"""By name: what makes a bad file of a good one, and the reason that gpupipe must give (a regular
+expression).
+"""
 
 SLOTS = "x.....xx......xxxxxxxxxxxxxxxx....................x.........x"
-"""One letter a sample, x a bad one: in the first, the middle and the last batch, several in one, whole batches of them; 40 are good."""
+"""One letter a sample, x a bad one: in the first, the middle and the last batch, several in one,
+whole batches of them; 40 are good.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +128,9 @@ def pictures(faces: Path) -> list[Image.Image]:
 
 @pytest.fixture(scope="module")
 def healthy(pictures: list[Image.Image], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same paths as `sick`, with nothing wrong: so the ids, and with them the draws, are the same."""
+    """The same paths as `sick`, with nothing wrong: so the ids, and with them the draws, are the
+    same.
+    """
     root = tmp_path_factory.mktemp("healthy")
     for n in range(len(SLOTS)):
         path = sample(root, n)
@@ -133,7 +141,10 @@ def healthy(pictures: list[Image.Image], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def sick(healthy: Path, pictures: list[Image.Image], tmp_path: Path) -> Path:
-    """`healthy` with every kind of bad file where SLOTS says x. The index is built by those who load it, so the files change `after`."""
+    """`healthy` with every kind of bad file where SLOTS says x.
+
+    The index is built by those who load it, so the files change `after`.
+    """
     return shutil.copytree(healthy, tmp_path / "sick")
 
 
@@ -164,7 +175,9 @@ def epoch(loader: gpupipe.Loader) -> list[dict[str, torch.Tensor]]:
 
 
 def change(loader: gpupipe.Loader) -> None:
-    """To be called before files are changed: batches of the next epoch are in flight already, and are dropped."""
+    """To be called before files are changed: batches of the next epoch are in flight already, and
+    are dropped.
+    """
     loader.load_state_dict(loader.state_dict())
 
 
@@ -174,7 +187,9 @@ def ids(batches: list[dict[str, torch.Tensor]]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def expected(healthy: Path) -> list[tuple[list[int], dict[int, torch.Tensor]]]:
-    """Two epochs without an error, in batches of one: the order of the ids, and each image by its id."""
+    """Two epochs without an error, in batches of one: the order of the ids, and each image by its
+    id.
+    """
     with load(healthy, AUGMENT, batch_size=1, threads=1) as loader:
         epochs = [epoch(loader) for _ in range(2)]
     return [(ids(batches), {int(b["id"]): b["image"][0] for b in batches}) for batches in epochs]
@@ -225,7 +240,8 @@ def test_every_good_sample_arrives_once_as_if_nothing_were_wrong(
                 assert batch["label"].tolist() == [i // 20 for i in batch["id"].tolist()]
                 for id, image in zip(batch["id"].tolist(), batch["image"], strict=True):
                     assert torch.equal(image, images[id]), (
-                        f"sample {id} of epoch {number} differs from what it is in a batch of its own"
+                        f"sample {id} of epoch {number} differs from what it is in a batch "
+                        "of its own"
                     )
             assert loader.engine.skipped == len(BAD_IDS)
 
@@ -272,7 +288,8 @@ def test_a_quarantine_that_cannot_be_written_is_an_error_and_no_silent_loss(
         sample(sick, 3).unlink()
         with pytest.raises(
             gpupipe.DataError,
-            match=rf"{sample(sick, 3)}: no such file.* cannot be written \(File exists\): set loader\.quarantine",
+            match=rf"{sample(sick, 3)}: no such file.* cannot be written \(File exists\): set "
+            r"loader\.quarantine",
         ):
             epoch(loader)
 
@@ -319,7 +336,8 @@ def test_max_bad_stops_and_names_the_limit(
         ):  # an iteration that is begun again does not go on beyond the limit either
             with pytest.raises(
                 gpupipe.TooManyBadError,
-                match=rf"4 of 61 samples cannot be read, more than loader\.max_bad=0\.05 allows \(3\.05\).*{sick}.*{file}",
+                match=r"4 of 61 samples cannot be read, more than loader\.max_bad=0\.05 allows "
+                rf"\(3\.05\).*{sick}.*{file}",
             ):
                 epoch(loader)
     assert len(file.read_text().splitlines()) == 4
@@ -334,7 +352,9 @@ def test_as_many_as_max_bad_allows_are_skipped(sick: Path) -> None:
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_file_that_comes_back_in_time_is_no_error(sick: Path, on_error: str) -> None:
-    """As on a network file system: the batch failed while it was prepared, and no sample fails when they are tried one by one."""
+    """As on a network file system: the batch failed while it was prepared, and no sample fails when
+    they are tried one by one.
+    """
     with load(sick, batch_size=3, prefetch=6, shuffle=False, on_error=on_error) as loader:
         epoch(loader)
         change(loader)
@@ -373,7 +393,8 @@ def test_a_rank_that_would_lose_a_step_says_so(sick: Path) -> None:
         sample(sick, 5).unlink()
         with pytest.raises(
             gpupipe.EngineError,
-            match=r"this rank would have fewer steps than the others: make loader\.batch_size larger",
+            match=r"this rank would have fewer steps than the others: make loader\.batch_size "
+            r"larger",
         ):
             epoch(loader)
 
@@ -407,7 +428,9 @@ def test_a_step_that_the_next_epoch_would_lose_spoils_not_this_one(sick: Path) -
 
 
 def test_a_lost_step_behind_a_failure_is_not_forgotten(sick: Path) -> None:
-    """A batch that is known to be lost is seen while one before it is in flight, and then that one fails."""
+    """A batch that is known to be lost is seen while one before it is in flight, and then that one
+    fails.
+    """
 
     def batches(seed: int, epoch: int) -> list[set[int]]:
         sampler = Sampler(
@@ -575,7 +598,10 @@ def test_a_jpeg_that_lacks_only_its_end_marker_is_delivered_right_or_refused(
 
 
 def test_a_flipped_byte_is_delivered_as_garbage(few: Path, pictures: list[Image.Image]) -> None:
-    """JPEG has no checksum: what decodes is delivered. Documented, so that nobody relies on it being noticed."""
+    """JPEG has no checksum: what decodes is delivered.
+
+    Documented, so that nobody relies on it being noticed.
+    """
     with load(few, batch_size=6, shuffle=False) as loader:
         before = epoch(loader)[0]["image"]
         change(loader)
@@ -591,7 +617,9 @@ def test_a_flipped_byte_is_delivered_as_garbage(few: Path, pictures: list[Image.
 def test_a_file_cut_off_below_the_window_that_is_decoded_is_delivered_right(
     few: Path, pictures: list[Image.Image]
 ) -> None:
-    """Only the window is decoded, so whether a file that was cut off is noticed can depend on the draw. The pixels are right."""
+    """Only the window is decoded, so whether a file that was cut off is noticed can depend on the
+    draw. The pixels are right.
+    """
     with load(
         few,
         ["decode", {"resize": {"size": 48}}, {"center_crop": {"size": 10}}],

@@ -1,4 +1,6 @@
-"""The DataLoader engine: the same samples, order and draws as DALI's, whatever its workers are, and plain words where one dies."""
+"""The DataLoader engine: the same samples, order and draws as DALI's, whatever its workers are, and
+plain words where one dies.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,9 @@ def test_a_state_goes_on_in_the_other_engine(
 
 
 def test_a_worker_that_is_killed_is_one_clear_error(faces: Path) -> None:
-    """Killed while its batch is waited for: torch tells of it by a signal, and so wherever the main thread is."""
+    """Killed while its batch is waited for: torch tells of it by a signal, and so wherever the main
+    thread is.
+    """
     with load(faces, batch_size=2, workers=2) as loader:
         iterator = iter(loader)
         next(iterator)
@@ -278,7 +282,8 @@ def test_a_step_that_only_dali_has_is_named(
     monkeypatch.syspath_prepend(install(tmp_path, "posterize", DALI_ALONE, posterize="Posterize"))
     with pytest.raises(
         gpupipe.EngineError,
-        match=r"Posterize has no torch lowering; it cannot run on the DataLoader engine.*engine: dali",
+        match=r"Posterize has no torch lowering; it cannot run on the DataLoader engine.*engine: "
+        r"dali",
     ):
         load(faces, ["decode", "posterize"])
     checked = configs.read(
@@ -302,7 +307,9 @@ def test_a_gpu_that_is_not_there_is_said(faces: Path) -> None:
 
 
 def python(code: str, folder: Path) -> str:
-    """What a program says that runs in `folder`, which is also the first place where it finds modules."""
+    """What a program says that runs in `folder`, which is also the first place where it finds
+    modules.
+    """
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ
@@ -340,7 +347,9 @@ print(CliRunner().invoke(main, ["run", "config.yaml", "engine=dali"]).output)
 def test_workers_forked_beside_dali_do_not_wait_for_its_threads(
     faces: Path, epochs: list[list[dict[str, torch.Tensor]]]
 ) -> None:
-    """Pipelines of which one runs, one is garbage and one is closed: a worker that collected them would hang in DALI's destructor."""
+    """Pipelines of which one runs, one is garbage and one is closed: a worker that collected them
+    would hang in DALI's destructor.
+    """
     code = f"""
 import gc
 import gpupipe

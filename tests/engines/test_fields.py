@@ -1,4 +1,6 @@
-"""Several fields a sample: an image, a mask that moves with it, an array, and numbers from the index."""
+"""Several fields a sample: an image, a mask that moves with it, an array, and numbers from the
+index.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,10 @@ def test_a_sample_whose_second_field_is_broken_is_skipped_and_named(
     else:
         whole = (root / "depth.bin").read_bytes()
         (root / "depth.bin").write_bytes(whole[:-5])
-        told = f"{root / 'depth.bin'} ends 5 bytes before the sample does: it changed since it was indexed"
+        told = (
+            f"{root / 'depth.bin'} ends 5 bytes before the sample does: it changed since it was "
+            "indexed"
+        )
     list_of_bad = tmp_path / "bad.jsonl"
     found = samples(loaded(data, on_error="skip", max_bad=0.1, quarantine=list_of_bad, **options))
     assert sorted(found) == list(range(COUNT - 1))
@@ -210,10 +215,13 @@ def test_a_state_goes_on_with_all_fields(data: dict[str, Any]) -> None:
 def test_check_tells_all_fields(data: dict[str, Any]) -> None:
     steps = [*STEPS, {"to_dtype": {"dtype": "float32", "scale": True}}, {"resize": {"size": 16}}]
     *_, batch = facts(configs.read({"data": data, "pipeline": steps}))
-    fields = "image float32 (B, 3, H, W) contiguous, mask uint8 (B, 1, H, W), depth float32 (B, 2, 4, 5), label int64 (B,)"
+    fields = (
+        "image float32 (B, 3, H, W) contiguous, mask uint8 (B, 1, H, W), depth float32 (B, "
+        "2, 4, 5), label int64 (B,)"
+    )
     assert (
-        batch
-        == f"batch: {fields}; no step fixes the size of image and mask, so all images must have the same"
+        batch == f"batch: {fields}; no step fixes the size of image and mask, so all images must "
+        "have the same"
     )
 
 

@@ -1,4 +1,7 @@
-"""Images that are valid but odd: what DALI makes of each, against PIL and torchvision. Measured with DALI 2.4, nvImageCodec 0.9."""
+"""Images that are valid but odd: what DALI makes of each, against PIL and torchvision.
+
+Measured with DALI 2.4, nvImageCodec 0.9.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def with_alpha(image: Image.Image) -> Image.Image:
 
 @dataclass(frozen=True)
 class Odd:
-    """make: the bytes of the file. pil, torchvision: the most by which DALI's levels differ from theirs; None: they cannot read it."""
+    """make: the bytes of the file.
+
+    pil, torchvision: the most by which DALI's levels differ from theirs; None: they cannot read it.
+    """
 
     make: Callable[[Image.Image], bytes]
     pil: int | None = 0
@@ -241,7 +247,9 @@ def test_a_window_of_each_is_the_window_of_the_whole(odd: Path) -> None:
 
 
 def test_gray_of_each(odd: Path) -> None:
-    """PNG is turned to gray by libpng, JPEG by its own luma, the others by OpenCV: within 3 levels of PIL's formula."""
+    """PNG is turned to gray by libpng, JPEG by its own luma, the others by OpenCV: within 3 levels
+    of PIL's formula.
+    """
     for name, image in delivered(odd, {"decode": {"mode": "gray"}}, batch_size=8).items():
         gray = torch.from_numpy(
             np.asarray(
@@ -294,7 +302,9 @@ def test_a_format_that_dali_does_not_know_is_delivered_all_the_same(
 def test_a_webp_without_loss_that_has_exif_is_delivered_right(
     picture: Image.Image, tmp_path: Path, apply: bool
 ) -> None:
-    """nvImageCodec 0.9 refuses it ("Unexpected end of stream"), with EXIF but without loss or with alpha."""
+    """nvImageCodec 0.9 refuses it ("Unexpected end of stream"), with EXIF but without loss or with
+    alpha.
+    """
     (tmp_path / "class").mkdir()
     path = tmp_path / "class" / "x.webp"
     path.write_bytes(encoded(picture, "WEBP", lossless=True, exif=turned(6)))
@@ -332,7 +342,9 @@ def test_exif_orientation_of_a_photograph(
 def test_exif_orientation_in_every_format(
     picture: Image.Image, tmp_path: Path, orientation: int, apply: bool
 ) -> None:
-    """Also through a resize and a crop, which take the size from the header before the pixels are there."""
+    """Also through a resize and a crop, which take the size from the header before the pixels are
+    there.
+    """
     (tmp_path / "class").mkdir()
     exif = turned(orientation)
     for name, form in {"a.jpg": "JPEG", "c.png": "PNG", "d.webp": "WEBP", "e.tif": "TIFF"}.items():

@@ -1,4 +1,6 @@
-"""loader.gpu_memory: what a job needs on a GPU follows from the sizes of its images, so it is found without one."""
+"""loader.gpu_memory: what a job needs on a GPU follows from the sizes of its images, so it is found
+without one.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_a_resize_and_a_crop_are_one_operator(images: Path) -> None:
 
 
 def test_a_window_is_no_larger_than_its_image(images: Path) -> None:
-    """decoders.image, slice, resize, crop_mirror_normalize: the window is drawn, and counted as the whole image."""
+    """decoders.image, slice, resize, crop_mirror_normalize: the window is drawn, and counted as the
+    whole image.
+    """
     small = 224 * 224 * 3
     assert bytes_of(images, ["decode", SHARP, FLOATS]) == (
         2 * DECODED + small + 4 * small,
@@ -144,8 +148,8 @@ def test_the_message_says_what_takes_how_much(images: Path) -> None:
     said = str(raised.value)
     batch = 256 * 6 * DECODED / MIB
     assert (
-        f"gpu_memory=100.0MiB, but DALI needs about {(2 * batch + 256 * 4 * DECODED / MIB + 128) / 1024:.1f}GiB"
-        in said
+        "gpu_memory=100.0MiB, but DALI needs about "
+        f"{(2 * batch + 256 * 4 * DECODED / MIB + 128) / 1024:.1f}GiB" in said
     )
     assert "2 x 527.3MiB" in said
     assert "16.0MiB for each of 8 threads" in said

@@ -1,4 +1,6 @@
-"""Iterations that are given up, that overlap, and batches that are held: nothing of one gets into another."""
+"""Iterations that are given up, that overlap, and batches that are held: nothing of one gets into
+another.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,9 @@ def test_two_loaders_run_side_by_side(faces: Path, epochs: list[Epoch]) -> None:
 def test_held_batches_stay_what_they_were_under_deep_prefetch(
     faces: Path, epochs: list[Epoch], batch_size: int
 ) -> None:
-    """All batches of two epochs are held until the end: an output buffer that were used again would show."""
+    """All batches of two epochs are held until the end: an output buffer that were used again would
+    show.
+    """
     with load(faces, prefetch=8, batch_size=batch_size) as loader:
         held = [list(loader), list(loader)]
     gc.collect()
@@ -212,7 +216,9 @@ def test_behind_an_epoch_whose_last_batches_were_skipped_stands_the_next_epoch(
 
 
 def test_a_loader_that_a_garbage_collection_finds_goes_silently(faces: Path) -> None:
-    """In a cycle, as behind an exception, with an iteration under way: whatever is taken down first."""
+    """In a cycle, as behind an exception, with an iteration under way: whatever is taken down
+    first.
+    """
     gc.collect()
     for _ in range(5):
         loader = load(faces, prefetch=3)

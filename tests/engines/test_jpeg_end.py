@@ -1,4 +1,6 @@
-"""JPEGs without an end are noticed before a decoder sees them; files with something after their end are good."""
+"""JPEGs without an end are noticed before a decoder sees them; files with something after their end
+are good.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a pipeline becomes: the operators and their devices, looked at as nodes (no GPU is needed for that)."""
+"""What a pipeline becomes: the operators and their devices, looked at as nodes (no GPU is needed
+for that).
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,9 @@ def test_only_what_differs_from_sample_to_sample_is_fed() -> None:
 
 
 def test_values_are_those_that_the_graph_was_built_for() -> None:
-    """Of many pipelines: as many arrays, of the same dtypes and shapes, contiguous, one row a sample."""
+    """Of many pipelines: as many arrays, of the same dtypes and shapes, contiguous, one row a
+    sample.
+    """
     plan = Plan(3, np.arange(5), 5, True)
     size = np.array([[300.0, 400.0], [200.0, 200.0], [111.0, 97.0], [250.0, 97.0], [64.0, 640.0]])
     step = {"random_crop": {"size": 100, "pad_if_needed": True, "padding_mode": "edge"}}
@@ -142,7 +146,9 @@ def test_values_are_those_that_the_graph_was_built_for() -> None:
 
 
 def nodes_above(node: Any) -> list[tuple[str, str, list[str]]]:
-    """The operators that a node comes from: (class, device of what it makes, devices of its inputs)."""
+    """The operators that a node comes from: (class, device of what it makes, devices of its
+    inputs).
+    """
     seen: dict[int, tuple[str, str, list[str]]] = {}
 
     def visit(node: Any) -> None:

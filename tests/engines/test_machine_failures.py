@@ -1,4 +1,6 @@
-"""A good file is never blamed for the machine's failure: memory, open files, decoders and CUDA that are not there."""
+"""A good file is never blamed for the machine's failure: memory, open files, decoders and CUDA that
+are not there.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,11 @@ encountered:
 Current pipeline object is no longer valid."""
 """As DALI 2.4 words an error."""
 WORDS = {
-    "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access was encountered": "the GPU, or its driver, failed",
+    "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access was "
+    "encountered": "the GPU, or its driver, failed",
     "CUDA runtime API error cudaErrorLaunchFailure (719):\nunspecified launch failure": "the GPU, or its driver, failed",
-    "CUDA driver API error CUDA_ERROR_ECC_UNCORRECTABLE (214):\nuncorrectable ECC error encountered": "the GPU, or its driver, failed",
+    "CUDA driver API error CUDA_ERROR_ECC_UNCORRECTABLE (214):\nuncorrectable ECC error "
+    "encountered": "the GPU, or its driver, failed",
     "nvml error (999): Unknown Error": "the GPU, or its driver, failed",
     "Unhandled CUDA error: cudaErrorIllegalAddress": "the GPU, or its driver, failed",
     "CUDA allocation failed": "the GPU is out of memory",
@@ -71,10 +75,13 @@ def test_what_dali_says_of_the_machine(said: str, kind: str) -> None:
 
 
 IN_TORCH = {
-    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 GiB": "the GPU is out of memory",
-    "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported": "the GPU, or its driver, failed",
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 "
+    "GiB": "the GPU is out of memory",
+    "CUDA error: device-side assert triggered\nCUDA kernel errors might be "
+    "asynchronously reported": "the GPU, or its driver, failed",
     "CUDA error: out of memory": "the GPU is out of memory",
-    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes": "out of memory",
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
+    "memory: you tried to allocate 8 bytes": "out of memory",
     "Caught MemoryError in DataLoader worker process 0.": "out of memory",
     "Too many open files. Communication with the workers is no longer possible": "this process cannot open more files",
 }
@@ -135,7 +142,9 @@ def test_only_the_machines_errors_are_made_engine_errors() -> None:
 
 
 def broken(what: str, root: Path, **options: Any) -> tuple[str, str, int]:
-    """The error's class, its message and how many samples were skipped, of a process in which the machine fails."""
+    """The error's class, its message and how many samples were skipped, of a process in which the
+    machine fails.
+    """
     quarantine = root / "bad.jsonl"
     given = {
         "device": "cpu",
@@ -206,12 +215,15 @@ def test_without_open_files_no_sample_is_to_blame(
 def test_without_decoders_no_sample_is_to_blame(
     root: Path, on_error: dict[str, Any], batch_size: int
 ) -> None:
-    """DALI's words are those that it has for a damaged file: only an image that is known to be good tells the two apart."""
+    """DALI's words are those that it has for a damaged file: only an image that is known to be good
+    tells the two apart.
+    """
     fill(root, 64)
     name, said, skipped = broken("without_decoders", root, batch_size=batch_size, **on_error)
     assert (name, skipped) == ("EngineError", 0)
     assert said.startswith(
-        "DALI cannot decode an image that nothing is wrong with (Failed to decode sample #0), so that no sample is to blame for"
+        "DALI cannot decode an image that nothing is wrong with (Failed to decode sample "
+        "#0), so that no sample is to blame for"
     )
 
 
@@ -257,7 +269,10 @@ def test_what_an_operator_does_not_take_is_no_samples_fault(
     with Loader(
         checked, index, engine=DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None)
     ) as loader:
-        said = r"an operator of DALI does not take what a step gave it: Unsupported input type: float16\. Write 'to_dtype: \{dtype: float32\}'"
+        said = (
+            r"an operator of DALI does not take what a step gave it: Unsupported input type: "
+            r"float16\. Write 'to_dtype: \{dtype: float32\}'"
+        )
         with pytest.raises(gpupipe.EngineError, match=said):
             list(loader)
         assert loader.engine.skipped == 0

@@ -1,4 +1,6 @@
-"""Files of every kind in one batch, on DALI's CPU back end: the same checks as on a GPU, in tests/gpu/test_any_file.py."""
+"""Files of every kind in one batch, on DALI's CPU back end: the same checks as on a GPU, in
+tests/gpu/test_any_file.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The way of a batch to a GPU and on it: everything arrives there, nothing waits for it, and memory lasts as long as it is used."""
+"""The way of a batch to a GPU and on it: everything arrives there, nothing waits for it, and memory
+lasts as long as it is used.
+"""
 
 from __future__ import annotations
 
@@ -104,15 +106,20 @@ ON_THE_WAY = [
     *PACKAGE.glob("engines/*.py"), *(PACKAGE / "link" / f"{name}.py" for name in ("assembly", "connection", "holding", "memory")),
     PACKAGE / "loader.py", PACKAGE / "lightning.py", PACKAGE / "runtime/transfer.py", PACKAGE / "steps" / "normalize.py", PACKAGE / "steps" / "to_dtype.py",
 ]  # fmt: skip
-"""What a batch passes in the process that trains. protocol/tensors.py is not among it: a server waits for what it sends."""
+"""What a batch passes in the process that trains.
+
+protocol/tensors.py is not among it: a server waits for what it sends.
+"""
 WAITS = {"cpu", "item", "cuda", "synchronize"}
 ALLOWED = {"self._stream.synchronize()", "torch.cuda.synchronize(self._device_id)"}
-"""The connection's thread waits for the copies that it began, and training does not wait for that thread. A batch that failed waits to learn whether the
-GPU is to blame (known_good.py)."""
+"""The connection's thread waits for the copies that it began, and training does not wait for that
+thread. A batch that failed waits to learn whether the GPU is to blame (known_good.py)."""
 
 
 def waiting(source: str) -> Iterator[str]:
-    """Calls by which the CPU would wait for a GPU: `.cpu()`, `.item()`, `.cuda()`, `synchronize()`, and `.to()` of a device that blocks."""
+    """Calls by which the CPU would wait for a GPU: `.cpu()`, `.item()`, `.cuda()`, `synchronize()`,
+    and `.to()` of a device that blocks.
+    """
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue

@@ -51,7 +51,10 @@ def plans(job: Job, taken: list[int]) -> Iterator[Plan]:
 
 @contextmanager
 def fifo(file: Path) -> Iterator[threading.Event]:
-    """In place of a file, a FIFO: opening it waits for its other end. The event is set when DALI has begun to read it, which then fails."""
+    """In place of a file, a FIFO: opening it waits for its other end.
+
+    The event is set when DALI has begun to read it, which then fails.
+    """
     file.unlink()
     os.mkfifo(file)
     begun = threading.Event()
@@ -106,7 +109,9 @@ def test_what_was_read_ahead_is_dropped_unseen(files: list[Path]) -> None:
 
 
 def test_a_read_is_begun_long_before_its_batch_is_needed(files: list[Path]) -> None:
-    """With prefetch 4, the ninth batch is read while the first is handed over: a slow read may take as long as four batches."""
+    """With prefetch 4, the ninth batch is read while the first is handed over: a slow read may take
+    as long as four batches.
+    """
     config = {
         "data": {"source": "folder", "root": str(files[0].parents[1])},
         "pipeline": ["decode"],

@@ -211,7 +211,9 @@ def test_a_worker_that_dies_of_what_was_given_up_costs_the_next_epoch_nothing(ro
 
 
 def test_the_shared_memory_of_a_dead_worker_is_removed(root: Path) -> None:
-    """torch names it for the milliseconds in which it is allocated; a step stands in for that moment."""
+    """torch names it for the milliseconds in which it is allocated; a step stands in for that
+    moment.
+    """
     mark = f"left{os.getpid()}"
     whiten(root, 5)
     with (

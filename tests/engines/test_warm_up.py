@@ -1,4 +1,6 @@
-"""A first batch that is short: the hardware decoder of a GPU sees a full one before it, and nobody else notices."""
+"""A first batch that is short: the hardware decoder of a GPU sees a full one before it, and nobody
+else notices.
+"""
 
 from __future__ import annotations
 

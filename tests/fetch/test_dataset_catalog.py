@@ -115,7 +115,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def talker(say: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The URL of a server that accepts a connection, reads the request, does `say`, and then keeps still."""
+    """The URL of a server that accepts a connection, reads the request, does `say`, and then keeps
+    still.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
 
@@ -179,7 +181,8 @@ def test_a_missing_file_is_named_with_the_servers_words(server: Server, tmp_path
     dataset = Dataset("flowers", "Flowers", server.url("nowhere.tar.gz"), "0" * 64)
     with pytest.raises(
         FetchError,
-        match=r"flowers cannot be downloaded from http://127\.0\.0\.1:\d+/nowhere\.tar\.gz \(HTTP 404 File not found\)",
+        match=r"flowers cannot be downloaded from http://127\.0\.0\.1:\d+/nowhere\.tar\.gz \(HTTP "
+        r"404 File not found\)",
     ):
         fetch(dataset, tmp_path / "flowers")
     assert list(tmp_path.iterdir()) == []

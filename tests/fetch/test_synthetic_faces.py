@@ -56,7 +56,9 @@ def test_the_same_pixels_in_two_runs(faces: Path, tmp_path: Path) -> None:
 
 
 def test_a_smaller_set_begins_as_a_larger_one(faces: Path, tmp_path: Path) -> None:
-    """So that runs on 50 and on 2000 stand-ins can be compared: image n does not depend on how many there are."""
+    """So that runs on 50 and on 2000 stand-ins can be compared: image n does not depend on how many
+    there are.
+    """
     synthetic_faces.make(tmp_path / "fewer", 20, quiet)
     shared = [p.relative_to(tmp_path / "fewer") for p in images(tmp_path / "fewer")][:10]
     assert all((tmp_path / "fewer" / p).read_bytes() == (faces / p).read_bytes() for p in shared)

@@ -1,4 +1,6 @@
-"""The tar parser: what tarfile writes in every format is found where tarfile finds it, and what is no whole tar of plain files is refused."""
+"""The tar parser: what tarfile writes in every format is found where tarfile finds it, and what is
+no whole tar of plain files is refused.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,8 @@ REFUSED = {
     "nothing": (b"", "0 bytes are no tar"),
     "text": (
         b"hello" * 300,
-        "the checksum of the header at byte 0 is wrong: the file is damaged, or no uncompressed tar",
+        "the checksum of the header at byte 0 is wrong: the file is damaged, or no "
+        "uncompressed tar",
     ),
     "gzip": (b"\x1f\x8b" + bytes(1000), "the checksum of the header at byte 0 is wrong"),
     "cut off in a member": (
@@ -131,7 +134,8 @@ REFUSED = {
     ),
     "two tars": (
         WHOLE + WHOLE,
-        "bytes behind the tar's end at byte 2,560: tar files that were joined must be written as one",
+        "bytes behind the tar's end at byte 2,560: tar files that were joined must be "
+        "written as one",
     ),
     "a link": (
         written((info("a", kind=tarfile.SYMTYPE, linkname="/etc/passwd"), b"")),

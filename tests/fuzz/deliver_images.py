@@ -1,6 +1,8 @@
-"""Two epochs over a folder of images on one engine, in a process that a file may end: a part of fuzz_images.py.
+"""Two epochs over a folder of images on one engine, in a process that a file may end: a part of
+fuzz_images.py.
 
-python tests/fuzz/deliver_images.py ROOT OPTIONS OUT     # OPTIONS: JSON, of gpupipe.load(); OUT: a folder
+python tests/fuzz/deliver_images.py ROOT OPTIONS OUT     # OPTIONS: JSON, of gpupipe.load(); OUT: a
+folder
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ EPOCHS = 2
 
 
 def main(root: str, options: str, out: Path) -> None:
-    """Write OUT/epochs.json: names and hashes of what was delivered, what is listed as bad, and the peak memory; OUT/pixels: of the first epoch."""
+    """Write OUT/epochs.json: names and hashes of what was delivered, what is listed as bad, and the
+    peak memory; OUT/pixels: of the first epoch.
+    """
     how = json.loads(options)
     data = {"source": "folder", "root": root, "max_pixels": how.pop("max_pixels")}
     config = {"data": data, "pipeline": ["decode", how.pop("step")]}

@@ -1,7 +1,9 @@
-"""Fuzz a parser with atheris: python tests/fuzz/fuzz.py PARSER --seconds 600. Ends with status 0 where nothing was found.
+"""Fuzz a parser with atheris: python tests/fuzz/fuzz.py PARSER --seconds 600. Ends with status 0
+where nothing was found.
 
-Every input must be taken or refused by a DataError: no other exception, no ten seconds of work, no gigabyte of memory, no span outside the file, no
-path outside the folder. What TFRecords say is compared with what protobuf reads, and the members of a tar with what tarfile finds.
+Every input must be taken or refused by a DataError: no other exception, no ten seconds of work, no
+gigabyte of memory, no span outside the file, no path outside the folder. What TFRecords say is
+compared with what protobuf reads, and the members of a tar with what tarfile finds.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ _SECONDS_TOO_LONG = 45
 
 
 def webdataset(data: bytes, file: Path) -> None:
-    """The first byte says whether the checksums of all blocks are mended, so that what is behind them is reached."""
+    """The first byte says whether the checksums of all blocks are mended, so that what is behind
+    them is reached.
+    """
     content = _with_checksums(data[1:]) if data[:1] > b"\x7f" else data[1:]
     file.write_bytes(content)
     source = Webdataset(
@@ -73,7 +77,9 @@ def webdataset(data: bytes, file: Path) -> None:
 
 
 def members(data: bytes, file: Path) -> None:
-    """What is taken is what tarfile finds, up to where tarfile stops without a word: at a header that it cannot read."""
+    """What is taken is what tarfile finds, up to where tarfile stops without a word: at a header
+    that it cannot read.
+    """
     content = _with_checksums(data)
     every = _refusing(lambda: list(tar.members(np.frombuffer(content, np.uint8))))
     found = [(m.name, m.offset, m.size) for m in every if not m.name.endswith("/")]
@@ -94,7 +100,9 @@ def members(data: bytes, file: Path) -> None:
 
 
 def tfrecord(data: bytes, file: Path) -> None:
-    """One record in a whole frame, or a file as it is; where features are found, protobuf finds them too."""
+    """One record in a whole frame, or a file as it is; where features are found, protobuf finds
+    them too.
+    """
     raw = data[:1] > b"\xdf"
     content = data[1:] if raw else _framed(data[1:])
     file.write_bytes(content)
@@ -288,7 +296,8 @@ def _tar(format: int) -> bytes:
             (f"{'b' * 90}/{'c' * 90}.jpg", b""),
         ):
             info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(content), 1.5 if format == tarfile.PAX_FORMAT else 1  # type: ignore[assignment]  # as WebDataset's writer has it
+            # as WebDataset's writer has it
+            info.size, info.mtime = len(content), 1.5 if format == tarfile.PAX_FORMAT else 1  # type: ignore[assignment]
             file.addfile(info, io.BytesIO(content))
     return out.getvalue()[:6144] + bytes(1024)
 
@@ -344,7 +353,8 @@ def main() -> int:
     options.add_argument(
         "--corpus",
         type=Path,
-        help="folder for inputs that reach new code, kept from run to run (default: a temporary one)",
+        help="folder for inputs that reach new code, kept from run to run (default: a temporary "
+        "one)",
     )
     options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = options.parse_args()
@@ -360,7 +370,9 @@ def main() -> int:
 
 
 def _in_processes(parser: str, seconds: int, corpus: Path, folder: str) -> int:
-    """Fuzz in one process behind another, as atheris never gives back what it remembers of comparisons of arrays: 20 kB an input. Returns the status."""
+    """Fuzz in one process behind another, as atheris never gives back what it remembers of
+    comparisons of arrays: 20 kB an input. Returns the status.
+    """
     corpus.mkdir(parents=True, exist_ok=True)
     for n, seed in enumerate(_seeds(parser)):
         (corpus / f"seed-{n}").write_bytes(seed)
@@ -405,7 +417,8 @@ def _fuzz(parser: str, seconds: int, corpus: Path, folder: Path) -> None:
             ends.clear()
             print(json.dumps(counts), flush=True)
 
-    labels.MOST_CLASSES = 100_000  # a label of ten millions is taken, and takes seconds for the names of as many classes
+    # a label of ten millions is taken, and takes seconds for the names of as many classes
+    labels.MOST_CLASSES = 100_000
     faulthandler.dump_traceback_later(
         seconds + _SECONDS_TOO_LONG, exit=True
     )  # where it hangs, also where libFuzzer's own alarm does not get through

@@ -1,11 +1,14 @@
-"""Fuzzes the decoding of image files: mutants among good files, on each engine, in processes that a file may end.
+"""Fuzzes the decoding of image files: mutants among good files, on each engine, in processes that a
+file may end.
 
-python tests/fuzz/fuzz_images.py                     # 10,000 mutants, about 11 minutes on 2 cores; writes benchmarks/results/fuzz_images.json
-python tests/fuzz/fuzz_images.py --count 1000 --out /tmp/fuzz.json --photographs FOLDER     # good files cut from FOLDER/*/*.jpg
+python tests/fuzz/fuzz_images.py                     # 10,000 mutants, about 11 minutes on 2 cores;
+writes benchmarks/results/fuzz_images.json python tests/fuzz/fuzz_images.py --count 1000 --out
+/tmp/fuzz.json --photographs FOLDER     # good files cut from FOLDER/*/*.jpg
 
-Every good file has to come once in each of two epochs, with the pixels that it has in a run on good files alone. A mutant has to
-come in both epochs with the same pixels, or in none and be listed. A process that dies, hangs or takes 2 GB is a finding, and the
-mutants that make it do so are looked for.
+Every good file has to come once in each of two epochs, with the pixels that it has in a run on good
+files alone. A mutant has to come in both epochs with the same pixels, or in none and be listed. A
+process that dies, hangs or takes 2 GB is a finding, and the mutants that make it do so are looked
+for.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ _KINDS = ("by all", "by none", "by some", "cropped, and more than 1 level apart"
 
 @dataclass
 class Run:
-    """What one engine made of one folder. delivered: pixels by name. findings: what is wrong, in a line each."""
+    """What one engine made of one folder.
+
+    delivered: pixels by name. findings: what is wrong, in a line each.
+    """
 
     delivered: dict[str, np.ndarray] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
@@ -104,7 +110,8 @@ def fuzz(folder: Folder, engine: str) -> Run:
         culprits = [] if isinstance(alone, str) else _culprits(folder, engine)
         return Run(
             findings=[
-                f"{engine}: {alone if isinstance(alone, str) else both}; culprits: {', '.join(culprits) or 'not found'}"
+                f"{engine}: {alone if isinstance(alone, str) else both}; culprits: "
+                f"{', '.join(culprits) or 'not found'}"
             ]
         )
     both.findings += [f"{engine}: of good files alone, {said}" for said in alone.findings]
@@ -113,7 +120,8 @@ def fuzz(folder: Folder, engine: str) -> Run:
     for name in folder.good:
         if name not in both.delivered:
             both.findings.append(
-                f"{engine}: {name}, a good file, is not delivered: {both.bad.get(name, 'not listed either')}"
+                f"{engine}: {name}, a good file, is not delivered: "
+                f"{both.bad.get(name, 'not listed either')}"
             )
         elif not np.array_equal(both.delivered[name], alone.delivered.get(name)):
             both.findings.append(
@@ -208,9 +216,11 @@ def _culprits(folder: Folder, engine: str) -> list[str]:
 
 
 def compare(folder: Folder, runs: dict[str, Run]) -> dict[str, Any]:
-    """What the engines do with the same mutants, by damage: delivered by all, by none, by some; and with other pixels.
+    """What the engines do with the same mutants, by damage: delivered by all, by none, by some; and
+    with other pixels.
 
-    Pixels are compared where they are cropped: resizing itself differs between DALI and torchvision.
+    Pixels are compared where they are cropped: resizing itself differs between DALI and
+    torchvision.
     """
     is_cropped = "center_crop" in folder.step
     rows: dict[str, Counter[str]] = {}

@@ -1,6 +1,8 @@
-"""Fuzzes the source of .npy files: what it takes, NumPy reads the same; what it does not take is one of its own errors.
+"""Fuzzes the source of .npy files: what it takes, NumPy reads the same; what it does not take is
+one of its own errors.
 
-python tests/fuzz/fuzz_npy.py 600        # seconds; with atheris, guided by coverage, where that is installed
+python tests/fuzz/fuzz_npy.py 600        # seconds; with atheris, guided by coverage, where that is
+installed
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ def _saved(array: np.ndarray, version: tuple[int, int] | None) -> bytes:
 
 
 def one(data: bytes) -> bool:
-    """Whether the source takes a file with this content. Raises AssertionError where it should not have, or anything that is no error of its own."""
+    """Whether the source takes a file with this content.
+
+    Raises AssertionError where it should not have, or anything that is no error of its own.
+    """
     try:
         npy.header(data[: npy.MOST_HEADER])
     except ValueError:

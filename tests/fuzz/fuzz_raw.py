@@ -1,6 +1,8 @@
-"""Fuzzes the source of flat files: whatever the options and the files, samples lie inside their files, one behind the other, or there is an error.
+"""Fuzzes the source of flat files: whatever the options and the files, samples lie inside their
+files, one behind the other, or there is an error.
 
-python tests/fuzz/fuzz_raw.py 600        # seconds; with atheris, guided by coverage, where that is installed
+python tests/fuzz/fuzz_raw.py 600        # seconds; with atheris, guided by coverage, where that is
+installed
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ DTYPES = (
     "float33",
 )
 FORM = "<BBhhiihBHhHB"
-"""dtype, axes, two lengths, offset, before, another length, the labels' dtype and offset, bytes between labels, bytes of the file, of the labels."""
+"""dtype, axes, two lengths, offset, before, another length, the labels' dtype and offset, bytes
+between labels, bytes of the file, of the labels.
+"""
 UNLABELLED = 255
 
 
@@ -63,7 +67,10 @@ def seeds() -> list[bytes]:
 
 
 def one(data: bytes) -> bool:
-    """Whether the source takes these options and files. Raises AssertionError where it should not have, or anything that is no error of its own."""
+    """Whether the source takes these options and files.
+
+    Raises AssertionError where it should not have, or anything that is no error of its own.
+    """
     length = struct.calcsize(FORM)
     told = struct.unpack(FORM, data[:length].ljust(length, b"\0"))
     dtype, axes, a, b, offset, before, c, label_dtype, label_offset, every, size, label_size = told

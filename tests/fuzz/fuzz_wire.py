@@ -2,8 +2,9 @@
 
     python tests/fuzz/fuzz_wire.py --seconds 600
 
-Inputs are real messages with bits flipped, cut, joined and repeated, and plain noise. Whatever comes in, the answer is a message or Malformed, within the
-memory that the limits of the wire format allow. It ends with status 1 at the first input that is taken otherwise, and prints it.
+Inputs are real messages with bits flipped, cut, joined and repeated, and plain noise. Whatever
+comes in, the answer is a message or Malformed, within the memory that the limits of the wire format
+allow. It ends with status 1 at the first input that is taken otherwise, and prints it.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ def main() -> int:
             return 1
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(
-        f"{results.total():,} inputs in {arguments.seconds:g} s: {dict(results)}; {grown:.0f} MiB more memory at most"
+        f"{results.total():,} inputs in {arguments.seconds:g} s: {dict(results)}; "
+        f"{grown:.0f} MiB more memory at most"
     )
     return int(grown > _MOST_MEMORY_MIB)
 

@@ -1,4 +1,6 @@
-"""Runs a function on made-up bytes: guided by coverage with atheris where that is installed, else on seeds with mistakes in them."""
+"""Runs a function on made-up bytes: guided by coverage with atheris where that is installed, else
+on seeds with mistakes in them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def mistakes(target: Target, seeds: list[bytes], seconds: float) -> tuple[int, i
 
 
 def fuzz(target: Target, seeds: list[bytes], seconds: float) -> None:
-    """For so many seconds; the process ends with a traceback and the input where something is wrong, and else says how many inputs were run."""
+    """For so many seconds; the process ends with a traceback and the input where something is
+    wrong, and else says how many inputs were run.
+    """
     os.environ["GPUPIPE_CACHE"] = tempfile.mkdtemp(prefix="fuzz-cache-")
     if importlib.util.find_spec("atheris") is None:
         runs, taken = mistakes(target, seeds, seconds)

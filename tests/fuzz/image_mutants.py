@@ -28,7 +28,10 @@ class Mutant(NamedTuple):
 def mutants(
     numbers: Sequence[int], max_pixels: int, photographs: Sequence[Image.Image] = ()
 ) -> Iterator[Mutant]:
-    """The mutants of these numbers. A number, max_pixels and the photographs make the same file always."""
+    """The mutants of these numbers.
+
+    A number, max_pixels and the photographs make the same file always.
+    """
     names = list(_DAMAGES)
     for n in numbers:
         rng = np.random.default_rng([14, n])
@@ -263,7 +266,9 @@ def _other_rows(whole: Seed, rng: Rng) -> bytes:
 
 
 def _other_tables(whole: Seed, rng: Rng) -> bytes:
-    """Bytes changed in the tables, the frame and the heads of the scans; or an endless run of one scan."""
+    """Bytes changed in the tables, the frame and the heads of the scans; or an endless run of one
+    scan.
+    """
     parts = chunks(whole)
     markers = {0xC4, 0xDB, 0xDA, 0xC0, 0xC2, 0xDD}
     places = [n for n, part in enumerate(parts) if part[0] == 0xFF and part[1] in markers]

@@ -1,4 +1,6 @@
-"""Image files that nothing is wrong with, of the five formats that are fuzzed, and bombs: small files of large images."""
+"""Image files that nothing is wrong with, of the five formats that are fuzzed, and bombs: small
+files of large images.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +216,9 @@ def _flat_bomb(kind: str, side: int) -> Seed:
 
 
 def bomb(rng: np.random.Generator, max_pixels: int) -> Seed:
-    """A bomb: of a million pixels, just above max_pixels, or of 179 million; of metadata; or of scans."""
+    """A bomb: of a million pixels, just above max_pixels, or of 179 million; of metadata; or of
+    scans.
+    """
     kinds = [
         "png 1",
         "png 8",

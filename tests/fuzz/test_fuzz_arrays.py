@@ -22,6 +22,7 @@ def test_nothing_is_found(target: object, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(target, "FOLDER", tmp_path)
     if target is fuzz_npy:
         monkeypatch.setattr(fuzz_npy, "FILE", tmp_path / "x.npy")
-    runs, taken = mistakes(target.one, target.seeds(), SECONDS)  # type: ignore[attr-defined]  # both modules have them
+    # both modules have them
+    runs, taken = mistakes(target.one, target.seeds(), SECONDS)  # type: ignore[attr-defined]
     assert runs >= len(target.seeds())  # type: ignore[attr-defined]
     assert taken > 10

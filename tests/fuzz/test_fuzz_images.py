@@ -1,4 +1,6 @@
-"""Six mutants of each format and kind of damage among good files, on each engine; fuzz_images.py does 10,000."""
+"""Six mutants of each format and kind of damage among good files, on each engine; fuzz_images.py
+does 10,000.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Files of every kind in one batch, on a GPU: what its decoder takes, and what Pillow decodes for it. On a CPU: tests/engines/test_mixed_files.py."""
+"""Files of every kind in one batch, on a GPU: what its decoder takes, and what Pillow decodes for
+it. On a CPU: tests/engines/test_mixed_files.py.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ FLOOR_DB = {
     "imagenet_train": 38.0,
     "imagenet_eval": 38.0,
 }
-"""Least PSNR of the GPU's images against the CPU's: another JPEG decoder, and for affine maps another edge."""
+"""Least PSNR of the GPU's images against the CPU's: another JPEG decoder, and for affine maps
+another edge.
+"""
 
 
 def load(root: Path, pipeline: Any, **options: Any) -> gpupipe.Loader:

@@ -11,7 +11,10 @@ import torch
 
 from gpupipe.doctor import checks
 
-FIELDS = "print('\\n'.join('\\t'.join([f.subject, f.status, f.found, f.advice]) for f in doctor.examine()))"
+FIELDS = (
+    "print('\\n'.join('\\t'.join([f.subject, f.status, f.found, f.advice]) for f in "
+    "doctor.examine()))"
+)
 
 
 def test_a_gpu_machine_tells_card_driver_and_what_was_probed() -> None:

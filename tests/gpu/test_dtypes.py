@@ -41,7 +41,9 @@ def delivered(written: dict[str, Any], device: str) -> torch.Tensor:
 
 
 def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
-    """To the bit, but for pixels that are made between others, which agree in the mean; and those that are rounded."""
+    """To the bit, but for pixels that are made between others, which agree in the mean; and those
+    that are rounded.
+    """
     assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
     wide = made.double(), expected.double()
     if step.find(name).interpolates:

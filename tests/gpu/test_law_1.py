@@ -1,4 +1,6 @@
-"""Law 1 on a GPU: a sample is the same in every batch, order and run; to the bit where one decoder takes all JPEGs."""
+"""Law 1 on a GPU: a sample is the same in every batch, order and run; to the bit where one decoder
+takes all JPEGs.
+"""
 
 from __future__ import annotations
 

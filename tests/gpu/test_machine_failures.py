@@ -19,7 +19,9 @@ ON_ERROR = [{"on_error": "raise"}, {"on_error": "skip", "max_bad": 1.0}]
 
 
 def broken(what: str, root: Path, **options: Any) -> tuple[str, str, int]:
-    """The error's class, its message and how many samples were skipped, of a process whose GPU fails in mid-epoch."""
+    """The error's class, its message and how many samples were skipped, of a process whose GPU
+    fails in mid-epoch.
+    """
     (root / "images" / "one").mkdir(parents=True)
     data = jpeg(size=(1500, 1500))
     for n in range(64):

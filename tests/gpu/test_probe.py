@@ -22,7 +22,9 @@ def test_a_gpu_answers() -> None:
 
 
 def test_the_whole_matrix_gets_as_far_as_whole_images() -> None:
-    """What becomes of parts of images depends on the GPU and on nvImageCodec; it is told, and never ends this process."""
+    """What becomes of parts of images depends on the GPU and on nvImageCodec; it is told, and never
+    ends this process.
+    """
     outcome = probe(0, even_if_broken=True)
     assert outcome.pipeline and outcome.decode, outcome.reason
     assert outcome.region == (outcome.reason == "")

@@ -28,7 +28,9 @@ def test_the_local_rank_tells_the_gpu(launcher: str, monkeypatch: pytest.MonkeyP
 
 
 def test_affinity_is_taken(faces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the driver names no core near the GPU that this process may use, DALI says so and binds nothing."""
+    """Where the driver names no core near the GPU that this process may use, DALI says so and binds
+    nothing.
+    """
     monkeypatch.delenv("DALI_AFFINITY_MASK", raising=False)
     config = {"data": {"source": "folder", "root": faces}, "pipeline": "affine"}
     with gpupipe.load(config, device="gpu", threads=2, batch_size=16, set_affinity=True) as loader:

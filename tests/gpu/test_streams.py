@@ -1,4 +1,6 @@
-"""A batch is used on the consumer's stream, and dropped while kernels that read it are still queued: its memory lasts until they have run."""
+"""A batch is used on the consumer's stream, and dropped while kernels that read it are still
+queued: its memory lasts until they have run.
+"""
 
 from __future__ import annotations
 

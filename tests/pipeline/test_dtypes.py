@@ -1,4 +1,6 @@
-"""The table of dtypes, held against DALI, and every step on every dtype: it runs on both engines, or neither begins."""
+"""The table of dtypes, held against DALI, and every step on every dtype: it runs on both engines,
+or neither begins.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +200,9 @@ def tensor(found: torch.Tensor | str) -> torch.Tensor:
 
 
 def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
-    """To the bit, but for pixels that are made between others, which agree in the mean; gray, to a level; and floats, as they are rounded."""
+    """To the bit, but for pixels that are made between others, which agree in the mean; gray, to a
+    level; and floats, as they are rounded.
+    """
     assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
     wide = made.double(), expected.double()
     if step.find(name).interpolates:
@@ -230,7 +234,8 @@ def test_every_step_runs_on_both_engines_or_is_refused(
         if isinstance(expected, str):
             assert made == expected
             assert re.match(
-                rf"config: pipeline\.{len(before)}: {name} cannot stand here: .*: (write|leave it out|set|take) ?",
+                rf"config: pipeline\.{len(before)}: {name} cannot stand here: .*: "
+                r"(write|leave it out|set|take) ?",
                 expected,
             ), expected
         else:
@@ -304,7 +309,9 @@ def test_float16_in_between_is_not_forgotten(image: dict[str, Any], engine: str)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_deferred_has_the_dtype_that_it_had(image: dict[str, Any], dtype: str) -> None:
-    """Images of any dtype that are cut and mirrored, and become another: DALI's graph does it in another order."""
+    """Images of any dtype that are cut and mirrored, and become another: DALI's graph does it in
+    another order.
+    """
     steps = [*of_image(dtype), {"random_crop": {"size": 12}}, {"random_vertical_flip": {"p": 1}}]
     for last in ("float32", "float16", "uint8", "int64"):
         made, expected = (

@@ -72,7 +72,9 @@ def test_images_of_the_probe_are_of_the_kinds_that_it_says():
 
 
 def test_batches_are_large_enough_for_all_threads():
-    """Up to 4 samples for each thread and one, DALI's decoder sets samples up on a single thread, which crashes less."""
+    """Up to 4 samples for each thread and one, DALI's decoder sets samples up on a single thread,
+    which crashes less.
+    """
     assert probes._THREADS >= 16
     assert min(len(batch) for batch in probes._batches()[1:]) > 4 * (probes._THREADS + 1)
 

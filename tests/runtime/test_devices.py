@@ -45,7 +45,10 @@ def run(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 def test_auto_warns_once_of_a_gpu_that_torch_does_not_see(with_a_driver: dict[str, str]) -> None:
-    code = "import warnings; warnings.simplefilter('always'); from gpupipe.runtime.devices import resolve; print(resolve('auto'), resolve('auto'), resolve('cpu'))"
+    code = (
+        "import warnings; warnings.simplefilter('always'); from gpupipe.runtime.devices "
+        "import resolve; print(resolve('auto'), resolve('auto'), resolve('cpu'))"
+    )
     done = run(code, with_a_driver)
     assert done.stdout == "None None None\n"
     assert done.stderr.count("loader.device=auto runs on the CPU") == 1
@@ -64,7 +67,10 @@ def test_who_chose_the_cpu_is_not_warned(
 
 
 def test_the_doctor_tells_of_it_too(with_a_driver: dict[str, str]) -> None:
-    code = "from gpupipe.doctor import checks as doctor; print([(f.status, f.found) for f in doctor.examine() if f.subject == 'GPU'])"
+    code = (
+        "from gpupipe.doctor import checks as doctor; print([(f.status, f.found) for f in "
+        "doctor.examine() if f.subject == 'GPU'])"
+    )
     said = run(code, with_a_driver).stdout
     assert "problem" in said
     assert "NVIDIA H100, but torch" in said
@@ -94,7 +100,9 @@ def test_why_a_gpu_is_not_used(
 
 
 def test_dali_is_an_extra_for_each_cuda_and_never_both() -> None:
-    """What was required of everyone stood beside the other one, and each wrote over the other's files."""
+    """What was required of everyone stood beside the other one, and each wrote over the other's
+    files.
+    """
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras = setup["options.extras_require"]

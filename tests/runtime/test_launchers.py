@@ -16,7 +16,11 @@ from gpupipe.runtime import ranks
 from gpupipe.runtime.devices import cores, share
 
 SLURM = {"SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}
-SAY = "import json; from gpupipe.runtime import ranks; from gpupipe.runtime import devices; print(json.dumps([ranks.local_rank(), ranks.ranks_on_machine(), devices.cores_of_rank()]))"
+SAY = (
+    "import json; from gpupipe.runtime import ranks; from gpupipe.runtime import "
+    "devices; print(json.dumps([ranks.local_rank(), ranks.ranks_on_machine(), "
+    "devices.cores_of_rank()]))"
+)
 LAUNCH = """
 import json, os, subprocess, sys
 own, ranks = json.loads(sys.argv[1])
@@ -132,7 +136,9 @@ def bound(own: list[int], count: int) -> list[int]:
     ],
 )
 def test_the_share_of_a_rank(own: int, launcher: int, count: int, expected: int) -> None:
-    """Bound to nothing, to cores of its own, to a socket, to fewer; and a launcher that was itself bound."""
+    """Bound to nothing, to cores of its own, to a socket, to fewer; and a launcher that was itself
+    bound.
+    """
     assert share(own, launcher, count) == expected
 
 
@@ -187,7 +193,8 @@ def test_processes_that_load_everything_each_are_warned(
         monkeypatch.setenv(name, value)
     with pytest.warns(
         UserWarning,
-        match=rf"{launcher} started 4 processes, of which this is number 2.*shard=\{{rank: 2, world_size: 4\}}",
+        match=rf"{launcher} started 4 processes, of which this is number "
+        rf"2.*shard=\{{rank: 2, world_size: 4\}}",
     ):
         assert ranks.rank_and_world() == (0, 1)
     monkeypatch.setenv("RANK", "2")

@@ -14,7 +14,9 @@ from gpupipe.runtime.devices import gpu_count
 
 
 class Library:
-    """NVML on a machine without a driver has no answers: this one knows GPUs and parts of them by their UUID, as NVML does."""
+    """NVML on a machine without a driver has no answers: this one knows GPUs and parts of them by
+    their UUID, as NVML does.
+    """
 
     class NVMLError(Exception):
         """What NVML raises."""

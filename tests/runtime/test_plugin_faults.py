@@ -147,8 +147,10 @@ def test_an_exception_in_a_later_batch(
 ) -> None:
     """In `dali`, on values of the fourth batch: what comes before is delivered."""
     name = plugin(
-        sample="    def sample(self, u):\n        return {'strength': np.arange(len(u)) * (len(u) > 1)}",
-        dali=f"    def dali(self, image, p):\n        if image.size[0][0] == 100:\n            {RAISES.format(error)}",
+        sample="    def sample(self, u):\n        return {'strength': np.arange(len(u)) * (len(u) "
+        "> 1)}",
+        dali="    def dali(self, image, p):\n        if image.size[0][0] == 100:\n            "
+        f"{RAISES.format(error)}",
     )
     with load(faces, name, engine="dali", on_error=on_error, prefetch=1) as loader:
         loader.engine._source._inputs = _After(3, loader.engine._source._inputs)  # type: ignore[attr-defined]
@@ -190,8 +192,14 @@ def test_a_spec_that_is_none(plugin: Plugin, faces: Path) -> None:
 def test_a_sample_may_be_refused(plugin: Plugin, faces: Path) -> None:
     """What a step says of one sample costs that sample, in both engines."""
     refuse = "raise SampleIncompatible('too dark')"
-    torch = f"    def torch(self, image, p):\n        if p['strength'][0] < 0.2:\n            {refuse}\n        return image"
-    dali = f"    def dali(self, image, p):\n        if (p['strength'] < 0.2).any():\n            {refuse}\n        image.apply('same', lambda pixels: pixels)"
+    torch = (
+        "    def torch(self, image, p):\n        if p['strength'][0] < 0.2:\n            "
+        f"{refuse}\n        return image"
+    )
+    dali = (
+        "    def dali(self, image, p):\n        if (p['strength'] < 0.2).any():\n            "
+        f"{refuse}\n        image.apply('same', lambda pixels: pixels)"
+    )
     name, kept = plugin(torch=torch, dali=dali), []
     for options in ENGINES[:2]:
         with load(faces, name, **options, on_error="skip", max_bad=0.5, ids=True) as loader:

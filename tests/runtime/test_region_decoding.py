@@ -1,4 +1,6 @@
-"""Whether a GPU decodes parts of images is asked once a machine, and remembered under what it depends on."""
+"""Whether a GPU decodes parts of images is asked once a machine, and remembered under what it
+depends on.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ print(answer.works, answer.reason, answer.lasting, sep="|", flush=True)
 def process(
     cache: Path, name: str, lasting: bool = True, waiters: int = 0
 ) -> subprocess.Popen[str]:
-    """One that asks, and when it is the one whose turn it is, does not answer before `waiters` others wait for it."""
+    """One that asks, and when it is the one whose turn it is, does not answer before `waiters`
+    others wait for it.
+    """
     command = [
         sys.executable,
         "-c",

@@ -144,7 +144,9 @@ def test_permutations_of_neighbouring_seeds_and_epochs_are_unrelated() -> None:
 
 
 def by_hand(seed: int, epoch: int, stream: int, sample: int, lane: int) -> int:
-    """The 64 bits of one draw, in Python's own integers: what the head of sampling/draws.py describes."""
+    """The 64 bits of one draw, in Python's own integers: what the head of sampling/draws.py
+    describes.
+    """
     word, golden = 2**64 - 1, 0x9E3779B97F4A7C15
 
     def mix(x: int) -> int:
@@ -182,7 +184,9 @@ def test_the_order_is_that_of_the_first_draws(seed: int, epoch: int, count: int)
 
 
 def test_golden_values() -> None:
-    """No release may change these: a run that was checkpointed under an older one goes on with the same draws."""
+    """No release may change these: a run that was checkpointed under an older one goes on with the
+    same draws.
+    """
     assert draws.stream("order") == 15958964071288741444
     assert draws.stream("random_affine") == 7367392216479389442
     assert draws.permutation(0, 0, 10).tolist() == [7, 2, 4, 5, 1, 3, 8, 9, 6, 0]

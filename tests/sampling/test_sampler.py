@@ -260,7 +260,9 @@ def test_state_before_anything_was_delivered() -> None:
 
 
 def half_way() -> tuple[Sampler, list[Plan]]:
-    """A sampler that has loaded the state after the second of four batches of epoch 3, and the two that follow."""
+    """A sampler that has loaded the state after the second of four batches of epoch 3, and the two
+    that follow.
+    """
     first = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL)
     first.set_epoch(3)
     plans = list(first.begin())
@@ -298,8 +300,8 @@ def test_len_is_of_a_whole_epoch_also_after_a_resume() -> None:
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"seed": 9}, "the state was made with seed 9, and this loader has seed 8: set loader.seed=9, or strict=False"),
-    ({"shuffle": False}, "the state was made with shuffle false, and this loader has shuffle true: set loader.shuffle=false, or strict=False"),
+    ({"seed": 9}, "the state was made with seed 9, and this loader has seed 8: set loader.seed=9, or " "strict=False"),
+    ({"shuffle": False}, "the state was made with shuffle false, and this loader has shuffle true: set " "loader.shuffle=false, or strict=False"),
     ({"position": 11}, "the state stands at sample 11 of epoch 3, and an epoch of this data set has 10"),
     ({"position": -1}, "the state stands at sample -1 of epoch 3, and an epoch of this data set has 10"),
     ({"position": "6"}, "the state stands at sample '6' of epoch 3, and an epoch of this data set has 10"),
@@ -317,7 +319,8 @@ def test_a_rest_that_cannot_be_dealt_out_is_refused_with_advice() -> None:
     sampler = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL, world_size=4)
     with pytest.raises(
         StateError,
-        match=r"1 sample cannot give each of 4 ranks one: use fewer ranks, or .* leave it out: sampler\.set_epoch\(1\)",
+        match=r"1 sample cannot give each of 4 ranks one: use fewer ranks, or .* leave it out: "
+        r"sampler\.set_epoch\(1\)",
     ):
         sampler.load_state({"seed": 8, "shuffle": True, "epoch": 0, "position": 9})
 
@@ -331,9 +334,9 @@ def test_drop_leaves_a_rest_out_that_makes_no_full_batch() -> None:
 @pytest.mark.parametrize(("case", "message"), [
     (Case(3, 2, 4, PARTIAL), "3 samples cannot give each of 4 ranks one: use fewer ranks, or set last_batch: pad"),
     (Case(1, 2, 2, PARTIAL), "1 sample cannot give each of 2 ranks one: use fewer ranks, or set last_batch: pad"),
-    (Case(5, 1, 2, PARTIAL), "5 samples one at a time cannot give 2 ranks equal steps: set batch_size above 1, or last_batch: drop or pad"),
-    (Case(5, 3, 2, DROP), "5 samples cannot give 2 ranks a full batch of 3 each: make batch_size smaller, or set last_batch: partial"),
-    (Case(5, 6, 1, DROP), "5 samples cannot give 1 rank a full batch of 6 each: make batch_size smaller, or set last_batch: partial"),
+    (Case(5, 1, 2, PARTIAL), "5 samples one at a time cannot give 2 ranks equal steps: set batch_size above 1, or " "last_batch: drop or pad"),
+    (Case(5, 3, 2, DROP), "5 samples cannot give 2 ranks a full batch of 3 each: make batch_size smaller, or " "set last_batch: partial"),
+    (Case(5, 6, 1, DROP), "5 samples cannot give 1 rank a full batch of 6 each: make batch_size smaller, or " "set last_batch: partial"),
     (Case(0, 1, 1, PARTIAL), "there are no samples"),
     (Case(0, 1, 1, DROP), "there are no samples"),
     (Case(0, 1, 1, PAD), "there are no samples"),

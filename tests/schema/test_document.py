@@ -30,23 +30,23 @@ def complaint(text: str) -> str:
 @pytest.mark.parametrize(("text", "message"), [
     ("a: [1, 2\nb: {c\n", "f:2:2: not YAML: expected ',' or ']', but got ':', after the [ at 1:4"),
     ("a: {b: c: d}\n", "f:1:9: not YAML: expected ',' or '}', but got ':', after the { at 1:4"),
-    ("a: {b: ${c}/x}\n", "f:1:9: not YAML: expected ',' or '}', but got '{', after the { at 1:4; a value with ${...} needs quotes here"),
+    ("a: {b: ${c}/x}\n", "f:1:9: not YAML: expected ',' or '}', but got '{', after the { at 1:4; a value with " "${...} needs quotes here"),
     ("a:\n    b: 1\n  c: 2\n", "f:3:3: not YAML: the indentation does not fit the lines above"),
     ("a:\n  - b\n c: 2\n", "f:3:2: not YAML: the indentation does not fit the lines above"),
     ("a: 1\nb\nc: 2\n", "f:3:1: not YAML: a colon is missing, with a blank behind it"),
     ("a:\n\tb: 1\n", "f:2:1: not YAML: a tab: indent with spaces"),
-    ("a: b: c\n", "f:1:5: not YAML: a second colon: put a value that holds one in quotes, and a new key on its own line"),
-    ("a: 1\n b: 2\n", "f:2:3: not YAML: a second colon: put a value that holds one in quotes, and a new key on its own line"),
+    ("a: b: c\n", "f:1:5: not YAML: a second colon: put a value that holds one in quotes, and a new " "key on its own line"),
+    ("a: 1\n b: 2\n", "f:2:3: not YAML: a second colon: put a value that holds one in quotes, and a new " "key on its own line"),
     ("a: 'it\n", "f:1:4: not YAML: the quotes are not closed"),
     ("a: *b\n", "f:1:4: not YAML: found undefined alias 'b'"),
     ("a: 1\n---\nb: 2\n", "f:2:1: not YAML: a second document (---): a file holds one"),
     ("a: !!python/object:os.system {b: 1}\n", "f:1:4: not YAML: tags such as !!python/... are not read: remove it"),
-    ("a: 1\nb: !!int one\n", "f:1:1: not YAML: a tag (!!...) stands before a value that does not fit it (invalid literal for int() with base 10: 'one')"),
-    ("a: !!bool perhaps\n", "f:1:1: not YAML: a tag (!!...) stands before a value that does not fit it ('perhaps')"),
+    ("a: 1\nb: !!int one\n", "f:1:1: not YAML: a tag (!!...) stands before a value that does not fit it (invalid " "literal for int() with base 10: 'one')"),
+    ("a: !!bool perhaps\n", "f:1:1: not YAML: a tag (!!...) stands before a value that does not fit it " "('perhaps')"),
     ("a: 1\nb: 'x\0y'\n", "f:2:6: not YAML: the character '\\x00' must not stand in it"),
     ("? [a, b]\n: 1\n", "f:1:3: a key must be a name, not a list or a mapping"),
-    ("a: &x [*x]\n", "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its own anchor (&name)"),
-    (LAUGHS, "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its own anchor (&name)"),
+    ("a: &x [*x]\n", "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its " "own anchor (&name)"),
+    (LAUGHS, "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its " "own anchor (&name)"),
     (DEEP, "f: not YAML that can be read: it is nested too deeply"),
 ], ids=lambda text: text[:20])  # fmt: skip
 def test_what_is_no_yaml_is_said_where_and_why(text: str, message: str) -> None:
@@ -55,7 +55,8 @@ def test_what_is_no_yaml_is_said_where_and_why(text: str, message: str) -> None:
 
 def test_a_key_that_stands_twice_names_both_places() -> None:
     assert complaint("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\nb: 4\n") == (
-        "f:5:3: 'c' stands here twice (first at f:3:3): remove one\nf:6:1: 'b' stands here twice (first at f:2:1): remove one"
+        "f:5:3: 'c' stands here twice (first at f:3:3): remove one\nf:6:1: 'b' stands here "
+        "twice (first at f:2:1): remove one"
     )
 
 
@@ -194,7 +195,8 @@ def test_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THERE", "/data")
     monkeypatch.delenv("NOT_SET", raising=False)
     data, problems = resolved(
-        "a: ${oc.env:THERE}/x\nb: ${oc.env:NOT_SET,'~/y'}/z\nc: {d: 3}\ne: [{f: '${c.d}'}, '${c}']\ng: \\${not}\nh: $5\ni: ${oc.decode:${oc.env:NOT_SET,'4'}}\n"
+        "a: ${oc.env:THERE}/x\nb: ${oc.env:NOT_SET,'~/y'}/z\nc: {d: 3}\ne: [{f: '${c.d}'}, "
+        "'${c}']\ng: \\${not}\nh: $5\ni: ${oc.decode:${oc.env:NOT_SET,'4'}}\n"
     )
     assert problems == []
     assert data == {
@@ -213,15 +215,19 @@ def test_every_interpolation_that_fails_is_said_where_it_stands(
 ) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     data, problems = resolved(
-        "root: ${oc.env:NOT_SET}/x\nlist:\n  - a: ${rot}\n  - ${oc.evn:X}\nself: ${self}\nopen: ${root\nneeded: ???\nfine: 1\n"
+        "root: ${oc.env:NOT_SET}/x\nlist:\n  - a: ${rot}\n  - ${oc.evn:X}\nself: "
+        "${self}\nopen: ${root\nneeded: ???\nfine: 1\n"
     )
     assert problems == [
-        "f:1:7: root: the environment variable NOT_SET is not set: set it, or write a default: ${oc.env:NOT_SET,default}",
+        "f:1:7: root: the environment variable NOT_SET is not set: set it, or write a "
+        "default: ${oc.env:NOT_SET,default}",
         "f:3:8: list.0.a: '${rot}': there is no key 'rot'; did you mean 'root'?",
         "f:4:5: list.1: '${oc.evn:X}': unknown resolver; did you mean 'oc.env'?",
         "f:5:7: self: '${self}' cannot be resolved: Recursive interpolation detected",
-        "f:6:7: open: '${root' cannot be read: write ${key} or ${oc.env:NAME,default}, and for a plain '${' write '\\${'",
-        "f:7:9: needed: ??? stands for a value that must be given: write it here, or give it as an override",
+        "f:6:7: open: '${root' cannot be read: write ${key} or ${oc.env:NAME,default}, and "
+        "for a plain '${' write '\\${'",
+        "f:7:9: needed: ??? stands for a value that must be given: write it here, or give "
+        "it as an override",
     ]
     assert data["root"] is data["list"][1] is data["open"] is yamlfile.UNRESOLVED
     assert data["fine"] == 1

@@ -49,7 +49,9 @@ def config(noise: Path) -> dict[str, Any]:
 
 
 def _left() -> tuple[list[str], list[str], set[str]]:
-    """Shared memory and sockets of this process, its threads and child processes of ours, and files in /dev/shm."""
+    """Shared memory and sockets of this process, its threads and child processes of ours, and files
+    in /dev/shm.
+    """
     open_files = []
     for fd in os.listdir("/proc/self/fd"):
         try:

@@ -1,12 +1,16 @@
-"""Random schedules of disasters for a server and its clients: every sample of every epoch must be consumed exactly once.
+"""Random schedules of disasters for a server and its clients: every sample of every epoch must be
+consumed exactly once.
 
     python tests/server/schedules.py --count 50 --batches 1000
 
-A server shares its batches among clients, each a process, which write down every batch that their consumer gets. Meanwhile clients are killed (SIGKILL)
-and replaced, paused (SIGSTOP) and woken, and so is the server. Then what was written down is checked:
+A server shares its batches among clients, each a process, which write down every batch that their
+consumer gets. Meanwhile clients are killed (SIGKILL) and replaced, paused (SIGSTOP) and woken, and
+so is the server. Then what was written down is checked:
 
-- every sample was consumed in every epoch, and not only in the last batch of a client that was killed with it in its hands;
-- a sample that was consumed twice was among the last WINDOW batches of a client that was killed before the server knew of it, all but once.
+- every sample was consumed in every epoch, and not only in the last batch of a client that was
+  killed with it in its hands;
+- a sample that was consumed twice was among the last WINDOW batches of a client that was killed
+  before the server knew of it, all but once.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ from gpupipe.server.start import run as run_server
 HWM = 6
 
 _FORK = multiprocessing.get_context("fork")
-"""This process has imported all that a server or a client needs, and holds no threads: a copy of it begins at once."""
+"""This process has imported all that a server or a client needs, and holds no threads: a copy of it
+begins at once.
+"""
 
 
 def serve(config: dict[str, Any], options: Options) -> None:
@@ -46,7 +52,9 @@ def serve(config: dict[str, Any], options: Options) -> None:
 
 
 def consume(address: str, log: Path, epochs: int, most: float, transport: str, seed: int) -> None:
-    """A consumer that writes down (epoch, ids) of every batch as it gets it, and when it is done with it."""
+    """A consumer that writes down (epoch, ids) of every batch as it gets it, and when it is done
+    with it.
+    """
     sleeps = random.Random(seed)
     with gpupipe.connect(address, ids=True, device="cpu", hwm=HWM, transport=transport) as loader:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -167,7 +175,9 @@ def run(
     most_ms: float = 12.0,
     limit: float = 240.0,
 ) -> dict[str, int]:
-    """One schedule. Returns what was done, and how many batches were consumed twice because their client was killed. Raises AssertionError."""
+    """One schedule. Returns what was done, and how many batches were consumed twice because their
+    client was killed. Raises AssertionError.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         stage = Stage(
@@ -207,7 +217,10 @@ def _wait_for_logs(stage: Stage, limit: float) -> None:
 
 
 def check(stage: Stage, samples: int) -> int:
-    """Raises AssertionError unless every sample was consumed once. Returns how many batches were consumed again behind a client's death."""
+    """Raises AssertionError unless every sample was consumed once.
+
+    Returns how many batches were consumed again behind a client's death.
+    """
     again = 0
     for epoch in range(stage.epochs):
         firm: dict[int, int] = defaultdict(int)

@@ -1,4 +1,6 @@
-"""Where a client begins: what a user starts anew begins anew, what crashed goes on, and who joins in the middle is told."""
+"""Where a client begins: what a user starts anew begins anew, what crashed goes on, and who joins
+in the middle is told.
+"""
 
 from __future__ import annotations
 
@@ -299,7 +301,9 @@ def _told() -> Any:
 
 @contextmanager
 def _reading(address: str, taken: int) -> Iterator[tuple[gpupipe.Loader, list[list[int]]]]:
-    """A client that has `taken` batches of its first epoch, holds the last of them, and has nothing more."""
+    """A client that has `taken` batches of its first epoch, holds the last of them, and has nothing
+    more.
+    """
     with gpupipe.connect(address, device="cpu", ids=True, hwm=1) as loader:
         iterator = iter(loader)
         yield loader, _ids([next(iterator) for _ in range(taken)])
@@ -311,7 +315,8 @@ def test_a_client_that_joins_in_the_middle_is_told_by_a_warning_and_by_its_len(
     with serving(config, hwm=1) as server, _reading(server.address, 3) as (loader, found):
         with pytest.warns(
             UserWarning,
-            match=r"3 of the 8 batches of epoch 0 went to others before this client came \(.*--mode broadcast",
+            match=r"3 of the 8 batches of epoch 0 went to others before this client came "
+            r"\(.*--mode broadcast",
         ) as warned:
             late = gpupipe.connect(server.address, device="cpu", ids=True)
         assert [w.filename for w in warned] == [__file__], "the line of the user's"
@@ -354,7 +359,8 @@ def test_the_whole_of_an_epoch_is_refused_while_others_share_it(
         assert len(late) == 8, "what was asked for"
         with pytest.raises(
             gpupipe.ServerError,
-            match=r"epoch 0 from sample 0 .* 1 other client .* share epoch 0 now, and 3 of its 8 batches.*epoch 1",
+            match=r"epoch 0 from sample 0 .* 1 other client .* share epoch 0 now, and 3 of its 8 "
+            r"batches.*epoch 1",
         ):
             list(late)
         loader.close()

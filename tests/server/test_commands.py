@@ -280,7 +280,8 @@ def test_start_server_without_zeromq_says_so_too() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip().endswith(
-        "gpupipe.errors.ServerError: the data processing server needs msgspec: pip install 'gpupipe[server]'"
+        "gpupipe.errors.ServerError: the data processing server needs msgspec: pip install "
+        "'gpupipe[server]'"
     )
 
 
@@ -322,8 +323,8 @@ def test_the_line_shows_rates_over_the_last_seconds() -> None:
         client,
     ]
     assert (
-        "6 clients (here:7 holds 3, there:8 holds 3, silent for 4 s, here:7 holds 3, here:7 holds 3, and 2 more)"
-        in line(facts, found)
+        "6 clients (here:7 holds 3, there:8 holds 3, silent for 4 s, here:7 holds 3, "
+        "here:7 holds 3, and 2 more)" in line(facts, found)
     )
     assert line({"clients": [], "lanes": []}, found).endswith(
         "buffers 0 of 0, 0 clients; nothing asked for yet"

@@ -1,4 +1,6 @@
-"""A client against servers that do what a server of gpupipe does not: say nonsense, speak another version, send what the client must not take."""
+"""A client against servers that do what a server of gpupipe does not: say nonsense, speak another
+version, send what the client must not take.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Other:
     def hear(
         self, kind: type[messages.Hello | messages.Begin | messages.Done | messages.Bye]
     ) -> Any:
-        """The next message of a kind; others, such as signs of life, are passed over, but for a second Hello of one that waits long: it is answered."""
+        """The next message of a kind; others, such as signs of life, are passed over, but for a
+        second Hello of one that waits long: it is answered.
+        """
         while True:
             assert self._socket.poll(20_000), f"no {kind.__name__} came"
             self._route, frame = self._socket.recv_multipart()

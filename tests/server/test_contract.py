@@ -1,4 +1,6 @@
-"""A loader over a server is a loader as every other: over shared memory and sockets, from one server and from several."""
+"""A loader over a server is a loader as every other: over shared memory and sockets, from one
+server and from several.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def test_ipc(config: dict[str, Any], tmp_path: Any) -> None:
 
 
 def test_batches_that_are_kept_stay_what_they_are(config: dict[str, Any]) -> None:
-    """More than there are slots: the others come over the socket, and a slot is used again only when its tensors are gone."""
+    """More than there are slots: the others come over the socket, and a slot is used again only
+    when its tensors are gone.
+    """
     expected = [b for epoch in _in_process(config, 4) for b in epoch]
     with (
         serving(config, hwm=2) as server,
@@ -181,7 +185,9 @@ def test_a_config_with_engine_remote_names_its_server(config: dict[str, Any]) ->
 def test_several_servers_with_a_shard_each_are_one_loader(
     config: dict[str, Any], servers: int
 ) -> None:
-    """Also from a state in the middle of a step, when some of them have had their turn and others have not."""
+    """Also from a state in the middle of a step, when some of them have had their turn and others
+    have not.
+    """
     with ExitStack() as stack:
         running = [
             stack.enter_context(serving(config, {"shard": {"rank": n, "world_size": servers}}))

@@ -1,4 +1,6 @@
-"""Processes that are killed and paused: nothing is lost, nothing comes twice, nothing is left behind."""
+"""Processes that are killed and paused: nothing is lost, nothing comes twice, nothing is left
+behind.
+"""
 
 from __future__ import annotations
 

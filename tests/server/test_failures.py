@@ -1,4 +1,6 @@
-"""A server whose engine fails, or whose data cannot be read: it says so, and every client gets the error."""
+"""A server whose engine fails, or whose data cannot be read: it says so, and every client gets the
+error.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,9 @@ def test_no_more_clients_than_are_let_in() -> None:
 
 
 def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
-    """A batch is kept until `hwm` further ones are made, so nobody goes further ahead: not of one who is slow, nor of one who begins the epoch last."""
+    """A batch is kept until `hwm` further ones are made, so nobody goes further ahead: not of one
+    who is slow, nor of one who begins the epoch last.
+    """
     ledger = Ledger(Rules(mode="broadcast", hwm=3), lambda *place: STEPS, (0, 0))
     one, two = joined(ledger, 1), joined(ledger, 2)
     assert lease_all(ledger) == {one: [0, 1, 2], two: [0, 1, 2]}

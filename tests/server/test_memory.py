@@ -1,4 +1,6 @@
-"""Memory that a server and a client share, and what wakes their threads: neither ever touches what is another's."""
+"""Memory that a server and a client share, and what wakes their threads: neither ever touches what
+is another's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who has which batch: the two halves of the protocol against one another, without sockets, under every order of disasters that hypothesis thinks of."""
+"""Who has which batch: the two halves of the protocol against one another, without sockets, under
+every order of disasters that hypothesis thinks of.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,10 @@ RESUMED = replace(RULES, resume=True)
 
 
 class Disasters(RuleBasedStateMachine):
-    """One epoch of 12 batches, three clients at most alive. What was consumed by whom is kept, and a batch must never be consumed by two that live."""
+    """One epoch of 12 batches, three clients at most alive.
+
+    What was consumed by whom is kept, and a batch must never be consumed by two that live.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -182,7 +182,9 @@ def test_a_place_that_is_none_does_no_harm(config: dict[str, Any], begin: messag
 
 @contextmanager
 def _raw(address: str) -> Iterator[socket]:
-    """A connection that has shaken hands as ZeroMQ does (ZMTP 3.0), and may now say what ZeroMQ never would."""
+    """A connection that has shaken hands as ZeroMQ does (ZMTP 3.0), and may now say what ZeroMQ
+    never would.
+    """
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32)
     ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
     with create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=20) as raw:
@@ -224,7 +226,9 @@ def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
 
 
 def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
-    """Noise, half messages, huge announcements, connects and disconnects, one that never reads: the others get their epochs."""
+    """Noise, half messages, huge announcements, connects and disconnects, one that never reads: the
+    others get their epochs.
+    """
     rng = random.Random(3)
     hello = messages.encode(
         messages.Hello(

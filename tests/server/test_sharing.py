@@ -16,7 +16,10 @@ Epochs = list[list[list[int]]]
 def _together(
     address: str, count: int, epochs: int, ranks: bool = False, after: int = 0
 ) -> list[Epochs]:
-    """The ids of all batches that clients get who run beside one another, by client and epoch. after: batches after which they wait for one another."""
+    """The ids of all batches that clients get who run beside one another, by client and epoch.
+
+    after: batches after which they wait for one another.
+    """
     found: list[Epochs] = [[] for _ in range(count)]
     ready = threading.Barrier(count)
 
@@ -78,7 +81,8 @@ def test_broadcast_gives_everything_to_everyone_and_makes_it_once(config: dict[s
                 made.append(plan.ids.tolist())
                 yield plan, batch
 
-        server.loader.engine.batches = counting  # type: ignore[method-assign]  # to see what is made
+        # to see what is made
+        server.loader.engine.batches = counting  # type: ignore[method-assign]
         found = _together(server.address, 3, 2, after=1)
     assert found == [whole] * 3
     assert made[: 2 * len(whole[0])] == whole[0] + whole[1], "each batch was made once, for all"
@@ -117,7 +121,9 @@ def test_one_client_cannot_take_others_back(config: dict[str, Any]) -> None:
 def test_a_server_that_resumes_goes_on_where_it_was_stopped(
     config: dict[str, Any], tmp_path: Any
 ) -> None:
-    """The client waits meanwhile, and notices nothing; another one, later, gets only what is left, and is told so."""
+    """The client waits meanwhile, and notices nothing; another one, later, gets only what is left,
+    and is told so.
+    """
     with gpupipe.load(config) as loader:
         whole = [b["id"].tolist() for b in loader]
     state = tmp_path / "state"

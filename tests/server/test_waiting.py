@@ -1,4 +1,6 @@
-"""connect() where no server answers: what it says while it waits, and of what listens in a server's place."""
+"""connect() where no server answers: what it says while it waits, and of what listens in a server's
+place.
+"""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a field that samples lack": ({"fields": {"image": "png", "mask": "gt.png"}}, r"0\.tar: 000: no member for the field 'mask' \(gt\.png; it has cls, "),
     "an array of another dtype": ({"fields": {"d": {"member": "depth.npy", "dtype": "int32"}}}, "000.depth.npy: an array of float32, where int32 was expected"),
     "an array of another shape": ({"fields": {"d": {"member": "depth.npy", "dtype": "float32", "shape": [2, 3]}}},
-                                  r"000.depth.npy: an array of shape \[2, 3, 4\], where \[2, 3\] was expected"),
+                                  r"000.depth.npy: an array of shape \[2, 3, 4\], where " r"\[2, 3\] was expected"),
     "no key": ({"fields": {"image": "png"}, "values": {"v": "json:wight"}}, r"000.json: no 'wight' in it"),
     "text for a value": ({"fields": {"image": "png"}, "values": {"v": "json:text"}}, "000: 'a' at json:text is no number"),
     "no member for a value": ({"fields": {"image": "png"}, "values": {"v": "xml"}}, "000: no member 000.xml"),
@@ -206,7 +206,8 @@ def test_two_samples_of_one_name(tmp_path: Path) -> None:
     shards = shard(tmp_path / "a.tar", {"jpg": b"x", "JPG": b"y"})
     with pytest.raises(
         gpupipe.DataError,
-        match=r"a\.tar: 0\.jpg: the sample 0 has two members that end in jpg: its samples must have different names",
+        match=r"a\.tar: 0\.jpg: the sample 0 has two members that end in jpg: its samples must "
+        r"have different names",
     ):
         Webdataset(shards=shards, label=None).index()
 

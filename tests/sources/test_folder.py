@@ -94,7 +94,10 @@ def test_a_folder_with_an_images_name_is_a_folder(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_left_out_but_a_broken_link_is_not(tmp_path: Path) -> None:
-    """Reading a pipe would wait for ever. A link to nothing is a sample that is lost, and must be reported as one."""
+    """Reading a pipe would wait for ever.
+
+    A link to nothing is a sample that is lost, and must be reported as one.
+    """
     grow(tmp_path, "a/1.jpg")
     os.mkfifo(tmp_path / "a" / "2.jpg")
     (tmp_path / "a" / "3.jpg").symlink_to(tmp_path / "nowhere.jpg")
@@ -153,7 +156,8 @@ def test_an_empty_class_folder_is_named(tmp_path: Path) -> None:
     grow(tmp_path, "a/1.jpg", "b/notes.txt", "c/1.jpg")
     with pytest.raises(
         DataError,
-        match=rf"^{tmp_path}/b: no image \(\.jpg, .*remove the empty class folder, or set data\.extensions",
+        match=rf"^{tmp_path}/b: no image \(\.jpg, .*remove the empty class folder, or set "
+        r"data\.extensions",
     ):
         Folder(root=tmp_path).index()
 

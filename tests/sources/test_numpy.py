@@ -113,7 +113,8 @@ def test_what_the_first_step_gets(tmp_path: Path) -> None:
     assert (spec.length, spec.channels, spec.shape, spec.others) == (4, None, (4, None, 3), (3,))
     with pytest.raises(
         DataError,
-        match=r"data\.layout: layout is 'CHWT', for 4 axes, but the arrays have 3 \(4, \?, 3\), as in .*x\.npy",
+        match=r"data\.layout: layout is 'CHWT', for 4 axes, but the arrays have 3 \(4, \?, 3\), "
+        r"as in .*x\.npy",
     ):
         Numpy(files=str(tmp_path / "?.npy"), layout="CHWT").specs()
 
@@ -143,7 +144,8 @@ REFUSED = {
     "wide floats": (saved(np.zeros(2, np.longdouble)), "an array of float128"),
     "cut off": (
         WHOLE[:-5],
-        r"cut off: 5 of the 24 bytes are missing that an array of float32 \(2, 3\) has; write the file again, or leave it out",
+        r"cut off: 5 of the 24 bytes are missing that an array of float32 \(2, 3\) has; "
+        r"write the file again, or leave it out",
     ),
     "cut off in the header": (WHOLE[:40], "a header that is cut off"),
     "something behind": (

@@ -28,7 +28,10 @@ def test_many_samples_a_file_and_their_labels(tmp_path: Path) -> None:
 
 
 def test_labels_that_stand_between_the_samples(tmp_path: Path) -> None:
-    """As CIFAR-10 is stored, in several files: a byte with the label, and then the image. Both engines read what lies at odd addresses."""
+    """As CIFAR-10 is stored, in several files: a byte with the label, and then the image.
+
+    Both engines read what lies at odd addresses.
+    """
     images, labels = (
         np.random.default_rng(0).random((6, 3, 4, 5), np.float32),
         np.array([4, 0, 1, 1, 3, 2], np.uint8),
@@ -85,7 +88,8 @@ def test_complex_numbers_are_pairs(tmp_path: Path) -> None:
         (
             24,
             {"offset": 5},
-            r"19 bytes behind the first 5 are not samples of 12 bytes \(float32 \[3\]\): 7 are left over",
+            r"19 bytes behind the first 5 are not samples of 12 bytes \(float32 \[3\]\): 7 "
+            r"are left over",
         ),
         (
             24,

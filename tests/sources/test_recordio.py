@@ -221,7 +221,8 @@ def test_records_that_cannot_be_made_whole(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file"))
     with pytest.raises(
         gpupipe.DataError,
-        match=rf"\.parts: cannot be written \(Not a directory\): {file} holds records in several parts.*: set GPUPIPE_CACHE",
+        match=rf"\.parts: cannot be written \(Not a directory\): {file} holds records in several "
+        r"parts.*: set GPUPIPE_CACHE",
     ):
         Recordio(shards=str(file)).index()
 

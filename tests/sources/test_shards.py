@@ -1,4 +1,6 @@
-"""What all sources of shards share: patterns, kept indexes, progress, and samples that turn out broken when they are loaded."""
+"""What all sources of shards share: patterns, kept indexes, progress, and samples that turn out
+broken when they are loaded.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,8 @@ def test_a_broken_shard_among_many_is_named(tmp_path: Path, images: list[bytes],
     (tmp_path / "s-007").write_bytes((tmp_path / "s-007").read_bytes()[:-9900])
     with pytest.raises(
         gpupipe.DataError,
-        match=f"^{tmp_path}/s-007: cut off.*; write the shard again, or leave it out of data.shards",
+        match=f"^{tmp_path}/s-007: cut off.*; write the shard again, or leave it out of "
+        "data.shards",
     ):
         source.find(name)(**{"shards": f"{tmp_path}/s-*"}).index()
 
@@ -181,6 +184,7 @@ def test_a_label_that_would_make_millions_of_classes(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(
         gpupipe.DataError,
-        match=rf"s:0: the label '{MOST_CLASSES}' is too large: a number is that of a class, below 10,000,000",
+        match=rf"s:0: the label '{MOST_CLASSES}' is too large: a number is that of a class, below "
+        r"10,000,000",
     ):
         source.find("tfrecord")(**{"shards": str(tmp_path / "s")}).index()

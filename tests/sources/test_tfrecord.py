@@ -1,4 +1,6 @@
-"""tfrecord: files that TensorFlow and the package tfrecord wrote, records in every form that the wire format allows, and broken ones."""
+"""tfrecord: files that TensorFlow and the package tfrecord wrote, records in every form that the
+wire format allows, and broken ones.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,9 @@ def test_batches_hold_what_the_files_hold(options: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def shards(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The faces, in the folder source's order and with its labels, 20 in each of 3 shards of the package tfrecord."""
+    """The faces, in the folder source's order and with its labels, 20 in each of 3 shards of the
+    package tfrecord.
+    """
     folder = tmp_path_factory.mktemp("tfrecords")
     classes = sorted(p.name for p in faces.iterdir() if p.is_dir())
     files = sorted(faces.glob("*/*.jpg"))
@@ -322,7 +326,7 @@ REFUSED: dict[str, tuple[list[bytes], dict[str, Any], str]] = {
                           "holds floats that are not packed"),
     "half a float": ([record(entry("a", field(2, field(1, b"abc"))))], {"fields": {"a": {"feature": "a", "shape": [2]}}}, "'a' ends within a float"),
     "values of two lengths": ([record(X, entry("v", field(3, field(1, b"\1" * n)))) for n in (2, 3)], {"values": {"v": "v"}},
-                              "record 1, .*the feature 'v' holds 3 numbers, and 2 in the first record"),
+                              "record 1, .*the feature 'v' holds 3 numbers, and 2 in the " "first record"),
     "no values": ([record(X, entry("v", field(3, field(1, b""))))], {"values": {"v": "v"}}, "holds 0 numbers"),
     "too many values": ([record(X, entry("v", field(3, field(1, b"\1" * 5000))))], {"values": {"v": "v"}}, "holds 5,000 bytes of numbers, more than"),
     "bytes as values": ([record(X)], {"values": {"v": "image/encoded"}}, "holds bytes, where numbers are wanted"),

@@ -23,7 +23,9 @@ SIZES = [
 
 @pytest.fixture(scope="session")
 def gallery(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten photographs as PNG (so that decoding is out of question), windows of their middle at half resolution."""
+    """Ten photographs as PNG (so that decoding is out of question), windows of their middle at half
+    resolution.
+    """
     root = tmp_path_factory.mktemp("gallery")
     files = sorted(photos.glob("*/*.jpg"))[:: len(list(photos.glob("*/*.jpg"))) // len(SIZES)]
     for n, (file, (width, height)) in enumerate(zip(files, SIZES, strict=False)):

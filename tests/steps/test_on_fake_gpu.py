@@ -1,4 +1,6 @@
-"""The torch lowering of every step on an image that is on a GPU, as `ship: uint8` leaves steps to a client."""
+"""The torch lowering of every step on an image that is on a GPU, as `ship: uint8` leaves steps to a
+client.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_each_example_is_run() -> None:
     ("name", "options"), [case for case in CASES if not case[1].get("expand")], ids=str
 )
 def test_all_of_it_is_on_the_gpu(name: str, options: dict[str, Any]) -> None:
-    """But random_rotation with expand, where torchvision computes a size from numbers, which a fake tensor has not."""
+    """But random_rotation with expand, where torchvision computes a size from numbers, which a fake
+    tensor has not.
+    """
     for given in givens(name, options):
         step, p = drawn(name, options, given)
         dtype = getattr(torch, given.dtype)

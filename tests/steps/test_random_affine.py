@@ -14,7 +14,9 @@ from gpupipe.steps.random_affine import RandomAffine
 def inside(
     d: Difference, step: RandomAffine, key: str, name: str, seed: int = 0, epoch: int = 0
 ) -> torch.Tensor:
-    """Where no neighbour that is blended lies outside the image: where an all-white image stays white, less two pixels."""
+    """Where no neighbour that is blended lies outside the image: where an all-white image stays
+    white, less two pixels.
+    """
     from gpupipe.sampling import draws
 
     p = {

@@ -45,7 +45,9 @@ def test_only_the_window_is_decoded(gallery: Path) -> None:
 def by_the_book(
     step: RandomResizedCrop, p: Params, height: int, width: int
 ) -> tuple[list[int], bool]:
-    """torchvision's loop (v2 RandomResizedCrop.make_params), fed with the step's own tries: (top, left, height, width), and whether one fitted."""
+    """torchvision's loop (v2 RandomResizedCrop.make_params), fed with the step's own tries: (top,
+    left, height, width), and whether one fitted.
+    """
     area = height * width
     for factor_h, factor_w in p["factors"]:
         w, h = round(area**0.5 * factor_w), round(area**0.5 * factor_h)

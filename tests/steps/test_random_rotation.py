@@ -16,7 +16,9 @@ from gpupipe.steps.random_rotation import RandomRotation
     ids=str,
 )
 def test_bilinear(gallery: Path, parameters: dict[str, object]) -> None:
-    """Away from the image's own edge (where each blends with the fill in its way) no pixel is more than a level off."""
+    """Away from the image's own edge (where each blends with the fill in its way) no pixel is more
+    than a level off.
+    """
     for d in differences(gallery, {"random_rotation": {**parameters, "interpolation": "bilinear"}}):
         assert float((d.levels > 1).double().mean()) < 0.012
         assert d.mean < 0.4

@@ -13,7 +13,9 @@ from gpupipe.steps.resize import Resize
 
 
 def inner(d: Difference) -> torch.Tensor:
-    """The levels without the outermost 4 pixels: DALI repeats the edge under its filter, torchvision shortens the filter."""
+    """The levels without the outermost 4 pixels: DALI repeats the edge under its filter,
+    torchvision shortens the filter.
+    """
     return d.levels[:, 4:-4, 4:-4]
 
 
@@ -39,7 +41,9 @@ def test_antialiased_resize_is_torchvision_s_but_for_the_edge(
 
 
 def test_bicubic_has_no_shift(gallery: Path) -> None:
-    """torchvision rounds and clips between the two directions, DALI does not: at hard edges they differ by some levels."""
+    """torchvision rounds and clips between the two directions, DALI does not: at hard edges they
+    differ by some levels.
+    """
     found = differences(gallery, {"resize": {"size": 128, "interpolation": "bicubic"}})
     assert max(d.mean for d in found) < 0.3
     assert max(abs(d.offset) for d in found) < 0.2
@@ -54,7 +58,9 @@ def test_bilinear_without_antialias_is_within_a_level(gallery: Path) -> None:
 
 
 def test_nearest_takes_the_same_pixels(gallery: Path) -> None:
-    """floor(x * scale) lands on the other pixel only where float32 and float64 disagree about a whole number."""
+    """floor(x * scale) lands on the other pixel only where float32 and float64 disagree about a
+    whole number.
+    """
     found = differences(gallery, {"resize": {"size": 131, "interpolation": "nearest"}})
     assert max(float((d.levels > 0).double().mean()) for d in found) < 0.01
 

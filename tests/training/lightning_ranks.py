@@ -1,4 +1,6 @@
-"""A run of Lightning's Trainer on several ranks, started by test_ranks.py: writes each rank's ids, a JSON line a batch."""
+"""A run of Lightning's Trainer on several ranks, started by test_ranks.py: writes each rank's ids,
+a JSON line a batch.
+"""
 
 from __future__ import annotations
 

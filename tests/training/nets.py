@@ -1,4 +1,6 @@
-"""What the tests train: a net so small that everything but the data costs nothing, and which writes down what it saw."""
+"""What the tests train: a net so small that everything but the data costs nothing, and which writes
+down what it saw.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One rank of a training run: started by torchrun in test_ranks.py.
 
-Trains a tiny net under DDP (or FSDP), writes the ids of every batch, a JSON line each, saves a checkpoint behind every second step, and kills
-itself with SIGKILL behind step --kill.
+Trains a tiny net under DDP (or FSDP), writes the ids of every batch, a JSON line each, saves a
+checkpoint behind every second step, and kills itself with SIGKILL behind step --kill.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def main() -> None:
         device="cpu",
     ) as loader:
         train(loader, arguments)
-    gc.collect()  # DDP is in a cycle and holds the group: gloo's threads would abort the exiting interpreter
+    # DDP is in a cycle and holds the group: gloo's threads would abort the exiting interpreter
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -133,7 +133,9 @@ def test_what_breaks_the_contract_is_named(
 def test_any_resume_loses_nothing_and_repeats_nothing(
     dots: Path, seed: int, batches: tuple[int, int], worlds: tuple[int, int], stop: float, epoch: int
 ) -> None:  # fmt: skip
-    """An epoch that is cut off after any step, on any number of ranks, and resumed on any other with other batches."""
+    """An epoch that is cut off after any step, on any number of ranks, and resumed on any other
+    with other batches.
+    """
 
     def loaders(batch_size: int, world_size: int) -> list[gpupipe.Loader]:
         config = {"data": {"source": "folder", "root": dots}, "pipeline": ["decode"]}

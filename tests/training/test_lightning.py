@@ -1,4 +1,6 @@
-"""PipeDataModule under the real Trainer: whatever its arguments, every epoch delivers what it should, and nothing hangs."""
+"""PipeDataModule under the real Trainer: whatever its arguments, every epoch delivers what it
+should, and nothing hangs.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,9 @@ def weights(net: Seen) -> list[torch.Tensor]:
 def test_a_resumed_run_is_the_uninterrupted_one(
     config: Any, tmp_path: Path, engine: str, every: int
 ) -> None:
-    """Checkpoints in mid-epoch (3, 5) and at the end of one (8); the run breaks off behind the next but one step."""
+    """Checkpoints in mid-epoch (3, 5) and at the end of one (8); the run breaks off behind the next
+    but one step.
+    """
     torch.manual_seed(0)
     whole = Seen()
     begun = {k: v.clone() for k, v in whole.state_dict().items()}

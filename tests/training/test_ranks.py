@@ -1,4 +1,6 @@
-"""Real ranks over gloo: every sample once over all of them, equal steps, and a run that is killed goes on as if it had not been."""
+"""Real ranks over gloo: every sample once over all of them, equal steps, and a run that is killed
+goes on as if it had not been.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +176,8 @@ def test_the_environment_of_torchrun_is_heeded(
     monkeypatch.setenv("WORLD_SIZE", "40")
     with pytest.raises(
         gpupipe.ConfigError,
-        match="37 samples cannot give each of 40 ranks one: use fewer ranks, or set last_batch: pad",
+        match="37 samples cannot give each of 40 ranks one: use fewer ranks, or set last_batch: "
+        "pad",
     ):
         gpupipe.load(config, shard="auto")
     with gpupipe.load(config, last_batch="pad") as loader:

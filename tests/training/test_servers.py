@@ -1,4 +1,6 @@
-"""Training over a data processing server: under Lightning's Trainer, and with torchrun's ranks, one of whose runs is killed."""
+"""Training over a data processing server: under Lightning's Trainer, and with torchrun's ranks, one
+of whose runs is killed.
+"""
 
 from __future__ import annotations
 

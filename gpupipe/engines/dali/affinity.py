@@ -1,7 +1,8 @@
 """loader.set_affinity: which cores DALI binds its CPU threads to.
 
-DALI asks NVML for the cores near the GPU, or takes DALI_AFFINITY_MASK, the numbers of cores, one for each thread. Without a GPU it does
-not ask NVML, and binds nothing (nvml.cc of DALI 2.4). The threads of the GPU's image decoder are bound in any case.
+DALI asks NVML for the cores near the GPU, or takes DALI_AFFINITY_MASK, the numbers of cores, one
+for each thread. Without a GPU it does not ask NVML, and binds nothing (nvml.cc of DALI 2.4). The
+threads of the GPU's image decoder are bound in any case.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ _MASK = "DALI_AFFINITY_MASK"
 
 
 def check_affinity(threads: int, device_id: int | None) -> None:
-    """Raises DeviceError where `threads` threads of DALI could not be bound on GPU `device_id`, or the CPU (None)."""
+    """Raises DeviceError where `threads` threads of DALI could not be bound on GPU `device_id`, or
+    the CPU (None).
+    """
     mask = os.environ.get(_MASK)
     if mask is None:
         if device_id is None:
             raise DeviceError(
-                "loader.set_affinity=true binds DALI's threads to the cores near a GPU, and this runs on the CPU: "
-                f"set {_MASK} to the numbers of {threads} cores, as in 0,1, or leave out set_affinity"
+                "loader.set_affinity=true binds DALI's threads to the cores near a GPU, "
+                "and this runs on the CPU: "
+                f"set {_MASK} to the numbers of {threads} cores, as in 0,1, or leave out "
+                "set_affinity"
             )
         return
     if not re.fullmatch(r"\d+(,\d+)*", mask):
@@ -31,11 +36,13 @@ def check_affinity(threads: int, device_id: int | None) -> None:
     numbers = mask.split(",")
     if len(numbers) < threads:
         raise DeviceError(
-            f"{_MASK}={mask} has {len(numbers)} cores, and DALI runs {threads} threads: name one for each, or set loader.threads={len(numbers)}"
+            f"{_MASK}={mask} has {len(numbers)} cores, and DALI runs {threads} threads: "
+            f"name one for each, or set loader.threads={len(numbers)}"
         )
     usable = os.sched_getaffinity(0)
     away = [n for n in numbers[:threads] if int(n) not in usable]
     if away:
         raise DeviceError(
-            f"{_MASK}={mask} names core {away[0]}, which this process may not use: it may use {', '.join(map(str, sorted(usable)))}"
+            f"{_MASK}={mask} names core {away[0]}, which this process may not use: it may "
+            f"use {', '.join(map(str, sorted(usable)))}"
         )

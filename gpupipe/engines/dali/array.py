@@ -1,4 +1,6 @@
-"""An array that was no image file, as steps work on it in DALI: in its own layout, and transposed only for what DALI does to pixels alone."""
+"""An array that was no image file, as steps work on it in DALI: in its own layout, and transposed
+only for what DALI does to pixels alone.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class ArrayImage(Node):
-    """The image that a step's `dali` works on, where it was an array from the beginning: see step.DaliImage."""
+    """The image that a step's `dali` works on, where it was an array from the beginning: see
+    step.DaliImage.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,10 @@ class ArrayImage(Node):
         device: Literal["cpu", "gpu"],
         spec: Spec,
     ) -> None:
-        """data: DataNode of the arrays in the CPU's memory, or None where only values are wanted. size: (B, axes of space)."""
+        """data: DataNode of the arrays in the CPU's memory, or None where only values are wanted.
+
+        size: (B, axes of space).
+        """
         super().__init__(
             data if data is None or device == "cpu" else data.gpu(), size, feed, device, spec
         )
@@ -164,7 +171,9 @@ def _squeezed(node: Any, added: list[int], layout: str) -> Any:
 
 
 def _behind(layout: str) -> list[int]:
-    """Where an axis of channels is to be added, for operators that need one behind the axes of space."""
+    """Where an axis of channels is to be added, for operators that need one behind the axes of
+    space.
+    """
     return [len(layout)] if layout == space(layout) else []
 
 

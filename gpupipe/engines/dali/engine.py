@@ -2,17 +2,23 @@
 
 How it runs, and in which order it stops:
 
-1. DALI asks a source for the next batch while it schedules: bytes that the Reader has read ahead, and the values of one plan for each
-   argument that differs from sample to sample, `prefetch` plans ahead of what is delivered.
-2. DALIGenericIterator hands a finished batch over through DLPack, without a copy; the tensor owns its memory from then on.
+1. DALI asks a source for the next batch while it schedules: bytes that the Reader has read ahead,
+   and the values of one plan for each argument that differs from sample to sample, `prefetch` plans
+   ahead of what is delivered.
+2. DALIGenericIterator hands a finished batch over through DLPack, without a copy; the tensor owns
+   its memory from then on.
 3. Labels and ids never enter DALI: they are known here, and become tensors directly.
-4. A run that fails costs its batch. The source stops; what is in flight is collected, so that the order stays; the samples to blame are found by
-   running suspects alone; the rest of the batch runs again; then the source goes on.
-   What fails before the graph, being missing or no image, costs the same. No sample is to blame where the machine fails: by what DALI says, or
-   because an image that is known to be good fails too.
-5. The plans go on over the end of an epoch. Closing the generator stops the source and drops what is in flight.
-6. At the end of the process engines close before DALI's own exit handler, which is registered earlier, takes the pipelines down.
-7. A forked child has none of DALI's threads, and a pipeline's destructor would wait for them: what is garbage there is left alone.
+4. A run that fails costs its batch. The source stops; what is in flight is collected, so that the
+   order stays; the samples to blame are found by running suspects alone; the rest of the batch runs
+   again; then the source goes on. What fails before the graph, being missing or no image, costs the
+   same. No sample is to blame where the machine fails: by what DALI says, or because an image that
+   is known to be good fails too.
+5. The plans go on over the end of an epoch. Closing the generator stops the source and drops what
+   is in flight.
+6. At the end of the process engines close before DALI's own exit handler, which is registered
+   earlier, takes the pipelines down.
+7. A forked child has none of DALI's threads, and a pipeline's destructor would wait for them: what
+   is garbage there is left alone.
 """
 
 from __future__ import annotations
@@ -57,12 +63,16 @@ Tensors = dict[str, torch.Tensor]
 Outcome = Tensors | RuntimeError
 os.register_at_fork(after_in_child=gc.freeze)
 _EPOCHS_BETWEEN_TRIMS = 8
-"""Faulting the memory in again costs 2 % of an epoch of 5,000 small images, so it is not given back after each."""
+"""Faulting the memory in again costs 2 % of an epoch of 5,000 small images, so it is not given back
+after each.
+"""
 
 
 @dataclass(frozen=True)
 class _Flying:
-    """A plan on its way. `kept` is what DALI was given without a copy, and what that is made of; `error` is why it never got as far as the graph."""
+    """A plan on its way. `kept` is what DALI was given without a copy, and what that is made of;
+    `error` is why it never got as far as the graph.
+    """
 
     plan: Plan
     kept: Any = None
@@ -70,7 +80,9 @@ class _Flying:
 
 
 class _Source:
-    """What DALI calls for the inputs of the next batch; `flight` are the plans that are taken and not delivered."""
+    """What DALI calls for the inputs of the next batch; `flight` are the plans that are taken and
+    not delivered.
+    """
 
     def __init__(self, inputs: Callable[[Read], list[Any]]) -> None:
         self._inputs = inputs
@@ -94,9 +106,12 @@ class _Source:
 
 
 class DaliEngine(Engine):
-    """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; may_cut: whether its decoder may be asked for a part of an image.
-    jpeg_ends: whether JPEGs without an end are refused before the decoder; by default on a GPU, see jpeg_end.py.
-    warm_up: whether a full batch is decoded before a first one that is short; by default where the hardware decoder may be used, see _warmed_up."""
+    """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; may_cut:
+    whether its decoder may be asked for a part of an image. jpeg_ends: whether JPEGs without an end
+    are refused before the decoder; by default on a GPU, see jpeg_end.py. warm_up: whether a full
+    batch is decoded before a first one that is short; by default where the hardware decoder may be
+    used, see _warmed_up.
+    """
 
     name = "dali"
     settings = Sampler.settings | Quarantine.settings | {
@@ -230,16 +245,19 @@ class DaliEngine(Engine):
                 RuntimeError
             ):  # of a GPU that has failed: closing must not hide why
                 self._stop()
-            del self._source.reader  # or it would wait for a garbage collection, since DALI's operators hold the source and one another
-            self._iterator = self._graph = self._source = self._known_good = None  # type: ignore[assignment]  # a closed engine has none
+            # or it would wait for a garbage collection, since DALI's operators hold the source and
+            # one another
+            del self._source.reader
+            # a closed engine has none
+            self._iterator = self._graph = self._source = self._known_good = None  # type: ignore[assignment]
             if self._torch_device.type == "cuda":
                 release_unused_memory()
 
     # --- running
 
     def _run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
-        """Put plans through an empty pipeline; a plan that fails comes back with the error. Those behind it are not harmed, but plans
-        that were not taken yet then wait for the next run."""
+        """Put plans through an empty pipeline; a plan that fails comes back with the error. Those
+        behind it are not harmed, but plans that were not taken yet then wait for the next run."""
         self._source.reader.start(self._warmed_up(plans))
         if not self._fresh:
             self._iterator.reset()
@@ -247,10 +265,12 @@ class DaliEngine(Engine):
         yield from self._results()
 
     def _warmed_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
-        """`plans`, after a batch of `_warm_up` samples if they are the first, and begin with a shorter batch.
+        """`plans`, after a batch of `_warm_up` samples if they are the first, and begin with a
+        shorter batch.
 
         The size of the first batch sets the hardware decoder's share of all later ones. The batch
-        repeats the samples of the first plan. It is dropped; if it fails, the plan itself will, too.
+        repeats the samples of the first plan. It is dropped; if it fails, the plan itself will,
+        too.
         """
         plans, size = iter(plans), self._warm_up
         if not size or (first := next(plans, None)) is None:
@@ -269,7 +289,10 @@ class DaliEngine(Engine):
             yield plan, outcome
 
     def _advance(self) -> bool:
-        """Wait for the next batch; it goes into `_ready`, behind the failures before it. False where there is nothing more."""
+        """Wait for the next batch; it goes into `_ready`, behind the failures before it.
+
+        False where there is nothing more.
+        """
         flight = self._source.flight
         outcome: Outcome | StepError | EngineError | None = None
         try:
@@ -366,7 +389,9 @@ class DaliEngine(Engine):
                 yield again, self._batch(again, tensors)
 
     def _without_culprits(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, Tensors]]:
-        """The batch of a plan that failed, run again without the samples that fail alone: suspects are tried first, then all."""
+        """The batch of a plan that failed, run again without the samples that fail alone: suspects
+        are tried first, then all.
+        """
         self._check_not_the_machine(error)
         suspicious = plan.ids[suspects(self._job.index, plan.ids)]
         if len(suspicious) and self._try_alone(plan, suspicious):
@@ -379,13 +404,16 @@ class DaliEngine(Engine):
         if isinstance(rest, RuntimeError):
             self._check_not_the_machine(rest)
             raise EngineError(
-                f"DALI failed twice on a batch whose samples pass one by one, the first of them {self._job.index.path(int(plan.ids[0]))}: {rest}"
+                "DALI failed twice on a batch whose samples pass one by one, the first of "
+                f"them {self._job.index.path(int(plan.ids[0]))}: {rest}"
             ) from error
         yield from rest
 
     def _try_alone(self, plan: Plan, ids: Any) -> bool:
-        """Run samples one by one and quarantine those that fail; whether there were any. Raises ShapeError where their sizes differ, EngineError
-        where an image that is known to be good fails too."""
+        """Run samples one by one and quarantine those that fail; whether there were any. Raises
+        ShapeError where their sizes differ, EngineError where an image that is known to be good
+        fails too.
+        """
         shapes: list[Shapes] = []
         found = False
         for alone, outcome in self._each(
@@ -409,10 +437,15 @@ class DaliEngine(Engine):
         return found
 
     def _check_not_the_machine(self, error: RuntimeError, id: int | None = None) -> None:
-        """Raise EngineError if an error is the machine's, or an operator's that takes no such numbers. id: of the sample that was run alone."""
+        """Raise EngineError if an error is the machine's, or an operator's that takes no such
+        numbers. id: of the sample that was run alone.
+        """
         what = machine_failure(error)
         if not what and (refused := refused_dtype(str(error))):
-            what = f"an operator of DALI does not take what a step gave it: {refused.rstrip('.')}. Write 'to_dtype: {{dtype: float32}}' before that step"
+            what = (
+                f"an operator of DALI does not take what a step gave it: {refused.rstrip('.')}. "
+                f"Write 'to_dtype: {{dtype: float32}}' before that step"
+            )
         if what:
             raise EngineError(
                 what if id is None else f"{what}. It happened at {self._job.index.path(id)}"
@@ -458,7 +491,9 @@ def _gone(pipe: Any) -> bool:
 
 
 def _close(engine: ref[DaliEngine], process: int) -> None:
-    """At the end of the process, before DALI takes its pipelines down under an iteration that is still open."""
+    """At the end of the process, before DALI takes its pipelines down under an iteration that is
+    still open.
+    """
     alive = engine()
     if alive is not None and os.getpid() == process:
         alive.close()

@@ -1,10 +1,11 @@
-"""The image files of a batch, looked at before DALI's decoder gets them: their sizes, and what it may not get.
+"""The image files of a batch, looked at before DALI's decoder gets them: their sizes, and what it
+may not get.
 
 DALI 2.4 sets the samples of a batch up on several threads. A sample that it refuses there throws on
 one of them; if that is the calling thread, the others go on in a stack frame that is gone, and the
 process ends (SIGSEGV). Only plain images reach it, therefore: see gpupipe.formats.image_header.
-Pillow decodes the others, on threads of its own, and DALI gets their pixels as PNM, which it decodes
-to the same numbers: so they go through the same graph, in the same batch.
+Pillow decodes the others, on threads of its own, and DALI gets their pixels as PNM, which it
+decodes to the same numbers: so they go through the same graph, in the same batch.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _NO_MEMORY = (
 class ImageFiles:
     """The image files of one field.
 
-    What the header of a plain JPEG says is kept by its row, in 12 bytes with the header's CRC, which
-    takes a sixth of the time of reading it. A file may change between epochs: a length that stays is
-    no proof. Other formats take long to decode, and their headers are read each time.
+    What the header of a plain JPEG says is kept by its row, in 12 bytes with the header's CRC,
+    which takes a sixth of the time of reading it. A file may change between epochs: a length that
+    stays is no proof. Other formats take long to decode, and their headers are read each time.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ class Graph:
 class Lowering:
     """How a job becomes operators on a device.
 
-    region_decode: whether its decoder may be asked for a part of an image. as_it_is: deliver what the
-    last step made, HWC where it was an image file, and not what the loader is to deliver.
+    region_decode: whether its decoder may be asked for a part of an image. as_it_is: deliver what
+    the last step made, HWC where it was an image file, and not what the loader is to deliver.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class Lowering:
         self._options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
 
     def graph(self, device_id: int | None, source: Source) -> Graph:
-        """The built pipeline. `source` is called for each batch: what there is of each field, and then `values`. It keeps what it returns
-        until the batch is delivered: nothing is copied. Raises EngineError where DALI refuses."""
+        """The built pipeline. `source` is called for each batch: what there is of each field, and
+        then `values`. It keeps what it returns until the batch is delivered: nothing is copied.
+        Raises EngineError where DALI refuses.
+        """
         fed: Arrays = []
         self.emitted(fed)
         loader = self._job.loader
@@ -84,7 +86,9 @@ class Lowering:
         return Graph(pipe, _emitted(images), self._decoding(images))
 
     def _inputs(self, source: Source, fed: Arrays) -> Any:
-        """One external source for all that is given: of each field, and of each argument that differs from sample to sample."""
+        """One external source for all that is given: of each field, and of each argument that
+        differs from sample to sample.
+        """
         fields = [_form(spec) for spec in self._job.pipeline.fields.values()]
         dtypes = [*(dtype for dtype, _, _ in fields), *(_DTYPES[a.dtype] for a in fed)]
         ndims = [*(ndim for _, ndim, _ in fields), *(a.ndim - 1 for a in fed)]
@@ -109,7 +113,10 @@ class Lowering:
         return fed
 
     def emitted(self, fed: Arrays | None = None) -> list[Emitted]:
-        """The operators; needs no such device. What a batch of one would be fed is appended to `fed`."""
+        """The operators; needs no such device.
+
+        What a batch of one would be fed is appended to `fed`.
+        """
         with Pipeline(batch_size=1, num_threads=1, device_id=None):
             record = _into([] if fed is None else fed)
 
@@ -127,7 +134,8 @@ class Lowering:
     def traced(
         self, plan: Plan, size: dict[str, NDArray[np.float64]], seen: Seen
     ) -> dict[str, list[Emitted]]:
-        """The operators by field, for a plan whose samples have `size`. `seen` is told what each step makes of the sizes.
+        """The operators by field, for a plan whose samples have `size`. `seen` is told what each
+        step makes of the sizes.
 
         Raises SampleIncompatible where a step cannot be done to a sample.
         """
@@ -187,7 +195,8 @@ class Lowering:
             else:
                 return plan
         raise EngineError(
-            f"a step refuses each of {_MOST_TRIES:,} samples of which all else is unknown: {refusal}"
+            f"a step refuses each of {_MOST_TRIES:,} samples of which all else is unknown: "
+            f"{refusal}"
         )
 
     def _image(self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed) -> Any:
@@ -221,7 +230,9 @@ def _some_size(spec: Spec) -> NDArray[np.float64]:
 
 
 def delivered(job: Job, name: str) -> str:
-    """The dtype in which DALI delivers a field: it has no bfloat16, which is made of float32 at the very end."""
+    """The dtype in which DALI delivers a field: it has no bfloat16, which is made of float32 at the
+    very end.
+    """
     made = job.pipeline.made_of(name).dtype
     wanted = job.loader.dtype or made if name == job.pipeline.main else made
     return "float32" if wanted == "bfloat16" else wanted

@@ -4,8 +4,9 @@ What can be deferred, in the order in which it will be carried out:
 
     decode -> window -> resize (and a region of it) -> flip -> floats (scale, mean, std, dtype)
 
-A call that does not fit behind what is deferred already carries that out first. So fusing is no rewriting of a finished graph: it
-is what remains when nothing is done before it must be. `emitted` tells which operator does the work of which steps.
+A call that does not fit behind what is deferred already carries that out first. So fusing is no
+rewriting of a finished graph: it is what remains when nothing is done before it must be. `emitted`
+tells which operator does the work of which steps.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ class FusingImage(Node):
     def __init__(
         self, data: Any, size: NDArray[np.float64], feed: Feed, device: Literal["cpu", "gpu"], region_decode: bool, decoder_options: dict[str, Any]
     ) -> None:  # fmt: skip
-        """data: DataNode of encoded bytes, or None where only values are wanted. size: (B, 2), of the images when decoded.
-        region_decode: whether the decoder may be asked for a part of an image."""
+        """data: DataNode of encoded bytes, or None where only values are wanted. size: (B, 2), of
+        the images when decoded. region_decode: whether the decoder may be asked for a part of an
+        image.
+        """
         super().__init__(data, size, feed, device, Spec())
         self.decoding = Decoding()
         self._region_decode = region_decode
@@ -116,7 +119,9 @@ class FusingImage(Node):
     # --- asked by the engine
 
     def finish(self, dtype: str, layout: ops.Layout) -> Any:
-        """The image as a DataNode of `dtype`, or of the one that dtypes.as_integers names, and `layout`; everything carried out."""
+        """The image as a DataNode of `dtype`, or of the one that dtypes.as_integers names, and
+        `layout`; everything carried out.
+        """
         if dtype != self.spec.dtype and not self._defers(dtype):
             self._convert(dtype, False)
         window = self._take_last_window() if self._usual(dtype) else None
@@ -147,7 +152,9 @@ class FusingImage(Node):
         return dtype in ops.DTYPES and self.spec.dtype in ops.DTYPES
 
     def _defers(self, dtype: str) -> bool:
-        """Whether crop_mirror_normalize can make `dtype` later: it rounds floats to integers, and rounds to a float once, at its end."""
+        """Whether crop_mirror_normalize can make `dtype` later: it rounds floats to integers, and
+        rounds to a float once, at its end.
+        """
         loses = dtype == "uint8" or (dtype, self.spec.dtype) == ("float32", "float16")
         return self._usual(dtype) and not loses
 

@@ -22,7 +22,8 @@ _SIDE = 32
 class KnownGood:
     """Decodes a small JPEG, as an engine on that device does.
 
-    The decoder is made when it is first asked for, and kept; after that a check takes 0.1 ms on a CPU.
+    The decoder is made when it is first asked for, and kept; after that a check takes 0.1 ms on a
+    CPU.
 
     Args:
         device_id: the GPU's number, or None for DALI's CPU back end.
@@ -40,7 +41,8 @@ class KnownGood:
             self._pipe = None
             first, why = (telling_line(text).rstrip(" :") for text in (said, str(e)))
             raise EngineError(
-                f"DALI cannot decode an image that nothing is wrong with ({machine_failure(e) or why}), so that no sample is "
+                "DALI cannot decode an image that nothing is wrong with "
+                f"({machine_failure(e) or why}), so that no sample is "
                 f"to blame for '{first}': `gpupipe doctor` looks at the machine"
             ) from e
 

@@ -1,13 +1,15 @@
 """How much of a GPU's memory a job needs, by arithmetic: loader.gpu_memory.
 
-DALI has no limit to set. Its pool grows with what its operators make, in blocks of 64 MiB, and shrinks only when it is told to. What they
-make follows from the sizes of the images, so that it is known before anything is decoded:
+DALI has no limit to set. Its pool grows with what its operators make, in blocks of 64 MiB, and
+shrinks only when it is told to. What they make follows from the sizes of the images, so that it is
+known before anything is decoded:
 
 - what each operator makes of a batch, for each of the `prefetch` batches that are being made;
 - what is delivered, once more, since the trainer holds a batch meanwhile;
 - a buffer of 16 MiB that nvJPEG has for each thread (device_memory_padding of DALI's decoder).
 
-Not counted are the CUDA context, scratch memory of kernels and of the hardware decoder, and batches that the trainer keeps.
+Not counted are the CUDA context, scratch memory of kernels and of the hardware decoder, and batches
+that the trainer keeps.
 """
 
 from __future__ import annotations
@@ -61,13 +63,16 @@ class Need:
 
 
 def _of_batch(samples: NDArray[np.float64], batch_size: int) -> float:
-    """Of a batch of such samples: four standard deviations above what is expected, and no more than the largest ones make."""
+    """Of a batch of such samples: four standard deviations above what is expected, and no more than
+    the largest ones make.
+    """
     expected = batch_size * samples.mean() + _DEVIATIONS * samples.std() * batch_size**0.5
     return float(min(expected, batch_size * samples.max()))
 
 
 def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
-    """Raises EngineError where `job` needs more than `allowed` bytes on a GPU. It reads the headers of 64 samples.
+    """Raises EngineError where `job` needs more than `allowed` bytes on a GPU. It reads the headers
+    of 64 samples.
 
     may_cut: whether the decoder may be asked for a part of an image.
     """
@@ -83,8 +88,10 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
         return
     batch, out = (_words(_of_batch(part, loader.batch_size)) for part in (need.made, need.out))
     raise EngineError(
-        f"loader.gpu_memory={_words(allowed)}, but DALI needs about {_words(wanted)} on the GPU: {loader.prefetch} x {batch} for the batches that are being "
-        f"made, {out} for the one that is delivered, {_words(PADDING)} for each of {job.threads} threads. {_advice(need, job, allowed)}"
+        f"loader.gpu_memory={_words(allowed)}, but DALI needs about {_words(wanted)} on the "
+        f"GPU: {loader.prefetch} x {batch} for the batches that are being "
+        f"made, {out} for the one that is delivered, {_words(PADDING)} for each of "
+        f"{job.threads} threads. {_advice(need, job, allowed)}"
     )
 
 
@@ -127,7 +134,9 @@ def need_of(job: Job, may_cut: bool) -> Need | None:
 def _sizes(
     job: Job, decoding: dict[str, Decoding]
 ) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
-    """Plans of single samples, and by field the sizes of their images, from the headers, or of their arrays, from the index."""
+    """Plans of single samples, and by field the sizes of their images, from the headers, or of
+    their arrays, from the index.
+    """
     ids = np.unique(
         np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64)
     )
@@ -149,7 +158,9 @@ def _sizes(
 def _of_sample(
     job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
 ) -> tuple[float, float] | None:
-    """Bytes that all operators make of a sample, and bytes of it that are delivered; None where a step cannot be done to it."""
+    """Bytes that all operators make of a sample, and bytes of it that are delivered; None where a
+    step cannot be done to it.
+    """
     steps: dict[tuple[str, str], tuple[Entry, Any, Any]] = {}
 
     def seen(entry: Entry, before: Any, after: Any) -> None:

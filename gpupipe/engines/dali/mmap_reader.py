@@ -1,4 +1,6 @@
-"""Parts of large files as slices of memory maps: bytes that nobody copies, and that Python never touches."""
+"""Parts of large files as slices of memory maps: bytes that nobody copies, and that Python never
+touches.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,14 @@ from gpupipe.dataset.byte_range import missing
 from gpupipe.dataset.index import Array, Index, Spans
 
 _MOST_OPEN = 8192
-"""Files that stay mapped: mapping one of 1 MB anew costs twice what copying it does. Linux lets a process have 65,530 maps by default.
-What is still being read of one that is given up stays in memory until it was."""
+"""Files that stay mapped: mapping one of 1 MB anew costs twice what copying it does. Linux lets a
+process have 65,530 maps by default. What is still being read of one that is given up stays in
+memory until it was.
+"""
 _NOTHING = np.zeros(1, np.uint8)
-"""Stands for bytes of an image that are not there: no header, so that the sample fails, and is named."""
+"""Stands for bytes of an image that are not there: no header, so that the sample fails, and is
+named.
+"""
 
 
 class Missing(RuntimeError):
@@ -34,7 +40,10 @@ class Maps:
         return [found if len(found) == wanted else _NOTHING for found, wanted in self._slices(ids)]
 
     def arrays(self, ids: NDArray[np.int64]) -> list[NDArray[np.generic]]:
-        """Arrays, of the dtype and the shapes that the index says. Raises Missing where one is not there whole."""
+        """Arrays, of the dtype and the shapes that the index says.
+
+        Raises Missing where one is not there whole.
+        """
         array = self._column.array
         assert array is not None
         return [

@@ -1,7 +1,9 @@
-"""What images and arrays in DALI share: operators over a node, and what they are told of each sample.
+"""What images and arrays in DALI share: operators over a node, and what they are told of each
+sample.
 
-Steps work on such a node twice: once with a DataNode, which builds the graph, and then for every batch without one, which only finds
-the values that the graph is fed. Sizes and windows are float64 NumPy in both, for a whole batch, (B, 2); or (2,), the same for all samples.
+Steps work on such a node twice: once with a DataNode, which builds the graph, and then for every
+batch without one, which only finds the values that the graph is fed. Sizes and windows are float64
+NumPy in both, for a whole batch, (B, 2); or (2,), the same for all samples.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import SampleIncompatible, Spec
 
 Feed = Callable[[NDArray[Any]], Any]
-"""Takes what one argument of an operator is for each sample of a batch, an array (B, ...), and returns the DataNode for it."""
+"""Takes what one argument of an operator is for each sample of a batch, an array (B, ...), and
+returns the DataNode for it.
+"""
 
 
 class Node(ABC):
@@ -33,7 +37,10 @@ class Node(ABC):
         device: Literal["cpu", "gpu"],
         spec: Spec,
     ) -> None:
-        """data: DataNode, or None where only values are wanted. size: (B, 2), as step.DaliImage has it."""
+        """data: DataNode, or None where only values are wanted.
+
+        size: (B, 2), as step.DaliImage has it.
+        """
         self.device: Literal["cpu", "gpu"] = device
         self.spec = spec
         self.step = ""
@@ -129,7 +136,9 @@ class Node(ABC):
             self._node = make(self._node)
 
     def _emit_through(self, op: str, steps: list[str], make: Callable[[Any], Any]) -> None:
-        """The same, also if the operator does not take numbers of the dtype that there is: see pipeline/dtypes.py."""
+        """The same, also if the operator does not take numbers of the dtype that there is: see
+        pipeline/dtypes.py.
+        """
         dtype = self._dtype
         self._emit(op, steps, lambda node: numbers.through(op, node, dtype, make))
 
@@ -155,7 +164,9 @@ class Node(ABC):
         self._emit("arithmetic", [self.step], lambda node: (node - subtracted) / divided)
 
     def _wide(self, values: Any) -> Any:
-        """float64 numbers, the same for all samples, as a DataNode: DALI's own constants are float32."""
+        """float64 numbers, the same for all samples, as a DataNode: DALI's own constants are
+        float32.
+        """
         array = np.asarray(values, np.float64)
         node = self._feed(np.broadcast_to(array, (self._count, *array.shape)))
         return node if self._node is None or self.device == "cpu" else node.gpu()
@@ -185,7 +196,9 @@ class Node(ABC):
             raise SampleIncompatible(f"{outside}, which has {by[1]}")
 
     def _argument(self, values: Any, ndim: int, dtype: Any) -> Any:
-        """What an operator is told: a DataNode where it differs from sample to sample, plain numbers where it has but `ndim` axes."""
+        """What an operator is told: a DataNode where it differs from sample to sample, plain
+        numbers where it has but `ndim` axes.
+        """
         array = np.asarray(values).astype(dtype)
         if array.ndim > ndim:
             return self._feed(array)

@@ -1,7 +1,9 @@
-"""Number types in DALI, as steps/to_dtype.py has them: floats are truncated, and what an integer type cannot hold becomes the nearest that it can.
+"""Number types in DALI, as steps/to_dtype.py has them: floats are truncated, and what an integer
+type cannot hold becomes the nearest that it can.
 
-DALI's own cast also takes the nearest that fits, makes NaN 0, but rounds floats. It knows no shift of bits: but n // 2**k, which truncates, of numbers
-whose last k bits are 0. On a CPU its float16 of a number half-way between two is the larger one, and not the even one.
+DALI's own cast also takes the nearest that fits, makes NaN 0, but rounds floats. It knows no shift
+of bits: but n // 2**k, which truncates, of numbers whose last k bits are 0. On a CPU its float16 of
+a number half-way between two is the larger one, and not the even one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from gpupipe.pipeline import dtypes
 _LESS_THAN_ONE = 1e-3
 """As in steps/to_dtype.py."""
 _BITS_AT_ONCE = 14
-"""2**14 is a constant of every integer dtype but those of 8 bits, which are never shifted by more than a bit."""
+"""2**14 is a constant of every integer dtype but those of 8 bits, which are never shifted by more
+than a bit.
+"""
 
 
 def dali_type(dtype: str) -> Any:
@@ -27,7 +31,9 @@ def dali_type(dtype: str) -> Any:
 
 
 def through(operator: str, node: Any, dtype: str, make: Callable[[Any], Any]) -> Any:
-    """What an operator of this name, `make`, makes of numbers of `dtype`; in the same dtype, whether it takes that or not."""
+    """What an operator of this name, `make`, makes of numbers of `dtype`; in the same dtype,
+    whether it takes that or not.
+    """
     handed = dtypes.handed(operator, dtype)
     if handed is None or handed.dtype == dtype:
         return make(node)
@@ -65,7 +71,10 @@ def factor(given: str, made: str) -> float | None:
 
 
 def scaled(node: Any, given: str, made: str, factor: Any) -> Any:
-    """The same, the range of integers mapped to 0..1, and back; bits are shifted between integers. factor: a number, or a DataNode."""
+    """The same, the range of integers mapped to 0..1, and back; bits are shifted between integers.
+
+    factor: a number, or a DataNode.
+    """
     if is_float(made):
         return _to_unit(node, made, factor)
     if is_float(given):

@@ -1,7 +1,8 @@
-"""The DALI operators that gpupipe uses on pixels, with the arguments that make them agree with torchvision.
+"""The DALI operators that gpupipe uses on pixels, with the arguments that make them agree with
+torchvision.
 
-Nodes of images have layout HWC. What an operator is told of a sample (windows, sizes, matrices, flags) is a DataNode, or plain numbers
-where it is the same for all samples.
+Nodes of images have layout HWC. What an operator is told of a sample (windows, sizes, matrices,
+flags) is a DataNode, or plain numbers where it is the same for all samples.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT
 
 
 def read(paths: Any) -> Any:
-    """The bytes of files, copied: mapping them into memory takes 5 % more of an LFW epoch, and DALI keeps a record of every file that was ever mapped."""
+    """The bytes of files, copied: mapping them into memory takes 5 % more of an LFW epoch, and DALI
+    keeps a record of every file that was ever mapped.
+    """
     return fn.io.file.read(paths, dont_use_mmap=True)
 
 
@@ -72,7 +75,9 @@ def resize(pixels: Any, shape: Any, interpolation: str, antialias: bool) -> Any:
 def resize_region(
     pixels: Any, shape: Any, start: Any, end: Any, interpolation: str, antialias: bool
 ) -> Any:
-    """The region from `start` to `end`, in pixels, resampled to `shape`; the filter looks beyond its edges."""
+    """The region from `start` to `end`, in pixels, resampled to `shape`; the filter looks beyond
+    its edges.
+    """
     return fn.resize(
         pixels, size=shape, roi_start=start, roi_end=end, **_resampling(interpolation, antialias)
     )
@@ -103,13 +108,18 @@ def warp_affine(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: f
 
 
 def warp_perspective(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: Fill) -> Any:
-    """The same with a matrix (3, 3), and one fill value a channel. On a CPU it is the faster of the two."""
+    """The same with a matrix (3, 3), and one fill value a channel.
+
+    On a CPU it is the faster of the two.
+    """
     kind = {"interp_type": _INTERPOLATION[interpolation], "fill_value": list(fill)}
     return fn.experimental.warp_perspective(pixels, matrix=matrix, **kind, **_sized(size))
 
 
 def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
-    """Moved by whole pixels; what is outside the image is made of it: mode "edge", "reflect" or "symmetric"."""
+    """Moved by whole pixels; what is outside the image is made of it: mode "edge", "reflect" or
+    "symmetric".
+    """
     return fn.experimental.warp_perspective(
         pixels,
         matrix=matrix,
@@ -135,7 +145,8 @@ def normalize(
 ) -> Any:
     """(x - mean) / std as `dtype` in `layout`, after cutting a window and mirroring left and right.
 
-    The window: `share` = (top, left) of the room that it leaves, `extent` = (height, width); None for the whole image.
+    The window: `share` = (top, left) of the room that it leaves, `extent` = (height, width); None
+    for the whole image.
     """
     options: dict[str, Any] = {} if mirror is None else {"mirror": mirror}
     if extent[0] is not None:

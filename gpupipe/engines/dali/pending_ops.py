@@ -8,7 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Emitted:
-    """One DALI operator over pixels: its name, its device ("cpu", "gpu", "mixed"), and the steps whose work it does."""
+    """One DALI operator over pixels: its name, its device ("cpu", "gpu", "mixed"), and the steps
+    whose work it does.
+    """
 
     op: str
     device: str

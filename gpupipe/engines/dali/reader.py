@@ -4,9 +4,10 @@
 while there are batches that were read before it. What is read ahead is still encoded, and so takes
 a fraction of the memory of as many decoded batches.
 
-A graph of its own, because sizes are known here before anything is decoded, so that windows and matrices are computed by NumPy for a
-whole batch at a time, and are no operators of DALI: those would cost as much as a twentieth of all time. And because not every file may
-reach DALI's decoder: see dali_files.py.
+A graph of its own, because sizes are known here before anything is decoded, so that windows and
+matrices are computed by NumPy for a whole batch at a time, and are no operators of DALI: those
+would cost as much as a twentieth of all time. And because not every file may reach DALI's decoder:
+see dali_files.py.
 """
 
 from __future__ import annotations
@@ -76,8 +77,10 @@ class Reader(Protocol):
 def reader(
     job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
 ) -> Reader:
-    """The reader of the fields of a job that are image files. decoding: by field, how they will be decoded.
-    maps: of the fields that are parts of files. jpeg_ends: whether a JPEG without an end is an error here; see jpeg_end.py."""
+    """The reader of the fields of a job that are image files. decoding: by field, how they will be
+    decoded. maps: of the fields that are parts of files. jpeg_ends: whether a JPEG without an end
+    is an error here; see jpeg_end.py.
+    """
     return FileReader(job, decoding, maps, jpeg_ends) if decoding else NoReader()
 
 
@@ -105,8 +108,10 @@ class NoReader:
 
 
 class _Source:
-    """What DALI calls for what it is to read of the next plan; `flight` are the plans that are taken and not read, with what DALI was given without
-    a copy. It does not hold the pipeline, which holds it: or both would have to wait for a garbage collection."""
+    """What DALI calls for what it is to read of the next plan; `flight` are the plans that are
+    taken and not read, with what DALI was given without a copy. It does not hold the pipeline,
+    which holds it: or both would have to wait for a garbage collection.
+    """
 
     def __init__(self, inputs: list[Inputs]) -> None:
         self._inputs = inputs

@@ -1,9 +1,10 @@
 """Which samples end the process that makes them: each is made again in a process that may die.
 
-A decoder or a step that writes where it may not is stopped by a signal, which nothing in that process can catch. So the
-samples that a dead worker may have had go to a fresh process, which has one thread. It forks one process after another: each announces
-a sample before it makes it, so that the last announced is the one that it died of. That sample begins the next process, which
-shows whether it does so alone.
+A decoder or a step that writes where it may not is stopped by a signal, which nothing in that
+process can catch. So the samples that a dead worker may have had go to a fresh process, which has
+one thread. It forks one process after another: each announces a sample before it makes it, so that
+the last announced is the one that it died of. That sample begins the next process, which shows
+whether it does so alone.
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ from gpupipe.runtime.capability_probe import why_it_ended
 from gpupipe.sampling.sampler import Plan
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"})
-"""What code does to its own process. SIGKILL comes from elsewhere: from whoever wants the memory, or from a person."""
+"""What code does to its own process.
+
+SIGKILL comes from elsewhere: from whoever wants the memory, or from a person.
+"""
 _SECONDS = 300
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from gpupipe.engines.dataloader.culprits import child; child()"
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from "
+    "gpupipe.engines.dataloader.culprits import child; child()"
+)
 
 
 class WorkerCrashed(EngineError):
@@ -47,7 +54,8 @@ class WorkerCrashed(EngineError):
 def killers(
     samples: Samples, works: Sequence[Work], seconds: float = _SECONDS
 ) -> list[tuple[int, str]]:
-    """Return the place and the signal of each work that ends the process that does it, and no other before it.
+    """Return the place and the signal of each work that ends the process that does it, and no other
+    before it.
 
     Args:
         samples: What workers do.
@@ -73,7 +81,8 @@ def killers(
             out, err = tried.communicate(content, seconds)
         except subprocess.TimeoutExpired as e:
             raise EngineError(
-                f"the samples that it may have had could not all be tried in another process within {seconds:g} s"
+                "the samples that it may have had could not all be tried in another "
+                f"process within {seconds:g} s"
             ) from e
         finally:  # also what it has forked
             with suppress(ProcessLookupError):
@@ -93,7 +102,8 @@ def no_killer(crash: WorkerCrashed, count: int) -> EngineError:
         else "Try loader.multiprocessing_context=spawn"
     )
     return EngineError(
-        f"{crash.said}, but no sample is to blame: another process survived {counted(count, 'sample')} that it may have had. {advice}"
+        f"{crash.said}, but no sample is to blame: another process survived "
+        f"{counted(count, 'sample')} that it may have had. {advice}"
     )
 
 
@@ -122,7 +132,9 @@ def _killers(samples: Samples, works: Sequence[Work]) -> list[tuple[int, str]]:
 
 
 def _fork(samples: Samples, works: Sequence[Work]) -> tuple[int, str]:
-    """Do works in a process of their own: how many it survived, and the signal that it died of, or empty."""
+    """Do works in a process of their own: how many it survived, and the signal that it died of, or
+    empty.
+    """
     reading, writing = os.pipe()
     if not (pid := os.fork()):
         for work in works:

@@ -1,13 +1,18 @@
-"""The DataLoader engine: the same plans and draws on torch.utils.data.DataLoader, with torchvision v2's transforms.
+"""The DataLoader engine: the same plans and draws on torch.utils.data.DataLoader, with torchvision
+v2's transforms.
 
-1. Plans, paths and draws are made here, in the parent; a worker gets them with its batch, and makes none.
+1. Plans, paths and draws are made here, in the parent; a worker gets them with its batch, and makes
+   none.
 2. DataLoader returns batches in the order in which they were handed out; `_flight` are their plans.
 3. A sample that fails costs only itself: the worker leaves it out and says why.
-4. Closing an iteration gives up what is in flight; the workers stay for the next one where they are persistent.
-5. A worker that dies ends the others. If it died of a sample, that sample is found in a process that may die, and the batches in flight
-   are made again by new workers; else the iteration ends with one error.
-6. Only this engine holds torch's iterator, never a frame that an error's traceback keeps: what a cyclic garbage collection finds,
-   torch takes five seconds a worker to end, since the queue that would tell it to is gone first.
+4. Closing an iteration gives up what is in flight; the workers stay for the next one where they are
+   persistent.
+5. A worker that dies ends the others. If it died of a sample, that sample is found in a process
+   that may die, and the batches in flight are made again by new workers; else the iteration ends
+   with one error.
+6. Only this engine holds torch's iterator, never a frame that an error's traceback keeps: what a
+   cyclic garbage collection finds, torch takes five seconds a worker to end, since the queue that
+   would tell it to is gone first.
 """
 
 from __future__ import annotations
@@ -45,7 +50,10 @@ if TYPE_CHECKING:
 
 
 class DataLoaderEngine(Engine):
-    """Runs a job with torch's DataLoader. device_id: the GPU that batches are copied to, or None to leave them where they are."""
+    """Runs a job with torch's DataLoader.
+
+    device_id: the GPU that batches are copied to, or None to leave them where they are.
+    """
 
     name = "dataloader"
     settings = Sampler.settings | Quarantine.settings | {
@@ -173,7 +181,8 @@ class DataLoaderEngine(Engine):
     def _next(self) -> Made | None:
         """Return the next batch, or None after the last.
 
-        Raises EngineError if a worker died, WorkerCrashed if most likely of a sample, StepError if a step's own code failed.
+        Raises EngineError if a worker died, WorkerCrashed if most likely of a sample, StepError if
+        a step's own code failed.
         """
         try:
             with nullcontext() if self.parallelism else one_thread():
@@ -188,7 +197,10 @@ class DataLoaderEngine(Engine):
         raise failed
 
     def _failure(self, error: Exception, before: Any = None) -> EngineError | None:
-        """What the end of a worker comes to: the others end too. before: the iterator whose workers were to begin another iteration."""
+        """What the end of a worker comes to: the others end too.
+
+        before: the iterator whose workers were to begin another iteration.
+        """
         if not self.parallelism:
             return None
         iterator = before or self._made
@@ -209,7 +221,10 @@ class DataLoaderEngine(Engine):
         return found
 
     def _quarantine_killers(self, crash: WorkerCrashed) -> None:
-        """Find the samples that a worker died of. Raises SampleError, TooManyBadError; EngineError where no sample ends a process."""
+        """Find the samples that a worker died of.
+
+        Raises SampleError, TooManyBadError; EngineError where no sample ends a process.
+        """
         ids = [int(i) for plan in crash.plans for i in plan.ids]
         works = [
             self._works.work(plan).sample(n) for plan in crash.plans for n in range(len(plan.ids))
@@ -248,7 +263,8 @@ def _workers(job: Job) -> int:
     workers = job.threads if job.loader.workers == "auto" else job.loader.workers
     if workers > cores():
         warnings.warn(
-            f"loader.workers={workers}, but this process may use {counted(cores(), 'core')}: workers will take turns",
+            f"loader.workers={workers}, but this process may use "
+            f"{counted(cores(), 'core')}: workers will take turns",
             stacklevel=2,
         )
     return workers

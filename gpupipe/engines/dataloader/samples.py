@@ -1,4 +1,7 @@
-"""What a DataLoader worker does: files and draws in, one batch out. Nothing here draws, and nothing here knows the data set."""
+"""What a DataLoader worker does: files and draws in, one batch out.
+
+Nothing here draws, and nothing here knows the data set.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-import torchvision.transforms.v2.functional  # noqa: F401  # which steps use: imported once here, and not in every worker
+
+# which steps use: imported once here, and not in every worker
+import torchvision.transforms.v2.functional  # noqa: F401
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
@@ -35,7 +40,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Work:
-    """A batch to be made. places: of each field of each sample, in the order of the recipes. parameters: by recipe and step, arrays (B, ...) by name."""
+    """A batch to be made. places: of each field of each sample, in the order of the recipes.
+
+    parameters: by recipe and step, arrays (B, ...) by name.
+    """
 
     places: list[list[Place]]
     parameters: list[list[dict[str, NDArray[Any]]]]
@@ -51,8 +59,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is done to a field. stored, layout: the dtype and the axes of its arrays; stored is None of image files. dtype: what it is delivered as,
-    where that is not what the steps make."""
+    """What is done to a field. stored, layout: the dtype and the axes of its arrays; stored is None
+    of image files. dtype: what it is delivered as, where that is not what the steps make."""
 
     name: str
     steps: list[Entry]
@@ -64,8 +72,10 @@ class Recipe:
 
 @dataclass
 class Made:
-    """What became of it. fields: (B, ...) of the samples that are not in `failed`; None where there is none, or where they differ in shape.
-    failed: (place in the batch, what went wrong). shapes: of those that did not fail, as they are delivered, by field; empty where `fields` holds them."""
+    """What became of it. fields: (B, ...) of the samples that are not in `failed`; None where there
+    is none, or where they differ in shape. failed: (place in the batch, what went wrong). shapes:
+    of those that did not fail, as they are delivered, by field; empty where `fields` holds them.
+    """
 
     fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
@@ -85,7 +95,10 @@ class Made:
 
 
 class Samples(Dataset[Made]):
-    """A map-style data set whose indices are batches of work. deliver: whether what is made is also returned."""
+    """A map-style data set whose indices are batches of work.
+
+    deliver: whether what is made is also returned.
+    """
 
     def __init__(
         self, recipes: Sequence[Recipe], decoder: Decoder, deliver: bool = True, max_pixels: int | None = None
@@ -119,7 +132,8 @@ class Samples(Dataset[Made]):
 
     def _stacked(self, tensors: list[Tensor], recipe: Recipe) -> Tensor:
         if not recipe.channels_last:
-            return default_collate(tensors)  # type: ignore[no-any-return]  # of tensors it makes a tensor
+            # of tensors it makes a tensor
+            return default_collate(tensors)  # type: ignore[no-any-return]
         batch: Tensor = default_collate([t.permute(1, 2, 0).contiguous() for t in tensors])
         return batch.permute(0, 3, 1, 2)
 
@@ -156,7 +170,8 @@ class Samples(Dataset[Made]):
         if not isinstance(entry.step, Decode):
             return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder
         try:
-            return entry.step.pixels(data.numpy(), self._decoder, self._max_pixels)  # type: ignore[no-any-return]  # a tensor
+            # a tensor
+            return entry.step.pixels(data.numpy(), self._decoder, self._max_pixels)  # type: ignore[no-any-return]
         except (CannotDecode, MemoryError, DeprecationWarning):  # the last is no file's fault
             raise
         except Exception as e:

@@ -1,4 +1,6 @@
-"""What torch's workers say when they end too soon, in plain words, and what stands in for one where there is none."""
+"""What torch's workers say when they end too soon, in plain words, and what stands in for one where
+there is none.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,20 @@ _KILLED = re.compile(r"\(pid (\d+)\) is killed by signal: ([^.]+)")
 _SECONDS_TO_DIE = 5
 _NO_MEMORY = "out of memory, perhaps; try fewer loader.workers or a smaller batch"
 _UNFINISHED = "bootstrapping phase"
-"""What multiprocessing says in a process that is still importing the main script, and is to start another."""
+"""What multiprocessing says in a process that is still importing the main script, and is to start
+another.
+"""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Hold torch's operators to one thread, as torch does in a worker, and restore the caller's number.
+    """Hold torch's operators to one thread, as torch does in a worker, and restore the caller's
+    number.
 
-    OpenMP's threads wait for one another in every operator: on two cores beside a busy process, for 20 times as long as the
-    work takes. Changing the number costs less than a microsecond. It is the calling thread's own, except that
-    a thread whose very first torch operator runs meanwhile keeps the one.
+    OpenMP's threads wait for one another in every operator: on two cores beside a busy process, for
+    20 times as long as the work takes. Changing the number costs less than a microsecond. It is the
+    calling thread's own, except that a thread whose very first torch operator runs meanwhile keeps
+    the one.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -50,21 +56,28 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DeadWorker:
-    """A worker that ended too soon. number: its place among the workers, or None if torch does not tell; signal: a name, or empty."""
+    """A worker that ended too soon.
+
+    number: its place among the workers, or None if torch does not tell; signal: a name, or empty.
+    """
 
     number: int | None
     pid: int
     signal: str
 
     def __str__(self) -> str:
-        return f"a DataLoader worker (pid {self.pid}) {f'died of {self.signal}' if self.signal else 'exited unexpectedly'}"
+        return (
+            f"a DataLoader worker (pid {self.pid}) "
+            f"{f'died of {self.signal}' if self.signal else 'exited unexpectedly'}"
+        )
 
 
 def stop_watching(iterator: Any) -> None:
     """Keep torch from raising, out of SIGCHLD, that a worker of this iterator died.
 
-    It raises in whatever the main thread does: in the training step, or in the generator of the plans, which an exception
-    ends for good. Without that signal torch looks at its workers after five seconds without a batch.
+    It raises in whatever the main thread does: in the training step, or in the generator of the
+    plans, which an exception ends for good. Without that signal torch looks at its workers after
+    five seconds without a batch.
     """
     if getattr(iterator, "_worker_pids_set", False):
         torch._C._remove_worker_pids(id(iterator))
@@ -72,7 +85,10 @@ def stop_watching(iterator: Any) -> None:
 
 
 def dead_workers(iterator: Any, error: Exception) -> list[DeadWorker]:
-    """The workers that ended too soon. iterator: torch's, or None where torch raised `error` before it was made."""
+    """The workers that ended too soon.
+
+    iterator: torch's, or None where torch raised `error` before it was made.
+    """
     workers = getattr(iterator, "_workers", [])
     if workers and _is_broken(error):  # the connection ends before the process does
         ended = connection.wait([w.sentinel for w in workers], _SECONDS_TO_DIE)
@@ -111,7 +127,8 @@ def failure(
     method = get_context(method).get_start_method()
     if _UNFINISHED in str(error):
         return EngineError(
-            f"a worker that is being started imports the script, and the script starts workers of its own: {_advice(method)}"
+            "a worker that is being started imports the script, and the script starts "
+            f"workers of its own: {_advice(method)}"
         )
     if not (dead or _is_broken(error) or "exited unexpectedly" in str(error)):
         return None
@@ -120,7 +137,8 @@ def failure(
     if started or method == "fork" or (first and first.signal):
         return EngineError(f"{said}: {_NO_MEMORY}")
     return EngineError(
-        f"no worker could be started ({said}). The likely cause: {_advice(method)}If it stands there already, see what the worker printed."
+        f"no worker could be started ({said}). The likely cause: {_advice(method)}If it "
+        "stands there already, see what the worker printed."
     )
 
 
@@ -130,7 +148,9 @@ def _is_broken(error: Exception) -> bool:
 
 
 def end_workers(iterator: Any, dead: list[DeadWorker]) -> None:
-    """End all workers of an iterator of which some have died, and remove what they left in shared memory."""
+    """End all workers of an iterator of which some have died, and remove what they left in shared
+    memory.
+    """
     pids = {worker.pid for worker in dead} | {w.pid for w in getattr(iterator, "_workers", [])}
     with without_child_signals():
         if hasattr(iterator, "_shutdown_workers"):  # an error's traceback may hold it
@@ -141,8 +161,8 @@ def end_workers(iterator: Any, dead: list[DeadWorker]) -> None:
 def remove_shared_memory(pids: Iterable[int]) -> None:
     """Remove the files in /dev/shm of workers that have ended.
 
-    torch allocates such a file before it removes the name, which takes milliseconds for a large batch: a worker that
-    is killed meanwhile leaves it behind.
+    torch allocates such a file before it removes the name, which takes milliseconds for a large
+    batch: a worker that is killed meanwhile leaves it behind.
     """
     for pid in pids:
         for file in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
@@ -153,7 +173,10 @@ def remove_shared_memory(pids: Iterable[int]) -> None:
 
 @contextmanager
 def without_child_signals() -> Iterator[None]:
-    """Ignore that children end. torch raises from that signal, also in the middle of ending its workers."""
+    """Ignore that children end.
+
+    torch raises from that signal, also in the middle of ending its workers.
+    """
     handler = signal.getsignal(signal.SIGCHLD)
     if handler is None or threading.current_thread() is not threading.main_thread():
         yield  # a handler that is not Python's cannot be put back; other threads get no signals
@@ -166,4 +189,7 @@ def without_child_signals() -> Iterator[None]:
 
 
 def _advice(method: str) -> str:
-    return f"with loader.multiprocessing_context={method} every worker first imports the script that was run, so that the loading must stand under{_GUARD}"
+    return (
+        f"with loader.multiprocessing_context={method} every worker first imports the script "
+        f"that was run, so that the loading must stand under{_GUARD}"
+    )

@@ -1,4 +1,7 @@
-"""What torch's DataLoader samples: the work of plans. Which of them are in flight is known here, in the parent."""
+"""What torch's DataLoader samples: the work of plans.
+
+Which of them are in flight is known here, in the parent.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from gpupipe.sampling.sampler import Plan
 
 
 class Works:
-    """DataLoader's sampler: the work of the plans that it is given, and in `flight` those that it took and that are not finished."""
+    """DataLoader's sampler: the work of the plans that it is given, and in `flight` those that it
+    took and that are not finished.
+    """
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -34,7 +39,8 @@ class Works:
         self._plans = plans
         self.failed = None
         self.finished = 0
-        # A worker that dies while torch takes these raises there, which would end a generator of plans.
+        # A worker that dies while torch takes these raises there, which would end a generator of
+        # plans.
         self._first = list(islice(plans, ahead))
         self.flight = deque(self._first)
 
@@ -72,7 +78,9 @@ class Works:
         return self.flight.popleft()
 
     def of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
-        """Return the plans that these workers got and whose batches did not arrive; all where that cannot be told."""
+        """Return the plans that these workers got and whose batches did not arrive; all where that
+        cannot be told.
+        """
         tasks = getattr(
             iterator, "_task_info", {}
         )  # by the number of the task: the worker, and the batch if it arrived

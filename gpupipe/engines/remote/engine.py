@@ -1,11 +1,16 @@
-"""The remote engine: batches that a data processing server makes, or several, each of which has its shard.
+"""The remote engine: batches that a data processing server makes, or several, each of which has its
+shard.
 
-1. The order is the servers'. An iteration begins where the loader's sampler stands; what comes back says which plan it is.
-2. With several servers batches come from each in turn, which is the order in which the ranks of one global step follow one another.
+1. The order is the servers'. An iteration begins where the loader's sampler stands; what comes back
+   says which plan it is.
+2. With several servers batches come from each in turn, which is the order in which the ranks of one
+   global step follow one another.
 3. A batch counts as consumed when the loader says so: not when it is prepared here.
-4. What is left to the client (`ship: uint8`), and the way to the GPU, are done in the connection's thread, on a stream of their own. The thread waits for
-   that stream, so that a batch is there before the consumer gets it, and the memory that it was received into can be used again. In the consumer's thread
-   the batch is recorded on the consumer's stream, so that its memory lasts as long as the kernels that are queued there.
+4. What is left to the client (`ship: uint8`), and the way to the GPU, are done in the connection's
+   thread, on a stream of their own. The thread waits for that stream, so that a batch is there
+   before the consumer gets it, and the memory that it was received into can be used again. In the
+   consumer's thread the batch is recorded on the consumer's stream, so that its memory lasts as
+   long as the kernels that are queued there.
 """
 
 from __future__ import annotations
@@ -32,7 +37,10 @@ from gpupipe.sampling.sampler import Plan
 
 
 class RemoteEngine(Engine):
-    """Batches of connected servers. number: the GPU that they are copied to, or None; tail: the steps that are left to be done here."""
+    """Batches of connected servers.
+
+    number: the GPU that they are copied to, or None; tail: the steps that are left to be done here.
+    """
 
     name = "remote"
     settings = frozenset({"server", "hwm", "transport", "key", "server_key", *SETTLED})
@@ -59,11 +67,14 @@ class RemoteEngine(Engine):
     @classmethod
     def on(cls, job: Job, device: str) -> RemoteEngine:
         raise EngineError(
-            "a remote engine has a server: gpupipe.connect(), or loader.server beside engine: remote"
+            "a remote engine has a server: gpupipe.connect(), or loader.server beside "
+            "engine: remote"
         )
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        """The plans say nothing that the servers do not know: what counts is where the sampler stands now."""
+        """The plans say nothing that the servers do not know: what counts is where the sampler
+        stands now.
+        """
         ahead = self._sampler.ahead
         end = next(plans).end if ahead else 0
         return self._endless(
@@ -110,7 +121,9 @@ class RemoteEngine(Engine):
         """Warn if the first batch of all is of a later epoch than the loader stands at."""
         if not self._has_received and epoch > expected:
             warn(
-                f"others consumed epoch {expected} of {self._connections[0].options.address} before this client began it, so it gets none of it: this client "
+                f"others consumed epoch {expected} of "
+                f"{self._connections[0].options.address} before this client began it, so it "
+                "gets none of it: this client "
                 f"goes on with its share of epoch {epoch}",
                 UserWarning,
             )
@@ -177,7 +190,11 @@ class Reached:
 
 
 def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> Reached:
-    """Connect to the servers of `loader`. own: the config of this side, which must mean the same work. Raises DeviceError, ServerError, StateError."""
+    """Connect to the servers of `loader`.
+
+    own: the config of this side, which must mean the same work. Raises DeviceError, ServerError,
+    StateError.
+    """
     number = resolve(loader.device)
     addresses = loader.server or ()
     finishes = [Finish(number) for _ in addresses]
@@ -232,7 +249,8 @@ def _reached(
     if own is not None:
         _check_own(own, first.config, connections[0].options.address)
     if first.tail:
-        import torchvision.transforms.v2  # noqa: F401  # it takes seconds, in which the thread of a connection could give no sign of life
+        # it takes seconds, in which the thread of a connection could give no sign of life
+        import torchvision.transforms.v2  # noqa: F401
     for finish, understood in zip(finishes, found, strict=True):
         finish.left = understood
     config = _settled(first.config, welcome, own)
@@ -279,14 +297,17 @@ def _warn_of_what_is_gone(address: str, epoch: int, late: Late) -> None:
     gone = f"{late.steps - late.left:,} of the {late.steps:,} batches of epoch {epoch}"
     if late.readers:
         warn(
-            f"{address} shares its batches, and {gone} went to others before this client came ({'; '.join(late.readers)}). "
+            f"{address} shares its batches, and {gone} went to others before this client "
+            f"came ({'; '.join(late.readers)}). "
             f"It gets its share of the {late.left:,} that are left, and of every epoch after that. "
-            "Serve with --mode broadcast to give all batches to every client, or with --clients N to ranks",
+            "Serve with --mode broadcast to give all batches to every client, or with "
+            "--clients N to ranks",
             UserWarning,
         )
     else:
         warn(
-            f"{address} resumes: {gone} were consumed before, so this client gets {late.left:,} of it, and then whole epochs",
+            f"{address} resumes: {gone} were consumed before, so this client gets "
+            f"{late.left:,} of it, and then whole epochs",
             UserWarning,
         )
 
@@ -307,14 +328,16 @@ def _check_agree(found: list[Understood], welcomes: list[Welcome], addresses: li
     }
     if len(same) > 1:
         raise ServerError(
-            f"{' and '.join(addresses)} serve different data, pipelines, batches or seeds: give all the same config"
+            f"{' and '.join(addresses)} serve different data, pipelines, batches or seeds: "
+            "give all the same config"
         )
     if [(w.rank, w.world) for w in welcomes] != [(n, len(found)) for n in range(len(found))]:
         each = ", ".join(
             f"{a}: rank {w.rank} of {w.world}" for a, w in zip(addresses, welcomes, strict=True)
         )
         raise ServerError(
-            f"{len(found)} servers must each have another shard of the samples ({each}): serve with shard='{{rank: 0, world_size: {len(found)}}}' and so on"
+            f"{len(found)} servers must each have another shard of the samples ({each}): "
+            f"serve with shard='{{rank: 0, world_size: {len(found)}}}' and so on"
         )
 
 
@@ -322,7 +345,8 @@ def _check_own(own: Config, served: Config, address: str) -> None:
     """Raises ServerError where a config asks for other work than the server does."""
     if own.pipeline.fingerprint != served.pipeline.fingerprint:
         raise ServerError(
-            f"pipeline '{own.pipeline.name}' of this config is not the one that {address} serves ('{served.pipeline.name}'): "
+            f"pipeline '{own.pipeline.name}' of this config is not the one that {address} "
+            f"serves ('{served.pipeline.name}'): "
             "start the server with the same config, or take what it serves with gpupipe.connect()"
         )
 
@@ -332,20 +356,26 @@ def _device(number: int | None) -> torch.device:
 
 
 class Finish:
-    """What is done to the tensors of a batch when they are here. number: the GPU, or None; left: what the server said, once it is known."""
+    """What is done to the tensors of a batch when they are here.
+
+    number: the GPU, or None; left: what the server said, once it is known.
+    """
 
     left: Understood | None = None
 
     def __init__(self, number: int | None) -> None:
         self._device = _device(number)
-        self._stream = None if number is None else torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's
+        # torch's
+        self._stream = None if number is None else torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def __call__(self, tensors: dict[str, torch.Tensor]) -> Batch:
         if self._stream is None:
             return self._done(tensors)
         with torch.cuda.stream(self._stream):
             done = self._done(copied(tensors, self._device))
-        self._stream.synchronize()  # until then the memory that was received into must not be used again; the thread of training does not wait
+        # until then the memory that was received into must not be used again; the thread of
+        # training does not wait
+        self._stream.synchronize()
         return done
 
     def _done(self, tensors: dict[str, torch.Tensor]) -> Batch:
@@ -359,7 +389,11 @@ class Finish:
 
 
 def copied(tensors: dict[str, torch.Tensor], where: torch.device) -> Batch:
-    """A batch on a GPU, but for its ids. The memory that it was received into is page-locked, and holds none of it once the copies have ended."""
+    """A batch on a GPU, but for its ids.
+
+    The memory that it was received into is page-locked, and holds none of it once the copies have
+    ended.
+    """
     there = {
         name: tensor.to(where, non_blocking=True)
         for name, tensor in tensors.items()

@@ -13,7 +13,11 @@ from gpupipe.sampling.sampler import Plan, Sampler
 
 @dataclass(frozen=True)
 class Sent(Plan):
-    """A plan of server number `server`. ahead: how many servers have given their batch of this step, 0 when all have; before: the `end` of the step before."""
+    """A plan of server number `server`.
+
+    ahead: how many servers have given their batch of this step, 0 when all have; before: the `end`
+    of the step before.
+    """
 
     server: int
     key: Key
@@ -22,10 +26,12 @@ class Sent(Plan):
 
 
 class Turns(Sampler):
-    """The sampler of a loader over `servers` servers, whose batches follow one another: it stands between two steps, or `ahead` servers behind that.
+    """The sampler of a loader over `servers` servers, whose batches follow one another: it stands
+    between two steps, or `ahead` servers behind that.
 
-    late: batches that are left for the first iteration, where it joins others in the middle of an epoch; None otherwise, and after it.
-    asked: whether the user named the place of the next iteration.
+    late: batches that are left for the first iteration, where it joins others in the middle of an
+    epoch; None otherwise, and after it. asked: whether the user named the place of the next
+    iteration.
     """
 
     servers = 1
@@ -73,7 +79,8 @@ class Turns(Sampler):
         ahead = state.get("ahead", 0)
         if type(ahead) is not int or not 0 <= ahead < self.servers:
             raise StateError(
-                f"the state stands between the servers of one step ({ahead} have had their turn), and this loader has {self.servers}"
+                f"the state stands between the servers of one step ({ahead} have had their "
+                f"turn), and this loader has {self.servers}"
             )
         super().load_state(state, strict)
         self.ahead = ahead

@@ -1,4 +1,6 @@
-"""What a data processing server tells its clients of what it serves: plain data, and what it is made into on the other side."""
+"""What a data processing server tells its clients of what it serves: plain data, and what it is
+made into on the other side.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class _Rows(Texts):
 
 @dataclass(frozen=True)
 class Understood:
-    """What a server said. tail: the steps that are left to the client; dtype: what the first field becomes behind them, where something is said."""
+    """What a server said. tail: the steps that are left to the client; dtype: what the first field
+    becomes behind them, where something is said.
+    """
 
     config: Config
     index: Index
@@ -52,7 +56,10 @@ class Understood:
 
 
 def split(config: Config) -> tuple[Config, int]:
-    """The config without the steps behind its last uint8 image, and how many steps are left. Raises ServerError where there is no such place."""
+    """The config without the steps behind its last uint8 image, and how many steps are left.
+
+    Raises ServerError where there is no such place.
+    """
     entries = config.pipeline.entries
     head = len(entries)
     while head and entries[head - 1].name in SHIPPED_ON:
@@ -60,7 +67,8 @@ def split(config: Config) -> tuple[Config, int]:
     shorter = replace(config.pipeline, entries=entries[:head])
     if shorter.made.dtype != "uint8" or shorter.made.encoded or head == len(entries):
         raise ServerError(
-            f"ship: uint8 needs a pipeline that ends in {' and '.join(SHIPPED_ON)} behind uint8 images; pipeline '{config.pipeline.name}' has "
+            f"ship: uint8 needs a pipeline that ends in {' and '.join(SHIPPED_ON)} behind "
+            f"uint8 images; pipeline '{config.pipeline.name}' has "
             f"{shorter.made} before them: serve with --ship batch"
         )
     return replace(
@@ -102,13 +110,17 @@ def _steps(pipeline: Pipeline) -> list[dict[str, Any]]:
 
 
 def understand(about: Mapping[str, Any], loader: LoaderConfig, address: str) -> Understood:
-    """Make sense of it. loader: the settings of this side. Raises ServerError where the server's pipeline cannot be built here."""
+    """Make sense of it. loader: the settings of this side.
+
+    Raises ServerError where the server's pipeline cannot be built here.
+    """
     try:
         return _understood(about, loader)
     except (KeyError, TypeError, ValueError) as e:
         if isinstance(e, ConfigError):
             raise ServerError(
-                f"{address} serves a pipeline that this machine cannot build ({e}): install here what is installed there"
+                f"{address} serves a pipeline that this machine cannot build ({e}): install "
+                "here what is installed there"
             ) from None
         raise ServerError(
             f"{address} says what it serves in a way that is not understood: {e!r}"
@@ -130,7 +142,8 @@ def _understood(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
     )
     if pipeline.fingerprint != said["fingerprint"]:
         raise ServerError(
-            f"the server's pipeline '{pipeline.name}' is another one when it is built here: use the same version of gpupipe on both sides"
+            f"the server's pipeline '{pipeline.name}' is another one when it is built here: "
+            "use the same version of gpupipe on both sides"
         )
     settled = LoaderConfig.model_validate(loader.model_dump() | about["loader"])
     shipped = said["head"] < len(pipeline.entries)
