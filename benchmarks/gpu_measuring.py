@@ -41,7 +41,9 @@ class Sampler:
         self._thread.join()
 
     def means(self, since: float) -> dict[str, float]:
-        """The mean of each reader since that time of time.perf_counter(); empty without a sample."""
+        """The mean of each reader since that time of time.perf_counter(); empty without a
+        sample.
+        """
         recent = [values for when, values in self._samples if when >= since]
         if not recent:
             return {}

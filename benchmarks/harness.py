@@ -78,7 +78,10 @@ def contest(description: str | None, rounds: int, seconds: float) -> argparse.Ar
 
 
 def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
-    """What the command line says. quick: what else is less with --quick, beside rounds and seconds."""
+    """What the command line says.
+
+    quick: what else is less with --quick, beside rounds and seconds.
+    """
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update({"rounds": 1, "seconds": 1.0, **quick})
@@ -345,8 +348,14 @@ def print_goals(goals: list[dict[str, Any]]) -> None:
         )
 
 
-_COLUMNS = (("images/s", "images_per_second", ",.0f"), ("CPU s/1000", "cpu_seconds_per_1000", ".3f"), ("first batch s", "first_batch_seconds", ".2f"),
-            ("peak MiB", "peak_memory_mib", ",.0f"), ("GPU MiB", "peak_gpu_mib", ",.0f"), ("others' cores", "others_cores", ".2f"))  # fmt: skip
+_COLUMNS = (
+    ("images/s", "images_per_second", ",.0f"),
+    ("CPU s/1000", "cpu_seconds_per_1000", ".3f"),
+    ("first batch s", "first_batch_seconds", ".2f"),
+    ("peak MiB", "peak_memory_mib", ",.0f"),
+    ("GPU MiB", "peak_gpu_mib", ",.0f"),
+    ("others' cores", "others_cores", ".2f"),
+)
 
 
 def print_table(results: dict[str, list[dict[str, Any]]]) -> None:
@@ -402,7 +411,9 @@ def write(name: str, result: dict[str, Any], arguments: argparse.Namespace) -> P
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with "+changes" where files differ from it; None outside a checkout."""
+    """The checkout's commit, with "+changes" where files differ from it; None outside a
+    checkout.
+    """
     try:
         head, changes = (
             subprocess.run(

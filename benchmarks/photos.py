@@ -64,7 +64,9 @@ def _cut(
     first: int,
     step: int,
 ) -> None:
-    """The windows `boxes` of one photograph, as the files number `first`, `first + step` and so on."""
+    """The windows `boxes` of one photograph, as the files number `first`, `first + step` and so
+    on.
+    """
     with Image.open(path) as opened:
         photo = opened.convert("RGB")
     for n, box in enumerate(boxes):

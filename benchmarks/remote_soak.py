@@ -158,12 +158,22 @@ def train(config: dict[str, Any], seconds: float) -> None:
         published = sum(shard.bytes for shard in folder.manifest.known.values())
         known = loader.index
         print(
-            json.dumps({
-                "seconds": seconds, "epochs": epochs, "images_trained": images, "images_per_second": images / seconds, "distinct_images": len(seen),
-                "images_of_the_data_set": len(known), "generation": found.generation, "shards_evicted": found.evicted, "hit_rate": found.hit_rate,
-                "bytes_published": published, "published_mb_per_second": published / seconds / 1e6,
-            })
-        )  # fmt: skip
+            json.dumps(
+                {
+                    "seconds": seconds,
+                    "epochs": epochs,
+                    "images_trained": images,
+                    "images_per_second": images / seconds,
+                    "distinct_images": len(seen),
+                    "images_of_the_data_set": len(known),
+                    "generation": found.generation,
+                    "shards_evicted": found.evicted,
+                    "hit_rate": found.hit_rate,
+                    "bytes_published": published,
+                    "published_mb_per_second": published / seconds / 1e6,
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

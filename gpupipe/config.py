@@ -342,7 +342,9 @@ def _instead(key: str, document: Document) -> str:
 
 
 def _check_step(document: Document, loc: tuple[str, ...], place: str) -> None:
-    """Raises ConfigError where an override changes a parameter of a step that does not stand there."""
+    """Raises ConfigError where an override changes a parameter of a step that does not stand
+    there.
+    """
     steps = document.at(("pipeline",))
     if isinstance(steps, str) and len(loc) > 1:
         raise ConfigError(

@@ -472,9 +472,14 @@ def sampler_of(config: Config, index: Index) -> Sampler:
     options = config.loader
     shard = options.shard
     return Sampler(
-        len(index), options.batch_size, shuffle=options.shuffle, seed=options.seed, last_batch=options.last_batch,
-        rank=shard.rank, world_size=shard.world_size,
-    )  # fmt: skip
+        len(index),
+        options.batch_size,
+        shuffle=options.shuffle,
+        seed=options.seed,
+        last_batch=options.last_batch,
+        rank=shard.rank,
+        world_size=shard.world_size,
+    )
 
 
 def _engine(job: Job) -> Engine:

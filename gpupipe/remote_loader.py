@@ -18,9 +18,18 @@ from gpupipe.schema.validation_errors import complaints
 
 
 def connect(
-    server: str | Sequence[str], *, hwm: int = 10, device: str = "auto", transport: str = "auto", key: str | PathLike[str] | None = None,
-    server_key: str | PathLike[str] | None = None, format: str = "dict", ids: bool = False, patience: float = 60.0, **more: Any,
-) -> Loader:  # fmt: skip
+    server: str | Sequence[str],
+    *,
+    hwm: int = 10,
+    device: str = "auto",
+    transport: str = "auto",
+    key: str | PathLike[str] | None = None,
+    server_key: str | PathLike[str] | None = None,
+    format: str = "dict",
+    ids: bool = False,
+    patience: float = 60.0,
+    **more: Any,
+) -> Loader:
     """A Loader over what a server serves: "tcp://host:5557", or several that have a shard each.
 
     hwm: batches that the server sends ahead. device: where batches go: auto, cpu, gpu or gpu:N.
@@ -72,9 +81,14 @@ class ServerDataStream:
     """
 
     def __init__(
-        self, sources: Sequence[str], produces_examples: bool = False, host: str = "localhost", port: int = 5557, hwm: int = 10,
+        self,
+        sources: Sequence[str],
+        produces_examples: bool = False,
+        host: str = "localhost",
+        port: int = 5557,
+        hwm: int = 10,
         axis_labels: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not isinstance(produces_examples, bool):
             raise TypeError(
                 f"produces_examples is {produces_examples!r}, but should be True or False: "

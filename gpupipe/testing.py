@@ -32,7 +32,9 @@ _BATCHES = 32
 
 @dataclass(frozen=True)
 class _Case:
-    """What is checked. make: with settings; size: of a batch; most: samples of an epoch to look at."""
+    """What is checked. make: with settings; size: of a batch; most: samples of an epoch to look
+    at.
+    """
 
     make: Make
     count: int

@@ -54,7 +54,9 @@ def photos() -> Path:
 
 @pytest.fixture(scope="session")
 def orientation_photos(photos: Path) -> Path:
-    """One photograph under every EXIF orientation: the folder `orientation` beside the photographs."""
+    """One photograph under every EXIF orientation: the folder `orientation` beside the
+    photographs.
+    """
     return _present(photos.with_name("orientation"))
 
 

@@ -124,7 +124,9 @@ class Corpus:
         return [*alone, *together, self.among(engine, "rgb", 256, 2)]
 
     def everything(self, engine: str) -> list[dict[str, Any]]:
-        """The whole product. Files of different shapes, turned by EXIF, do not fit into one batch."""
+        """The whole product. Files of different shapes, turned by EXIF, do not fit into one
+        batch.
+        """
         runs = []
         for decoding in DECODING:
             for batch in BATCHES if decoding != "exif" else (1,):

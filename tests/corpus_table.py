@@ -52,7 +52,9 @@ def refusals(outcomes: dict[str, str]) -> list[str]:
 
 
 def column(engine: str) -> dict[str, str]:
-    """Of the committed table, what it says of an engine: by sample, who decodes it, or "refused"."""
+    """Of the committed table, what it says of an engine: by sample, who decodes it, or
+    "refused".
+    """
     place, found = 2 + list(COLUMNS).index(engine), {}
     for line in written().splitlines()[2:]:
         if line.startswith("|"):

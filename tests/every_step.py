@@ -1,4 +1,6 @@
-"""Every step, with parameters that lead to each operator it may use, on a small image of any dtype."""
+"""Every step, with parameters that lead to each operator it may use, on a small image of any
+dtype.
+"""
 
 from __future__ import annotations
 

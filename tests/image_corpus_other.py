@@ -24,7 +24,7 @@ from image_corpus import (
     image,
     lossy,
     widened,
-)  # fmt: skip
+)
 from PIL import Image
 
 
@@ -108,8 +108,19 @@ def _bmp_file(bits: int, compression: int, palette: bytes, pixels: bytes) -> byt
         return b"".join(number.to_bytes(size, "little") for number, size in numbers)
 
     at = 54 + len(palette)
-    info = le((40, 4), (WIDTH, 4), (HEIGHT, 4), (1, 2), (bits, 2), (compression, 4), (len(pixels), 4),
-              (2835, 4), (2835, 4), (len(palette) // 4, 4), (0, 4))  # fmt: skip
+    info = le(
+        (40, 4),
+        (WIDTH, 4),
+        (HEIGHT, 4),
+        (1, 2),
+        (bits, 2),
+        (compression, 4),
+        (len(pixels), 4),
+        (2835, 4),
+        (2835, 4),
+        (len(palette) // 4, 4),
+        (0, 4),
+    )
     return b"BM" + le((at + len(pixels), 4), (0, 4), (at, 4)) + info + palette + pixels
 
 
@@ -205,6 +216,11 @@ def others() -> dict[str, Sample]:
 
 
 FORMATS = {
-    "JPEG 2000": jpeg2000s, "BMP": bmps, "GIF": gifs, "PNM": pnms, "AVIF": avifs, "ICO": icos,
+    "JPEG 2000": jpeg2000s,
+    "BMP": bmps,
+    "GIF": gifs,
+    "PNM": pnms,
+    "AVIF": avifs,
+    "ICO": icos,
     "others": others,
-}  # fmt: skip
+}

@@ -26,13 +26,15 @@ from image_corpus import (
     image,
     lossy,
     widened,
-)  # fmt: skip
+)
 
 LOSSLESS = ("lzw", "zlib", "packbits", "lzma", "zstd", "lerc", "jpegxl", "png")
 
 
 def written(levels: Pixels, **options: Any) -> bytes:
-    """What tifffile writes of (height, width, channels), or of (channels, height, width) in planes."""
+    """What tifffile writes of (height, width, channels), or of (channels, height, width) in
+    planes.
+    """
     buffer = io.BytesIO()
     if options.get("planarconfig") == "separate":
         levels = np.ascontiguousarray(levels.transpose(2, 0, 1))
@@ -45,8 +47,17 @@ def written(levels: Pixels, **options: Any) -> bytes:
 Files = dict[str, tuple[bytes, Pixels | None]]
 _COLOUR: dict[str, Any] = {"photometric": "rgb"}
 _NUMBERS = (
-    "int8", "int16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "complex64",
-)  # fmt: skip
+    "int8",
+    "int16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+)
 
 
 def tiffs() -> dict[str, Sample]:

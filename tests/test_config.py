@@ -53,95 +53,285 @@ def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> lis
     return [s.removeprefix("c.yaml:") for s in said]
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    # unknown keys
-    (DATA + STEPS + "loeder: {seed: 1}\n", "3:1: loeder: unknown key; did you mean 'loader'?"),
-    (DATA + STEPS + "zzz: 1\n", "3:1: zzz: unknown key; known: data, loader, pipeline"),
-    (DATA + STEPS + "batch_size: 4\n", "3:1: batch_size: unknown key; it belongs under 'loader'"),
-    (LOADER + "bacth_size: 3\n", "4:3: loader.bacth_size: unknown key; did you mean 'batch_size'?"),
-    (LOADER + "zzz: 3\n", "4:3: loader.zzz: unknown key" + KNOWN),
-    (LOADER + "on: 3\n", "4:3: loader.on: unknown key" + KNOWN),
-    (LOADER + "world_size: 3\n", "4:3: loader.world_size: unknown key; it belongs under 'shard'"),
-    (LOADER + "shard: {rnk: 3}\n", "4:11: loader.shard.rnk: unknown key; did you mean 'rank'?"),
-    (STEPS + "data: {source: folder, root: /x, fech: lfw}\n", "2:34: data.fech: unknown key; did you mean 'fetch'?"),
-    (STEPS + "data: {source: folder, rot: /x}\n", "2:24: data.rot: unknown key; did you mean 'root'?"),
-    (STEPS + "data: {sorce: folder, root: /x}\n", "2:8: data.sorce: unknown key; did you mean 'source'?"),
-    # unknown names
-    (STEPS + "data: {source: foldr, root: /x}\n", "2:16: unknown source 'foldr'; did you mean 'folder'?"),
-    (STEPS + "data: {source: folder, root: /x, fetch: lwf}\n", "2:41: data.fetch: unknown data set 'lwf'; did you mean 'lfw'?"),
-    (DATA + "pipeline: imagenet_evl\n", "2:11: no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean " "'imagenet_eval'?"),
-    # what is missing
-    (STEPS, "1:1: data: missing; write 'data: ...' (where the samples are: {source: folder, " "root: PATH})"),
-    (DATA, "1:1: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a list of " "steps)"),
-    (STEPS + "data: {root: /x}\n", "2:1: data.source: missing; write 'source: ...' (the name of what reads the data: " + SOURCES + ")"),
-    (STEPS + "data: {source: folder}\n", "2:1: data.root: missing; write 'root: ...' (the folder; ~ stands for the home " "directory)"),
-    # another kind of value
-    (LOADER + "batch_size: many\n", "4:15: loader.batch_size is 'many', but should be a whole number"),
-    (LOADER + "batch_size: 1.5\n", "4:15: loader.batch_size is 1.5, but should be a whole number"),
-    (LOADER + "batch_size: yes\n", "4:15: loader.batch_size is true, but should be a whole number"),
-    (LOADER + "batch_size: 2024-01-02\n", "4:15: loader.batch_size is '2024-01-02', but should be a whole number"),
-    (LOADER + "batch_size: [1, 2]\n", "4:15: loader.batch_size is [1, 2], but should be a whole number"),
-    (LOADER + "batch_size: {a: 1}\n", "4:15: loader.batch_size is {a: 1}, but should be a whole number"),
-    (LOADER + "batch_size:\n", "4:14: loader.batch_size is empty, but should be a whole number"),
-    (LOADER + f"batch_size: {'x' * 99}\n", f"4:15: loader.batch_size is '{'x' * 56}..., but should be a whole number"),
-    (LOADER + "threads: yes\n", "4:12: loader.threads is true, but should be 'auto' or a whole number"),
-    (LOADER + "threads: many\n", "4:12: loader.threads is 'many', but should be 'auto' or a whole number"),
-    (LOADER + "threads: 1.5\n", "4:12: loader.threads is 1.5, but should be 'auto' or a whole number"),
-    (LOADER + "threads: 0\n", "4:12: loader.threads is 0, but should be 'auto' or at least 1"),
-    (LOADER + "shuffle: maybe\n", "4:12: loader.shuffle is 'maybe', but should be true or false"),
-    (LOADER + "shuffle: 3\n", "4:12: loader.shuffle is 3, but should be true or false"),
-    (LOADER + "last_batch: droop\n", "4:15: loader.last_batch is 'droop', but should be 'partial', 'drop' or 'pad'"),
-    (LOADER + "device: tpu\n", "4:11: loader.device is 'tpu', but should be auto, cpu, gpu or gpu:N"),
-    (LOADER + "device: 0\n", "4:11: loader.device is 0, but should be auto, cpu, gpu or gpu:N"),
-    (LOADER + "on_error: off\n", "4:13: loader.on_error is false, but should be 'raise' or 'skip'; "
-     "YAML reads yes, no, on and off as true and false: put a word in quotes"),
-    (LOADER + "quarantine: 3\n", "4:15: loader.quarantine is 3, but should be a path"),
-    (LOADER + "max_bad: 2%\n", "4:12: loader.max_bad is '2%', but should be a number"),
-    (LOADER + "max_bad: yes\n", "4:12: loader.max_bad is true, but should be a number"),
-    (LOADER + "shard: 3\n", "4:10: loader.shard is 3, but should be keys with values, such as {rank: ...}"),
-    (DATA + STEPS + "loader:\n", "3:8: loader is empty, but should be keys with values, such as {batch_size: ...}"),
-    (DATA + STEPS + "loader: [1]\n", "3:9: loader is [1], but should be keys with values, such as {batch_size: ...}"),
-    (STEPS + "data: /x\n", "2:7: data is '/x', but should be keys with values (where the samples are: {source: " "folder, root: PATH})"),
-    (STEPS + "data: {source: 3, root: /x}\n", "2:16: data.source is 3, but should be the name of what reads the data: " + SOURCES),
-    (STEPS + "data: {source: folder, root: 3}\n", "2:30: data.root is 3, but should be a path"),
-    (STEPS + "data: {source: folder, root: }\n", "2:29: data.root is empty, but should be a path"),
-    (STEPS + "data: {source: folder, root: /x, extensions: jpg}\n", "2:46: data.extensions is 'jpg', but should be a list"),
-    (STEPS + "data: {source: folder, root: /x, extensions: []}\n", "2:46: data.extensions is [], but should be a list of at least 1"),
-    (STEPS + "data: {source: folder, root: /x, extensions: [jpg, 3]}\n", "2:52: data.extensions.1 is 3, but should be text"),
-    (DATA + "pipeline: 3\n", "2:11: pipeline is 3, but should be the name of a pipeline, or a list of steps"),
-    (DATA + "pipeline: {decode: }\n", "2:11: pipeline is {decode: empty}, but should be the name of a pipeline, or a list " "of steps"),
-    (DATA + "pipeline:\n", "2:10: pipeline is empty, but should be the name of a pipeline, or a list of steps"),
-    (DATA + "pipeline: []\n", "2:11: there is no step: a pipeline is a list of steps, each '- name: {parameter: " "value}' or '- name'"),
-    # out of range
-    (LOADER + "batch_size: 0\n", "4:15: loader.batch_size is 0, but should be at least 1"),
-    (LOADER + "batch_size: 10_000_000\n", "4:15: loader.batch_size is 10000000, but should be at most 1000000"),
-    (LOADER + "seed: -1\n", "4:9: loader.seed is -1, but should be at least 0"),
-    (LOADER + "seed: 9223372036854775808\n", "4:9: loader.seed is 9223372036854775808, but should be below 9223372036854775808"),
-    (LOADER + "prefetch: 0\n", "4:13: loader.prefetch is 0, but should be at least 1"),
-    (LOADER + "max_bad: 2\n", "4:12: loader.max_bad is 2, but should be at most 1"),
-    (LOADER + "max_bad: .nan\n", "4:12: loader.max_bad is nan, but should be a finite number"),
-    (LOADER + "hw_decoder_load: -0.1\n", "4:20: loader.hw_decoder_load is -0.1, but should be at least 0"),
-    (LOADER + "shard: {rank: 2, world_size: 2}\n", "4:10: loader.shard: rank 2 must be below world_size 2: ranks count from 0"),
-    (STEPS + "data: {source: folder, root: /x, stand_in: -3}\n", "2:44: data.stand_in is -3, but should be at least 1"),
-    # the file as a whole
-    ("", "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with " "values behind or below them"),
-    ("# nothing\n", "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with " "values behind or below them"),
-    ("- data\n", "1:1: this is a list, but a config holds 'data:', 'pipeline:' and 'loader:', with " "values behind or below them"),
-    ("data /x\n", "1:1: this is 'data /x', but a config holds 'data:', 'pipeline:' and 'loader:', with " "values behind or below them"),
-    (DATA + STEPS + "loader: a: b\n", "3:10: not YAML: a second colon: put a value that holds one in quotes, and a new key " "on its own line"),
-    (DATA + "\tpipeline: x\n", "2:1: not YAML: a tab: indent with spaces"),
-    (LOADER + "seed: 1\n  batch_size: 2\n  seed: 2\n", "6:3: 'seed' stands here twice (first at c.yaml:4:3): remove one"),
-    # interpolation
-    (STEPS + "data:\n  source: folder\n  root: ${oc.env:NOT_SET}/x\n",
-     "4:9: data.root: the environment variable NOT_SET is not set: set it, or write a " "default: ${oc.env:NOT_SET,default}"),
-    (STEPS + "data:\n  source: folder\n  root: ${data.rot}/x\n", "4:9: data.root: '${data.rot}/x': there is no key 'data.rot'; did you mean " "'data.root'?"),
-    (LOADER + "batch_size: ${oc.env:NOT_SET}\n",
-     "4:15: loader.batch_size: the environment variable NOT_SET is not set: set it, or " "write a default: ${oc.env:NOT_SET,default}"),
-    (STEPS + "data:\n  source: folder\n  root: ???\n",
-     "4:9: data.root: ??? stands for a value that must be given: write it here, or give " "it as an override"),
-    # anchors and merges point at where a value was written
-    (DATA + STEPS + "loader:\n  <<: {seed: -1, prefetch: 3}\n  prefetch: 2\n", "4:14: loader.seed is -1, but should be at least 0"),
-], ids=lambda text: text.replace(DATA, "").replace(STEPS, "").replace("\n", " ").strip()[:50])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # unknown keys
+        (DATA + STEPS + "loeder: {seed: 1}\n", "3:1: loeder: unknown key; did you mean 'loader'?"),
+        (DATA + STEPS + "zzz: 1\n", "3:1: zzz: unknown key; known: data, loader, pipeline"),
+        (
+            DATA + STEPS + "batch_size: 4\n",
+            "3:1: batch_size: unknown key; it belongs under 'loader'",
+        ),
+        (
+            LOADER + "bacth_size: 3\n",
+            "4:3: loader.bacth_size: unknown key; did you mean 'batch_size'?",
+        ),
+        (LOADER + "zzz: 3\n", "4:3: loader.zzz: unknown key" + KNOWN),
+        (LOADER + "on: 3\n", "4:3: loader.on: unknown key" + KNOWN),
+        (
+            LOADER + "world_size: 3\n",
+            "4:3: loader.world_size: unknown key; it belongs under 'shard'",
+        ),
+        (LOADER + "shard: {rnk: 3}\n", "4:11: loader.shard.rnk: unknown key; did you mean 'rank'?"),
+        (
+            STEPS + "data: {source: folder, root: /x, fech: lfw}\n",
+            "2:34: data.fech: unknown key; did you mean 'fetch'?",
+        ),
+        (
+            STEPS + "data: {source: folder, rot: /x}\n",
+            "2:24: data.rot: unknown key; did you mean 'root'?",
+        ),
+        (
+            STEPS + "data: {sorce: folder, root: /x}\n",
+            "2:8: data.sorce: unknown key; did you mean 'source'?",
+        ),
+        # unknown names
+        (
+            STEPS + "data: {source: foldr, root: /x}\n",
+            "2:16: unknown source 'foldr'; did you mean 'folder'?",
+        ),
+        (
+            STEPS + "data: {source: folder, root: /x, fetch: lwf}\n",
+            "2:41: data.fetch: unknown data set 'lwf'; did you mean 'lfw'?",
+        ),
+        (
+            DATA + "pipeline: imagenet_evl\n",
+            "2:11: no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean "
+            "'imagenet_eval'?",
+        ),
+        # what is missing
+        (
+            STEPS,
+            "1:1: data: missing; write 'data: ...' (where the samples are: {source: folder, "
+            "root: PATH})",
+        ),
+        (
+            DATA,
+            "1:1: pipeline: missing; write 'pipeline: ...' (the name of a pipeline, or a list of "
+            "steps)",
+        ),
+        (
+            STEPS + "data: {root: /x}\n",
+            "2:1: data.source: missing; write 'source: ...' (the name of what reads the data: "
+            + SOURCES
+            + ")",
+        ),
+        (
+            STEPS + "data: {source: folder}\n",
+            "2:1: data.root: missing; write 'root: ...' (the folder; ~ stands for the home "
+            "directory)",
+        ),
+        # another kind of value
+        (
+            LOADER + "batch_size: many\n",
+            "4:15: loader.batch_size is 'many', but should be a whole number",
+        ),
+        (
+            LOADER + "batch_size: 1.5\n",
+            "4:15: loader.batch_size is 1.5, but should be a whole number",
+        ),
+        (
+            LOADER + "batch_size: yes\n",
+            "4:15: loader.batch_size is true, but should be a whole number",
+        ),
+        (
+            LOADER + "batch_size: 2024-01-02\n",
+            "4:15: loader.batch_size is '2024-01-02', but should be a whole number",
+        ),
+        (
+            LOADER + "batch_size: [1, 2]\n",
+            "4:15: loader.batch_size is [1, 2], but should be a whole number",
+        ),
+        (
+            LOADER + "batch_size: {a: 1}\n",
+            "4:15: loader.batch_size is {a: 1}, but should be a whole number",
+        ),
+        (
+            LOADER + "batch_size:\n",
+            "4:14: loader.batch_size is empty, but should be a whole number",
+        ),
+        (
+            LOADER + f"batch_size: {'x' * 99}\n",
+            f"4:15: loader.batch_size is '{'x' * 56}..., but should be a whole number",
+        ),
+        (
+            LOADER + "threads: yes\n",
+            "4:12: loader.threads is true, but should be 'auto' or a whole number",
+        ),
+        (
+            LOADER + "threads: many\n",
+            "4:12: loader.threads is 'many', but should be 'auto' or a whole number",
+        ),
+        (
+            LOADER + "threads: 1.5\n",
+            "4:12: loader.threads is 1.5, but should be 'auto' or a whole number",
+        ),
+        (LOADER + "threads: 0\n", "4:12: loader.threads is 0, but should be 'auto' or at least 1"),
+        (
+            LOADER + "shuffle: maybe\n",
+            "4:12: loader.shuffle is 'maybe', but should be true or false",
+        ),
+        (LOADER + "shuffle: 3\n", "4:12: loader.shuffle is 3, but should be true or false"),
+        (
+            LOADER + "last_batch: droop\n",
+            "4:15: loader.last_batch is 'droop', but should be 'partial', 'drop' or 'pad'",
+        ),
+        (
+            LOADER + "device: tpu\n",
+            "4:11: loader.device is 'tpu', but should be auto, cpu, gpu or gpu:N",
+        ),
+        (LOADER + "device: 0\n", "4:11: loader.device is 0, but should be auto, cpu, gpu or gpu:N"),
+        (
+            LOADER + "on_error: off\n",
+            "4:13: loader.on_error is false, but should be 'raise' or 'skip'; "
+            "YAML reads yes, no, on and off as true and false: put a word in quotes",
+        ),
+        (LOADER + "quarantine: 3\n", "4:15: loader.quarantine is 3, but should be a path"),
+        (LOADER + "max_bad: 2%\n", "4:12: loader.max_bad is '2%', but should be a number"),
+        (LOADER + "max_bad: yes\n", "4:12: loader.max_bad is true, but should be a number"),
+        (
+            LOADER + "shard: 3\n",
+            "4:10: loader.shard is 3, but should be keys with values, such as {rank: ...}",
+        ),
+        (
+            DATA + STEPS + "loader:\n",
+            "3:8: loader is empty, but should be keys with values, such as {batch_size: ...}",
+        ),
+        (
+            DATA + STEPS + "loader: [1]\n",
+            "3:9: loader is [1], but should be keys with values, such as {batch_size: ...}",
+        ),
+        (
+            STEPS + "data: /x\n",
+            "2:7: data is '/x', but should be keys with values (where the samples are: {source: "
+            "folder, root: PATH})",
+        ),
+        (
+            STEPS + "data: {source: 3, root: /x}\n",
+            "2:16: data.source is 3, but should be the name of what reads the data: " + SOURCES,
+        ),
+        (STEPS + "data: {source: folder, root: 3}\n", "2:30: data.root is 3, but should be a path"),
+        (
+            STEPS + "data: {source: folder, root: }\n",
+            "2:29: data.root is empty, but should be a path",
+        ),
+        (
+            STEPS + "data: {source: folder, root: /x, extensions: jpg}\n",
+            "2:46: data.extensions is 'jpg', but should be a list",
+        ),
+        (
+            STEPS + "data: {source: folder, root: /x, extensions: []}\n",
+            "2:46: data.extensions is [], but should be a list of at least 1",
+        ),
+        (
+            STEPS + "data: {source: folder, root: /x, extensions: [jpg, 3]}\n",
+            "2:52: data.extensions.1 is 3, but should be text",
+        ),
+        (
+            DATA + "pipeline: 3\n",
+            "2:11: pipeline is 3, but should be the name of a pipeline, or a list of steps",
+        ),
+        (
+            DATA + "pipeline: {decode: }\n",
+            "2:11: pipeline is {decode: empty}, but should be the name of a pipeline, or a list "
+            "of steps",
+        ),
+        (
+            DATA + "pipeline:\n",
+            "2:10: pipeline is empty, but should be the name of a pipeline, or a list of steps",
+        ),
+        (
+            DATA + "pipeline: []\n",
+            "2:11: there is no step: a pipeline is a list of steps, each '- name: {parameter: "
+            "value}' or '- name'",
+        ),
+        # out of range
+        (LOADER + "batch_size: 0\n", "4:15: loader.batch_size is 0, but should be at least 1"),
+        (
+            LOADER + "batch_size: 10_000_000\n",
+            "4:15: loader.batch_size is 10000000, but should be at most 1000000",
+        ),
+        (LOADER + "seed: -1\n", "4:9: loader.seed is -1, but should be at least 0"),
+        (
+            LOADER + "seed: 9223372036854775808\n",
+            "4:9: loader.seed is 9223372036854775808, but should be below 9223372036854775808",
+        ),
+        (LOADER + "prefetch: 0\n", "4:13: loader.prefetch is 0, but should be at least 1"),
+        (LOADER + "max_bad: 2\n", "4:12: loader.max_bad is 2, but should be at most 1"),
+        (LOADER + "max_bad: .nan\n", "4:12: loader.max_bad is nan, but should be a finite number"),
+        (
+            LOADER + "hw_decoder_load: -0.1\n",
+            "4:20: loader.hw_decoder_load is -0.1, but should be at least 0",
+        ),
+        (
+            LOADER + "shard: {rank: 2, world_size: 2}\n",
+            "4:10: loader.shard: rank 2 must be below world_size 2: ranks count from 0",
+        ),
+        (
+            STEPS + "data: {source: folder, root: /x, stand_in: -3}\n",
+            "2:44: data.stand_in is -3, but should be at least 1",
+        ),
+        # the file as a whole
+        (
+            "",
+            "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with "
+            "values behind or below them",
+        ),
+        (
+            "# nothing\n",
+            "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with "
+            "values behind or below them",
+        ),
+        (
+            "- data\n",
+            "1:1: this is a list, but a config holds 'data:', 'pipeline:' and 'loader:', with "
+            "values behind or below them",
+        ),
+        (
+            "data /x\n",
+            "1:1: this is 'data /x', but a config holds 'data:', 'pipeline:' and 'loader:', with "
+            "values behind or below them",
+        ),
+        (
+            DATA + STEPS + "loader: a: b\n",
+            "3:10: not YAML: a second colon: put a value that holds one in quotes, and a new key "
+            "on its own line",
+        ),
+        (DATA + "\tpipeline: x\n", "2:1: not YAML: a tab: indent with spaces"),
+        (
+            LOADER + "seed: 1\n  batch_size: 2\n  seed: 2\n",
+            "6:3: 'seed' stands here twice (first at c.yaml:4:3): remove one",
+        ),
+        # interpolation
+        (
+            STEPS + "data:\n  source: folder\n  root: ${oc.env:NOT_SET}/x\n",
+            "4:9: data.root: the environment variable NOT_SET is not set: set it, or write a "
+            "default: ${oc.env:NOT_SET,default}",
+        ),
+        (
+            STEPS + "data:\n  source: folder\n  root: ${data.rot}/x\n",
+            "4:9: data.root: '${data.rot}/x': there is no key 'data.rot'; did you mean "
+            "'data.root'?",
+        ),
+        (
+            LOADER + "batch_size: ${oc.env:NOT_SET}\n",
+            "4:15: loader.batch_size: the environment variable NOT_SET is not set: set it, or "
+            "write a default: ${oc.env:NOT_SET,default}",
+        ),
+        (
+            STEPS + "data:\n  source: folder\n  root: ???\n",
+            "4:9: data.root: ??? stands for a value that must be given: write it here, or give "
+            "it as an override",
+        ),
+        # anchors and merges point at where a value was written
+        (
+            DATA + STEPS + "loader:\n  <<: {seed: -1, prefetch: 3}\n  prefetch: 2\n",
+            "4:14: loader.seed is -1, but should be at least 0",
+        ),
+    ],
+    ids=lambda text: text.replace(DATA, "").replace(STEPS, "").replace("\n", " ").strip()[:50],
+)
 def test_a_mistake_is_one_message_with_its_place(text: str, message: str) -> None:
     assert mistakes(text) == [message]
 
@@ -200,14 +390,17 @@ def test_a_mistake_in_a_pipelines_own_file_points_there() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "instead"), [
-    ("lwf", "did you mean 'lfw'?"),
-    ("lfw.yml", "did you mean 'lfw'?"),
-    ("lfw_heavy.yaml", "did you mean 'lfw_heavy'?"),
-    ("/nowhere/x.yaml", "known: imagenet_eval, imagenet_train, lfw, lfw_heavy"),
-    ("~nobody_of_this_name/x.yaml", "known: imagenet_eval, imagenet_train, lfw, lfw_heavy"),
-    ("", "known: imagenet_eval, imagenet_train, lfw, lfw_heavy"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("lwf", "did you mean 'lfw'?"),
+        ("lfw.yml", "did you mean 'lfw'?"),
+        ("lfw_heavy.yaml", "did you mean 'lfw_heavy'?"),
+        ("/nowhere/x.yaml", "known: imagenet_eval, imagenet_train, lfw, lfw_heavy"),
+        ("~nobody_of_this_name/x.yaml", "known: imagenet_eval, imagenet_train, lfw, lfw_heavy"),
+        ("", "known: imagenet_eval, imagenet_train, lfw, lfw_heavy"),
+    ],
+)
 def test_a_config_that_is_not_there(name: str, instead: str) -> None:
     with pytest.raises(ConfigError) as error:
         config.read(name)
@@ -270,12 +463,31 @@ def test_defaults() -> None:
     ) == (256, True, "partial", "auto", 1)
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("max_bad: 1e-3", 1e-3), ("max_bad: 0", 0.0), ("batch_size: 1e3", 1000), ("batch_size: 1_000", 1000), ("batch_size: 010", 10), ("batch_size: '64'", 64),
-    ("shuffle: no", False), ("shuffle: on", True), ("shuffle: False", False), ("ids: yes", True), ("threads: 4", 4), ("threads: auto", "auto"),
-    ("device: cuda:1", "gpu:1"), ("device: gpu", "gpu"), ("dtype: ~", None), ("seed: 9223372036854775807", 2**63 - 1),
-    ("quarantine: 2024-01-02", Path("2024-01-02")), ("batch_size: ${oc.env:BATCH,'32'}", 32), ("prefetch: ${.threads}", "auto"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("max_bad: 1e-3", 1e-3),
+        ("max_bad: 0", 0.0),
+        ("batch_size: 1e3", 1000),
+        ("batch_size: 1_000", 1000),
+        ("batch_size: 010", 10),
+        ("batch_size: '64'", 64),
+        ("shuffle: no", False),
+        ("shuffle: on", True),
+        ("shuffle: False", False),
+        ("ids: yes", True),
+        ("threads: 4", 4),
+        ("threads: auto", "auto"),
+        ("device: cuda:1", "gpu:1"),
+        ("device: gpu", "gpu"),
+        ("dtype: ~", None),
+        ("seed: 9223372036854775807", 2**63 - 1),
+        ("quarantine: 2024-01-02", Path("2024-01-02")),
+        ("batch_size: ${oc.env:BATCH,'32'}", 32),
+        ("prefetch: ${.threads}", "auto"),
+    ],
+    ids=str,
+)
 def test_values(text: str, value: Any) -> None:
     if text == "prefetch: ${.threads}":
         assert read(LOADER + text + "\n  threads: 3\n").loader.prefetch == 3
@@ -294,8 +506,11 @@ def test_the_home_folder_and_the_environment_in_a_path(monkeypatch: pytest.Monke
 
 # Overrides
 
-INLINE = "data: {source: folder, root: /x, fetch: lfw}\npipeline:\n  - decode\n  - " "random_affine: {degrees: 3, scale: [1, 2]}\n  - random_horizontal_flip\n" \
-         "loader:\n  batch_size: 8\n"  # fmt: skip
+INLINE = (
+    "data: {source: folder, root: /x, fetch: lfw}\npipeline:\n  - decode\n  - "
+    "random_affine: {degrees: 3, scale: [1, 2]}\n  - random_horizontal_flip\n"
+    "loader:\n  batch_size: 8\n"
+)
 
 
 def test_overrides() -> None:
@@ -347,38 +562,85 @@ def test_an_override_changes_one_step_and_not_its_aliases() -> None:
     )
 
 
-@pytest.mark.parametrize(("override", "message"), [
-    ("batch_size", "an override is key=value, for instance batch_size=64 or data.root=/images"),
-    ("=3", "an override is key=value, for instance batch_size=64 or data.root=/images"),
-    ("loader.=3", "an override is key=value, for instance batch_size=64 or data.root=/images"),
-    ("batch_size=[1", "the value is not YAML: expected ',' or ']', but got '<stream end>', after the [ at " "1:1"),
-    ("data.root=a: b: c", "the value is not YAML: a second colon: put a value that holds one in quotes, and a " "new key on its own line"),
-    ("bacth_size=3", "bacth_size: unknown key; did you mean 'batch_size'?"),
-    ("pipelin=affine", "pipelin: unknown key; did you mean 'pipeline'?"),
-    ("root=/y", "root: unknown key; did you mean 'data.root'?"),
-    ("dat.root=/y", "dat: unknown key; did you mean 'data.root'?"),
-    ("rank=1", "rank: unknown key; did you mean 'shard.rank'?"),
-    ("zzzz=1", "zzzz: unknown key; known: data, pipeline, loader, and what stands in them, such as " "data.root"),
-    ("loader.bacth_size=3", "loader.bacth_size: unknown key; did you mean 'batch_size'?"),
-    ("shard.rnk=1", "loader.shard.rnk: unknown key; did you mean 'rank'?"),
-    ("data.rot=/y", "data.rot: unknown key; did you mean 'root'?"),
-    ("batch_size=0", "loader.batch_size is 0, but should be at least 1"),
-    ("batch_size=", "loader.batch_size is empty, but should be a whole number"),
-    ("device=off", "loader.device is false, but should be auto, cpu, gpu or gpu:N; YAML reads yes, no, " "on and off as true and false: put a word in quotes"),
-    ("data.root=${oc.env:NOT_SET}", "data.root: the environment variable NOT_SET is not set: set it, or write a default: " "${oc.env:NOT_SET,default}"),
-    ("data.root.x=1", "data.root is '/x': there is no 'x' in it to change"),
-    ("batch_size.x=1", "loader.batch_size is 8: there is no 'x' in it to change"),
-    ("loader=3", "loader is 3, but should be keys with values, such as {batch_size: ...}"),
-    ("pipeline=imagenet_evl", "no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean " "'imagenet_eval'?"),
-    ("pipeline=[decode, resise]", "pipeline.1: unknown step 'resise'; did you mean 'resize'?"),
-    ("pipeline.7.random_affine.degrees=10", "there is no pipeline.7: pipeline is a list of 3, which count from 0"),
-    ("pipeline.first.x=1", "there is no pipeline.first: pipeline is a list of 3, which count from 0"),
-    ("pipeline.1.random_afine.degrees=10", "pipeline.1 is not 'random_afine' but 'random_affine'"),
-    ("pipeline.2.random_horizontal_flop.p=1", "pipeline.2 is 'random_horizontal_flip': there is no 'random_horizontal_flop' in it " "to change"),
-    ("pipeline.1.random_affine.degres=10", "random_affine.degres: unknown key; did you mean 'degrees'?"),
-    ("pipeline.1.random_affine.scale.1=0", "random_affine.scale.1 is 0, but should be above 0"),
-    ("pipeline.1.random_affine.scale.1=0.5", "random_affine.scale is [1, 0.5], but should be [0.5, 1]: the smaller number first"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("batch_size", "an override is key=value, for instance batch_size=64 or data.root=/images"),
+        ("=3", "an override is key=value, for instance batch_size=64 or data.root=/images"),
+        ("loader.=3", "an override is key=value, for instance batch_size=64 or data.root=/images"),
+        (
+            "batch_size=[1",
+            "the value is not YAML: expected ',' or ']', but got '<stream end>', after the [ at "
+            "1:1",
+        ),
+        (
+            "data.root=a: b: c",
+            "the value is not YAML: a second colon: put a value that holds one in quotes, and a "
+            "new key on its own line",
+        ),
+        ("bacth_size=3", "bacth_size: unknown key; did you mean 'batch_size'?"),
+        ("pipelin=affine", "pipelin: unknown key; did you mean 'pipeline'?"),
+        ("root=/y", "root: unknown key; did you mean 'data.root'?"),
+        ("dat.root=/y", "dat: unknown key; did you mean 'data.root'?"),
+        ("rank=1", "rank: unknown key; did you mean 'shard.rank'?"),
+        (
+            "zzzz=1",
+            "zzzz: unknown key; known: data, pipeline, loader, and what stands in them, such as "
+            "data.root",
+        ),
+        ("loader.bacth_size=3", "loader.bacth_size: unknown key; did you mean 'batch_size'?"),
+        ("shard.rnk=1", "loader.shard.rnk: unknown key; did you mean 'rank'?"),
+        ("data.rot=/y", "data.rot: unknown key; did you mean 'root'?"),
+        ("batch_size=0", "loader.batch_size is 0, but should be at least 1"),
+        ("batch_size=", "loader.batch_size is empty, but should be a whole number"),
+        (
+            "device=off",
+            "loader.device is false, but should be auto, cpu, gpu or gpu:N; YAML reads yes, no, "
+            "on and off as true and false: put a word in quotes",
+        ),
+        (
+            "data.root=${oc.env:NOT_SET}",
+            "data.root: the environment variable NOT_SET is not set: set it, or write a default: "
+            "${oc.env:NOT_SET,default}",
+        ),
+        ("data.root.x=1", "data.root is '/x': there is no 'x' in it to change"),
+        ("batch_size.x=1", "loader.batch_size is 8: there is no 'x' in it to change"),
+        ("loader=3", "loader is 3, but should be keys with values, such as {batch_size: ...}"),
+        (
+            "pipeline=imagenet_evl",
+            "no pipeline 'imagenet_evl': it is neither a file nor a name; did you mean "
+            "'imagenet_eval'?",
+        ),
+        ("pipeline=[decode, resise]", "pipeline.1: unknown step 'resise'; did you mean 'resize'?"),
+        (
+            "pipeline.7.random_affine.degrees=10",
+            "there is no pipeline.7: pipeline is a list of 3, which count from 0",
+        ),
+        (
+            "pipeline.first.x=1",
+            "there is no pipeline.first: pipeline is a list of 3, which count from 0",
+        ),
+        (
+            "pipeline.1.random_afine.degrees=10",
+            "pipeline.1 is not 'random_afine' but 'random_affine'",
+        ),
+        (
+            "pipeline.2.random_horizontal_flop.p=1",
+            "pipeline.2 is 'random_horizontal_flip': there is no 'random_horizontal_flop' in it "
+            "to change",
+        ),
+        (
+            "pipeline.1.random_affine.degres=10",
+            "random_affine.degres: unknown key; did you mean 'degrees'?",
+        ),
+        ("pipeline.1.random_affine.scale.1=0", "random_affine.scale.1 is 0, but should be above 0"),
+        (
+            "pipeline.1.random_affine.scale.1=0.5",
+            "random_affine.scale is [1, 0.5], but should be [0.5, 1]: the smaller number first",
+        ),
+    ],
+    ids=str,
+)
 def test_a_wrong_override_is_named_itself(override: str, message: str) -> None:
     place = f"'{override}'" if "scale.1=0.5" not in override else "c.yaml:4:40"
     assert mistakes(INLINE, override) == [f"{place}: {message}".removeprefix("c.yaml:")]
@@ -447,18 +709,41 @@ def test_keywords_of_other_types() -> None:
     ) == (5, 0.5, "gpu:1", Path("/q"))
 
 
-@pytest.mark.parametrize(("changes", "messages"), [
-    ({"bacth_size": 3}, ["'bacth_size=3': bacth_size: unknown key; did you mean 'batch_size'?"]),
-    ({"loader": {"sed": 3, "prefetch": 0}}, [
-        "'loader={'sed': 3, 'prefetch': 0}': loader.prefetch is 0, but should be at least 1",
-        "'loader={'sed': 3, 'prefetch': 0}': loader.sed: unknown key; did you mean 'seed'?",
-    ]),
-    ({"pipeline": ["decode", {"resize": {"size": (3, -4)}}, "resise"]}, [
-        "'pipeline=['decode', {'resize': {'size': (3, -4)}}, 'resise']': pipeline.1: " "resize.size.1 is -4, but should be at least 1",
-        "'pipeline=['decode', {'resize': {'size': (3, -4)}}, 'resise']': pipeline.2: " "unknown step 'resise'; did you mean 'resize'?",
-    ]),
-    ({"batch_size": "x" * 100}, [f"'batch_size='{'x' * 45}...': loader.batch_size is '{'x' * 56}..., but should be a " "whole number"]),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        (
+            {"bacth_size": 3},
+            ["'bacth_size=3': bacth_size: unknown key; did you mean 'batch_size'?"],
+        ),
+        (
+            {"loader": {"sed": 3, "prefetch": 0}},
+            [
+                "'loader={'sed': 3, 'prefetch': 0}': loader.prefetch is 0, but should be "
+                "at least 1",
+                "'loader={'sed': 3, 'prefetch': 0}': loader.sed: unknown key; did you mean 'seed'?",
+            ],
+        ),
+        (
+            {"pipeline": ["decode", {"resize": {"size": (3, -4)}}, "resise"]},
+            [
+                "'pipeline=['decode', {'resize': {'size': (3, -4)}}, 'resise']': pipeline.1: "
+                "resize.size.1 is -4, but should be at least 1",
+                "'pipeline=['decode', {'resize': {'size': (3, -4)}}, 'resise']': pipeline.2: "
+                "unknown step 'resise'; did you mean 'resize'?",
+            ],
+        ),
+        (
+            {"batch_size": "x" * 100},
+            [
+                f"'batch_size='{'x' * 45}...': loader.batch_size is '{'x' * 56}..., but "
+                "should be a "
+                "whole number"
+            ],
+        ),
+    ],
+    ids=str,
+)
 def test_a_wrong_keyword_is_named_itself(changes: dict[str, Any], messages: list[str]) -> None:
     assert mistakes(INLINE, **changes) == messages
 
@@ -558,16 +843,58 @@ SCALARS = (
     | st.sampled_from([0.5, -1.5, 1e9, float("inf"), float("nan"), 2**70])
     | WORDS
 )
-KEYS = st.sampled_from(["data", "pipeline", "loader", "source", "root", "fetch", "extensions", "stand_in", "shard", "rank", *config.LoaderConfig.model_fields,
-                        "decode", "resize", "random_affine", "normalize", "pad", "size", "degrees", "fill",
-                        "mean", "std", "padding", "scale", "zzz", "1"])  # fmt: skip
+KEYS = st.sampled_from(
+    [
+        "data",
+        "pipeline",
+        "loader",
+        "source",
+        "root",
+        "fetch",
+        "extensions",
+        "stand_in",
+        "shard",
+        "rank",
+        *config.LoaderConfig.model_fields,
+        "decode",
+        "resize",
+        "random_affine",
+        "normalize",
+        "pad",
+        "size",
+        "degrees",
+        "fill",
+        "mean",
+        "std",
+        "padding",
+        "scale",
+        "zzz",
+        "1",
+    ]
+)
 TREES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
-STEP_TREES = st.dictionaries(st.sampled_from(["decode", "resize", "random_affine", "normalize", "pad", "to_dtype", "random_crop", "center_crop", "resise"]),
-                             st.dictionaries(KEYS, TREES, max_size=3) | TREES, min_size=1, max_size=1)  # fmt: skip
+STEP_TREES = st.dictionaries(
+    st.sampled_from(
+        [
+            "decode",
+            "resize",
+            "random_affine",
+            "normalize",
+            "pad",
+            "to_dtype",
+            "random_crop",
+            "center_crop",
+            "resise",
+        ]
+    ),
+    st.dictionaries(KEYS, TREES, max_size=3) | TREES,
+    min_size=1,
+    max_size=1,
+)
 CONFIGS = st.fixed_dictionaries(
     {},
     optional={

@@ -179,7 +179,9 @@ def test_a_state_of_other_data_pipeline_or_seed_is_refused_by_name(
 
 @pytest.mark.parametrize("pipeline", ["affine", "affine_heavy", "imagenet_train", "imagenet_eval"])
 def test_law_3_shipped_pipelines_agree_with_the_torch_lowering(photos: Path, pipeline: str) -> None:
-    """The mean over all pixels of real photographs, in levels; a step's own test has its tolerance."""
+    """The mean over all pixels of real photographs, in levels; a step's own test has its
+    tolerance.
+    """
     with gpupipe.load(
         {"data": {"source": "folder", "root": photos}, "pipeline": pipeline}, batch_size=1, ids=True
     ) as loader:

@@ -101,9 +101,22 @@ def run(contest: Contest) -> Outcome:
             "steps": [e.key for e in checked.pipeline.entries],
         }
         return Outcome(
-            loader.engine.name, loader.engine.device, loader.engine.crew, images, batches, seconds, first, company.cpu_seconds, memory.bytes,
-            utilisation.mean, loader.index.note, data, company.cores, ahead, memory.kind,
-        )  # fmt: skip
+            loader.engine.name,
+            loader.engine.device,
+            loader.engine.crew,
+            images,
+            batches,
+            seconds,
+            first,
+            company.cpu_seconds,
+            memory.bytes,
+            utilisation.mean,
+            loader.index.note,
+            data,
+            company.cores,
+            ahead,
+            memory.kind,
+        )
 
 
 def _take(stream: Any, count: int, loader: Loader) -> int:
@@ -116,7 +129,10 @@ def _take(stream: Any, count: int, loader: Loader) -> int:
 
 
 def forget(index: Any) -> None:
-    """Drop the files of a data set from the page cache. Raises EngineError where the system cannot."""
+    """Drop the files of a data set from the page cache.
+
+    Raises EngineError where the system cannot.
+    """
     if not hasattr(os, "posix_fadvise"):
         from gpupipe.errors import EngineError
 

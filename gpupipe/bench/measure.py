@@ -42,7 +42,10 @@ class Pass:
 
 @dataclass
 class Measurement:
-    """What `gpupipe run` found. Seconds of wall time unless a name says otherwise; memory in bytes."""
+    """What `gpupipe run` found.
+
+    Seconds of wall time unless a name says otherwise; memory in bytes.
+    """
 
     first_batch_seconds: float
     passes: list[Pass] = field(default_factory=list)

@@ -181,8 +181,12 @@ def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:
 
 
 def _agreement(
-    device: str, pipeline: Pipeline, expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]], max_diff: float | None
-) -> Agreement:  # fmt: skip
+    device: str,
+    pipeline: Pipeline,
+    expected: list[tuple[int, Tensor]],
+    made: list[tuple[int, Tensor]],
+    max_diff: float | None,
+) -> Agreement:
     made_new = sum(e.step.interpolates for e in pipeline.entries)
     last = pipeline.entries[-1].key if pipeline.entries else _NO_STEP
     largest = not made_new

@@ -1,4 +1,6 @@
-"""The plots of a comparison: means, error bars of one standard deviation, and a dot for each round."""
+"""The plots of a comparison: means, error bars of one standard deviation, and a dot for each
+round.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,10 @@ def candidates(
 
 
 class Tuner:
-    """Tries settings until `seconds` are used. Every method raises EngineError where a trial fails."""
+    """Tries settings until `seconds` are used.
+
+    Every method raises EngineError where a trial fails.
+    """
 
     def __init__(
         self,

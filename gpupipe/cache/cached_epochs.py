@@ -230,7 +230,9 @@ class Cached(Population):
         )
 
     def _loaded(self, generation: int, pin: Claim) -> _Taken:
-        """Wait until all shards of a pinned generation are there, and note where its samples are."""
+        """Wait until all shards of a pinned generation are there, and note where its samples
+        are.
+        """
         alive = self._folder.manifest.alive(generation)
 
         def complete() -> str | None:

@@ -142,7 +142,10 @@ def _parsed(record: Any, generation: int) -> Shard | list[str]:
 
 
 def _checked(name: str) -> str:
-    """A shard's name, which becomes part of paths. Raises ValueError where it could lead elsewhere."""
+    """A shard's name, which becomes part of paths.
+
+    Raises ValueError where it could lead elsewhere.
+    """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no shard's name")
     return name

@@ -129,10 +129,19 @@ class _Sampler:
         tally = self._filler.tally
         some = dict(list(tally.failed.items())[:_SHOWN_FAILURES])
         return {
-            "pid": os.getpid(), "host": socket.gethostname(), "state": self._state, "bytes": tally.bytes, "samples": tally.samples, "rate": self._rate(),
-            "failed": len(tally.failed), "failures": [why[:_LONGEST_REASON] for why in some.values()],
-            "lost": {name: why[:_LONGEST_REASON] for name, why in list(tally.lost.items())[:_SHOWN_FAILURES]},
-        }  # fmt: skip
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "state": self._state,
+            "bytes": tally.bytes,
+            "samples": tally.samples,
+            "rate": self._rate(),
+            "failed": len(tally.failed),
+            "failures": [why[:_LONGEST_REASON] for why in some.values()],
+            "lost": {
+                name: why[:_LONGEST_REASON]
+                for name, why in list(tally.lost.items())[:_SHOWN_FAILURES]
+            },
+        }
 
     def _rate(self) -> float:
         """Bytes a second, over the last seconds."""

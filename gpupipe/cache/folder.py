@@ -29,7 +29,9 @@ _TABLE_SHARE = 1 / 16
 
 
 class Folder:
-    """A cache's folder. What is said to need the lock is called inside `with folder.lock():` alone."""
+    """A cache's folder. What is said to need the lock is called inside `with folder.lock():`
+    alone.
+    """
 
     def __init__(self, options: CacheOptions) -> None:
         """Open the folder at options.dir; see `prepared` for one that may not be there yet."""

@@ -23,9 +23,15 @@ from gpupipe.errors import DataError
 
 UNKNOWN = -1
 _ARRAYS: dict[str, type] = {
-    "names.letters": np.uint8, "names.ends": np.int64, "about.letters": np.uint8, "about.ends": np.int64,
-    "labels": np.int64, "sizes": np.int64, "tags": np.uint64, "weights": np.float64,
-}  # fmt: skip
+    "names.letters": np.uint8,
+    "names.ends": np.int64,
+    "about.letters": np.uint8,
+    "about.ends": np.int64,
+    "labels": np.int64,
+    "sizes": np.int64,
+    "tags": np.uint64,
+    "weights": np.float64,
+}
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,21 @@ def of(folder: Folder) -> Status:
     manifest = folder.manifest
     alive = manifest.alive()
     return Status(
-        str(folder.dir), used, int(folder.options.max_bytes), manifest.generation, len(alive), sum(s.samples for s in alive.values()),
-        len(manifest.known) - len(alive), rows, len(began), sum(e.samples for e in began), _hit_rate(folder, began),
-        sum(s.get("rate", 0.0) for s in samplers), pinned, samplers,
-    )  # fmt: skip
+        str(folder.dir),
+        used,
+        int(folder.options.max_bytes),
+        manifest.generation,
+        len(alive),
+        sum(s.samples for s in alive.values()),
+        len(manifest.known) - len(alive),
+        rows,
+        len(began),
+        sum(e.samples for e in began),
+        _hit_rate(folder, began),
+        sum(s.get("rate", 0.0) for s in samplers),
+        pinned,
+        samplers,
+    )
 
 
 def _hit_rate(folder: Folder, began: list[epochs.Epoch]) -> float | None:

@@ -50,7 +50,10 @@ class Crew:
             self._processes[place] = _started(self._line)
 
     def ended(self) -> list[dict[str, Any]] | None:
-        """How all of them ended; None as long as one is at work. Raises DataError where one failed."""
+        """How all of them ended; None as long as one is at work.
+
+        Raises DataError where one failed.
+        """
         if any(p.poll() is None for p in self._processes):
             return None
         return [_checked(p) for p in self._processes]

@@ -257,6 +257,15 @@ def _tuned_json(found: Tuned) -> dict[str, Any]:
     ]
     confirmed = {"given": found.given.rates, "best": found.best.rates if found.best else []}
     gain = found.gain and asdict(found.gain)
-    return {"schema": "gpupipe-tune-1", "machine": machine(), "changes": found.changes, "gain": gain, "certain": found.certain,
-            "confirmed": confirmed, "trials": rates, "untried": found.untried, "enough_seconds": found.enough_seconds,
-            "interrupted": found.interrupted}  # fmt: skip
+    return {
+        "schema": "gpupipe-tune-1",
+        "machine": machine(),
+        "changes": found.changes,
+        "gain": gain,
+        "certain": found.certain,
+        "confirmed": confirmed,
+        "trials": rates,
+        "untried": found.untried,
+        "enough_seconds": found.enough_seconds,
+        "interrupted": found.interrupted,
+    }

@@ -156,7 +156,9 @@ def _options(checked: Config, given: dict[str, Any]) -> Any:
 
 
 def _state_file(checked: Config, given: dict[str, Any]) -> Path:
-    """One for each kind of work and address: a server of something else, or elsewhere, has another."""
+    """One for each kind of work and address: a server of something else, or elsewhere, has
+    another.
+    """
     from gpupipe.runtime.cache_dir import cache_dir
 
     what = [

@@ -51,9 +51,22 @@ def greeting(
 
     def hello(shared: bool, holding: list[Key], done: list[Key], history: str) -> messages.Hello:
         return messages.Hello(
-            messages.VERSION, token, next(numbers), name, options.rank, options.world, options.hwm, here, pid, started(pid), shared, list(compression.installed()),
-            holding, done, history,
-        )  # fmt: skip
+            messages.VERSION,
+            token,
+            next(numbers),
+            name,
+            options.rank,
+            options.world,
+            options.hwm,
+            here,
+            pid,
+            started(pid),
+            shared,
+            list(compression.installed()),
+            holding,
+            done,
+            history,
+        )
 
     return hello
 
@@ -62,10 +75,18 @@ def dial(context: Any, options: Options) -> Any:
     """A socket that connects, and connects again, to a server. Raises ServerError."""
     socket = context.socket(zmq.DEALER)
     for option, value in (
-        (zmq.LINGER, LINGER_MS), (zmq.RCVHWM, 0), (zmq.SNDHWM, 1000), (zmq.IMMEDIATE, 1), (zmq.MAXMSGSIZE, messages.MESSAGE_LIMIT),
-        (zmq.RCVBUF, _SOCKET_BUFFER), (zmq.RECONNECT_IVL, 100), (zmq.RECONNECT_IVL_MAX, 2000),
-        (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)),
-    ):  # fmt: skip
+        (zmq.LINGER, LINGER_MS),
+        (zmq.RCVHWM, 0),
+        (zmq.SNDHWM, 1000),
+        (zmq.IMMEDIATE, 1),
+        (zmq.MAXMSGSIZE, messages.MESSAGE_LIMIT),
+        (zmq.RCVBUF, _SOCKET_BUFFER),
+        (zmq.RECONNECT_IVL, 100),
+        (zmq.RECONNECT_IVL_MAX, 2000),
+        (zmq.HEARTBEAT_IVL, 2000),
+        (zmq.HEARTBEAT_TIMEOUT, 10000),
+        (zmq.IPV6, int("[" in options.address)),
+    ):
         socket.setsockopt(option, value)
     try:
         if options.key is not None and options.server_key is not None:

@@ -214,9 +214,14 @@ class Index:
 
 
 def build(
-    root: str, names: Sequence[str] | Texts, labels: NDArray[np.int64], classes: list[str], extra: dict[str, Any] | None = None,
-    columns: dict[str, Column] | None = None, values: dict[str, NDArray[Any]] | None = None,
-) -> Index:  # fmt: skip
+    root: str,
+    names: Sequence[str] | Texts,
+    labels: NDArray[np.int64],
+    classes: list[str],
+    extra: dict[str, Any] | None = None,
+    columns: dict[str, Column] | None = None,
+    values: dict[str, NDArray[Any]] | None = None,
+) -> Index:
     """An index in memory. Without `columns`, `names` are the paths of image files relative to
     `root`.
     """

@@ -26,7 +26,8 @@ MAX_PIXELS = 178_956_970
 TAKEN = ("label", "id")
 """Names in a batch that no field and no value may have."""
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done, and how much there is (None: not known)."""
+"""Called with what is being done, how much of it is done, and how much there is (None: not known).
+"""
 
 
 def quiet(what: str, done: int, total: int | None) -> None:

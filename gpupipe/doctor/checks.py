@@ -86,7 +86,9 @@ def _installed(name: str) -> str | None:
 
 
 def _dali_packages() -> dict[str, str]:
-    """Version of each DALI package that is installed: there is one for each major version of CUDA."""
+    """Version of each DALI package that is installed: there is one for each major version of
+    CUDA.
+    """
     found = {
         (d.metadata["Name"] or "").lower().replace("_", "-"): d.version
         for d in metadata.distributions()
@@ -251,7 +253,9 @@ def _open_files() -> Iterator[Finding]:
 
 
 def _cache_folder() -> Iterator[Finding]:
-    """Written for a try, since permission bits do not tell of read-only file systems and of root."""
+    """Written for a try, since permission bits do not tell of read-only file systems and of
+    root.
+    """
     folder = cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)

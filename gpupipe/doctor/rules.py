@@ -122,7 +122,10 @@ def dali(packages: Mapping[str, str]) -> Finding:
 
 
 def cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> Finding:
-    """torch_error: what `import torch` raised. dali_cuda: the major version of CUDA of each DALI."""
+    """torch_error: what `import torch` raised.
+
+    dali_cuda: the major version of CUDA of each DALI.
+    """
     built = [
         f"torch for {torch_cuda}" if torch_cuda else "torch for the CPU only",
         *(f"DALI for {major}" for major in dali_cuda),

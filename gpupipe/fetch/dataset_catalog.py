@@ -64,7 +64,9 @@ class Place:
 
 
 def known(name: str) -> str:
-    """`name`, where it is a data set's; raises ValueError, with the nearest name, where it is not."""
+    """`name`, where it is a data set's; raises ValueError, with the nearest name, where it is
+    not.
+    """
     if name not in DATASETS:
         raise ValueError(f"unknown data set '{name}'{did_you_mean(name, DATASETS)}")
     return name

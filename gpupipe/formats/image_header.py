@@ -36,7 +36,8 @@ _OTHERS = {
 _AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
 _BE16, _BE32, _LE32 = (struct.Struct(f).unpack_from for f in (">H", ">I", "<I"))
 _SUBSAMPLINGS = {0x11, 0x21, 0x12, 0x22, 0x41}
-"""Of luma, as horizontal << 4 | vertical, beside chroma of 1x1: 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1."""
+"""Of luma, as horizontal << 4 | vertical, beside chroma of 1x1: 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1.
+"""
 _MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
 """A JPEG's marker that is neither a stuffed byte of a scan nor a restart within it."""
 _MOST_SCANS = 100

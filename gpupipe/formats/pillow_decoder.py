@@ -63,12 +63,18 @@ _BITS, _PHOTOMETRIC, _PLANAR, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = (
 )
 _GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _PNM = re.compile(
-    rb"P(?P<kind>[56])" + _GAP + rb"(?P<width>\d{1,10})" + _GAP + rb"(?P<height>\d{1,10})"
-    + _GAP + rb"(?P<maxval>\d{1,5})\s"
-)  # fmt: skip
+    rb"P(?P<kind>[56])"
+    + _GAP
+    + rb"(?P<width>\d{1,10})"
+    + _GAP
+    + rb"(?P<height>\d{1,10})"
+    + _GAP
+    + rb"(?P<maxval>\d{1,5})\s"
+)
 _SIZ, _SIGNED = b"\xff\x4f\xff\x51", 0x80
 _OTHER_BYTE = {"L": "B", "B": "L", "N": "B" if np.little_endian else "L"}
-"""The end of Pillow's names of 16-bit layouts, and of those that read the low byte as the high one."""
+"""The end of Pillow's names of 16-bit layouts, and of those that read the low byte as the high one.
+"""
 
 
 class CannotDecode(RuntimeError):

@@ -125,7 +125,9 @@ def _field(
 
 
 def varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
-    """The varint at each place, and where it ends: behind the end of all data where there is none."""
+    """The varint at each place, and where it ends: behind the end of all data where there is
+    none.
+    """
     value, end = np.zeros(len(place), np.uint64), np.full(len(place), len(data) + 1)
     rows = np.arange(len(place))
     for n in range(_VARINT_BYTES):

@@ -15,7 +15,8 @@ from gpupipe.formats.npy import DTYPES
 
 _NUMBERS = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "float16"))
 _IMAGES = ("uint8", "float16", "float32")
-"""Numbers that pixels of images have: for steps whose meaning for others differs between engines."""
+"""Numbers that pixels of images have: for steps whose meaning for others differs between engines.
+"""
 
 OPERATORS: dict[str, tuple[str, ...]] = {
     "slice": (*_NUMBERS, "float16"),
@@ -41,7 +42,9 @@ _MOVERS = ("slice", "flip")
 
 
 class Handed(NamedTuple):
-    """How an operator is given numbers: as `dtype`, their bits left as they are, or their values."""
+    """How an operator is given numbers: as `dtype`, their bits left as they are, or their
+    values.
+    """
 
     dtype: str
     by: Literal["bits", "value"] = "value"

@@ -151,7 +151,9 @@ class Pipeline:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the steps and all their parameters: the same for two files that mean the same."""
+        """A hash of the steps and all their parameters: the same for two files that mean the
+        same.
+        """
         content = [
             [e.key, e.identity(), *([e.field] if e.field != self.main else [])]
             for e in self.entries

@@ -49,7 +49,9 @@ def place() -> str:
 
 
 def started(pid: int) -> str:
-    """When a process of this machine was started, in the kernel's own count; "" where it has ended."""
+    """When a process of this machine was started, in the kernel's own count; "" where it has
+    ended.
+    """
     try:
         fields = (
             Path(f"/proc/{pid}/stat")

@@ -42,7 +42,9 @@ _ERRNOS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def machine_failure(error: BaseException) -> str:
-    """What failed of the machine, and what to do, in a line; empty if an error is of another kind."""
+    """What failed of the machine, and what to do, in a line; empty if an error is of another
+    kind.
+    """
     if isinstance(error, OSError) and error.errno not in _ERRNOS:
         return ""
     said = f"{type(error).__name__}: {error}" if isinstance(error, MemoryError) else str(error)

@@ -11,7 +11,9 @@ from typing import Any
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """The module pynvml, initialised; None where there is no driver, or no pynvml to ask it with."""
+    """The module pynvml, initialised; None where there is no driver, or no pynvml to ask it
+    with.
+    """
     try:
         import pynvml
     except ImportError:

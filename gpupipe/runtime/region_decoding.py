@@ -59,16 +59,20 @@ def region_decode(number: int) -> bool:
     answer = ask_once(key(number), lambda: _answer(probe(number)))
     if not answer.lasting:
         _log.warning(
-            "whether GPU %d decodes parts of images could not be found out: %s. This run " "decodes whole images, and the next one asks again",
-            number, answer.reason,
-        )  # fmt: skip
+            "whether GPU %d decodes parts of images could not be found out: %s. This run "
+            "decodes whole images, and the next one asks again",
+            number,
+            answer.reason,
+        )
     elif not answer.works:
         _log.info("GPU %d decodes whole images: %s", number, answer.reason)
     return answer.works
 
 
 def _answer(outcome: Outcome) -> Answer:
-    """A GPU on which DALI did not get as far as whole images has said nothing about parts of them."""
+    """A GPU on which DALI did not get as far as whole images has said nothing about parts of
+    them.
+    """
     return Answer(
         outcome.region, outcome.reason, outcome.region or (outcome.decode and outcome.conclusive)
     )

@@ -170,7 +170,9 @@ class Sampler:
             self._epoch, self._position = number, 0
 
     def begin(self) -> Iterator[Plan]:
-        """The plans of the next epoch, or of the rest of it; the epoch after it is then the next."""
+        """The plans of the next epoch, or of the rest of it; the epoch after it is then the
+        next.
+        """
         epoch, position = self._epoch, self._position
         self._epoch, self._position = epoch + 1, 0
         return self._plans(epoch, position)
@@ -274,7 +276,9 @@ class Sampler:
         )
 
     def _count_at(self, state: dict[str, Any]) -> int:
-        """The samples of a state's epoch, which is settled by it; of all where it has settled none."""
+        """The samples of a state's epoch, which is settled by it; of all where it has settled
+        none.
+        """
         generation = state.get("generation")
         if (
             self.population is None

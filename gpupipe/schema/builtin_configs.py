@@ -1,4 +1,6 @@
-"""Where configs and pipelines are found: the user's own first, then those that ship with gpupipe."""
+"""Where configs and pipelines are found: the user's own first, then those that ship with
+gpupipe.
+"""
 
 from __future__ import annotations
 

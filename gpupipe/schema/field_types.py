@@ -150,7 +150,8 @@ Padding = Annotated[
         4, (6,), "one number, [left and right, top and bottom], or [left, top, right, bottom]"
     ),
 ]
-"""[left, top, right, bottom] of an image; `axes.margins` knows what it is for arrays of other axes."""
+"""[left, top, right, bottom] of an image; `axes.margins` knows what it is for arrays of other axes.
+"""
 PositiveRange = Annotated[
     tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(ordered)
 ]

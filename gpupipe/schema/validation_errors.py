@@ -29,9 +29,18 @@ _RULES = {
     "too_long": "a list of at most {max_length}",
     "finite_number": "a finite number",
     "path_type": "a path",
-} | {f"{kind}_{what}": words for kind, words in {
-    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list", "tuple": "a list",
-}.items() for what in ("type", "parsing", "from_float", "parsing_size")}  # fmt: skip
+} | {
+    f"{kind}_{what}": words
+    for kind, words in {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "string": "text",
+        "list": "a list",
+        "tuple": "a list",
+    }.items()
+    for what in ("type", "parsing", "from_float", "parsing_size")
+}
 """What a value should be, by the type of pydantic's error."""
 _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 _WORDS = ("form", "literal_error", "path_type", "string_type")

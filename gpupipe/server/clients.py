@@ -123,7 +123,9 @@ class Roster:
         return [lane.run.number for lane in self.lanes.values() if lane.run is not None]
 
     def must_wait(self, lane: Lane, epoch: int) -> bool:
-        """Whether others of a broadcast are in the epoch before: those in one epoch keep together."""
+        """Whether others of a broadcast are in the epoch before: those in one epoch keep
+        together.
+        """
         if self.rules.mode != "broadcast":
             return False
         others = [

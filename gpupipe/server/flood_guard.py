@@ -27,7 +27,8 @@ _SHAKEN = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-"""Not FAILED_NO_DETAIL: so it ends if the client is the first to see that the sockets do not fit."""
+"""Not FAILED_NO_DETAIL: so it ends if the client is the first to see that the sockets do not fit.
+"""
 _OTHER_KIND = (
     "gpupipe: a connection ended before ZeroMQ's handshake did. If it was Fuel's own "
     "ServerDataStream: that needs 'gpupipe serve --wire fuel', and gpupipe.ServerDataStream reads "
@@ -40,7 +41,9 @@ _RECEIVED_AT = 128
 
 @dataclass
 class _Sender:
-    """A connection. peer: its address; counted: bytes that it had sent when it was looked at last."""
+    """A connection. peer: its address; counted: bytes that it had sent when it was looked at
+    last.
+    """
 
     peer: Any
     counted: int

@@ -64,10 +64,18 @@ def listen(options: Options) -> tuple[Any, Any, Any]:
     authenticator = None
     socket = context.socket(zmq.ROUTER)
     for option, value in (
-        (zmq.LINGER, 200), (zmq.SNDHWM, _MOST_ANSWERS), (zmq.RCVHWM, 1000), (zmq.MAXMSGSIZE, messages.HEAD_LIMIT), (zmq.ROUTER_MANDATORY, 1),
-        (zmq.SNDBUF, _SOCKET_BUFFER), (zmq.HEARTBEAT_IVL, 2000), (zmq.HEARTBEAT_TIMEOUT, 10000), (zmq.IPV6, int("[" in options.address)), (zmq.BACKLOG, 1024),
+        (zmq.LINGER, 200),
+        (zmq.SNDHWM, _MOST_ANSWERS),
+        (zmq.RCVHWM, 1000),
+        (zmq.MAXMSGSIZE, messages.HEAD_LIMIT),
+        (zmq.ROUTER_MANDATORY, 1),
+        (zmq.SNDBUF, _SOCKET_BUFFER),
+        (zmq.HEARTBEAT_IVL, 2000),
+        (zmq.HEARTBEAT_TIMEOUT, 10000),
+        (zmq.IPV6, int("[" in options.address)),
+        (zmq.BACKLOG, 1024),
         (zmq.HANDSHAKE_IVL, 10000),
-    ):  # fmt: skip
+    ):
         socket.setsockopt(option, value)
     try:
         if options.keys is not None and options.allowed is not None:

@@ -41,9 +41,14 @@ class Producer(threading.Thread):
     """
 
     def __init__(
-        self, engine: Engine, plans: Plans, ledger: Ledger, changed: threading.Condition,
-        deliver: Callable[[Client, Key, Plan, Batch], None], failed: Callable[[Exception, list[Client], bool], None],
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        plans: Plans,
+        ledger: Ledger,
+        changed: threading.Condition,
+        deliver: Callable[[Client, Key, Plan, Batch], None],
+        failed: Callable[[Exception, list[Client], bool], None],
+    ) -> None:
         super().__init__(name="gpupipe producer", daemon=True)
         self._engine, self._plans, self._ledger, self._changed = engine, plans, ledger, changed
         self._deliver, self._failed = deliver, failed

@@ -385,7 +385,18 @@ class Server:
             if lane.run is not None
         ]
         return {
-            "name": self.about["name"], "mode": self.options.mode, "pid": os.getpid(), "seconds": round(now - self.started, 3), "batches": sent.batches,
-            "bytes": sent.bytes, "shared": sent.shared, "malformed": self.malformed, "cut": self._guard.cut, "hwm": self.options.hwm, **self._producer.facts(),
-            "queued": len(self.sessions.out), "lanes": lanes, "clients": list(self.ledger.facts(now)),
-        }  # fmt: skip
+            "name": self.about["name"],
+            "mode": self.options.mode,
+            "pid": os.getpid(),
+            "seconds": round(now - self.started, 3),
+            "batches": sent.batches,
+            "bytes": sent.bytes,
+            "shared": sent.shared,
+            "malformed": self.malformed,
+            "cut": self._guard.cut,
+            "hwm": self.options.hwm,
+            **self._producer.facts(),
+            "queued": len(self.sessions.out),
+            "lanes": lanes,
+            "clients": list(self.ledger.facts(now)),
+        }

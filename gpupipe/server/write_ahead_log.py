@@ -83,7 +83,10 @@ class Journal:
                 os.write(self._file, json.dumps(event).encode() + b"\n")
 
     def stop(self) -> None:
-        """Note down that the server was stopped, so that its run ends with it. Raises ServerError."""
+        """Note down that the server was stopped, so that its run ends with it.
+
+        Raises ServerError.
+        """
         self.note(_STOPPED)
 
     def forget(self) -> None:

@@ -1,4 +1,6 @@
-"""webdataset: samples in tar shards, as WebDataset writes them: members of one stem are one sample."""
+"""webdataset: samples in tar shards, as WebDataset writes them: members of one stem are one
+sample.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,10 @@ class Webdataset(Sharded):
         return array_spec(first.dtype, first.shape, same=False)
 
     def _first(self, told: Endings | Array) -> npy.Header:
-        """Of the first array of a field, whose dtype and number of axes all have. Raises DataError."""
+        """Of the first array of a field, whose dtype and number of axes all have.
+
+        Raises DataError.
+        """
         files = paths(self.shards)
         for path in files:
             with blamed(path):

@@ -50,7 +50,9 @@ class Normalize(Step):
         import torch
 
         mean, std = (
-            to_device(torch.tensor(numbers, dtype=image.dtype), image.device).reshape(-1, *[1] * self._space)
+            to_device(torch.tensor(numbers, dtype=image.dtype), image.device).reshape(
+                -1, *[1] * self._space
+            )
             for numbers in (self.mean, self.std)
-        )  # fmt: skip
+        )
         return image.sub(mean).div_(std)

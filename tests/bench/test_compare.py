@@ -153,10 +153,13 @@ def test_ctrl_c_keeps_what_was_measured(config: Path) -> None:
     assert [len(s["rounds"]) for s in found["sides"]] == [2, 1]
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--cpu-workers", "two"], "'two' is not a number"),
-    (["--cores", "100000"], "100000, but this process may use"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cpu-workers", "two"], "'two' is not a number"),
+        (["--cores", "100000"], "100000, but this process may use"),
+    ],
+)
 def test_usage_mistakes(config: Path, words: list[str], said: str) -> None:
     done = cli(config.parent, "compare", "config.yaml", *words)
     assert done.returncode == 2
@@ -317,25 +320,57 @@ def test_an_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
     assert 0.93 < held / 2000 < 0.97
 
 
-@pytest.mark.parametrize(("rates", "said"), [
-    ({"dali": [300, 310, 305], "w2": [100, 101, 99]}, ["DALI delivers 3.05 times as many images as 2 workers"]),
-    ({"dali": [100, 130, 90], "w2": [105, 95, 110]}, ["DALI and 2 workers are within the noise"]),
-    ({"dali": [300.0], "w2": [100.0]}, ["in a single round"]),
-    ({"dali": [300, 301, 302], "w1": [100, 101, 100], "w2": [190, 191, 192], "w4": [191, 189, 193]}, ["DALI delivers", "from 4 workers over 2"]),
-    ({"dali": [300, 301, 302], "w1": [100, 101, 100], "w2": [190, 191, 192]}, ["DALI delivers", "still gains at 2 workers"]),
-    ({"dali": [100, 101, 99], "w2": [300, 301, 302]}, ["2 workers delivers 3.0"]),
-    ({"dali": [100, 101, 99]}, ["Only DALI was measured: there is nothing to compare it with."]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (
+            {"dali": [300, 310, 305], "w2": [100, 101, 99]},
+            ["DALI delivers 3.05 times as many images as 2 workers"],
+        ),
+        (
+            {"dali": [100, 130, 90], "w2": [105, 95, 110]},
+            ["DALI and 2 workers are within the noise"],
+        ),
+        ({"dali": [300.0], "w2": [100.0]}, ["in a single round"]),
+        (
+            {
+                "dali": [300, 301, 302],
+                "w1": [100, 101, 100],
+                "w2": [190, 191, 192],
+                "w4": [191, 189, 193],
+            },
+            ["DALI delivers", "from 4 workers over 2"],
+        ),
+        (
+            {"dali": [300, 301, 302], "w1": [100, 101, 100], "w2": [190, 191, 192]},
+            ["DALI delivers", "still gains at 2 workers"],
+        ),
+        ({"dali": [100, 101, 99], "w2": [300, 301, 302]}, ["2 workers delivers 3.0"]),
+        (
+            {"dali": [100, 101, 99]},
+            ["Only DALI was measured: there is nothing to compare it with."],
+        ),
+    ],
+)
 def test_verdicts(rates: dict[str, list[float]], said: list[str]) -> None:
     found = compare.verdict(comparison(**rates))
     assert len(found) == len(said)
     assert all(expected in sentence for expected, sentence in zip(said, found, strict=True)), found
 
 
-@pytest.mark.parametrize(("rates", "said"), [
-    ({"dali": [1.0, 500.0, 3.0], "w2": [100.0, 101.0, 2.0]}, "Whether 2 workers or DALI is faster cannot be told"),
-    ({"dali": [1500, 4000, 9000], "w2": [100, 101, 100]}, "DALI is faster than 2 workers; how many times cannot be told"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (
+            {"dali": [1.0, 500.0, 3.0], "w2": [100.0, 101.0, 2.0]},
+            "Whether 2 workers or DALI is faster cannot be told",
+        ),
+        (
+            {"dali": [1500, 4000, 9000], "w2": [100, 101, 100]},
+            "DALI is faster than 2 workers; how many times cannot be told",
+        ),
+    ],
+)
 def test_an_interval_that_tells_nothing_is_no_verdict(
     rates: dict[str, list[float]], said: str
 ) -> None:

@@ -189,16 +189,19 @@ WAITS = Training("t", [50.0, 51.0], [100.0, 100.0])
 DOES_NOT = Training("t", [99.0, 98.0], [100.0, 100.0])
 
 
-@pytest.mark.parametrize(("found", "threads", "trained", "resource", "said"), [
-    (profiled(9000, 1000, 900, 0.95), 4, None, "CPU", "goes to 'decode'"),
-    (profiled(9000, 1000, 900, 0.95), 4, WAITS, "CPU", "decode on a GPU"),
-    (profiled(9000, 5000, 900, 0.95), 4, None, "CPU", "goes to 'to torch'"),
-    (profiled(9000, 1000, 900, 0.95), 4, DOES_NOT, "training", "would change nothing"),
-    (profiled(1000, 980, 950, 0.2), 4, None, "storage", "reading alone makes 1,000 images/s"),
-    (profiled(9000, 1000, 900, 0.3, 0.97, "gpu:0"), 4, None, "GPU", "busy 97% of the time"),
-    (profiled(9000, 1000, 900, 0.3), 2, None, "waiting", "loader.threads=4"),
-    (profiled(9000, 1000, 900, 0.3), 4, None, "waiting", "gpupipe tune"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "threads", "trained", "resource", "said"),
+    [
+        (profiled(9000, 1000, 900, 0.95), 4, None, "CPU", "goes to 'decode'"),
+        (profiled(9000, 1000, 900, 0.95), 4, WAITS, "CPU", "decode on a GPU"),
+        (profiled(9000, 5000, 900, 0.95), 4, None, "CPU", "goes to 'to torch'"),
+        (profiled(9000, 1000, 900, 0.95), 4, DOES_NOT, "training", "would change nothing"),
+        (profiled(1000, 980, 950, 0.2), 4, None, "storage", "reading alone makes 1,000 images/s"),
+        (profiled(9000, 1000, 900, 0.3, 0.97, "gpu:0"), 4, None, "GPU", "busy 97% of the time"),
+        (profiled(9000, 1000, 900, 0.3), 2, None, "waiting", "loader.threads=4"),
+        (profiled(9000, 1000, 900, 0.3), 4, None, "waiting", "gpupipe tune"),
+    ],
+)
 def test_what_limits(
     found: Profile, threads: int, trained: Training | None, resource: str, said: str
 ) -> None:
@@ -209,7 +212,9 @@ def test_what_limits(
 
 @pytest.mark.parametrize("trained", [None, WAITS, DOES_NOT])
 def test_beside_other_work_no_limit_is_named(trained: Training | None) -> None:
-    """Cores that are shared look like waiting, and fast training like a loader that is fast enough."""
+    """Cores that are shared look like waiting, and fast training like a loader that is fast
+    enough.
+    """
     found = profiled(9000, 1000, 900, 0.3)
     found.stages[1].others[0] = 0.9
     verdict = advice.limit(found, 4, trained)

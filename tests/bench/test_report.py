@@ -194,7 +194,9 @@ def test_a_page_says_first_that_the_work_was_not_the_same(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium or Chrome of this machine; Playwright's own would have to be downloaded."""
+    """A headless Chromium or Chrome of this machine; Playwright's own would have to be
+    downloaded.
+    """
     found = next(
         filter(
             None,

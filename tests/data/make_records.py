@@ -85,7 +85,9 @@ def mxnet(out, images):
 
 
 def with_magic(image, n):
-    """A JPEG with n comments behind its first marker that hold the magic number at every alignment."""
+    """A JPEG with n comments behind its first marker that hold the magic number at every
+    alignment.
+    """
     comment = b"\xff\xfe" + (2 + 20).to_bytes(2, "big") + b"".join(MAGIC + b"x" for _ in range(4))
     return image[:2] + comment * n + image[2:]
 

@@ -95,7 +95,8 @@ def test_a_header_that_cannot_be_followed_is_searched_for_an_end() -> None:
 # --- in the engine
 
 MIDDLE = ["decode", {"resize": {"size": 48}}, {"center_crop": {"size": 10}}]
-"""Of which the CPU back end decodes the middle alone: it does not notice that the end is missing."""
+"""Of which the CPU back end decodes the middle alone: it does not notice that the end is missing.
+"""
 
 
 @pytest.fixture

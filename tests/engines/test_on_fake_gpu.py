@@ -103,9 +103,14 @@ def test_labels_and_values_are_copied_without_waiting_and_ids_not_at_all() -> No
 
 PACKAGE = Path(gpupipe.__file__).parent
 ON_THE_WAY = [
-    *PACKAGE.glob("engines/*.py"), *(PACKAGE / "link" / f"{name}.py" for name in ("assembly", "connection", "holding", "memory")),
-    PACKAGE / "loader.py", PACKAGE / "lightning.py", PACKAGE / "runtime/transfer.py", PACKAGE / "steps" / "normalize.py", PACKAGE / "steps" / "to_dtype.py",
-]  # fmt: skip
+    *PACKAGE.glob("engines/*.py"),
+    *(PACKAGE / "link" / f"{name}.py" for name in ("assembly", "connection", "holding", "memory")),
+    PACKAGE / "loader.py",
+    PACKAGE / "lightning.py",
+    PACKAGE / "runtime/transfer.py",
+    PACKAGE / "steps" / "normalize.py",
+    PACKAGE / "steps" / "to_dtype.py",
+]
 """What a batch passes in the process that trains.
 
 protocol/tensors.py is not among it: a server waits for what it sends.

@@ -1,4 +1,6 @@
-"""What headers of image files say, which images are plain, and that no bytes end in an exception."""
+"""What headers of image files say, which images are plain, and that no bytes end in an
+exception.
+"""
 
 from __future__ import annotations
 

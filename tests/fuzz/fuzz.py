@@ -182,9 +182,15 @@ def every(data: bytes, file: Path) -> None:
 
 
 PARSERS: dict[str, Callable[[bytes, Path], None]] = {
-    "webdataset": webdataset, "tar": members, "tfrecord": tfrecord, "recordio": recordio, "npy": npy_header, "manifest": manifest, "parquet": parquet,
+    "webdataset": webdataset,
+    "tar": members,
+    "tfrecord": tfrecord,
+    "recordio": recordio,
+    "npy": npy_header,
+    "manifest": manifest,
+    "parquet": parquet,
     "all": every,
-}  # fmt: skip
+}
 
 
 def _refusing(parse: Callable[[], Any]) -> Any:

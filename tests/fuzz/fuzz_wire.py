@@ -60,10 +60,20 @@ def seeds() -> list[bytes]:
         messages.Ask(),
     ]
     to_client = [
-        messages.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, about), messages.Begun(1, 2), messages.Confirm(_KEYS), messages.Revoke(_KEYS), messages.Ended(1), messages.Who(),
-        messages.Batch((0, 1), 0, 4, False, fields, messages.offsets(fields)[1], None), messages.Batch((0, 1), 0, 4, True, fields, 800, messages.Slot(1, 2, 4096)),
-        messages.Part((0, 1), 0, 100, "lz4"), messages.Refused("why", True), messages.Failed("SampleError", "text", "path", "reason"), messages.Pong(), messages.State(about),
-    ]  # fmt: skip
+        messages.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, about),
+        messages.Begun(1, 2),
+        messages.Confirm(_KEYS),
+        messages.Revoke(_KEYS),
+        messages.Ended(1),
+        messages.Who(),
+        messages.Batch((0, 1), 0, 4, False, fields, messages.offsets(fields)[1], None),
+        messages.Batch((0, 1), 0, 4, True, fields, 800, messages.Slot(1, 2, 4096)),
+        messages.Part((0, 1), 0, 100, "lz4"),
+        messages.Refused("why", True),
+        messages.Failed("SampleError", "text", "path", "reason"),
+        messages.Pong(),
+        messages.State(about),
+    ]
     packed = [compression.pack(name, bytes(4096)) or b"" for name in compression.installed()]
     return [messages.encode(m) for m in [*to_server, *to_client]] + packed
 

@@ -19,7 +19,9 @@ Target = Callable[[bytes], bool]
 
 
 def damaged(seed: bytes, rng: np.random.Generator) -> bytes:
-    """A seed with a few mistakes: bytes changed, bits turned, parts cut out, doubled, or cut off."""
+    """A seed with a few mistakes: bytes changed, bits turned, parts cut out, doubled, or cut
+    off.
+    """
     data = bytearray(seed)
     for _ in range(int(rng.integers(0, 5))):
         place = int(rng.integers(0, len(data) + 1))

@@ -71,7 +71,9 @@ _KINDS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 
 def seed(format: str, rng: np.random.Generator, photographs: Sequence[Image.Image] = ()) -> Seed:
-    """A file of one of the kinds of a format, of 40 to 89 pixels a side; of 48 if it is animated."""
+    """A file of one of the kinds of a format, of 40 to 89 pixels a side; of 48 if it is
+    animated.
+    """
     mode, options = _KINDS[format][int(rng.integers(len(_KINDS[format])))]
     width, height = (48, 48) if "save_all" in options else rng.integers(40, 90, 2).tolist()
     image = _cut(photographs, rng, width, height) if photographs else _drawn(rng, width, height)

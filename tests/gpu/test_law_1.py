@@ -32,7 +32,9 @@ WAYS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """JPEGs of several sizes, subsamplings and kinds: the hardware decoder takes some of them only."""
+    """JPEGs of several sizes, subsamplings and kinds: the hardware decoder takes some of them
+    only.
+    """
     root = tmp_path_factory.mktemp("jpegs")
     (root / "one").mkdir()
     kinds: list[dict[str, Any]] = [

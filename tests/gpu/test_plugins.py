@@ -1,4 +1,6 @@
-"""Steps of other packages on a GPU: a result that is not what the spec says is noticed there too."""
+"""Steps of other packages on a GPU: a result that is not what the spec says is noticed there
+too.
+"""
 
 from __future__ import annotations
 

@@ -16,9 +16,12 @@ from step_examples import CASES, drawn, givens
 import gpupipe
 
 STEPS: list[Any] = [
-    "decode", {"resize": {"size": [96, 96]}}, "random_horizontal_flip", {"to_dtype": {"dtype": "float32", "scale": True}},
+    "decode",
+    {"resize": {"size": [96, 96]}},
+    "random_horizontal_flip",
+    {"to_dtype": {"dtype": "float32", "scale": True}},
     {"normalize": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]}},
-]  # fmt: skip
+]
 EPOCHS = 10
 
 

@@ -26,43 +26,189 @@ def on(given: Spec, name: str, **parameters: Any) -> Spec:
 
 
 REFUSED: list[tuple[str, dict[str, Any], Spec, str]] = [
-    ("center_crop", {"size": 4}, array("C"), "it works along height and width, depth or length, but the array has the layout 'C': " "set data.layout"),
-    ("center_crop", {"size": [4, 4]}, array("CDHW"), r"size has 2 numbers, but the axes of space are D, H, W .*: write one number, or " r"\[depth, height"),
-    ("center_crop", {"size": [4, 4]}, array("LC"), r"size has 2 numbers, but the axes of space are L \(layout LC\): write one number$"),
-    ("center_crop", {"size": [4, 4, 4]}, array("CHW"), "size has 3 numbers, but the axes of space are H, W"),
-    ("random_crop", {"size": 9}, array("CDHW"), "it cuts 9x9x9 out of 8x8x8 pixels: make size smaller"),
+    (
+        "center_crop",
+        {"size": 4},
+        array("C"),
+        "it works along height and width, depth or length, but the array has the layout 'C': "
+        "set data.layout",
+    ),
+    (
+        "center_crop",
+        {"size": [4, 4]},
+        array("CDHW"),
+        r"size has 2 numbers, but the axes of space are D, H, W .*: write one number, or "
+        r"\[depth, height",
+    ),
+    (
+        "center_crop",
+        {"size": [4, 4]},
+        array("LC"),
+        r"size has 2 numbers, but the axes of space are L \(layout LC\): write one number$",
+    ),
+    (
+        "center_crop",
+        {"size": [4, 4, 4]},
+        array("CHW"),
+        "size has 3 numbers, but the axes of space are H, W",
+    ),
+    (
+        "random_crop",
+        {"size": 9},
+        array("CDHW"),
+        "it cuts 9x9x9 out of 8x8x8 pixels: make size smaller",
+    ),
     ("random_crop", {"size": 9}, array("LC"), "it cuts 9 out of 8 pixels"),
-    ("pad", {"padding": [1, 2, 3, 4]}, array("CL"), r"padding has 4 numbers, .*: write one number, or \[before, after\]"),
-    ("pad", {"padding": [1, 2]}, array("DHW"), r"padding has 2 numbers, .*: write one number, or \[left, top, front, right, bottom, " r"back\]"),
-    ("pad", {"padding": 1, "fill": 300}, array("CHW", "uint8"), "fill is 300, but uint8 holds 0 to 255: write a number between them"),
+    (
+        "pad",
+        {"padding": [1, 2, 3, 4]},
+        array("CL"),
+        r"padding has 4 numbers, .*: write one number, or \[before, after\]",
+    ),
+    (
+        "pad",
+        {"padding": [1, 2]},
+        array("DHW"),
+        r"padding has 2 numbers, .*: write one number, or \[left, top, front, right, bottom, "
+        r"back\]",
+    ),
+    (
+        "pad",
+        {"padding": 1, "fill": 300},
+        array("CHW", "uint8"),
+        "fill is 300, but uint8 holds 0 to 255: write a number between them",
+    ),
     ("pad", {"padding": 1, "fill": 2}, array("CHW", "bool"), "fill is 2, but bool holds 0 to 1"),
-    ("pad", {"padding": 1, "fill": -129}, array("CHW", "int8"), "fill is -129, but int8 holds -128 to 127"),
-    ("pad", {"padding": 1, "fill": [1, 2]}, array("HW"), "fill has 2 numbers, but the image has 1 channel: write one"),
-    ("pad", {"padding": 1, "padding_mode": "edge"}, array("CHW"), "it works on 1 to 4 channels, but the array has 8"),
-    ("random_horizontal_flip", {}, array("LC"), r"it works along the width, W, but the array has no such axis \(layout 'LC'\): leave " r"it out"),
+    (
+        "pad",
+        {"padding": 1, "fill": -129},
+        array("CHW", "int8"),
+        "fill is -129, but int8 holds -128 to 127",
+    ),
+    (
+        "pad",
+        {"padding": 1, "fill": [1, 2]},
+        array("HW"),
+        "fill has 2 numbers, but the image has 1 channel: write one",
+    ),
+    (
+        "pad",
+        {"padding": 1, "padding_mode": "edge"},
+        array("CHW"),
+        "it works on 1 to 4 channels, but the array has 8",
+    ),
+    (
+        "random_horizontal_flip",
+        {},
+        array("LC"),
+        r"it works along the width, W, but the array has no such axis \(layout 'LC'\): leave "
+        r"it out",
+    ),
     ("random_vertical_flip", {}, array("L"), "it works along the height, H"),
-    ("random_vertical_flip", {}, array("TSCHW"), r"too many axes around HW for DALI \(layout TSCHW\)"),
-    ("normalize", {"mean": 0, "std": 1}, array("CHW", "uint8"), "it needs floats, but gets uint8: write 'to_dtype"),
-    ("normalize", {"mean": [0, 1], "std": [1, 1]}, array("CHW"), "mean has 2 numbers, but the image has 8 channels: write one, or 8"),
-    ("normalize", {"mean": [0, 1], "std": [1, 1]}, array("HW"), "mean has 2 numbers, but the image has 1 channel"),
-    ("normalize", {"mean": 0.5, "std": 1}, array("CHWP"), "mean would also be subtracted from the imaginary parts: write mean: 0"),
-    ("normalize", {"mean": 0, "std": 1}, array("TSCHW"), r"too many axes for DALI \(layout TSCHW\)"),
-    ("resize", {"size": 4}, array("CDHW"), r"it works on height and width, but the array's axes of space are D, H, W \(layout " r"'CDHW'\)"),
+    (
+        "random_vertical_flip",
+        {},
+        array("TSCHW"),
+        r"too many axes around HW for DALI \(layout TSCHW\)",
+    ),
+    (
+        "normalize",
+        {"mean": 0, "std": 1},
+        array("CHW", "uint8"),
+        "it needs floats, but gets uint8: write 'to_dtype",
+    ),
+    (
+        "normalize",
+        {"mean": [0, 1], "std": [1, 1]},
+        array("CHW"),
+        "mean has 2 numbers, but the image has 8 channels: write one, or 8",
+    ),
+    (
+        "normalize",
+        {"mean": [0, 1], "std": [1, 1]},
+        array("HW"),
+        "mean has 2 numbers, but the image has 1 channel",
+    ),
+    (
+        "normalize",
+        {"mean": 0.5, "std": 1},
+        array("CHWP"),
+        "mean would also be subtracted from the imaginary parts: write mean: 0",
+    ),
+    (
+        "normalize",
+        {"mean": 0, "std": 1},
+        array("TSCHW"),
+        r"too many axes for DALI \(layout TSCHW\)",
+    ),
+    (
+        "resize",
+        {"size": 4},
+        array("CDHW"),
+        r"it works on height and width, but the array's axes of space are D, H, W \(layout "
+        r"'CDHW'\)",
+    ),
     ("resize", {"size": 4}, array("C"), "it works on height and width, but the array has none"),
-    ("resize", {"size": 4}, array("CHW", "float64"), "numbers of dtype float64 cannot be resampled: write 'to_dtype: {dtype: float32}' " "before it"),
+    (
+        "resize",
+        {"size": 4},
+        array("CHW", "float64"),
+        "numbers of dtype float64 cannot be resampled: write 'to_dtype: {dtype: float32}' "
+        "before it",
+    ),
     ("resize", {"size": 4}, array("CHWP"), "it works on real numbers, but these are complex"),
-    ("random_resized_crop", {"size": 4}, array("CHW", "int32"), "numbers of dtype int32 cannot be resampled"),
-    ("random_affine", {"degrees": 5}, array("TCHW"), r"it works on images, but the array has further axes \(layout TCHW\)"),
-    ("random_rotation", {"degrees": 5}, array("HW", "int16"), "it works on uint8 and floats, but gets int16: write 'to_dtype"),
-    ("grayscale", {}, Spec.of_array("uint8", [2, 8, 8], "CHW"), r"it works on 1 or 3 channels, but gets \(2, 8, 8\) uint8"),
+    (
+        "random_resized_crop",
+        {"size": 4},
+        array("CHW", "int32"),
+        "numbers of dtype int32 cannot be resampled",
+    ),
+    (
+        "random_affine",
+        {"degrees": 5},
+        array("TCHW"),
+        r"it works on images, but the array has further axes \(layout TCHW\)",
+    ),
+    (
+        "random_rotation",
+        {"degrees": 5},
+        array("HW", "int16"),
+        "it works on uint8 and floats, but gets int16: write 'to_dtype",
+    ),
+    (
+        "grayscale",
+        {},
+        Spec.of_array("uint8", [2, 8, 8], "CHW"),
+        r"it works on 1 or 3 channels, but gets \(2, 8, 8\) uint8",
+    ),
     ("grayscale", {}, array("HW"), "it works on 1 or 3 channels"),
     ("decode", {}, array("CHW"), "the image is decoded already: remove this step"),
-    ("to_dtype", {"dtype": "float32", "scale": True}, array("L", "uint32"), "uint32 has no scale: set scale: false"),
+    (
+        "to_dtype",
+        {"dtype": "float32", "scale": True},
+        array("L", "uint32"),
+        "uint32 has no scale: set scale: false",
+    ),
     ("to_dtype", {"dtype": "bool", "scale": True}, array("L", "uint8"), "bool has no scale"),
-    ("to_dtype", {"dtype": "int32", "scale": True}, array("L"), "float32 cannot hold the range of int32: set scale: false, or take a smaller dtype"),
-    ("to_dtype", {"dtype": "uint8", "scale": True}, array("L", "float16"), "float16 is too coarse for the range of uint8: write"),
-    ("to_dtype", {"dtype": "float16", "scale": True}, array("L", "uint16"), "float16 cannot hold the range of uint16: write"),
-]  # fmt: skip
+    (
+        "to_dtype",
+        {"dtype": "int32", "scale": True},
+        array("L"),
+        "float32 cannot hold the range of int32: set scale: false, or take a smaller dtype",
+    ),
+    (
+        "to_dtype",
+        {"dtype": "uint8", "scale": True},
+        array("L", "float16"),
+        "float16 is too coarse for the range of uint8: write",
+    ),
+    (
+        "to_dtype",
+        {"dtype": "float16", "scale": True},
+        array("L", "uint16"),
+        "float16 cannot hold the range of uint16: write",
+    ),
+]
 
 
 @pytest.mark.parametrize(

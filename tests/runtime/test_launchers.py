@@ -59,18 +59,57 @@ def said(**variables: str) -> list[Any]:
         ({"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 3, 4),
         ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 1, 2),
         (SLURM | {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "4"}, 2, 4),
-        (SLURM | {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"}, 2, 3),
-        (SLURM | {"SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "8(x3)", "SLURM_NODEID": "1"}, 0, 8),
+        (
+            SLURM
+            | {"SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3", "SLURM_NODEID": "2"},
+            2,
+            3,
+        ),
+        (
+            SLURM | {"SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "8(x3)", "SLURM_NODEID": "1"},
+            0,
+            8,
+        ),
         (SLURM | {"SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "5"}, 0, 5),
         ({"SLURM_STEPID": "7", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}, 1, 2),
         # The batch script of a job of four tasks is one process.
-        ({"SLURM_JOB_ID": "1", "SLURM_LOCALID": "0", "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "4", "SLURM_NTASKS_PER_NODE": "4"}, None, 1),
+        (
+            {
+                "SLURM_JOB_ID": "1",
+                "SLURM_LOCALID": "0",
+                "SLURM_NTASKS": "4",
+                "SLURM_TASKS_PER_NODE": "4",
+                "SLURM_NTASKS_PER_NODE": "4",
+            },
+            None,
+            1,
+        ),
         # torchrun and mpirun inside a step of one task say more than srun.
-        (SLURM | {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}, 5, 8),
-        (SLURM | {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 1, 2),
+        (
+            SLURM
+            | {
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "1",
+                "LOCAL_RANK": "5",
+                "LOCAL_WORLD_SIZE": "8",
+            },
+            5,
+            8,
+        ),
+        (
+            SLURM
+            | {
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_TASKS_PER_NODE": "1",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            },
+            1,
+            2,
+        ),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_ranks_of_a_machine(
     variables: dict[str, str], local_rank: int | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -299,14 +299,38 @@ def test_len_is_of_a_whole_epoch_also_after_a_resume() -> None:
     assert len(list(sampler.begin())) == 4
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"seed": 9}, "the state was made with seed 9, and this loader has seed 8: set loader.seed=9, or " "strict=False"),
-    ({"shuffle": False}, "the state was made with shuffle false, and this loader has shuffle true: set " "loader.shuffle=false, or strict=False"),
-    ({"position": 11}, "the state stands at sample 11 of epoch 3, and an epoch of this data set has 10"),
-    ({"position": -1}, "the state stands at sample -1 of epoch 3, and an epoch of this data set has 10"),
-    ({"position": "6"}, "the state stands at sample '6' of epoch 3, and an epoch of this data set has 10"),
-    ({"epoch": 1.5}, "the state stands at sample 6 of epoch 1.5, and an epoch of this data set has 10"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"seed": 9},
+            "the state was made with seed 9, and this loader has seed 8: set loader.seed=9, or "
+            "strict=False",
+        ),
+        (
+            {"shuffle": False},
+            "the state was made with shuffle false, and this loader has shuffle true: set "
+            "loader.shuffle=false, or strict=False",
+        ),
+        (
+            {"position": 11},
+            "the state stands at sample 11 of epoch 3, and an epoch of this data set has 10",
+        ),
+        (
+            {"position": -1},
+            "the state stands at sample -1 of epoch 3, and an epoch of this data set has 10",
+        ),
+        (
+            {"position": "6"},
+            "the state stands at sample '6' of epoch 3, and an epoch of this data set has 10",
+        ),
+        (
+            {"epoch": 1.5},
+            "the state stands at sample 6 of epoch 1.5, and an epoch of this data set has 10",
+        ),
+    ],
+    ids=str,
+)
 def test_states_that_are_refused(change: dict[str, Any], message: str) -> None:
     sampler = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL)
     with pytest.raises(StateError) as error:
@@ -331,16 +355,38 @@ def test_drop_leaves_a_rest_out_that_makes_no_full_batch() -> None:
     assert (sampler.epoch, sampler.position) == (1, 0)
 
 
-@pytest.mark.parametrize(("case", "message"), [
-    (Case(3, 2, 4, PARTIAL), "3 samples cannot give each of 4 ranks one: use fewer ranks, or set last_batch: pad"),
-    (Case(1, 2, 2, PARTIAL), "1 sample cannot give each of 2 ranks one: use fewer ranks, or set last_batch: pad"),
-    (Case(5, 1, 2, PARTIAL), "5 samples one at a time cannot give 2 ranks equal steps: set batch_size above 1, or " "last_batch: drop or pad"),
-    (Case(5, 3, 2, DROP), "5 samples cannot give 2 ranks a full batch of 3 each: make batch_size smaller, or " "set last_batch: partial"),
-    (Case(5, 6, 1, DROP), "5 samples cannot give 1 rank a full batch of 6 each: make batch_size smaller, or " "set last_batch: partial"),
-    (Case(0, 1, 1, PARTIAL), "there are no samples"),
-    (Case(0, 1, 1, DROP), "there are no samples"),
-    (Case(0, 1, 1, PAD), "there are no samples"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            Case(3, 2, 4, PARTIAL),
+            "3 samples cannot give each of 4 ranks one: use fewer ranks, or set last_batch: pad",
+        ),
+        (
+            Case(1, 2, 2, PARTIAL),
+            "1 sample cannot give each of 2 ranks one: use fewer ranks, or set last_batch: pad",
+        ),
+        (
+            Case(5, 1, 2, PARTIAL),
+            "5 samples one at a time cannot give 2 ranks equal steps: set batch_size above 1, or "
+            "last_batch: drop or pad",
+        ),
+        (
+            Case(5, 3, 2, DROP),
+            "5 samples cannot give 2 ranks a full batch of 3 each: make batch_size smaller, or "
+            "set last_batch: partial",
+        ),
+        (
+            Case(5, 6, 1, DROP),
+            "5 samples cannot give 1 rank a full batch of 6 each: make batch_size smaller, or "
+            "set last_batch: partial",
+        ),
+        (Case(0, 1, 1, PARTIAL), "there are no samples"),
+        (Case(0, 1, 1, DROP), "there are no samples"),
+        (Case(0, 1, 1, PAD), "there are no samples"),
+    ],
+    ids=str,
+)
 def test_what_cannot_be_dealt_out_is_refused_with_advice(case: Case, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         case.ranks()

@@ -27,28 +27,65 @@ def complaint(text: str) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("a: [1, 2\nb: {c\n", "f:2:2: not YAML: expected ',' or ']', but got ':', after the [ at 1:4"),
-    ("a: {b: c: d}\n", "f:1:9: not YAML: expected ',' or '}', but got ':', after the { at 1:4"),
-    ("a: {b: ${c}/x}\n", "f:1:9: not YAML: expected ',' or '}', but got '{', after the { at 1:4; a value with " "${...} needs quotes here"),
-    ("a:\n    b: 1\n  c: 2\n", "f:3:3: not YAML: the indentation does not fit the lines above"),
-    ("a:\n  - b\n c: 2\n", "f:3:2: not YAML: the indentation does not fit the lines above"),
-    ("a: 1\nb\nc: 2\n", "f:3:1: not YAML: a colon is missing, with a blank behind it"),
-    ("a:\n\tb: 1\n", "f:2:1: not YAML: a tab: indent with spaces"),
-    ("a: b: c\n", "f:1:5: not YAML: a second colon: put a value that holds one in quotes, and a new " "key on its own line"),
-    ("a: 1\n b: 2\n", "f:2:3: not YAML: a second colon: put a value that holds one in quotes, and a new " "key on its own line"),
-    ("a: 'it\n", "f:1:4: not YAML: the quotes are not closed"),
-    ("a: *b\n", "f:1:4: not YAML: found undefined alias 'b'"),
-    ("a: 1\n---\nb: 2\n", "f:2:1: not YAML: a second document (---): a file holds one"),
-    ("a: !!python/object:os.system {b: 1}\n", "f:1:4: not YAML: tags such as !!python/... are not read: remove it"),
-    ("a: 1\nb: !!int one\n", "f:1:1: not YAML: a tag (!!...) stands before a value that does not fit it (invalid " "literal for int() with base 10: 'one')"),
-    ("a: !!bool perhaps\n", "f:1:1: not YAML: a tag (!!...) stands before a value that does not fit it " "('perhaps')"),
-    ("a: 1\nb: 'x\0y'\n", "f:2:6: not YAML: the character '\\x00' must not stand in it"),
-    ("? [a, b]\n: 1\n", "f:1:3: a key must be a name, not a list or a mapping"),
-    ("a: &x [*x]\n", "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its " "own anchor (&name)"),
-    (LAUGHS, "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its " "own anchor (&name)"),
-    (DEEP, "f: not YAML that can be read: it is nested too deeply"),
-], ids=lambda text: text[:20])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "a: [1, 2\nb: {c\n",
+            "f:2:2: not YAML: expected ',' or ']', but got ':', after the [ at 1:4",
+        ),
+        ("a: {b: c: d}\n", "f:1:9: not YAML: expected ',' or '}', but got ':', after the { at 1:4"),
+        (
+            "a: {b: ${c}/x}\n",
+            "f:1:9: not YAML: expected ',' or '}', but got '{', after the { at 1:4; a value with "
+            "${...} needs quotes here",
+        ),
+        ("a:\n    b: 1\n  c: 2\n", "f:3:3: not YAML: the indentation does not fit the lines above"),
+        ("a:\n  - b\n c: 2\n", "f:3:2: not YAML: the indentation does not fit the lines above"),
+        ("a: 1\nb\nc: 2\n", "f:3:1: not YAML: a colon is missing, with a blank behind it"),
+        ("a:\n\tb: 1\n", "f:2:1: not YAML: a tab: indent with spaces"),
+        (
+            "a: b: c\n",
+            "f:1:5: not YAML: a second colon: put a value that holds one in quotes, and a new "
+            "key on its own line",
+        ),
+        (
+            "a: 1\n b: 2\n",
+            "f:2:3: not YAML: a second colon: put a value that holds one in quotes, and a new "
+            "key on its own line",
+        ),
+        ("a: 'it\n", "f:1:4: not YAML: the quotes are not closed"),
+        ("a: *b\n", "f:1:4: not YAML: found undefined alias 'b'"),
+        ("a: 1\n---\nb: 2\n", "f:2:1: not YAML: a second document (---): a file holds one"),
+        (
+            "a: !!python/object:os.system {b: 1}\n",
+            "f:1:4: not YAML: tags such as !!python/... are not read: remove it",
+        ),
+        (
+            "a: 1\nb: !!int one\n",
+            "f:1:1: not YAML: a tag (!!...) stands before a value that does not fit it (invalid "
+            "literal for int() with base 10: 'one')",
+        ),
+        (
+            "a: !!bool perhaps\n",
+            "f:1:1: not YAML: a tag (!!...) stands before a value that does not fit it ('perhaps')",
+        ),
+        ("a: 1\nb: 'x\0y'\n", "f:2:6: not YAML: the character '\\x00' must not stand in it"),
+        ("? [a, b]\n: 1\n", "f:1:3: a key must be a name, not a list or a mapping"),
+        (
+            "a: &x [*x]\n",
+            "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its "
+            "own anchor (&name)",
+        ),
+        (
+            LAUGHS,
+            "f:1:4: nested too deeply, or too large; an alias (*name) must not stand inside its "
+            "own anchor (&name)",
+        ),
+        (DEEP, "f: not YAML that can be read: it is nested too deeply"),
+    ],
+    ids=lambda text: text[:20],
+)
 def test_what_is_no_yaml_is_said_where_and_why(text: str, message: str) -> None:
     assert complaint(text) == message
 
@@ -60,13 +97,50 @@ def test_a_key_that_stands_twice_names_both_places() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("1e-3", 1e-3), ("1E5", 1e5), ("-2e+3", -2000.0), (".5", 0.5), ("5.", 5.0), ("-0.25", -0.25), ("1_000", 1000), ("1_000.5", 1000.5), (".inf", float("inf")),
-    ("10", 10), ("-3", -3), ("0", 0), ("010", 10.0), ("0x1F", 31), ("1:30", "1:30"), ("1.2.3", "1.2.3"), ("1e", "1e"), ("e3", "e3"), ("2e", "2e"), ("-", "-"),
-    ("2024-01-02", "2024-01-02"), ("2024-01-02 03:04:05", "2024-01-02 03:04:05"), ("=", "="),
-    ("yes", True), ("no", False), ("on", True), ("Off", False), ("true", True), ("y", "y"), ("n", "n"), ("'yes'", "yes"),
-    ("~", None), ("null", None), ("", None), ("~/x", "~/x"), ("'10'", "10"), ("[1, 2]", [1, 2]), ("{a: 1}", {"a": 1}),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("1E5", 1e5),
+        ("-2e+3", -2000.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("-0.25", -0.25),
+        ("1_000", 1000),
+        ("1_000.5", 1000.5),
+        (".inf", float("inf")),
+        ("10", 10),
+        ("-3", -3),
+        ("0", 0),
+        ("010", 10.0),
+        ("0x1F", 31),
+        ("1:30", "1:30"),
+        ("1.2.3", "1.2.3"),
+        ("1e", "1e"),
+        ("e3", "e3"),
+        ("2e", "2e"),
+        ("-", "-"),
+        ("2024-01-02", "2024-01-02"),
+        ("2024-01-02 03:04:05", "2024-01-02 03:04:05"),
+        ("=", "="),
+        ("yes", True),
+        ("no", False),
+        ("on", True),
+        ("Off", False),
+        ("true", True),
+        ("y", "y"),
+        ("n", "n"),
+        ("'yes'", "yes"),
+        ("~", None),
+        ("null", None),
+        ("", None),
+        ("~/x", "~/x"),
+        ("'10'", "10"),
+        ("[1, 2]", [1, 2]),
+        ("{a: 1}", {"a": 1}),
+    ],
+    ids=str,
+)
 def test_values(text: str, value: Any) -> None:
     found = parse(f"k: {text}" if text != "-" else "k: '-'").data["k"]
     assert found == value
@@ -171,13 +245,17 @@ def test_put_into_lists() -> None:
     assert document.where(("p", 0, "decode"), of_key=True) == "f:2:5"
 
 
-@pytest.mark.parametrize(("loc", "message"), [
-    (("a", "x"), "here: a is 1: there is no 'x' in it to change"),
-    (("l", "2"), "here: there is no l.2: l is a list of 2, which count from 0"),
-    (("l", "-1"), "here: there is no l.-1: l is a list of 2, which count from 0"),
-    (("l", "one", "x"), "here: there is no l.one: l is a list of 2, which count from 0"),
-    (("l", "0", "x"), "here: l.0 is 'b': there is no 'x' in it to change"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("loc", "message"),
+    [
+        (("a", "x"), "here: a is 1: there is no 'x' in it to change"),
+        (("l", "2"), "here: there is no l.2: l is a list of 2, which count from 0"),
+        (("l", "-1"), "here: there is no l.-1: l is a list of 2, which count from 0"),
+        (("l", "one", "x"), "here: there is no l.one: l is a list of 2, which count from 0"),
+        (("l", "0", "x"), "here: l.0 is 'b': there is no 'x' in it to change"),
+    ],
+    ids=str,
+)
 def test_what_put_cannot_do_is_said(loc: tuple[str, ...], message: str) -> None:
     document = parse("a: 1\nl: [b, c]\n")
     with pytest.raises(ConfigError) as error:
@@ -250,9 +328,49 @@ def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
     assert yamlfile.read(tmp_path / "bom.yaml").data == {"a": 1}
 
 
-PIECES = ["a", "b", "?", ": ", ":", "- ", "[", "]", "{", "}", ", ", "\n", "  ", "\t", "&a ", "*a", "<<: ", "!!set ", "!!int ",
-          "!!binary ", "!!timestamp ", "!!omap ",
-          "!x ", "|\n", ">-\n", "'", '"', "#", "%", "@", "=", "1", "1e3", "~", "yes", "---\n", "...\n", "\x00", "é", "${", "\\"]  # fmt: skip
+PIECES = [
+    "a",
+    "b",
+    "?",
+    ": ",
+    ":",
+    "- ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+    "\n",
+    "  ",
+    "\t",
+    "&a ",
+    "*a",
+    "<<: ",
+    "!!set ",
+    "!!int ",
+    "!!binary ",
+    "!!timestamp ",
+    "!!omap ",
+    "!x ",
+    "|\n",
+    ">-\n",
+    "'",
+    '"',
+    "#",
+    "%",
+    "@",
+    "=",
+    "1",
+    "1e3",
+    "~",
+    "yes",
+    "---\n",
+    "...\n",
+    "\x00",
+    "é",
+    "${",
+    "\\",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))

@@ -245,7 +245,9 @@ def check(stage: Stage, samples: int) -> int:
 
 
 def _taken(log: Path) -> list[tuple[int, list[int], bool]]:
-    """The batches that a client got: epoch, ids, and whether it was not done with it when it ended."""
+    """The batches that a client got: epoch, ids, and whether it was not done with it when it
+    ended.
+    """
     lines = log.read_text().splitlines() if log.exists() else []
     after = [*lines[1:], ""][: len(lines)]
     return [

@@ -59,12 +59,19 @@ def test_the_contract_of_a_loader(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "connecting"),
     [
-        ({}, {"transport": "shm"}), ({}, {"transport": "tcp"}), ({"compress": "lz4"}, {"transport": "tcp"}), ({"compress": "zstd"}, {"transport": "tcp"}),
-        ({"hwm": 1}, {"hwm": 1}), ({"mode": "broadcast"}, {}), ({"clients": 1}, {}), ({}, {"changes": {"memory_format": "channels_last"}}),
-        ({"ship": "uint8"}, {"changes": {"pipeline": FLOATS, "dtype": "bfloat16"}}), ({"ship": "uint8"}, {"changes": {"pipeline": FLOATS}}),
+        ({}, {"transport": "shm"}),
+        ({}, {"transport": "tcp"}),
+        ({"compress": "lz4"}, {"transport": "tcp"}),
+        ({"compress": "zstd"}, {"transport": "tcp"}),
+        ({"hwm": 1}, {"hwm": 1}),
+        ({"mode": "broadcast"}, {}),
+        ({"clients": 1}, {}),
+        ({}, {"changes": {"memory_format": "channels_last"}}),
+        ({"ship": "uint8"}, {"changes": {"pipeline": FLOATS, "dtype": "bfloat16"}}),
+        ({"ship": "uint8"}, {"changes": {"pipeline": FLOATS}}),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_batches_are_what_they_are_in_process(
     config: dict[str, Any], options: dict[str, Any], connecting: dict[str, Any]
 ) -> None:

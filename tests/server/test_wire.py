@@ -46,15 +46,29 @@ def test_what_a_client_says_comes_through(message: messages.ToServer) -> None:
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
-        ([], "0 frames"), ([b"\xc0"], "Expected"), ([messages.encode(messages.Ping()), b""], "2 frames"), ([b"x" * (messages.HEAD_LIMIT + 1)], "a head of"),
+        ([], "0 frames"),
+        ([b"\xc0"], "Expected"),
+        ([messages.encode(messages.Ping()), b""], "2 frames"),
+        ([b"x" * (messages.HEAD_LIMIT + 1)], "a head of"),
         ([messages.encode(messages.Confirm([]))], "Invalid value"),
-        ([msgspec.msgpack.encode({"type": "begin", "number": -1, "epoch": 0, "position": 0, "run": 0})], ">= 0"),
+        (
+            [
+                msgspec.msgpack.encode(
+                    {"type": "begin", "number": -1, "epoch": 0, "position": 0, "run": 0}
+                )
+            ],
+            ">= 0",
+        ),
         ([msgspec.msgpack.encode({"type": "ping", "more": 1})], "unknown field"),
-        ([msgspec.msgpack.encode({"type": "done", "keys": [[0, 0]] * 1001, "slots": []})], "length"),
-        ([messages.encode(msgspec.structs.replace(HELLO, token="no token"))], "regex"), ([b"\x91" * 60000], "Expected"),
+        (
+            [msgspec.msgpack.encode({"type": "done", "keys": [[0, 0]] * 1001, "slots": []})],
+            "length",
+        ),
+        ([messages.encode(msgspec.structs.replace(HELLO, token="no token"))], "regex"),
+        ([b"\x91" * 60000], "Expected"),
     ],
     ids=lambda v: repr(v)[:30],
-)  # fmt: skip
+)
 def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str) -> None:
     with pytest.raises(messages.Malformed, match=why):
         messages.from_client(frames)
@@ -67,13 +81,27 @@ def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str
         (_batch([messages.Field("image", "object", (1,), False)], 1), "dtype 'object'"),
         (_batch([messages.Field("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"),
         (_batch([messages.Field("a", "uint8", (1,), False)] * 2, 65), "two fields"),
-        (_batch([messages.Field("a", "uint8", (9,), False)], 9, messages.Slot(0, 3, 8)), "a slot of 8"),
+        (
+            _batch([messages.Field("a", "uint8", (9,), False)], 9, messages.Slot(0, 3, 8)),
+            "a slot of 8",
+        ),
         (_batch([messages.Field("a", "uint8", (1,) * 9, False)], 1), "length"),
         (_batch([messages.Field("a", "uint8", (1, 2), True)], 2), "shape"),
-        (msgspec.msgpack.encode({"type": "part", "key": [0, 0], "offset": 0, "size": messages.PIECE + 1, "codec": ""}), "<="),
+        (
+            msgspec.msgpack.encode(
+                {
+                    "type": "part",
+                    "key": [0, 0],
+                    "offset": 0,
+                    "size": messages.PIECE + 1,
+                    "codec": "",
+                }
+            ),
+            "<=",
+        ),
     ],
     ids=lambda v: repr(v)[:30],
-)  # fmt: skip
+)
 def test_sizes_that_do_not_add_up_are_refused_before_memory_is_taken(head: bytes, why: str) -> None:
     with pytest.raises(messages.Malformed, match=why):
         messages.from_server([head])
@@ -87,9 +115,17 @@ def test_a_part_comes_with_its_bytes() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), min_size=1, max_size=4), st.booleans()), min_size=1, max_size=5),
+    st.lists(
+        st.tuples(
+            st.sampled_from(DTYPES),
+            st.lists(st.integers(0, 5), min_size=1, max_size=4),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
     st.sampled_from(["", *compression.NAMES]),
-)  # fmt: skip
+)
 def test_any_batch_comes_through_in_pieces_and_in_memory(
     kinds: list[tuple[Any, list[int], bool]], codec: str
 ) -> None:

@@ -122,15 +122,35 @@ def test_the_index_says_where_arrays_are_and_what(shards: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a field that samples lack": ({"fields": {"image": "png", "mask": "gt.png"}}, r"0\.tar: 000: no member for the field 'mask' \(gt\.png; it has cls, "),
-    "an array of another dtype": ({"fields": {"d": {"member": "depth.npy", "dtype": "int32"}}}, "000.depth.npy: an array of float32, where int32 was expected"),
-    "an array of another shape": ({"fields": {"d": {"member": "depth.npy", "dtype": "float32", "shape": [2, 3]}}},
-                                  r"000.depth.npy: an array of shape \[2, 3, 4\], where " r"\[2, 3\] was expected"),
-    "no key": ({"fields": {"image": "png"}, "values": {"v": "json:wight"}}, r"000.json: no 'wight' in it"),
-    "text for a value": ({"fields": {"image": "png"}, "values": {"v": "json:text"}}, "000: 'a' at json:text is no number"),
-    "no member for a value": ({"fields": {"image": "png"}, "values": {"v": "xml"}}, "000: no member 000.xml"),
-    "a mapping for a value": ({"fields": {"image": "png"}, "values": {"v": "json"}}, "is no number"),
-}  # fmt: skip
+    "a field that samples lack": (
+        {"fields": {"image": "png", "mask": "gt.png"}},
+        r"0\.tar: 000: no member for the field 'mask' \(gt\.png; it has cls, ",
+    ),
+    "an array of another dtype": (
+        {"fields": {"d": {"member": "depth.npy", "dtype": "int32"}}},
+        "000.depth.npy: an array of float32, where int32 was expected",
+    ),
+    "an array of another shape": (
+        {"fields": {"d": {"member": "depth.npy", "dtype": "float32", "shape": [2, 3]}}},
+        r"000.depth.npy: an array of shape \[2, 3, 4\], where " r"\[2, 3\] was expected",
+    ),
+    "no key": (
+        {"fields": {"image": "png"}, "values": {"v": "json:wight"}},
+        r"000.json: no 'wight' in it",
+    ),
+    "text for a value": (
+        {"fields": {"image": "png"}, "values": {"v": "json:text"}},
+        "000: 'a' at json:text is no number",
+    ),
+    "no member for a value": (
+        {"fields": {"image": "png"}, "values": {"v": "xml"}},
+        "000: no member 000.xml",
+    ),
+    "a mapping for a value": (
+        {"fields": {"image": "png"}, "values": {"v": "json"}},
+        "is no number",
+    ),
+}
 
 
 @pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED)
@@ -222,12 +242,22 @@ def test_a_shard_without_samples_between_others(tmp_path: Path) -> None:
     assert index.labels.tolist() == [0, 2]
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"fields": {"image": ["jpg", "npy"]}}, "should be one ending or several, of image files or of .npy files"),
-    ({"fields": {"image": []}}, "should be one ending or several"),
-    ({"fields": {"image": {"member": "jpg", "dtype": "uint8"}}}, "an array is a member that ends in npy, and not in jpg"),
-    ({"fields": {"id": "jpg"}}, "'id' cannot be the name of a field or value"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"fields": {"image": ["jpg", "npy"]}},
+            "should be one ending or several, of image files or of .npy files",
+        ),
+        ({"fields": {"image": []}}, "should be one ending or several"),
+        (
+            {"fields": {"image": {"member": "jpg", "dtype": "uint8"}}},
+            "an array is a member that ends in npy, and not in jpg",
+        ),
+        ({"fields": {"id": "jpg"}}, "'id' cannot be the name of a field or value"),
+    ],
+    ids=str,
+)
 def test_options_that_are_refused(shards: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(gpupipe.ConfigError, match=said):
         gpupipe.load(
@@ -345,11 +375,15 @@ def test_manifests_that_are_refused(
         FileList(file=tmp_path / "l.csv", **options).index()
 
 
-@pytest.mark.parametrize(("suffix", "options", "said"), [
-    ("txt", {"values": ["w"]}, "a .txt has no columns: leave out values"),
-    ("csv", {"fields": {"image": "m"}}, "'image' cannot be the name of a field or value"),
-    ("csv", {"fields": {"mask": "m"}, "values": ["mask"]}, "'mask' cannot be the name"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("suffix", "options", "said"),
+    [
+        ("txt", {"values": ["w"]}, "a .txt has no columns: leave out values"),
+        ("csv", {"fields": {"image": "m"}}, "'image' cannot be the name of a field or value"),
+        ("csv", {"fields": {"mask": "m"}, "values": ["mask"]}, "'mask' cannot be the name"),
+    ],
+    ids=str,
+)
 def test_options_of_manifests_that_are_refused(
     tmp_path: Path, suffix: str, options: dict[str, Any], said: str
 ) -> None:

@@ -212,8 +212,10 @@ def test_spaces_in_a_path_stand_before_a_tab_or_without_labels(tmp_path: Path) -
 def test_quotes_blank_lines_and_columns_of_a_table(tmp_path: Path) -> None:
     text = '\ufeffname, image\n\n"cat, big","a,b ""c"".jpg"\n dog ,"two\nlines.jpg"\nx, \n'
     assert found(listed(tmp_path / "l.csv", text, path="image", label="name")) == [
-        ('a,b "c".jpg', "cat, big"), ("two\nlines.jpg", "dog"), (" ", "x"),
-    ]  # fmt: skip
+        ('a,b "c".jpg', "cat, big"),
+        ("two\nlines.jpg", "dog"),
+        (" ", "x"),
+    ]
 
 
 def test_names_are_numbered_in_sorted_order_and_numbers_stay(tmp_path: Path) -> None:
@@ -330,8 +332,19 @@ def test_the_root_is_the_manifests_folder_or_what_is_said(
 def test_paths_that_stay_inside(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    inside = ["a.jpg", "./b.jpg", ".//c.jpg", "x/../d.jpg", "x/./e.jpg", "x//f.jpg", f"{tmp_path}/real/g.jpg", f"{tmp_path}/link/h.jpg",
-              f"{tmp_path}/link/x/../i.jpg", f"{tmp_path}/link/../real/j.jpg", "..k/l..jpg/.m"]  # fmt: skip
+    inside = [
+        "a.jpg",
+        "./b.jpg",
+        ".//c.jpg",
+        "x/../d.jpg",
+        "x/./e.jpg",
+        "x//f.jpg",
+        f"{tmp_path}/real/g.jpg",
+        f"{tmp_path}/link/h.jpg",
+        f"{tmp_path}/link/x/../i.jpg",
+        f"{tmp_path}/link/../real/j.jpg",
+        "..k/l..jpg/.m",
+    ]
     index = listed(tmp_path / "l.txt", "\n".join(inside), root=tmp_path / "link")
     assert index.root == str(tmp_path / "real")
     assert names(index) == [
@@ -397,37 +410,118 @@ BAD = {
     "comments alone": (".txt", "# a.jpg\n\n", " no rows: list at least one file, a line each"),
     "an empty table": (".csv", "", " no rows: list at least one file, a line each"),
     "a header alone": (".csv", "path,label\n", " no rows: list at least one file, a line each"),
-    "no column of paths": (".csv", "paths,label\na.jpg,1\n", "1: no column 'path'; did you mean 'paths'?; set data.path to the column's name"),
-    "no header": (".csv", "\na.jpg,1\n", "2: no column 'path'; known: 1, a.jpg; set data.path to the column's name (the " "columns are named by the header)"),
-    "no column of labels": (".tsv", "path\tLabels\na.jpg\t1\n", "1: no column 'label'; did you mean 'Labels'?; set data.label to the column's name"),
-    "another column": (".csv", "path,kind\na.jpg,1\n", "1: no column 'label'; known: kind, path; set data.label to the column's name "
-                       "(the columns are named by the header), or data.label=null where " "there are no labels"),
-    "a column twice": (".csv", "path,path,label\na,b,1\n", "1: 2 columns are called 'path': rename all but one"),
-    "too few": (".csv", "path,label\na.jpg,1\n\nb.jpg\n", "4: 1 value, but the header names 2 columns: write a value that holds the delimiter " "in quotes"),
+    "no column of paths": (
+        ".csv",
+        "paths,label\na.jpg,1\n",
+        "1: no column 'path'; did you mean 'paths'?; set data.path to the column's name",
+    ),
+    "no header": (
+        ".csv",
+        "\na.jpg,1\n",
+        "2: no column 'path'; known: 1, a.jpg; set data.path to the column's name (the "
+        "columns are named by the header)",
+    ),
+    "no column of labels": (
+        ".tsv",
+        "path\tLabels\na.jpg\t1\n",
+        "1: no column 'label'; did you mean 'Labels'?; set data.label to the column's name",
+    ),
+    "another column": (
+        ".csv",
+        "path,kind\na.jpg,1\n",
+        "1: no column 'label'; known: kind, path; set data.label to the column's name "
+        "(the columns are named by the header), or data.label=null where "
+        "there are no labels",
+    ),
+    "a column twice": (
+        ".csv",
+        "path,path,label\na,b,1\n",
+        "1: 2 columns are called 'path': rename all but one",
+    ),
+    "too few": (
+        ".csv",
+        "path,label\na.jpg,1\n\nb.jpg\n",
+        "4: 1 value, but the header names 2 columns: write a value that holds the delimiter "
+        "in quotes",
+    ),
     "too many": (".csv", "path,label\na,b.jpg,1\n", "2: 3 values, but the header names 2 columns"),
-    "a quote that stays open": (".csv", 'path,label\n"a.jpg,1\nb.jpg,2\n', "3: cannot be read as .csv: unexpected end of data"),
-    "a huge value": (".csv", "path\n" + "a" * 200_000 + "\n", "2: cannot be read as .csv: field larger than field limit (131072)"),
-    "a long path": (".txt", "a.jpg\n" + "a" * 5000 + "\n", "2: a path of 5,000 characters, more than a file's can have (4,095)"),
+    "a quote that stays open": (
+        ".csv",
+        'path,label\n"a.jpg,1\nb.jpg,2\n',
+        "3: cannot be read as .csv: unexpected end of data",
+    ),
+    "a huge value": (
+        ".csv",
+        "path\n" + "a" * 200_000 + "\n",
+        "2: cannot be read as .csv: field larger than field limit (131072)",
+    ),
+    "a long path": (
+        ".txt",
+        "a.jpg\n" + "a" * 5000 + "\n",
+        "2: a path of 5,000 characters, more than a file's can have (4,095)",
+    ),
     "an empty path": (".csv", "path,label\n,1\n", "2: the path is empty"),
     "a folder": (".txt", "a/\n", "1: 'a/' is no file's path"),
-    "NUL": (".txt", "a.jpg\nb\0.jpg\n", "2: a NUL byte, which no path holds: save the list as UTF-8"),
-    "NUL in a label": (".txt", "a.jpg\tx\nb.jpg\ty\0\n", "2: a NUL byte in the label: save it as UTF-8"),
-    "UTF-16": (".txt", "a.jpg\n".encode("utf-16"), "1: a NUL byte, which no path holds: save the list as UTF-8"),
-    "a label missing": (".txt", "# list\na.jpg cat\nb.jpg\n", "3: no label, other than in line 2: label every line, or none"),
-    "a label too many": (".txt", "a.jpg\nb.jpg cat\n", "2: a label, other than in line 1: label every line, or none"),
-    "no label but a path": (".txt", "my photos/a.jpg\n", "1: 'photos/a.jpg' cannot be a label: "
-                           "write a TAB before the label, or set data.label=null where " "lines are paths alone"),
-    "an empty label": (".csv", "path,label\na,1\nb, \n", "3: the label is empty: label every sample"),
+    "NUL": (
+        ".txt",
+        "a.jpg\nb\0.jpg\n",
+        "2: a NUL byte, which no path holds: save the list as UTF-8",
+    ),
+    "NUL in a label": (
+        ".txt",
+        "a.jpg\tx\nb.jpg\ty\0\n",
+        "2: a NUL byte in the label: save it as UTF-8",
+    ),
+    "UTF-16": (
+        ".txt",
+        "a.jpg\n".encode("utf-16"),
+        "1: a NUL byte, which no path holds: save the list as UTF-8",
+    ),
+    "a label missing": (
+        ".txt",
+        "# list\na.jpg cat\nb.jpg\n",
+        "3: no label, other than in line 2: label every line, or none",
+    ),
+    "a label too many": (
+        ".txt",
+        "a.jpg\nb.jpg cat\n",
+        "2: a label, other than in line 1: label every line, or none",
+    ),
+    "no label but a path": (
+        ".txt",
+        "my photos/a.jpg\n",
+        "1: 'photos/a.jpg' cannot be a label: "
+        "write a TAB before the label, or set data.label=null where "
+        "lines are paths alone",
+    ),
+    "an empty label": (
+        ".csv",
+        "path,label\na,1\nb, \n",
+        "3: the label is empty: label every sample",
+    ),
     "a fraction": (".csv", "path,label\na,1.0\n", "2: the label 1.0 is not a whole number"),
-    "a fraction behind": (".csv", "path,label\na,1\nb,2e.5\nb,-.5e3\n", "3: the label '2e.5' is a name, "
-                         "but the first sample's is a whole number: labels are all of one kind"),
+    "a fraction behind": (
+        ".csv",
+        "path,label\na,1\nb,2e.5\nb,-.5e3\n",
+        "3: the label '2e.5' is a name, "
+        "but the first sample's is a whole number: labels are all of one kind",
+    ),
     "negative": (".txt", "a 0\nb -1\n", "2: the label '-1' is negative: labels count from 0"),
-    "a number among names": (".txt", "a cat\nb 7\n", "2: the label '7' is a whole number, but the first sample's is a name: labels are " "all of one kind"),
-    "too large": (".txt", "a 3\nb 10000000\n", "2: the label '10000000' is too large: a number is that of a class, below 10,000,000"),
+    "a number among names": (
+        ".txt",
+        "a cat\nb 7\n",
+        "2: the label '7' is a whole number, but the first sample's is a name: labels are "
+        "all of one kind",
+    ),
+    "too large": (
+        ".txt",
+        "a 3\nb 10000000\n",
+        "2: the label '10000000' is too large: a number is that of a class, below 10,000,000",
+    ),
     "far too large": (".txt", f"a 3\nb {'9' * 5000}\n", "2: the label '99999999999"),
     "no parquet": (".parquet", "path\na\n", " cannot be read as .parquet: "),
     "an empty parquet": (".parquet", b"", " cannot be read as .parquet: "),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", BAD)
@@ -437,18 +531,30 @@ def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, kind: str) -> None
     assert said.startswith(message)
 
 
-@pytest.mark.parametrize(("columns", "message"), [
-    ({"paths": ["a"]}, "no column 'path'; did you mean 'paths'?"),
-    ({"path": ["a"], "kind": ["b"]}, "no column 'label'; known: kind, path"),
-    ({"path": pa.array([], pa.string())}, "no rows"),
-    ({"path": [3]}, "the column 'path' holds int64, but should hold paths"),
-    ({"path": ["a"], "label": [1.0]}, "the column 'label' holds double, but should hold whole numbers or names"),
-    ({"path": ["a"], "label": [[1]]}, "the column 'label' holds list<.*>, but should hold whole numbers or names"),
-    ({"path": ["a", None]}, "row 2: no value in the column 'path': fill it in, or leave out the row"),
-    ({"path": ["a", "b"], "label": [None, 3]}, "row 1: no value in the column 'label'"),
-    ({"path": ["a", "b"], "label": [3, -3]}, "row 2: the label '-3' is negative"),
-    ({"path": [b"a", b"b\0"]}, "row 2: a NUL byte"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"paths": ["a"]}, "no column 'path'; did you mean 'paths'?"),
+        ({"path": ["a"], "kind": ["b"]}, "no column 'label'; known: kind, path"),
+        ({"path": pa.array([], pa.string())}, "no rows"),
+        ({"path": [3]}, "the column 'path' holds int64, but should hold paths"),
+        (
+            {"path": ["a"], "label": [1.0]},
+            "the column 'label' holds double, but should hold whole numbers or names",
+        ),
+        (
+            {"path": ["a"], "label": [[1]]},
+            "the column 'label' holds list<.*>, but should hold whole numbers or names",
+        ),
+        (
+            {"path": ["a", None]},
+            "row 2: no value in the column 'path': fill it in, or leave out the row",
+        ),
+        ({"path": ["a", "b"], "label": [None, 3]}, "row 1: no value in the column 'label'"),
+        ({"path": ["a", "b"], "label": [3, -3]}, "row 2: the label '-3' is negative"),
+        ({"path": [b"a", b"b\0"]}, "row 2: a NUL byte"),
+    ],
+)
 def test_a_mistake_in_a_parquet(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
     file = save_parquet(tmp_path / "l.parquet", **columns)
     with pytest.raises(DataError, match=f"^{file}: {message.replace('?', '[?]')}"):
@@ -491,15 +597,26 @@ def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    ("file: l.txt, labl: x", "1:40: data.labl: unknown key; did you mean 'label'?"),
-    ("root: /x", "1:1: data.file: missing; write 'file: ...'"),
-    ("file: l.lst", "1:33: data.file: l.lst should end in .txt, .csv, .tsv or .parquet: the ending says " "what the file's format is"),
-    ("file: ~nobody-of-this-name/l.txt", "1:33: data.file: ~nobody-of-this-name/l.txt names a home directory that cannot be " "found"),
-    ('file: "a\\0.txt"', "1:33: data.file: a NUL byte, which no path holds"),
-    ("file: l.txt, path: x", "1:7: data: a .txt has no columns: leave out path"),
-    ("file: l.csv, path: 3", "1:46: data.path is 3, but should be text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("file: l.txt, labl: x", "1:40: data.labl: unknown key; did you mean 'label'?"),
+        ("root: /x", "1:1: data.file: missing; write 'file: ...'"),
+        (
+            "file: l.lst",
+            "1:33: data.file: l.lst should end in .txt, .csv, .tsv or .parquet: the ending says "
+            "what the file's format is",
+        ),
+        (
+            "file: ~nobody-of-this-name/l.txt",
+            "1:33: data.file: ~nobody-of-this-name/l.txt names a home directory that cannot be "
+            "found",
+        ),
+        ('file: "a\\0.txt"', "1:33: data.file: a NUL byte, which no path holds"),
+        ("file: l.txt, path: x", "1:7: data: a .txt has no columns: leave out path"),
+        ("file: l.csv, path: 3", "1:46: data.path is 3, but should be text"),
+    ],
+)
 def test_a_mistake_in_the_yaml(tmp_path: Path, data: str, message: str) -> None:
     file = written(
         tmp_path / "c.yaml", f"data: {{source: file_list, {data}}}\npipeline: [decode]\n"
@@ -672,8 +789,12 @@ def test_other_options_have_another_index(tmp_path: Path, cache: Path, eager: No
     for _ in range(2):
         every = [FileList(file=file, **o).index() for o in options]
         assert [(i.root, *found(i)[0]) for i in every] == [
-            (str(tmp_path), "a", "x"), (str(tmp_path), "b", "x"), (str(tmp_path), "a", "y"), (str(tmp_path), "a", "0"), (str(tmp_path / "root"), "a", "x"),
-        ]  # fmt: skip
+            (str(tmp_path), "a", "x"),
+            (str(tmp_path), "b", "x"),
+            (str(tmp_path), "a", "y"),
+            (str(tmp_path), "a", "0"),
+            (str(tmp_path / "root"), "a", "x"),
+        ]
     assert all(is_mapped(i) for i in every)
     assert len(list((cache / "index").iterdir())) == len(options)
 

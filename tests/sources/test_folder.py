@@ -190,8 +190,24 @@ def test_progress_counts_images(tmp_path: Path) -> None:
 # --- names
 
 
-ODD_NAMES = ["plain.jpg", "with space.jpg", " .jpg", "new\nline.jpg", "tab\t.jpg", "naïve Ωµ 图.jpg", "é.jpg", "🙂.jpg", "percent%20.jpg", "'quote\".jpg",
-             "back\\slash.jpg", "-dash.jpg", "*.jpg", "l" * 240 + ".jpg", os.fsdecode(b"latin1-\xe9\xff.jpg"), os.fsdecode(b"\xff\xfe.jpg")]  # fmt: skip
+ODD_NAMES = [
+    "plain.jpg",
+    "with space.jpg",
+    " .jpg",
+    "new\nline.jpg",
+    "tab\t.jpg",
+    "naïve Ωµ 图.jpg",
+    "é.jpg",
+    "🙂.jpg",
+    "percent%20.jpg",
+    "'quote\".jpg",
+    "back\\slash.jpg",
+    "-dash.jpg",
+    "*.jpg",
+    "l" * 240 + ".jpg",
+    os.fsdecode(b"latin1-\xe9\xff.jpg"),
+    os.fsdecode(b"\xff\xfe.jpg"),
+]
 
 
 def test_any_file_name_is_read_right(tmp_path: Path, jpegs: list[bytes]) -> None:

@@ -176,7 +176,9 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
 
 
 def test_a_disk_that_is_full_does_no_harm(tmp_path: Path, cache: Path, eager: None) -> None:
-    """A limit on the size of a file stands in for the full disk; what was begun is not left behind."""
+    """A limit on the size of a file stands in for the full disk; what was begun is not left
+    behind.
+    """
     import resource
 
     grow(tmp_path, *(f"a/{'long' * 40}{n}.jpg" for n in range(40)))

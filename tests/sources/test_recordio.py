@@ -331,12 +331,19 @@ def test_files_that_are_refused(
         Recordio(shards=str(tmp_path / "a.rec"), **options).index()
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("0 0\n", r"a\.idx:1: not a key, a TAB and where its record begins"),
-    ("0\t0\n\n1\tx\n", r"a\.idx:3: not a key"),
-    ("0\t0\n1\t8\n", r"a\.idx: no record of .*a\.rec begins at byte 8, as it says of '1': make it anew"),
-    ("0\t0\n1\t0\n", r"a\.idx: byte 0 stands in it more than once"),
-], ids=repr)  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0 0\n", r"a\.idx:1: not a key, a TAB and where its record begins"),
+        ("0\t0\n\n1\tx\n", r"a\.idx:3: not a key"),
+        (
+            "0\t0\n1\t8\n",
+            r"a\.idx: no record of .*a\.rec begins at byte 8, as it says of '1': make it anew",
+        ),
+        ("0\t0\n1\t0\n", r"a\.idx: byte 0 stands in it more than once"),
+    ],
+    ids=repr,
+)
 def test_lists_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
     written(tmp_path / "a.rec", packed(1, b"abc"))
     (tmp_path / "a.idx").write_text(text)
@@ -344,13 +351,17 @@ def test_lists_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
         Recordio(shards=str(tmp_path / "a.rec")).index()
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"values": {"image": 1}}, "'image' cannot be the name"),
-    ({"values": {"v": [3, 1]}}, r"\[1, 3\]: the smaller number first"),
-    ({"values": {"v": [2, 2]}}, "behind the last"),
-    ({"values": {"v": "x"}}, "the place of a number"),
-    ({"label": -1}, "at least 0"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"values": {"image": 1}}, "'image' cannot be the name"),
+        ({"values": {"v": [3, 1]}}, r"\[1, 3\]: the smaller number first"),
+        ({"values": {"v": [2, 2]}}, "behind the last"),
+        ({"values": {"v": "x"}}, "the place of a number"),
+        ({"label": -1}, "at least 0"),
+    ],
+    ids=str,
+)
 def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(gpupipe.ConfigError, match=said):
         gpupipe.load(

@@ -170,8 +170,12 @@ def test_a_broken_shard_among_many_is_named(tmp_path: Path, images: list[bytes],
 
 @formats
 def test_shards_that_are_not_there(tmp_path: Path, name: str) -> None:
-    for pattern, said in (("none", "no such shard: put it there"), ("s-*", "no such shard"), ("s-{5..2}", r"\{5\.\.2\} should count upwards"),
-                          ("s-{0..99999999}", "should count upwards, to at most 1,000,000 shards")):  # fmt: skip
+    for pattern, said in (
+        ("none", "no such shard: put it there"),
+        ("s-*", "no such shard"),
+        ("s-{5..2}", r"\{5\.\.2\} should count upwards"),
+        ("s-{0..99999999}", "should count upwards, to at most 1,000,000 shards"),
+    ):
         data = source.find(name)(**{"shards": f"{tmp_path}/{pattern}"})
         for call in (data.index, data.absent):
             with pytest.raises(gpupipe.DataError, match=said):

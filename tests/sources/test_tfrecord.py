@@ -78,9 +78,15 @@ def written(path: Path, *records: bytes) -> Tfrecord:
 
 def test_tensorflows_own_file() -> None:
     source = Tfrecord(
-        shards=str(REAL), verify=True, values={"ints": "ints", "floats": "floats", "weight": "weight"},
-        fields={"image": "image/encoded", "depth": {"feature": "floats", "shape": [1, 1, 3]}, "raw": {"feature": "raw", "shape": [3], "dtype": "int32"}},
-    )  # fmt: skip
+        shards=str(REAL),
+        verify=True,
+        values={"ints": "ints", "floats": "floats", "weight": "weight"},
+        fields={
+            "image": "image/encoded",
+            "depth": {"feature": "floats", "shape": [1, 1, 3]},
+            "raw": {"feature": "raw", "shape": [3], "dtype": "int32"},
+        },
+    )
     index = source.index()
     assert [hashlib.blake2b(index.span(i).read()).hexdigest() for i in range(6)] == [
         told["image"] for told in TOLD
@@ -265,8 +271,16 @@ def test_the_order_of_many_values_is_kept(tmp_path: Path) -> None:
 )
 def test_int64s_are_what_protobuf_reads(lists: list[list[int]]) -> None:
     width = min(map(len, lists))
-    texts = [example_pb2.Example(features=example_pb2.Features(feature={"i": example_pb2.Feature(int64_list=example_pb2.Int64List(value=n[:width]))}))
-             .SerializeToString() for n in lists]  # fmt: skip
+    texts = [
+        example_pb2.Example(
+            features=example_pb2.Features(
+                feature={
+                    "i": example_pb2.Feature(int64_list=example_pb2.Int64List(value=n[:width]))
+                }
+            )
+        ).SerializeToString()
+        for n in lists
+    ]
     data = np.frombuffer(framed(*texts), np.uint8)
     (records,) = framing.records(data, verify=True)
     assert features(data, records, ["i"])["i"].numbers(data).reshape(
@@ -308,44 +322,143 @@ def test_bytes_are_where_protobuf_finds_them(maps: list[dict[str, bytes]], conte
 
 X = images(b"x")
 REFUSED: dict[str, tuple[list[bytes], dict[str, Any], str]] = {
-    "no such feature": ([record(entry("image/encodd", b""))], {}, r"record 0, byte 12: has no feature 'image/encoded'; did you mean 'image/encodd'\?"),
-    "a feature twice": ([record(X), record(X, X)], {}, r"record 1, byte \d+: has the feature 'image/encoded' 2 times"),
-    "no value": ([record(entry("image/encoded", b""))], {}, "the feature 'image/encoded' has no value"),
-    "two lists": ([record(entry("image/encoded", field(1, field(1, b"x")) + field(2, b"")))], {}, "the feature 'image/encoded' has lists of several types"),
-    "two images": ([record(entry("image/encoded", field(1, field(1, b"x") * 2)))], {}, "holds 2 values, but a field is one piece of bytes"),
-    "no image": ([record(entry("image/encoded", field(1, b"")))], {}, "holds 0 values, but a field is one piece of bytes"),
+    "no such feature": (
+        [record(entry("image/encodd", b""))],
+        {},
+        r"record 0, byte 12: has no feature 'image/encoded'; did you mean 'image/encodd'\?",
+    ),
+    "a feature twice": (
+        [record(X), record(X, X)],
+        {},
+        r"record 1, byte \d+: has the feature 'image/encoded' 2 times",
+    ),
+    "no value": (
+        [record(entry("image/encoded", b""))],
+        {},
+        "the feature 'image/encoded' has no value",
+    ),
+    "two lists": (
+        [record(entry("image/encoded", field(1, field(1, b"x")) + field(2, b"")))],
+        {},
+        "the feature 'image/encoded' has lists of several types",
+    ),
+    "two images": (
+        [record(entry("image/encoded", field(1, field(1, b"x") * 2)))],
+        {},
+        "holds 2 values, but a field is one piece of bytes",
+    ),
+    "no image": (
+        [record(entry("image/encoded", field(1, b"")))],
+        {},
+        "holds 0 values, but a field is one piece of bytes",
+    ),
     "two keys": ([record(field(1, field(1, b"a") * 2))], {}, "a feature with two keys"),
-    "two values": ([record(field(1, field(1, b"a") + field(2, b"") * 2))], {}, "a feature with two values"),
-    "floats for an image": ([record(entry("image/encoded", field(2, field(1, FLOATS))))], {}, "holds floats, and no image file: write {feature"),
-    "ints for an array": ([record(entry("a", field(3, field(1, b"\1"))))], {"fields": {"a": {"feature": "a", "shape": [1]}}}, "holds int64s, which"),
-    "another shape": ([record(entry("a", field(2, field(1, FLOATS))))], {"fields": {"a": {"feature": "a", "shape": [3]}}},
-                      r"holds 8 bytes, but float32 of shape \[3\] has 12"),
-    "floats as int32": ([record(entry("a", field(2, field(1, FLOATS))))], {"fields": {"a": {"feature": "a", "shape": [2], "dtype": "int32"}}},
-                        "holds floats, which are float32, and not int32"),
-    "floats not packed": ([record(entry("a", field(2, (varint(1 << 3 | 5) + FLOATS[:4]) * 2)))], {"fields": {"a": {"feature": "a", "shape": [2]}}},
-                          "holds floats that are not packed"),
-    "half a float": ([record(entry("a", field(2, field(1, b"abc"))))], {"fields": {"a": {"feature": "a", "shape": [2]}}}, "'a' ends within a float"),
-    "values of two lengths": ([record(X, entry("v", field(3, field(1, b"\1" * n)))) for n in (2, 3)], {"values": {"v": "v"}},
-                              "record 1, .*the feature 'v' holds 3 numbers, and 2 in the " "first record"),
-    "no values": ([record(X, entry("v", field(3, field(1, b""))))], {"values": {"v": "v"}}, "holds 0 numbers"),
-    "too many values": ([record(X, entry("v", field(3, field(1, b"\1" * 5000))))], {"values": {"v": "v"}}, "holds 5,000 bytes of numbers, more than"),
-    "bytes as values": ([record(X)], {"values": {"v": "image/encoded"}}, "holds bytes, where numbers are wanted"),
-    "other types in other records": ([record(entry("image/encoded", field(n, field(1, FLOATS)))) for n in (1, 2)], {},
-                                     "record 1, .*holds floats, but bytes in a record before it"),
-    "a negative label": ([record(X, entry("l", field(3, field(1, varint(-3)))))], {"label": "l"}, "a:0: the label '-3' is negative"),
-    "a label of floats": ([record(X, entry("l", field(2, field(1, FLOATS[:4]))))], {"label": "l"}, "holds floats, and no label"),
-    "two labels": ([record(X, entry("l", field(3, field(1, b"\1\2"))))], {"label": "l"}, "holds 2 numbers, and no label"),
-    "a long name": ([record(X, entry("l", field(1, field(1, b"x" * 5000))))], {"label": "l"}, "holds more than 4,096 bytes, which are no name"),
-    "a number cut off": ([record(X, entry("l", field(3, field(1, b"\x80"))))], {"label": "l"}, "a number that ends behind the list"),
-    "a number too long": ([record(X, entry("l", field(3, field(1, b"\x80" * 10 + b"\1"))))], {"label": "l"}, "a number of more than 10 bytes"),
-    "no message": ([b"\x00" * 5], {}, "record 0, byte 12: not a field of a Protocol Buffers message"),
+    "two values": (
+        [record(field(1, field(1, b"a") + field(2, b"") * 2))],
+        {},
+        "a feature with two values",
+    ),
+    "floats for an image": (
+        [record(entry("image/encoded", field(2, field(1, FLOATS))))],
+        {},
+        "holds floats, and no image file: write {feature",
+    ),
+    "ints for an array": (
+        [record(entry("a", field(3, field(1, b"\1"))))],
+        {"fields": {"a": {"feature": "a", "shape": [1]}}},
+        "holds int64s, which",
+    ),
+    "another shape": (
+        [record(entry("a", field(2, field(1, FLOATS))))],
+        {"fields": {"a": {"feature": "a", "shape": [3]}}},
+        r"holds 8 bytes, but float32 of shape \[3\] has 12",
+    ),
+    "floats as int32": (
+        [record(entry("a", field(2, field(1, FLOATS))))],
+        {"fields": {"a": {"feature": "a", "shape": [2], "dtype": "int32"}}},
+        "holds floats, which are float32, and not int32",
+    ),
+    "floats not packed": (
+        [record(entry("a", field(2, (varint(1 << 3 | 5) + FLOATS[:4]) * 2)))],
+        {"fields": {"a": {"feature": "a", "shape": [2]}}},
+        "holds floats that are not packed",
+    ),
+    "half a float": (
+        [record(entry("a", field(2, field(1, b"abc"))))],
+        {"fields": {"a": {"feature": "a", "shape": [2]}}},
+        "'a' ends within a float",
+    ),
+    "values of two lengths": (
+        [record(X, entry("v", field(3, field(1, b"\1" * n)))) for n in (2, 3)],
+        {"values": {"v": "v"}},
+        "record 1, .*the feature 'v' holds 3 numbers, and 2 in the first record",
+    ),
+    "no values": (
+        [record(X, entry("v", field(3, field(1, b""))))],
+        {"values": {"v": "v"}},
+        "holds 0 numbers",
+    ),
+    "too many values": (
+        [record(X, entry("v", field(3, field(1, b"\1" * 5000))))],
+        {"values": {"v": "v"}},
+        "holds 5,000 bytes of numbers, more than",
+    ),
+    "bytes as values": (
+        [record(X)],
+        {"values": {"v": "image/encoded"}},
+        "holds bytes, where numbers are wanted",
+    ),
+    "other types in other records": (
+        [record(entry("image/encoded", field(n, field(1, FLOATS)))) for n in (1, 2)],
+        {},
+        "record 1, .*holds floats, but bytes in a record before it",
+    ),
+    "a negative label": (
+        [record(X, entry("l", field(3, field(1, varint(-3)))))],
+        {"label": "l"},
+        "a:0: the label '-3' is negative",
+    ),
+    "a label of floats": (
+        [record(X, entry("l", field(2, field(1, FLOATS[:4]))))],
+        {"label": "l"},
+        "holds floats, and no label",
+    ),
+    "two labels": (
+        [record(X, entry("l", field(3, field(1, b"\1\2"))))],
+        {"label": "l"},
+        "holds 2 numbers, and no label",
+    ),
+    "a long name": (
+        [record(X, entry("l", field(1, field(1, b"x" * 5000))))],
+        {"label": "l"},
+        "holds more than 4,096 bytes, which are no name",
+    ),
+    "a number cut off": (
+        [record(X, entry("l", field(3, field(1, b"\x80"))))],
+        {"label": "l"},
+        "a number that ends behind the list",
+    ),
+    "a number too long": (
+        [record(X, entry("l", field(3, field(1, b"\x80" * 10 + b"\1"))))],
+        {"label": "l"},
+        "a number of more than 10 bytes",
+    ),
+    "no message": (
+        [b"\x00" * 5],
+        {},
+        "record 0, byte 12: not a field of a Protocol Buffers message",
+    ),
     "a group": ([b"\x0b"], {}, "not a field of a Protocol Buffers message"),
     "a field too long": ([b"\x0a\x7f"], {}, "a field that ends behind the message that it is in"),
-    "a length of 2^64 - 1": ([b"\x0a" + varint(-1)], {}, "a field that ends behind the message that it is in"),
+    "a length of 2^64 - 1": (
+        [b"\x0a" + varint(-1)],
+        {},
+        "a field that ends behind the message that it is in",
+    ),
     "a varint without an end": ([b"\x80" * 20], {}, "not a field"),
     "more fields than are taken": ([b"\x48\x00" * 5000], {}, "a message of more than 4,096 fields"),
     "no records": ([], {}, "no sample in 1 shard: the files hold no records: set data.shards"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("records", "options", "said"), REFUSED.values(), ids=REFUSED)
@@ -415,13 +528,20 @@ def test_without_crc32c_the_message_says_what_to_install(monkeypatch: pytest.Mon
         Tfrecord(shards=str(REAL), verify=True).index()
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"fields": {"label": "a"}}, "'label' cannot be the name of a field or value"),
-    ({"values": {"image": "a"}}, "'image' cannot be the name of a field or value"),
-    ({"fields": {}}, "at least 1"),
-    ({"fields": {"a": {"feature": "a", "shape": [2], "dtype": "flot32"}}}, "a dtype is float16"),
-    ({"fields": {"a": {"feature": "a", "shape": [0]}}}, "at least 1"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"fields": {"label": "a"}}, "'label' cannot be the name of a field or value"),
+        ({"values": {"image": "a"}}, "'image' cannot be the name of a field or value"),
+        ({"fields": {}}, "at least 1"),
+        (
+            {"fields": {"a": {"feature": "a", "shape": [2], "dtype": "flot32"}}},
+            "a dtype is float16",
+        ),
+        ({"fields": {"a": {"feature": "a", "shape": [0]}}}, "at least 1"),
+    ],
+    ids=str,
+)
 def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
     config = {"data": {"source": "tfrecord", "shards": REAL, **options}, "pipeline": ["decode"]}
     with pytest.raises(gpupipe.ConfigError, match=said):
@@ -429,14 +549,22 @@ def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
 
 
 def test_what_is_only_in_some_messages(tmp_path: Path) -> None:
-    """Messages are walked in step: the shorter ones must not hold up, or be mixed into, the longer."""
+    """Messages are walked in step: the shorter ones must not hold up, or be mixed into, the
+    longer.
+    """
     data = np.frombuffer(
         b"".join([field(1, b"a"), b"", field(1, b"b") + field(2, b"c") + field(3, b"d")]), np.uint8
     )
     found = protobuf.fields(data, Messages(np.arange(3), np.array([0, 3, 3]), np.array([3, 3, 12])))
-    assert [(int(m), int(n), data[b:e].tobytes()) for m, n, b, e in zip(found.message, found.number, found.begin, found.end, strict=True)] == [
-        (0, 1, b"a"), (2, 1, b"b"), (2, 2, b"c"), (2, 3, b"d"),
-    ]  # fmt: skip
+    assert [
+        (int(m), int(n), data[b:e].tobytes())
+        for m, n, b, e in zip(found.message, found.number, found.begin, found.end, strict=True)
+    ] == [
+        (0, 1, b"a"),
+        (2, 1, b"b"),
+        (2, 2, b"c"),
+        (2, 3, b"d"),
+    ]
 
 
 @settings(

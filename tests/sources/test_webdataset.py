@@ -166,17 +166,28 @@ def tar(path: Path, members: dict[str, bytes], kind: bytes = tarfile.REGTYPE) ->
     return path
 
 
-@pytest.mark.parametrize(("members", "said"), [
-    ({"../a.jpg": b"x"}, "must not lead out of its shard"),
-    ({"/a.jpg": b"x"}, "must not lead out of its shard"),
-    ({"a.jpg": b"x"}, r"a\.tar: a: no member a\.cls \(it has jpg\): set data\.label"),
-    ({"a.jpg": b"x", "a.cls": b""}, "is no label"),
-    ({"a.jpg": b"x", "a.cls": b"\xff\xfe"}, "a.cls: cannot be read as UTF-8 text"),
-    ({"a.jpg": b"x", "a.cls": b"10000000"}, "a.tar:a: the label '10000000' is too large: a number is that of a class, below " "10,000,000"),
-    ({"a.jpg": b"x", "a.cls": b"-1"}, "a.tar:a: the label '-1' is negative"),
-    ({"a.txt": b"x"}, "no sample in 1 shard: none has a member that ends in jpg, jpeg, png, webp: set " "data.fields"),
-    ({}, "no sample"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"../a.jpg": b"x"}, "must not lead out of its shard"),
+        ({"/a.jpg": b"x"}, "must not lead out of its shard"),
+        ({"a.jpg": b"x"}, r"a\.tar: a: no member a\.cls \(it has jpg\): set data\.label"),
+        ({"a.jpg": b"x", "a.cls": b""}, "is no label"),
+        ({"a.jpg": b"x", "a.cls": b"\xff\xfe"}, "a.cls: cannot be read as UTF-8 text"),
+        (
+            {"a.jpg": b"x", "a.cls": b"10000000"},
+            "a.tar:a: the label '10000000' is too large: a number is that of a class, below "
+            "10,000,000",
+        ),
+        ({"a.jpg": b"x", "a.cls": b"-1"}, "a.tar:a: the label '-1' is negative"),
+        (
+            {"a.txt": b"x"},
+            "no sample in 1 shard: none has a member that ends in jpg, jpeg, png, webp: set "
+            "data.fields",
+        ),
+        ({}, "no sample"),
+    ],
+)
 def test_shards_that_are_refused(tmp_path: Path, members: dict[str, bytes], said: str) -> None:
     with pytest.raises(gpupipe.DataError, match=said):
         Webdataset(shards=str(tar(tmp_path / "a.tar", members))).index()

@@ -11,7 +11,10 @@ from lightning.pytorch import LightningModule
 
 
 class Seen(LightningModule):
-    """Trains on dict batches with ids. trained, validated: the ids of each epoch, a list a batch."""
+    """Trains on dict batches with ids.
+
+    trained, validated: the ids of each epoch, a list a batch.
+    """
 
     def __init__(self, stop_at: int | None = None) -> None:
         super().__init__()

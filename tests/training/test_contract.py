@@ -127,12 +127,20 @@ def test_what_breaks_the_contract_is_named(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    seed=st.integers(0, 2**31), batches=st.tuples(st.integers(2, 9), st.integers(2, 9)), worlds=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    stop=st.floats(0, 1), epoch=st.integers(0, 3),
-)  # fmt: skip
+    seed=st.integers(0, 2**31),
+    batches=st.tuples(st.integers(2, 9), st.integers(2, 9)),
+    worlds=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stop=st.floats(0, 1),
+    epoch=st.integers(0, 3),
+)
 def test_any_resume_loses_nothing_and_repeats_nothing(
-    dots: Path, seed: int, batches: tuple[int, int], worlds: tuple[int, int], stop: float, epoch: int
-) -> None:  # fmt: skip
+    dots: Path,
+    seed: int,
+    batches: tuple[int, int],
+    worlds: tuple[int, int],
+    stop: float,
+    epoch: int,
+) -> None:
     """An epoch that is cut off after any step, on any number of ranks, and resumed on any other
     with other batches.
     """

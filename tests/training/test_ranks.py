@@ -184,14 +184,21 @@ def test_the_environment_of_torchrun_is_heeded(
         assert len(loader) == 1
 
 
-@pytest.mark.parametrize(("rank", "world", "said"), [
-    (None, "4", "WORLD_SIZE=4 is set, but RANK is not set: start with torchrun, or set loader.shard"),
-    ("4", "4", "WORLD_SIZE=4 is set, but RANK=4"),
-    ("one", "4", "RANK=one in the environment is not a whole number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rank", "world", "said"),
+    [
+        (
+            None,
+            "4",
+            "WORLD_SIZE=4 is set, but RANK is not set: start with torchrun, or set loader.shard",
+        ),
+        ("4", "4", "WORLD_SIZE=4 is set, but RANK=4"),
+        ("one", "4", "RANK=one in the environment is not a whole number"),
+    ],
+)
 def test_an_environment_that_contradicts_itself_is_refused(
     config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, rank: str | None, world: str, said: str
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", world)
     monkeypatch.delenv("RANK", raising=False)
     if rank is not None:

@@ -42,7 +42,9 @@ def check_steps(job: Job, device_id: int | None, inputs: Inputs) -> None:
 
 
 def check_batch(job: Job, batch: Batch) -> None:
-    """Raises StepError where a field with such steps has another shape or dtype than the last spec."""
+    """Raises StepError where a field with such steps has another shape or dtype than the last
+    spec.
+    """
     for name in job.pipeline.fields:
         foreign = [entry for entry in job.pipeline.on(name) if is_foreign(type(entry.step))]
         if not foreign:

@@ -114,9 +114,19 @@ class DaliEngine(Engine):
     """
 
     name = "dali"
-    settings = Sampler.settings | Quarantine.settings | {
-        "threads", "prefetch", "dtype", "memory_format", "hw_decoder_load", "set_affinity", "gpu_memory",
-    }  # fmt: skip
+    settings = (
+        Sampler.settings
+        | Quarantine.settings
+        | {
+            "threads",
+            "prefetch",
+            "dtype",
+            "memory_format",
+            "hw_decoder_load",
+            "set_affinity",
+            "gpu_memory",
+        }
+    )
 
     def __init__(
         self,

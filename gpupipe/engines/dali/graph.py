@@ -69,9 +69,13 @@ class Lowering:
         loader = self._job.loader
         try:
             pipe = Pipeline(
-                batch_size=loader.batch_size, num_threads=self._job.threads, device_id=device_id, prefetch_queue_depth=loader.prefetch,
-                set_affinity=loader.set_affinity, exec_dynamic=True,
-            )  # fmt: skip
+                batch_size=loader.batch_size,
+                num_threads=self._job.threads,
+                device_id=device_id,
+                prefetch_queue_depth=loader.prefetch,
+                set_affinity=loader.set_affinity,
+                exec_dynamic=True,
+            )
             with pipe:
                 given = iter(self._inputs(source, fed))
                 data = {name: next(given) for name in self._job.pipeline.fields}
@@ -155,9 +159,13 @@ class Lowering:
         }
 
     def _lower(
-        self, data: dict[str, Any] | None, feed: Feed, plan: Plan | None = None, size: dict[str, NDArray[np.float64]] | None = None,
+        self,
+        data: dict[str, Any] | None,
+        feed: Feed,
+        plan: Plan | None = None,
+        size: dict[str, NDArray[np.float64]] | None = None,
         seen: Seen = lambda entry, before, after: None,
-    ) -> tuple[dict[str, Any], list[Any]]:  # fmt: skip
+    ) -> tuple[dict[str, Any], list[Any]]:
         """The steps carried out on each field: the images, and what of them is delivered."""
         plan = plan or self._accepted
         images, outputs = {}, []

@@ -29,8 +29,14 @@ class FusingImage(Node):
     """The image that a step's `dali` works on: see step.DaliImage for what each method means."""
 
     def __init__(
-        self, data: Any, size: NDArray[np.float64], feed: Feed, device: Literal["cpu", "gpu"], region_decode: bool, decoder_options: dict[str, Any]
-    ) -> None:  # fmt: skip
+        self,
+        data: Any,
+        size: NDArray[np.float64],
+        feed: Feed,
+        device: Literal["cpu", "gpu"],
+        region_decode: bool,
+        decoder_options: dict[str, Any],
+    ) -> None:
         """data: DataNode of encoded bytes, or None where only values are wanted. size: (B, 2), of
         the images when decoded. region_decode: whether the decoder may be asked for a part of an
         image.

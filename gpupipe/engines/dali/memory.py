@@ -47,7 +47,9 @@ _DEVIATIONS = 4.0
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of single samples, (N,) each: `made` by all operators, `out` what is delivered of it."""
+    """Bytes of single samples, (N,) each: `made` by all operators, `out` what is delivered of
+    it.
+    """
 
     made: NDArray[np.float64]
     out: NDArray[np.float64]

@@ -52,7 +52,9 @@ class Maps:
         ]
 
     def let_go(self, files: set[int]) -> None:
-        """Forget the maps of these files; each goes when the last batch that was made of it does."""
+        """Forget the maps of these files; each goes when the last batch that was made of it
+        does.
+        """
         for file in files & self._maps.keys():
             del self._maps[file]
 

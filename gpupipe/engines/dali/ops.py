@@ -97,7 +97,9 @@ def flip(pixels: Any, horizontal: Any, vertical: Any) -> Any:
 
 
 def warp_affine(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: float) -> Any:
-    """`matrix` (2, 3) from output to source; `size` of what comes out, or None for the image's own."""
+    """`matrix` (2, 3) from output to source; `size` of what comes out, or None for the image's
+    own.
+    """
     return fn.warp_affine(
         pixels,
         matrix=matrix,

@@ -95,7 +95,9 @@ def killers(
 
 
 def no_killer(crash: WorkerCrashed, count: int) -> EngineError:
-    """What a crash comes to where none of the samples that the worker may have had ends a process."""
+    """What a crash comes to where none of the samples that the worker may have had ends a
+    process.
+    """
     advice = (
         "A full /dev/shm does that: `gpupipe doctor` shows it"
         if "SIGBUS" in crash.said

@@ -101,8 +101,12 @@ class Samples(Dataset[Made]):
     """
 
     def __init__(
-        self, recipes: Sequence[Recipe], decoder: Decoder, deliver: bool = True, max_pixels: int | None = None
-    ) -> None:  # fmt: skip
+        self,
+        recipes: Sequence[Recipe],
+        decoder: Decoder,
+        deliver: bool = True,
+        max_pixels: int | None = None,
+    ) -> None:
         self._recipes, self._decoder, self._deliver = list(recipes), decoder, deliver
         self._max_pixels = max_pixels
 
@@ -166,7 +170,10 @@ class Samples(Dataset[Made]):
         return image.contiguous()
 
     def _decoded(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
-        """What the first step makes of a file. Raises CannotDecode for all that a decoder raises."""
+        """What the first step makes of a file.
+
+        Raises CannotDecode for all that a decoder raises.
+        """
         if not isinstance(entry.step, Decode):
             return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder
         try:
