@@ -29,17 +29,21 @@ class Fields(Source):
     shapes: tuple[tuple[int, ...], ...] | None = None
 
     def specs(self):
-        return {"image": Spec(), "mask": Spec(), "depth": Spec(encoded=False, height=4, width=5, channels=2, dtype="float32")}
+        depth = Spec(encoded=False, height=4, width=5, channels=2, dtype="float32")
+        return {"image": Spec(), "mask": Spec(), "depth": depth}
 
     def index(self, progress=None):
         n = len(list(self.root.glob("*.mask.png")))
         rows = np.arange(n, dtype=np.int64)
         bytes = 2 * 4 * 5 * 4
         images, masks = (Texts.of(f"{i}{end}" for i in range(n)) for end in (".png", ".mask.png"))
-        depth = Spans(str(self.root), Texts.of(["depth.bin"]), np.zeros(n, np.int32), rows * bytes + 3, rows * 0 + bytes, Array("float32", (2, 4, 5)))
-        columns = {"image": Files(str(self.root), images), "mask": Files(str(self.root), masks), "depth": depth}
+        root = str(self.root)
+        places = np.zeros(n, np.int32), rows * bytes + 3, rows * 0 + bytes
+        depth = Spans(root, Texts.of(["depth.bin"]), *places, Array("float32", (2, 4, 5)))
+        columns = {"image": Files(root, images), "mask": Files(root, masks), "depth": depth}
         values = {"weight": rows / 4, "box": rows[:, None] + np.arange(4)}
-        return build(str(self.root), [f"{i}.png" for i in range(n)], rows % 2, ["even", "odd"], columns=columns, values=values)
+        names = [f"{i}.png" for i in range(n)]
+        return build(root, names, rows % 2, ["even", "odd"], columns=columns, values=values)
 '''
 
 COUNT, SIDE = 12, 40

@@ -24,7 +24,8 @@ STEPS = "pipeline: [decode]\n"
 LOADER = DATA + STEPS + "loader:\n  "
 KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
 JARGON = re.compile(
-    r"Input|type=|literal_error|PosixPath|NoneType|None\b|<class|validation|(?<!')tuple|dictionary|instance "
+    r"Input|type=|literal_error|PosixPath|NoneType|None\b|<class|validation"
+    r"|(?<!')tuple|dictionary|instance "
     r"of|pydantic|Traceback|Errno",
     re.IGNORECASE,
 )
@@ -519,7 +520,7 @@ def test_overrides() -> None:
         "the last one counts"
     )
     assert read(INLINE, "data.root=/y").source.root == Path("/y")  # type: ignore[attr-defined]
-    assert read(INLINE, "data.root=2024-01-02").source.root == Path("2024-01-02")  # type: ignore[attr-defined]
+    assert read(INLINE, "data.root=2024-01-02").source.root == Path("2024-01-02")
     assert read(INLINE, "loader.shard.world_size=2", "shard.rank=1").loader.shard == config.Shard(
         rank=1, world_size=2
     )
@@ -528,7 +529,7 @@ def test_overrides() -> None:
     assert read(INLINE, "shuffle=off").loader.shuffle is False
     assert read(DATA + STEPS, "seed=7").loader.seed == 7, "also where there is no loader: yet"
     assert read(DATA + STEPS + "loader:\n", "seed=7").loader.seed == 7, "or an empty one"
-    assert read("loader: {}\n" + STEPS, "data={source: folder, root: /z}").source.root == Path("/z")  # type: ignore[attr-defined]
+    assert read("loader: {}\n" + STEPS, "data={source: folder, root: /z}").source.root == Path("/z")
 
 
 def test_overrides_of_a_steps_parameters() -> None:
@@ -548,7 +549,7 @@ def test_overrides_of_a_steps_parameters() -> None:
 
 def test_an_override_can_use_what_the_file_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIG", "/big")
-    assert read(INLINE, "data.root=${oc.env:BIG}/${data.fetch}").source.root == Path("/big/lfw")  # type: ignore[attr-defined]
+    assert read(INLINE, "data.root=${oc.env:BIG}/${data.fetch}").source.root == Path("/big/lfw")
 
 
 def test_an_override_changes_one_step_and_not_its_aliases() -> None:
@@ -680,7 +681,7 @@ def test_keywords_change_what_they_name() -> None:
         8,
         2,
     )
-    assert (changed.source.root, changed.source.fetch) == (Path("/p"), "lfw")  # type: ignore[attr-defined]
+    assert (changed.source.root, changed.source.fetch) == (Path("/p"), "lfw")
     assert read(INLINE, data={}).source.root == Path("/x")  # type: ignore[attr-defined]
 
 
@@ -688,7 +689,7 @@ def test_a_list_replaces_the_whole_list() -> None:
     entries = read(INLINE, pipeline=["decode", {"resize": {"size": (3, 4)}}]).pipeline.entries
     assert [e.step for e in entries] == [Decode(), Resize(size=(3, 4))]
     assert [e.step for e in read(INLINE, "pipeline=[decode]").pipeline.entries] == [Decode()]
-    assert read(INLINE, data={"extensions": ("png",)}).source.extensions == ("png",)  # type: ignore[attr-defined]
+    assert read(INLINE, data={"extensions": ("png",)}).source.extensions == ("png",)
 
 
 def test_keywords_of_other_types() -> None:

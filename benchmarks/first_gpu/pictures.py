@@ -97,7 +97,7 @@ def oddities(folder: Path, photograph: Path) -> dict[str, Path]:
     for orientation in range(1, 9):
         exif = Image.Exif()
         exif[_ORIENTATION] = orientation
-        made[f"EXIF {orientation}"] = lambda exif=exif: encoded(image, "4:2:0", exif=exif)  # type: ignore[misc]
+        made[f"EXIF {orientation}"] = lambda exif=exif: encoded(image, "4:2:0", exif=exif)
     folder.mkdir(parents=True, exist_ok=True)
     files = {name: folder / f"{name.replace(' ', '-')}.jpg" for name in made}
     for name, file in files.items():

@@ -21,10 +21,10 @@ _HINTS = {
     "random_resized_crop": "store images nearer to the size that is trained on",
     "random_affine": "interpolation: nearest costs less than bilinear",
     "random_rotation": "interpolation: nearest costs less than bilinear",
-    "to_dtype": "leave it out with normalize, and do both on the GPU: a batch of uint8 is a quarter "
-    "of one of float32",
-    "normalize": "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter "
-    "of one of float32",
+    "to_dtype": "leave it out with normalize, and do both on the GPU: a batch of uint8 is a "
+    "quarter of one of float32",
+    "normalize": "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a "
+    "quarter of one of float32",
     DELIVER: "make what is delivered smaller: loader.dtype=float16, or uint8 without to_dtype and "
     "normalize",
     READ: "a faster disk, or the files in memory",

@@ -91,10 +91,9 @@ def in_list(
             lambda count: progress("reading", count, None),
         )
     except OSError as e:
-        raise DataError(
-            f"{file}: "
-            f"{_EXISTS if isinstance(e, FileNotFoundError) else f'cannot be read: {e.strerror or e}'}"
-        ) from e
+        is_missing = isinstance(e, FileNotFoundError)
+        reason = _EXISTS if is_missing else f"cannot be read: {e.strerror or e}"
+        raise DataError(f"{file}: {reason}") from e
     if not len(rows):
         raise DataError(f"{file}: no rows: list at least one file, a line each")
     names = inside(rows, rows.paths[field], [str((root or file.parent).absolute()), str(top)])

@@ -75,8 +75,8 @@ class Array:
         return (
             self.shape
             if self.shapes is None and self.shape is not None
-            else tuple(self.shapes[i].tolist())
-        )  # type: ignore[index]  # one of them is there
+            else tuple(self.shapes[i].tolist())  # type: ignore[index]  # one of them is there
+        )
 
     def take(self, rows: Rows) -> Array:
         return Array(self.dtype, self.shape, None if self.shapes is None else self.shapes[rows])

@@ -163,7 +163,8 @@ def find(name: str) -> type[Source]:
     ):
         module = importlib.import_module(f"gpupipe.sources.{name}")
         # one class of its name a file
-        return getattr(module, "".join(part.capitalize() for part in name.split("_")))  # type: ignore[no-any-return]
+        class_name = "".join(part.capitalize() for part in name.split("_"))
+        return getattr(module, class_name)  # type: ignore[no-any-return]
     # no instance is made
     if found := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]
         return found

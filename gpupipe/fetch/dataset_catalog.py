@@ -274,9 +274,8 @@ def unpack(archive: Path, folder: Path) -> None:
             members = tar.getmembers()
             for member in members:
                 _check_member(member, archive)
-            tar.extractall(
-                inside, members, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
-            )  # type: ignore[arg-type]  # 3.10
+            safely: dict[str, str] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            tar.extractall(inside, members, **safely)  # type: ignore[arg-type]
         tops = list(inside.iterdir())
         if len(tops) != 1 or not tops[0].is_dir():
             raise ValueError(f"there are {len(tops)} files and folders at its top")

@@ -151,7 +151,9 @@ def _own_gpu() -> int:
     if local is not None and gpu_count():
         return local % gpu_count()
     # torch's
-    return torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    return torch.cuda.current_device()
 
 
 def _forked_behind_cuda() -> bool:

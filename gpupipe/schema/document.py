@@ -44,7 +44,8 @@ _Loader.add_implicit_resolver(
 _Loader.add_implicit_resolver(
     f"{_TAG}float",
     re.compile(
-        r"^[-+]?(\.\d+|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+        r"^[-+]?(\.\d+|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?$"
+        r"|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
     ),
     list("-+0123456789."),
 )
@@ -52,7 +53,9 @@ _Loader.add_implicit_resolver(
 _UNCLOSED = "found unexpected end of stream"
 _PLAINER = {
     "found character '\\t' that cannot start any token": "a tab: indent with spaces",
-    "mapping values are not allowed here": "a second colon: put a value that holds one in quotes, and a new key on its own line",
+    "mapping values are not allowed here": (
+        "a second colon: put a value that holds one in quotes, and a new key on its own line"
+    ),
     _UNCLOSED: "the quotes are not closed",
     "could not find expected ':'": "a colon is missing, with a blank behind it",
     "but found another document": "a second document (---): a file holds one",

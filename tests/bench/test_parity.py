@@ -140,7 +140,7 @@ from gpupipe.pipeline.step import Step, decoded
 
 
 class Reveal(Step):
-    """Paints a channel with each of its draws, to 1/200: what was drawn can be read off the image."""
+    """Paints a channel with each of its draws, to 1/200: the image shows what was drawn."""
 
     lanes = 3
 
@@ -152,11 +152,16 @@ class Reveal(Step):
 
     def dali(self, image, p):
         from nvidia.dali import fn, types
-        image.apply("reveal", lambda pixels, color: fn.cast(pixels * 0 + color, dtype=types.UINT8), p["color"])
+        image.apply(
+            "reveal",
+            lambda pixels, color: fn.cast(pixels * 0 + color, dtype=types.UINT8),
+            p["color"],
+        )
 
     def torch(self, image, p):
         import torch
-        return torch.zeros_like(image) + torch.as_tensor(p["color"], dtype=torch.uint8)[:, None, None]
+        color = torch.as_tensor(p["color"], dtype=torch.uint8)
+        return torch.zeros_like(image) + color[:, None, None]
 '''
 
 

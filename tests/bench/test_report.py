@@ -257,10 +257,13 @@ def opened(browser: Browser, folder: Path, request: pytest.FixtureRequest) -> It
 
 
 OUTSIDE = """[...document.querySelectorAll('body *:not(thead, thead *)')]
-    .filter(e => { const b = e.getBoundingClientRect(); return b.left < -1 || b.right > document.documentElement.clientWidth + 1 })
+    .filter(e => { const b = e.getBoundingClientRect();
+        return b.left < -1 || b.right > document.documentElement.clientWidth + 1 })
     .map(e => e.outerHTML.slice(0, 80))"""
-CUT_OFF = """[...document.querySelectorAll('td, th, p, dd, dt, code, h1, h2, h3, figcaption, figure')]
-    .filter(e => !e.closest('thead') && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display != 'inline')
+CUT_OFF = """[...document.querySelectorAll(
+    'td, th, p, dd, dt, code, h1, h2, h3, figcaption, figure')]
+    .filter(e => !e.closest('thead') && e.scrollWidth > e.clientWidth + 1
+        && getComputedStyle(e).display != 'inline')
     .map(e => e.outerHTML.slice(0, 80))"""
 
 
@@ -272,7 +275,7 @@ CUT_OFF = """[...document.querySelectorAll('td, th, p, dd, dt, code, h1, h2, h3,
 )
 def test_the_page_fits_its_window_and_shows_everything(opened: Page) -> None:
     assert opened.title() == "gpupipe compare: config"
-    assert opened.evaluate("document.scrollingElement.scrollWidth") <= opened.viewport_size["width"]  # type: ignore[index]
+    assert opened.evaluate("document.scrollingElement.scrollWidth") <= opened.viewport_size["width"]
     assert opened.evaluate("innerWidth") == opened.viewport_size["width"], (
         "a phone zooms out of a page that is too wide"
     )  # type: ignore[index]
@@ -340,7 +343,7 @@ def test_it_prints_on_white_paper_with_nothing_cut_off(opened: Page) -> None:
     assert (
         opened.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     )
-    assert opened.locator("thead").first.bounding_box()["height"] > 10, "a table, no cards"  # type: ignore[index]
+    assert opened.locator("thead").first.bounding_box()["height"] > 10, "a table, no cards"
     printed = opened.pdf(format="A4")
     assert printed.startswith(b"%PDF-")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8

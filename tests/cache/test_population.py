@@ -276,7 +276,8 @@ def test_an_epoch_that_was_not_ready_begins_when_it_is(
 
 TRAIN = """
 import json, sys, gpupipe
-with gpupipe.load(json.loads(sys.stdin.readline()), device="cpu", ids=True, batch_size=4, engine="dataloader", workers=0) as loader:
+options = dict(device="cpu", ids=True, batch_size=4, engine="dataloader", workers=0)
+with gpupipe.load(json.loads(sys.stdin.readline()), **options) as loader:
     while True:
         for batch in loader:
             print(json.dumps([batch["id"].tolist(), loader.state_dict()]), flush=True)

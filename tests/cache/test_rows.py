@@ -52,7 +52,8 @@ def test_s3_says_sizes_and_versions_and_http_does_not(
 
 
 def test_a_csv_with_labels_weights_values_and_further_columns(blobs: Path, tmp_path: Path) -> None:
-    text = f'file,who,w,age,note\nclass0/000.jpg,eve,1,33,a\nfile://{blobs}/class1/001.jpg,adam,0.5,-4,"b,c"\n\n'
+    first = "file,who,w,age,note\nclass0/000.jpg,eve,1,33,a\n"
+    text = first + f'file://{blobs}/class1/001.jpg,adam,0.5,-4,"b,c"\n\n'
     options: dict[str, Any] = {"path": "file", "label": "who", "weight": "w", "values": ["age"]}
     found = listed(f"file://{blobs}", manifest=manifest(tmp_path / "m.csv", text), **options)
     assert [found.names[0], found.names[1]] == ["class0/000.jpg", "class1/001.jpg"]

@@ -20,7 +20,8 @@ import os, sys
 import gpupipe
 
 config = {"data": {"source": "folder", "root": sys.argv[1]}, "pipeline": "affine"}
-with gpupipe.load(config, device="cpu", threads=2, batch_size=16, set_affinity=sys.argv[2] == "bound") as loader:
+options = dict(threads=2, batch_size=16, set_affinity=sys.argv[2] == "bound")
+with gpupipe.load(config, device="cpu", **options) as loader:
     for batch in loader:
         assert batch["image"].shape[1:] == (3, 250, 250)
     for thread in os.listdir("/proc/self/task"):

@@ -39,14 +39,18 @@ import gpupipe
 root, options = sys.argv[1], json.loads(sys.argv[2])
 delivered = []
 config = {"data": {"source": "folder", "root": root}, "pipeline": ["decode"]}
-with gpupipe.load(config, device="cpu", on_error="skip", max_bad=0.9, ids=True, **options) as loader:
+options |= {"on_error": "skip", "max_bad": 0.9, "ids": True}
+with gpupipe.load(config, device="cpu", **options) as loader:
     for _ in range(2):
         delivered.append([loader.index.path(i) for batch in loader for i in batch["id"].tolist()])
+lines = list(open(options["quarantine"])) if loader.engine.skipped else []
+bad = [json.loads(line)["path"] for line in lines]
+status = Path("/proc/self/status").read_text()
 print(json.dumps({
     "delivered": delivered,
-    "bad": [json.loads(line)["path"] for line in open(options["quarantine"])] if loader.engine.skipped else [],
+    "bad": bad,
     # not ru_maxrss, which counts what the parent had when it started this process
-    "megabytes": int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024,
+    "megabytes": int(status.partition("VmHWM:")[2].split()[0]) / 1024,
 }))
 """
 
@@ -87,7 +91,7 @@ def check(root: Path, engine: str, tmp_path: Path, batch_size: int = 256) -> dic
     """Every good file comes once in each of two epochs, and every other is listed."""
     said = run(root, engine, tmp_path, batch_size)
     good = sorted(map(str, root.glob("*/good_*")))
-    assert [sorted(epoch) for epoch in said["delivered"]] == [good, good]  # type: ignore[attr-defined]
+    assert [sorted(epoch) for epoch in said["delivered"]] == [good, good]
     bad = sorted(str(p) for p in root.glob("*/*") if not p.name.startswith("good_"))
     assert sorted(said["bad"]) == bad  # type: ignore[call-overload]
     return said

@@ -331,8 +331,10 @@ import sys
 from click.testing import CliRunner
 from gpupipe.cli.app import main
 import pathlib
-pathlib.Path("config.yaml").write_text("data: {{source: folder, root: {faces}}}\\npipeline: affine\\n")
-for command in (["run", "config.yaml", "batch_size=16", "workers=1", "--repeats", "1"], ["check", "config.yaml"]):
+config = "data: {{source: folder, root: {faces}}}\\npipeline: affine\\n"
+pathlib.Path("config.yaml").write_text(config)
+run = ["run", "config.yaml", "batch_size=16", "workers=1", "--repeats", "1"]
+for command in (run, ["check", "config.yaml"]):
     done = CliRunner().invoke(main, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     print(done.output)
@@ -363,7 +365,8 @@ class Collects(Dataset):
 
 gc.disable()
 config = {{"data": {{"source": "folder", "root": {str(faces)!r}}}, "pipeline": ["decode"]}}
-dropped, closed, running = (gpupipe.load(config, batch_size=16, device="cpu", engine="dali") for _ in range(3))
+options = dict(batch_size=16, device="cpu", engine="dali")
+dropped, closed, running = (gpupipe.load(config, **options) for _ in range(3))
 streams = [iter(loader) for loader in (dropped, closed, running)]
 for stream in streams:
     next(stream)
@@ -446,7 +449,8 @@ SCRIPT = """
 import gpupipe
 
 {guard}
-    with gpupipe.load({config!r}, engine="dataloader", device="cpu", workers=2, batch_size=16, multiprocessing_context={method!r}) as loader:
+    options = dict(engine="dataloader", device="cpu", workers=2, batch_size=16)
+    with gpupipe.load({config!r}, multiprocessing_context={method!r}, **options) as loader:
         print(sum(len(batch["label"]) for batch in loader))
 """
 

@@ -38,7 +38,8 @@ Error in {kind} operator `nvidia.dali.fn.decoders.image`,
 which was used in the pipeline definition with the following traceback:
 
   File "dali_ops.py", line 32, in decode
-    return fn.decoders.image(data, jpeg_fancy_upsampling=True, **_decoding(device, mode, exif), **options)
+    options |= _decoding(device, mode, exif)
+    return fn.decoders.image(data, jpeg_fancy_upsampling=True, **options)
 
 encountered:
 
@@ -48,14 +49,18 @@ Current pipeline object is no longer valid."""
 WORDS = {
     "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access was "
     "encountered": "the GPU, or its driver, failed",
-    "CUDA runtime API error cudaErrorLaunchFailure (719):\nunspecified launch failure": "the GPU, or its driver, failed",
+    "CUDA runtime API error cudaErrorLaunchFailure (719):\nunspecified launch failure": (
+        "the GPU, or its driver, failed"
+    ),
     "CUDA driver API error CUDA_ERROR_ECC_UNCORRECTABLE (214):\nuncorrectable ECC error "
     "encountered": "the GPU, or its driver, failed",
     "nvml error (999): Unknown Error": "the GPU, or its driver, failed",
     "Unhandled CUDA error: cudaErrorIllegalAddress": "the GPU, or its driver, failed",
     "CUDA allocation failed": "the GPU is out of memory",
     "Can't allocate 129499136 bytes on device 0.": "the GPU is out of memory",
-    "CUDA driver API error CUDA_ERROR_OUT_OF_MEMORY (2):\nout of memory": "the GPU is out of memory",
+    "CUDA driver API error CUDA_ERROR_OUT_OF_MEMORY (2):\nout of memory": (
+        "the GPU is out of memory"
+    ),
     "Error in thread 3: CUDA allocation failed": "the GPU is out of memory",
     "Can't allocate 129499136 bytes on host.": "out of memory",
     "std::bad_alloc": "out of memory",
@@ -83,7 +88,9 @@ IN_TORCH = {
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
     "memory: you tried to allocate 8 bytes": "out of memory",
     "Caught MemoryError in DataLoader worker process 0.": "out of memory",
-    "Too many open files. Communication with the workers is no longer possible": "this process cannot open more files",
+    "Too many open files. Communication with the workers is no longer possible": (
+        "this process cannot open more files"
+    ),
 }
 
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as shapes
 from gpupipe.formats import npy
 
 
-def saved(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:  # type: ignore[type-arg]
+def saved(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
     out = io.BytesIO()
     np.lib.format.write_array(out, array, version, allow_pickle=True)
     return out.getvalue()
@@ -26,7 +26,7 @@ DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u2", "?"])
     shapes.arrays(DTYPES, shapes.array_shapes(min_dims=0, max_dims=4, min_side=0)),
     st.sampled_from([(1, 0), (2, 0)]),
 )
-def test_what_numpy_writes(array: np.ndarray, version: tuple[int, int]) -> None:  # type: ignore[type-arg]
+def test_what_numpy_writes(array: np.ndarray, version: tuple[int, int]) -> None:
     content = saved(array, version)
     header = npy.header(content)
     assert (header.dtype, header.shape) == (array.dtype.name, array.shape)

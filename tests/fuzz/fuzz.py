@@ -303,7 +303,7 @@ def _tar(format: int) -> bytes:
         ):
             info = tarfile.TarInfo(name)
             # as WebDataset's writer has it
-            info.size, info.mtime = len(content), 1.5 if format == tarfile.PAX_FORMAT else 1  # type: ignore[assignment]
+            info.size, info.mtime = len(content), 1.5 if format == tarfile.PAX_FORMAT else 1
             file.addfile(info, io.BytesIO(content))
     return out.getvalue()[:6144] + bytes(1024)
 

@@ -105,7 +105,8 @@ from pathlib import Path
 
 if (Path(sys.argv[1]) / "class" / {culprit!r}).exists():
     os.kill(os.getpid(), signal.SIGSEGV)
-(Path(sys.argv[3]) / "epochs.json").write_text('{{"epochs": [[], []], "bad": {{}}, "times_listed": 0, "peak_memory_mib": 1}}')
+nothing = '{{"epochs": [[], []], "bad": {{}}, "times_listed": 0, "peak_memory_mib": 1}}'
+(Path(sys.argv[3]) / "epochs.json").write_text(nothing)
 (Path(sys.argv[3]) / "pixels").touch()
 """)
     return program

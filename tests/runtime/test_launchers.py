@@ -27,7 +27,9 @@ own, ranks = json.loads(sys.argv[1])
 def bind():
     os.sched_setaffinity(0, own)
 code = "from gpupipe.runtime.devices import cores, cores_of_rank; print(cores(), cores_of_rank())"
-print(subprocess.check_output([sys.executable, "-c", code], text=True, preexec_fn=bind, env=os.environ | {"LOCAL_WORLD_SIZE": str(ranks)}), end="")
+env = os.environ | {"LOCAL_WORLD_SIZE": str(ranks)}
+command = [sys.executable, "-c", code]
+print(subprocess.check_output(command, text=True, preexec_fn=bind, env=env), end="")
 """
 ALL = sorted(os.sched_getaffinity(0))
 several = pytest.mark.skipif(cores() < 2, reason="one core cannot be shared out")

@@ -153,7 +153,7 @@ def test_an_exception_in_a_later_batch(
         f"{RAISES.format(error)}",
     )
     with load(faces, name, engine="dali", on_error=on_error, prefetch=1) as loader:
-        loader.engine._source._inputs = _After(3, loader.engine._source._inputs)  # type: ignore[attr-defined]
+        loader.engine._source._inputs = _After(3, loader.engine._source._inputs)
         batches = iter(loader)
         for _ in range(3):
             next(batches)

@@ -77,9 +77,11 @@ def test_a_step_and_a_source_of_a_plugin_run_and_agree(site: Path) -> None:
 import gpupipe
 from reference import by_id, reference
 data = {{"source": "two_files", "root": {str(site)!r}}}
-with gpupipe.load({{"data": data, "pipeline": ["decode", "invert", "random_horizontal_flip"]}}, batch_size=2, ids=True) as loader:
+config = {{"data": data, "pipeline": ["decode", "invert", "random_horizontal_flip"]}}
+with gpupipe.load(config, batch_size=2, ids=True) as loader:
     images = by_id(loader)
-    print(len(images), all((images[i] == reference(loader, 0, i)).all() for i in images), loader.engine.lowering()[2][2])
+    same = all((images[i] == reference(loader, 0, i)).all() for i in images)
+    print(len(images), same, loader.engine.lowering()[2][2])
 """
     assert python(site, code) == "2 True ('invert',)"
 
@@ -101,7 +103,8 @@ def test_a_step_without_a_dali_lowering_says_so(site: Path) -> None:
     code = f"""
 import gpupipe
 try:
-    gpupipe.load({{"data": {{"source": "two_files", "root": {str(site)!r}}}, "pipeline": ["decode", "only_torch"]}})
+    data = {{"source": "two_files", "root": {str(site)!r}}}
+    gpupipe.load({{"data": data, "pipeline": ["decode", "only_torch"]}})
 except gpupipe.EngineError as e:
     print(e)
 """

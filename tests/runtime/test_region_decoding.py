@@ -28,12 +28,15 @@ from pathlib import Path
 from gpupipe.runtime.capability_probe import probe
 from gpupipe.runtime.region_decoding import Answer, _answer, ask_once
 
-folder, name, lasting, waiters = Path(os.environ["GPUPIPE_CACHE"]), sys.argv[1], sys.argv[2] == "lasting", int(sys.argv[3])
+folder, name = Path(os.environ["GPUPIPE_CACHE"]), sys.argv[1]
+lasting, waiters = sys.argv[2] == "lasting", int(sys.argv[3])
 
 def waiting():
-    # Processes that wait for the lock, by the kernel's own list: "1: -> FLOCK ADVISORY WRITE pid 00:2a:inode 0 EOF".
+    # Processes that wait for the lock, by the kernel's own list:
+    # "1: -> FLOCK ADVISORY WRITE pid 00:2a:inode 0 EOF".
     inode = (folder / "region-decode.lock").stat().st_ino
-    return sum("->" in line and f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
+    lines = Path("/proc/locks").read_text().splitlines()
+    return sum("->" in line and f":{inode} " in line for line in lines)
 
 def ask():
     with open(folder / "asked", "a") as f:

@@ -193,7 +193,7 @@ def test_merged_keys_point_at_where_they_were_written() -> None:
     assert document.where(("a", "y")) == "f:5:6"
 
 
-def test_a_mappings_own_key_comes_before_a_merged_one_and_the_first_merged_one_before_the_second() -> (
+def test_a_mappings_own_key_comes_before_merged_ones_and_the_first_merged_before_the_second() -> (
     None
 ):
     document = parse(

@@ -67,7 +67,7 @@ def dali_reads(file: Path, count: int) -> list[tuple[bytes, list[float]]]:
     """What DALI's reader finds: encoded images, and labels."""
     from nvidia.dali import fn, pipeline_def
 
-    @pipeline_def(batch_size=count, num_threads=1, device_id=None)  # type: ignore[untyped-decorator]
+    @pipeline_def(batch_size=count, num_threads=1, device_id=None)
     def pipeline() -> Any:
         return tuple(fn.readers.mxnet(path=[str(file)], index_path=[str(file.with_suffix(".idx"))]))
 

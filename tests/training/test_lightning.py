@@ -300,7 +300,8 @@ import sys
 from lightning.pytorch.cli import LightningCLI
 from gpupipe.lightning import PipeDataModule
 from nets import Seen
-cli = LightningCLI(Seen, PipeDataModule, save_config_callback=None, trainer_defaults=dict(logger=False, enable_checkpointing=False, accelerator="cpu"))
+defaults = dict(logger=False, enable_checkpointing=False, accelerator="cpu")
+cli = LightningCLI(Seen, PipeDataModule, save_config_callback=None, trainer_defaults=defaults)
 print({e: len(b) for e, b in cli.model.trained.items()})
 """
 
@@ -318,7 +319,8 @@ class Net(pl.LightningModule):
         return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
-trainer = pl.Trainer(accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, callbacks=[Monitor()], enable_progress_bar=False)
+quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
+trainer = pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[Monitor()], **quiet)
 trainer.fit(Net(), datamodule=PipeDataModule(train="small.yaml", val=None))
 print(trainer.global_step)
 """

@@ -259,7 +259,8 @@ class DaliEngine(Engine):
             # one another
             del self._source.reader
             # a closed engine has none
-            self._iterator = self._graph = self._source = self._known_good = None  # type: ignore[assignment]
+            self._iterator = self._graph = None  # type: ignore[assignment]
+            self._source = self._known_good = None  # type: ignore[assignment]
             if self._torch_device.type == "cuda":
                 release_unused_memory()
 

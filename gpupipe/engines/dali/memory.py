@@ -100,9 +100,11 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
 def _advice(need: Need, job: Job, allowed: int) -> str:
     loader = job.loader
     for prefetch in dict.fromkeys((loader.prefetch, 1)):
-        fits = _largest(
-            lambda n, ahead=prefetch: need.of(n, ahead, job.threads) <= allowed, loader.batch_size
-        )  # type: ignore[misc]  # a default
+
+        def is_allowed(size: int, ahead: int = prefetch) -> bool:
+            return need.of(size, ahead, job.threads) <= allowed
+
+        fits = _largest(is_allowed, loader.batch_size)
         if fits:
             return f"loader.batch_size={fits} would fit" + (
                 f" with loader.prefetch={prefetch}" if prefetch != loader.prefetch else ""

@@ -178,7 +178,8 @@ class Samples(Dataset[Made]):
             return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder
         try:
             # a tensor
-            return entry.step.pixels(data.numpy(), self._decoder, self._max_pixels)  # type: ignore[no-any-return]
+            image: Tensor = entry.step.pixels(data.numpy(), self._decoder, self._max_pixels)
+            return image
         except (CannotDecode, MemoryError, DeprecationWarning):  # the last is no file's fault
             raise
         except Exception as e:

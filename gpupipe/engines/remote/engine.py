@@ -366,7 +366,9 @@ class Finish:
     def __init__(self, number: int | None) -> None:
         self._device = _device(number)
         # torch's
-        self._stream = None if number is None else torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._stream: torch.cuda.Stream | None = None
+        if number is not None:
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def __call__(self, tensors: dict[str, torch.Tensor]) -> Batch:
         if self._stream is None:
