@@ -38,8 +38,7 @@ Error in {kind} operator `nvidia.dali.fn.decoders.image`,
 which was used in the pipeline definition with the following traceback:
 
   File "dali_ops.py", line 32, in decode
-    options |= _decoding(device, mode, exif)
-    return fn.decoders.image(data, jpeg_fancy_upsampling=True, **options)
+    return fn.decoders.image(data, **options)
 
 encountered:
 
