@@ -1,9 +1,9 @@
 """Whether `gpupipe compare` says the same twice: three runs of it, and whether their ratios agree
 within the intervals that they state.
 
-    python benchmarks/agreement.py               # about 6 minutes, with nothing beside it; writes
-    benchmarks/results/agreement.json python benchmarks/agreement.py --quick       # a check that it
-    runs
+    # about 6 minutes, with nothing beside it; writes benchmarks/results/agreement.json
+    python benchmarks/agreement.py
+    python benchmarks/agreement.py --quick  # a check that it runs
 
 Two ratios agree where their difference is no larger than the intervals of both allow (their half
 widths, added in squares, in logarithms).

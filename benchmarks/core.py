@@ -1,11 +1,12 @@
 """CPU throughput: gpupipe against DALI pipelines written by hand and against torchvision, on the
 same cores.
 
-    python benchmarks/core.py                     # about 15 minutes, with nothing beside it; writes
-    benchmarks/results/core.json python benchmarks/core.py --only lfw-affine   # one workload;
-    writes core.lfw-affine.json python benchmarks/core.py --quick             # a check that it runs
-    python benchmarks/core.py --one hand-written imagenet_eval     # one contestant, one process,
-    one line of JSON
+    # about 15 minutes, with nothing beside it; writes benchmarks/results/core.json
+    python benchmarks/core.py
+    python benchmarks/core.py --only lfw-affine  # one workload; writes core.lfw-affine.json
+    python benchmarks/core.py --quick  # a check that it runs
+    # one contestant, one process, one line of JSON
+    python benchmarks/core.py --one hand-written imagenet_eval
 
 Answers: images a second, CPU seconds per 1,000 images, time to the first batch (imports left out)
 and peak memory (PSS), as medians of interleaved rounds in fresh processes, and whether gpupipe's

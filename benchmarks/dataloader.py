@@ -1,10 +1,11 @@
 """gpupipe's DataLoader engine against ImageFolder + DataLoader written by hand, with the same
 decoder and workers, on the same cores.
 
-    python benchmarks/dataloader.py              # about 10 minutes, with nothing beside it; writes
-    benchmarks/results/dataloader.json python benchmarks/dataloader.py --quick      # a check that
-    it runs python benchmarks/dataloader.py --one gpupipe affine 2     # one contestant, one
-    process, one line of JSON
+    # about 10 minutes, with nothing beside it; writes benchmarks/results/dataloader.json
+    python benchmarks/dataloader.py
+    python benchmarks/dataloader.py --quick  # a check that it runs
+    # one contestant, one process, one line of JSON
+    python benchmarks/dataloader.py --one gpupipe affine 2
 
 A comparison with DALI is worth no more than the DataLoader that it is made with: the engine must do
 at least 0.97 of the one by hand.

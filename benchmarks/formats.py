@@ -1,10 +1,11 @@
 """Record files on the CPU: gpupipe, which shuffles all samples, against DALI's own readers on the
 same files, which shuffle within a buffer.
 
-    python benchmarks/formats.py                     # writes benchmarks/results/formats.json python
-    benchmarks/formats.py --only tfrecord     # one format; writes formats.tfrecord.json python
-    benchmarks/formats.py --quick             # a check that it runs python benchmarks/formats.py
-    --one gpupipe recordio     # one contestant, one process, one line of JSON
+    python benchmarks/formats.py  # writes benchmarks/results/formats.json
+    python benchmarks/formats.py --only tfrecord  # one format; writes formats.tfrecord.json
+    python benchmarks/formats.py --quick  # a check that it runs
+    # one contestant, one process, one line of JSON
+    python benchmarks/formats.py --one gpupipe recordio
 
 Answers: images a second of both, as medians of interleaved rounds in fresh processes, and their
 ratio round by round; both decode whole images and deliver float32 (C, H, W) with labels. And how

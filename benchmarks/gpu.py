@@ -1,11 +1,12 @@
 """GPU throughput: gpupipe against DALI pipelines written by hand, decoding alone, and torchvision.
 
-    python benchmarks/gpu.py                       # within 400 s; writes
-    benchmarks/results/gpu.json after every run python benchmarks/gpu.py --photos DIR --out X  #
-    photographs from DIR/CLASS/*.jpg; without any, drawn images, and it says so python
-    benchmarks/gpu.py --device cpu --quick  # a check that it runs, without a GPU python
-    benchmarks/gpu.py --check-graphs        # needs no GPU: makes the nodes of the hand-written
-    graphs python benchmarks/gpu.py --one hand-written-fancy@load=0.65 lfw-affine
+    python benchmarks/gpu.py  # within 400 s; writes benchmarks/results/gpu.json after every run
+    # photographs from DIR/CLASS/*.jpg; without any, drawn images, and it says so
+    python benchmarks/gpu.py --photos DIR --out X
+    python benchmarks/gpu.py --device cpu --quick  # a check that it runs, without a GPU
+    # needs no GPU: makes the nodes of the hand-written graphs
+    python benchmarks/gpu.py --check-graphs
+    python benchmarks/gpu.py --one hand-written-fancy@load=0.65 lfw-affine
 
 Answers: images a second with the batch on the GPU (torch.cuda.synchronize() ends every pass), peak
 GPU memory, power and how busy the decoders are (NVML), and whether gpupipe's goals hold against a

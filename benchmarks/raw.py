@@ -1,9 +1,10 @@
 """Raw numbers into torch tensors on a CPU: 1 MB float32 samples from the page cache, side by side
 with what else there is.
 
-    python benchmarks/raw.py              # about 10 minutes, with nothing beside it; writes
-    benchmarks/results/raw.json python benchmarks/raw.py --quick      # a check that it runs python
-    benchmarks/raw.py --one gpupipe        # one contestant, one process, one line of JSON
+    # about 10 minutes, with nothing beside it; writes benchmarks/results/raw.json
+    python benchmarks/raw.py
+    python benchmarks/raw.py --quick  # a check that it runs
+    python benchmarks/raw.py --one gpupipe  # one contestant, one process, one line of JSON
 
 All deliver float32 (128, 4, 256, 256), in a new order in every epoch; gpupipe, DALI and DataLoader
 all shuffle globally. `main_thread` is the share of the time in which the consumer's thread used a

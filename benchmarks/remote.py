@@ -1,7 +1,7 @@
 """How fast samplers fill the cache of a remote data set, and how fast it trains meanwhile.
 
-    python benchmarks/remote.py             # about five minutes; writes
-    benchmarks/results/remote.json python benchmarks/remote.py --quick     # a check that it runs
+    python benchmarks/remote.py  # about five minutes; writes benchmarks/results/remote.json
+    python benchmarks/remote.py --quick  # a check that it runs
 
 Fill: from an S3 server on loopback (see remote_store.py: it is the limit, and takes a core) and
 from local files through the same code, with 1 and 2 samplers, a fresh cache each time; from the

@@ -1,8 +1,8 @@
 """How fast batches get from a data processing server to its client, in another process on this
 machine.
 
-    python benchmarks/server.py                  # all ways, interleaved rounds:
-    benchmarks/results/server.json python benchmarks/server.py --quick
+    python benchmarks/server.py  # all ways, interleaved rounds: benchmarks/results/server.json
+    python benchmarks/server.py --quick
 
 The batches are 256 x 3 x 250 x 250, uint8 (48 MB) and float32 (192 MB), and are made in no time:
 the server's engine hands out the same few tensors again and again, so that what is measured is the

@@ -1,8 +1,8 @@
 """What a loader costs a training loop besides its work: state_dict(), and the monitor.
 
-    python benchmarks/training.py                # about a minute, with nothing beside it; writes
-    benchmarks/results/training.json python benchmarks/training.py --quick        # a check that it
-    runs
+    # about a minute, with nothing beside it; writes benchmarks/results/training.json
+    python benchmarks/training.py
+    python benchmarks/training.py --quick  # a check that it runs
 
 state_dict() is called in mid-epoch of a set of a million samples. The monitor is what is added to a
 step: measured over an iterator that takes no time, and against a step of 10 ms.

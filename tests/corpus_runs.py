@@ -1,7 +1,7 @@
 """Every file of the corpus on every engine, in processes that may die.
 
-    python tests/corpus_runs.py --all       # every batch size, count of threads and kind of
-    decoding python tests/corpus_runs.py --write     # the tables in docs/formats.md
+    python tests/corpus_runs.py --all  # every batch size, count of threads and kind of decoding
+    python tests/corpus_runs.py --write  # the tables in docs/formats.md
 
 The suite (tests/engines/test_corpus.py) runs each file on each engine alone, among 255 good ones,
 and together with all others in batches of 31, 32, 64 and 256.

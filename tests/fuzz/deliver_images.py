@@ -1,8 +1,8 @@
 """Two epochs over a folder of images on one engine, in a process that a file may end: a part of
 fuzz_images.py.
 
-python tests/fuzz/deliver_images.py ROOT OPTIONS OUT     # OPTIONS: JSON, of gpupipe.load(); OUT: a
-folder
+# OPTIONS: JSON, of gpupipe.load(); OUT: a folder
+python tests/fuzz/deliver_images.py ROOT OPTIONS OUT
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Fuzzes the decoding of image files: mutants among good files, on each engine, in processes that a
 file may end.
 
-python tests/fuzz/fuzz_images.py                     # 10,000 mutants, about 11 minutes on 2 cores;
-writes benchmarks/results/fuzz_images.json python tests/fuzz/fuzz_images.py --count 1000 --out
-/tmp/fuzz.json --photographs FOLDER     # good files cut from FOLDER/*/*.jpg
+    # 10,000 mutants, about 7 minutes on 2 cores; writes benchmarks/results/fuzz_images.json
+    python tests/fuzz/fuzz_images.py
+    # good files cut from FOLDER/*/*.jpg
+    python tests/fuzz/fuzz_images.py --count 1000 --out /tmp/fuzz.json --photographs FOLDER
 
 Every good file has to come once in each of two epochs, with the pixels that it has in a run on good
 files alone. A mutant has to come in both epochs with the same pixels, or in none and be listed. A

@@ -1,8 +1,8 @@
 """Fuzzes the source of .npy files: what it takes, NumPy reads the same; what it does not take is
 one of its own errors.
 
-python tests/fuzz/fuzz_npy.py 600        # seconds; with atheris, guided by coverage, where that is
-installed
+# seconds; with atheris, guided by coverage, where that is installed
+python tests/fuzz/fuzz_npy.py 600
 """
 
 from __future__ import annotations

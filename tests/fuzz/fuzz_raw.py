@@ -1,8 +1,8 @@
 """Fuzzes the source of flat files: whatever the options and the files, samples lie inside their
 files, one behind the other, or there is an error.
 
-python tests/fuzz/fuzz_raw.py 600        # seconds; with atheris, guided by coverage, where that is
-installed
+# seconds; with atheris, guided by coverage, where that is installed
+python tests/fuzz/fuzz_raw.py 600
 """
 
 from __future__ import annotations
