@@ -31,7 +31,7 @@ import numpy as np
 
 from gpupipe.bench.memory import PeakMemory
 from gpupipe.dataset import index_file, source
-from gpupipe.dataset.index import Files, Index, Texts, build
+from gpupipe.dataset.index import FileColumn, Index, StringArray, build
 from gpupipe.sampling import draws
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -183,14 +183,16 @@ def joined(pieces: list[Index]) -> Index:
         [p.names.ends + offset for p, offset in zip(pieces, offsets, strict=True)]
     )
     names, labels = (
-        Texts(np.concatenate([p.names.letters for p in pieces]), ends),
+        StringArray(np.concatenate([p.names.letters for p in pieces]), ends),
         np.concatenate([p.labels for p in pieces]),
     )
     classes = [f"class_{c:05d}" for c in range(int(labels[-1]) + 1)]
     fingerprint = hashlib.blake2b(
         "".join(p.fingerprint for p in pieces).encode(), digest_size=16
     ).hexdigest()
-    return Index("/data", names, labels, classes, {"image": Files("/data", names)}, fingerprint)
+    return Index(
+        "/data", names, labels, classes, {"image": FileColumn("/data", names)}, fingerprint
+    )
 
 
 def used(index: Index) -> dict[str, Any]:

@@ -112,9 +112,9 @@ def fill(data: dict[str, Any], samplers: int) -> dict[str, Any]:
         started = time.perf_counter()
         _run(source, "fill")
         wall = time.perf_counter() - started
-        from gpupipe.cache.folder import Folder
+        from gpupipe.cache.folder import CacheFolder
 
-        folder = Folder(source.cache)
+        folder = CacheFolder(source.cache)
         folder.manifest.refresh()
         known = folder.manifest.known.values()
         size, count = sum(s.bytes for s in known), sum(s.samples for s in known)

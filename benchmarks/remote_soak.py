@@ -143,7 +143,7 @@ def train(config: dict[str, Any], seconds: float) -> None:
     """What the training process does; the last line that it prints is what came of it."""
     import gpupipe
     from gpupipe.cache import status
-    from gpupipe.cache.folder import Folder
+    from gpupipe.cache.folder import CacheFolder
     from gpupipe.cache.settings import CacheOptions
 
     end, epochs, images, seen = time.monotonic() + seconds, 0, 0, set()
@@ -153,7 +153,7 @@ def train(config: dict[str, Any], seconds: float) -> None:
                 images += len(batch["id"])
                 seen.update(batch["id"].tolist())
             epochs += 1
-        folder = Folder(CacheOptions(**config["data"]["cache"]))
+        folder = CacheFolder(CacheOptions(**config["data"]["cache"]))
         found = status.of(folder)
         published = sum(shard.bytes for shard in folder.manifest.known.values())
         known = loader.index

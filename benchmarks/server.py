@@ -53,7 +53,7 @@ def serve(way: str, dtype: str, folder: str) -> None:
     """A server whose engine has its batches ready."""
     import gpupipe
     from gpupipe.engines.base import known
-    from gpupipe.server.options import Options
+    from gpupipe.server.options import ServerOptions
     from gpupipe.server.start import run
 
     ready = tensors(dtype)
@@ -77,7 +77,7 @@ def serve(way: str, dtype: str, folder: str) -> None:
     )
     run(
         loader,
-        Options(address=address, hwm=4, **keys),
+        ServerOptions(address=address, hwm=4, **keys),
         lambda server: print(json.dumps(server.address), flush=True),
     )
 

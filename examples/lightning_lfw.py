@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from gpupipe.lightning import Monitor, PipeDataModule
+from gpupipe.lightning import DataWaitMonitor, PipeDataModule
 
 
 class Faces(LightningModule):
@@ -59,7 +59,10 @@ arguments = parser.parse_args()
 trainer = Trainer(
     max_epochs=arguments.max_epochs,
     limit_train_batches=arguments.limit_train_batches,
-    callbacks=[Monitor(), ModelCheckpoint(arguments.folder, save_last=True, every_n_train_steps=5)],
+    callbacks=[
+        DataWaitMonitor(),
+        ModelCheckpoint(arguments.folder, save_last=True, every_n_train_steps=5),
+    ],
     logger=False,
     log_every_n_steps=1,
 )

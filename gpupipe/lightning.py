@@ -212,10 +212,10 @@ def _line_up(trainer: Trainer, loader: Loader) -> None:
     loader.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]
 
 
-class Monitor(Callback):
+class DataWaitMonitor(Callback):
     """Logs how much of the time of training goes to waiting for data, and says it at the end.
 
-    Trainer(callbacks=[gpupipe.lightning.Monitor()]) logs data/wait_share, data/wait_ms and
+    Trainer(callbacks=[gpupipe.lightning.DataWaitMonitor()]) logs data/wait_share, data/wait_ms and
     data/step_ms as often as the trainer logs. `watch` is then the gpupipe.Monitor of the training
     loader; None where none of gpupipe's loaders is trained on.
     """

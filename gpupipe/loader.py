@@ -16,7 +16,7 @@ from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population, Progress, quiet
-from gpupipe.engines.base import Engine, Job, without_effect
+from gpupipe.engines.base import Engine, LoadSpec, without_effect
 from gpupipe.engines.remote.welcome import SETTLED
 from gpupipe.errors import (
     DeviceError,
@@ -169,7 +169,7 @@ class Loader:
             engine
             if engine is not None
             else _engine(
-                Job(index, config.pipeline, options, self.threads, config.source.max_pixels)
+                LoadSpec(index, config.pipeline, options, self.threads, config.source.max_pixels)
             )
         )
         self._population = self._populated() if engine is None else None
@@ -482,7 +482,7 @@ def sampler_of(config: Config, index: Index) -> Sampler:
     )
 
 
-def _engine(job: Job) -> Engine:
+def _engine(job: LoadSpec) -> Engine:
     """The engine for a job, on the device that it asks for."""
     engine = import_engine(job.loader.engine)
     return engine.on(job, job.loader.device)

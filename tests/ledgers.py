@@ -6,7 +6,7 @@ from itertools import count
 
 from gpupipe.protocol import messages
 from gpupipe.server.client_state import Rules
-from gpupipe.server.leases import Ledger
+from gpupipe.server.leases import Leases
 
 STEPS = 12
 RULES = Rules(hwm=5, silent=10, lost=1000)
@@ -34,21 +34,21 @@ def hello(
     )
 
 
-def joined(ledger: Ledger, number: int, rank: int = 0, world: int = 1) -> str:
+def joined(ledger: Leases, number: int, rank: int = 0, world: int = 1) -> str:
     token = f"{number:032x}"
     ledger.hello(hello(token, [], [], rank, world), 0.0)
     ledger.begin(token, messages.Begin(1, 0, 0, -1))
     return token
 
 
-def lease_all(ledger: Ledger) -> dict[str, list[int]]:
+def lease_all(ledger: Leases) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     while (lane := ledger.needy()) and (key := ledger.take(lane)) and (leased := ledger.lease(key)):
         found.setdefault(leased[0].token, []).append(key[1])
     return found
 
 
-def consume_all(ledger: Ledger) -> dict[str, list[int]]:
+def consume_all(ledger: Leases) -> dict[str, list[int]]:
     """What is leased and consumed until nobody gets anything any more."""
     found: dict[str, list[int]] = {}
     while leased := lease_all(ledger):

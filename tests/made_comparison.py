@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpupipe.bench.compare import Comparison, Result, Side
-from gpupipe.bench.contestant import Contest, Outcome
+from gpupipe.bench.contestant import Contest, ContestOutcome
 
 RATES = {
     "DALI on GPU": [140000.0, 164000.0, 129000.0],
@@ -18,7 +18,7 @@ BATCHES, BATCH_SIZE = 20, 256
 COMMAND = "gpupipe compare faces.yaml --cpu-workers 0,1,16 --out '<a folder>'"
 
 
-def outcome(rate: float) -> Outcome:
+def outcome(rate: float) -> ContestOutcome:
     images = BATCHES * BATCH_SIZE
     data = {
         "root": "/faces",
@@ -27,7 +27,7 @@ def outcome(rate: float) -> Outcome:
         "batch_size": BATCH_SIZE,
         "steps": ["decode"],
     }
-    return Outcome(
+    return ContestOutcome(
         "dali", "cpu", "2 threads", images, BATCHES, images / rate, 0.5, 4.0, 2**30, 0.5, "", data
     )
 

@@ -17,7 +17,7 @@ import gpupipe
 SOURCE = '''
 import numpy as np
 from pathlib import Path
-from gpupipe.dataset.index import Array, Files, Spans, Texts, build
+from gpupipe.dataset.index import ArrayLayout, FileColumn, SpanColumn, StringArray, build
 from gpupipe.dataset.source import Source
 from gpupipe.pipeline.step import Spec
 
@@ -36,11 +36,14 @@ class Fields(Source):
         n = len(list(self.root.glob("*.mask.png")))
         rows = np.arange(n, dtype=np.int64)
         bytes = 2 * 4 * 5 * 4
-        images, masks = (Texts.of(f"{i}{end}" for i in range(n)) for end in (".png", ".mask.png"))
+        ends = (".png", ".mask.png")
+        images, masks = (StringArray.of(f"{i}{end}" for i in range(n)) for end in ends)
         root = str(self.root)
         places = np.zeros(n, np.int32), rows * bytes + 3, rows * 0 + bytes
-        depth = Spans(root, Texts.of(["depth.bin"]), *places, Array("float32", (2, 4, 5)))
-        columns = {"image": Files(root, images), "mask": Files(root, masks), "depth": depth}
+        layout = ArrayLayout("float32", (2, 4, 5))
+        depth = SpanColumn(root, StringArray.of(["depth.bin"]), *places, layout)
+        columns = {"image": FileColumn(root, images), "mask": FileColumn(root, masks)}
+        columns["depth"] = depth
         values = {"weight": rows / 4, "box": rows[:, None] + np.arange(4)}
         names = [f"{i}.png" for i in range(n)]
         return build(root, names, rows % 2, ["even", "odd"], columns=columns, values=values)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import gpupipe
-from gpupipe.server.options import Options
+from gpupipe.server.options import ServerOptions
 from gpupipe.server.service import Server
 
 
@@ -19,7 +19,7 @@ def serving(
     """A server in a thread of this process, at any free port."""
     with Server(
         gpupipe.load(config, **(changes or {})),
-        Options(**{"address": "tcp://127.0.0.1:0"} | options),
+        ServerOptions(**{"address": "tcp://127.0.0.1:0"} | options),
     ) as server:
         thread = threading.Thread(target=server.run)
         thread.start()

@@ -22,7 +22,7 @@ def givens(name: str, options: dict[str, Any]) -> list[Spec]:
         given = Spec(encoded=False, channels=3, height=40, width=50, dtype=dtype)
         try:
             steps.find(name)(**options).fitted(given).spec(given)
-        except steps.Refused:
+        except steps.StepIncompatible:
             continue
         found.append(given)
     return found

@@ -38,7 +38,9 @@ def main() -> None:
     result.finish()
 
 
-def _probed(number: int | None, **options: bool) -> tuple[capability_probe.Outcome, dict[str, Any]]:
+def _probed(
+    number: int | None, **options: bool
+) -> tuple[capability_probe.ProbeOutcome, dict[str, Any]]:
     """The answer, and it as plain JSON with the seconds that it took."""
     started = time.monotonic()
     outcome = capability_probe.probe(number, **options)

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from gpupipe.bench.contestant import Contest, Outcome
+from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.machine import machine
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.bench.statistics import Ratio, ratio
@@ -52,7 +52,7 @@ class Result:
     """A side and what it did in each round."""
 
     side: Side
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ContestOutcome] = field(default_factory=list)
 
     @property
     def rates(self) -> list[float]:
@@ -68,7 +68,7 @@ class Result:
         """The standard deviation of the rates; None for one round."""
         return statistics.stdev(self.rates) if len(self.rates) > 1 else None
 
-    def median(self, value: Callable[[Outcome], float]) -> float:
+    def median(self, value: Callable[[ContestOutcome], float]) -> float:
         return statistics.median(value(o) for o in self.outcomes)
 
 
@@ -229,7 +229,7 @@ def disturbance(cores: float) -> list[str]:
     ]
 
 
-def contest_of(side: Side, contest: Contest) -> Outcome:
+def contest_of(side: Side, contest: Contest) -> ContestOutcome:
     """What a side does in a fresh process. Raises EngineError where it fails."""
     given = asdict(contest) | {"changes": contest.changes | side.changes}
     command = [sys.executable, "-W", "ignore", "-m", "gpupipe.bench.contestant"]
@@ -253,7 +253,7 @@ def contest_of(side: Side, contest: Contest) -> Outcome:
     found = json.loads(out.splitlines()[-1])
     if "error" in found:
         raise EngineError(f"{side.name}: {found['error']}")
-    return Outcome(**found)
+    return ContestOutcome(**found)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

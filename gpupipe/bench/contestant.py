@@ -41,7 +41,7 @@ class Contest:
 
 
 @dataclass
-class Outcome:
+class ContestOutcome:
     """What it did. Seconds of wall time; memory in bytes, as PeakMemory has it, of the process and
     its workers; gpu_utilisation: mean share of time, 0 to 1. others: cores that other processes
     kept busy meanwhile. batches_ahead: that are made before they are asked for.
@@ -64,7 +64,7 @@ class Outcome:
     peak_memory_kind: str = PSS
 
 
-def run(contest: Contest) -> Outcome:
+def run(contest: Contest) -> ContestOutcome:
     """Load, warm up, and time `batches` batches. Raises GpupipeError."""
     import gpupipe.loader
     from gpupipe import config as configs
@@ -100,7 +100,7 @@ def run(contest: Contest) -> Outcome:
             "batch_size": checked.loader.batch_size,
             "steps": [e.key for e in checked.pipeline.entries],
         }
-        return Outcome(
+        return ContestOutcome(
             loader.engine.name,
             loader.engine.device,
             loader.engine.crew,

@@ -91,7 +91,7 @@ def measure(
 
 
 @dataclass(frozen=True)
-class Sample:
+class ParitySample:
     """What the engines made of one file, uint8 (H, W, C).
 
     name: its path below the root; made: by DALI, for each device.
@@ -125,7 +125,7 @@ def _picture(spec: Spec) -> bool:
 
 def side_by_side(
     config: Config, index: Index, devices: Sequence[str], samples: int
-) -> Iterator[Sample]:
+) -> Iterator[ParitySample]:
     """A few samples, after the steps that are comparable: what torchvision makes of them, and what
     DALI makes on each device.
     """
@@ -141,7 +141,7 @@ def side_by_side(
     ]
     for i, image in expected.items():
         if all(i in m and m[i].shape == image.shape for m in made):
-            yield Sample(
+            yield ParitySample(
                 os.path.relpath(few.path(i), few.root),
                 image.permute(1, 2, 0).numpy(),
                 [m[i].permute(1, 2, 0).numpy() for m in made],

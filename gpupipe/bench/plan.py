@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, nothing
-from gpupipe.engines.base import Job, torch_lowering
+from gpupipe.engines.base import LoadSpec, torch_lowering
 from gpupipe.loader import ignored_settings, sampler_of, with_ranks
 from gpupipe.runtime.devices import cores_of_rank, resolve
 
@@ -18,7 +18,7 @@ def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
 
     Raises EngineError where it cannot.
     """
-    job = Job(nothing(), config.pipeline, config.loader, _threads(config))
+    job = LoadSpec(nothing(), config.pipeline, config.loader, _threads(config))
     if engine == "dataloader":
         return {"cpu": torch_lowering(job)}
     from gpupipe.engines.dali.graph import Device, Lowering

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpupipe.bench.compare import Result, Side, contest_of
-from gpupipe.bench.contestant import Contest, Outcome
+from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import LoaderConfig
 
@@ -25,7 +25,7 @@ _TRIAL_SECONDS = 1.5
 _LEAST_BATCHES = 4
 _TIMES_AHEAD = 3
 """Shorter trials see how batches are handed over, and not how fast they are made."""
-Trial = Callable[[Side, Contest], Outcome]
+Trial = Callable[[Side, Contest], ContestOutcome]
 
 _ROUNDS = 2
 _LEAST_CONFIRMED, _MOST_CONFIRMED = 3, 10

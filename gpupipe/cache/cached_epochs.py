@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gpupipe.cache import epochs, shard_files
-from gpupipe.cache.commit_log import Shard
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.commit_log import CachedShard
+from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.locks import Claim
-from gpupipe.cache.rank_agreement import Run
+from gpupipe.cache.rank_agreement import TrainingRun
 from gpupipe.cache.worker_pool import Crew, cleaned
-from gpupipe.dataset.index import Rows, Spans, Texts
+from gpupipe.dataset.index import Rows, SpanColumn, StringArray
 from gpupipe.dataset.source import Population
 from gpupipe.errors import DataError, StateError, counted
 
@@ -31,7 +31,7 @@ _NOBODY = (
 )
 
 
-class ShardNames(Texts):
+class ShardNames(StringArray):
     """Shard n is the file 0000000n.tar: names that are not stored, so that there may be more of
     them at any time.
     """
@@ -40,10 +40,10 @@ class ShardNames(Texts):
         return f"{i:08}.tar"
 
 
-def spans(folder: Folder, rows: int) -> Spans:
+def spans(folder: CacheFolder, rows: int) -> SpanColumn:
     """Where the bytes of `rows` samples are: to be filled in by a Cached."""
     nothing = np.empty(0, np.uint8), np.empty(0, np.int64)
-    return Spans(
+    return SpanColumn(
         str(folder.dir / "shards"),
         ShardNames(*nothing),
         np.zeros(rows, np.int32),
@@ -52,7 +52,7 @@ def spans(folder: Folder, rows: int) -> Spans:
     )
 
 
-def here(folder: Folder, spans: Spans) -> Rows:
+def here(folder: CacheFolder, spans: SpanColumn) -> Rows:
     """The rows that the newest generation has, noted in `spans`; nothing is pinned."""
     with folder.lock():
         there = folder.there()
@@ -65,7 +65,7 @@ def here(folder: Folder, spans: Spans) -> Rows:
     return rows
 
 
-def _note(folder: Folder, spans: Spans, shard: Shard) -> Rows:
+def _note(folder: CacheFolder, spans: SpanColumn, shard: CachedShard) -> Rows:
     """Note where the samples of a shard are.
 
     Returns their rows. Raises DataError where its table is damaged.
@@ -99,7 +99,12 @@ class Cached(Population):
     """
 
     def __init__(
-        self, folder: Folder, spans: Spans, whole: int, crew: Crew, run: Run | None
+        self,
+        folder: CacheFolder,
+        spans: SpanColumn,
+        whole: int,
+        crew: Crew,
+        run: TrainingRun | None,
     ) -> None:
         super().__init__()
         self._folder, self._spans, self._whole, self._crew, self._run = (
@@ -249,7 +254,7 @@ class Cached(Population):
             pin.release()
             raise
 
-    def _noted(self, alive: dict[str, Shard]) -> Rows:
+    def _noted(self, alive: dict[str, CachedShard]) -> Rows:
         mask = np.zeros(len(self._spans.file), bool)
         inodes = {name: os.stat(self._folder.shard(name)).st_ino for name in alive}
         self.let_go(
@@ -346,7 +351,7 @@ class Cached(Population):
                     )
 
 
-def does_not_fit(folder: Folder, why: str) -> str:
+def does_not_fit(folder: CacheFolder, why: str) -> str:
     """The message for `epoch: full` where it cannot be."""
     return (
         f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set "

@@ -20,7 +20,7 @@ _HASH = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Shard:
+class CachedShard:
     """A published shard. bytes, table_bytes: sizes of its tar and its table; the hashes are
     blake2b, 128 bits; time: when, in s since 1970.
     """
@@ -44,9 +44,9 @@ class Manifest:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0
-        self._steps: list[Shard | list[str]] = []
-        self._alive: dict[str, Shard] = {}
-        self.known: dict[str, Shard] = {}
+        self._steps: list[CachedShard | list[str]] = []
+        self._alive: dict[str, CachedShard] = {}
+        self.known: dict[str, CachedShard] = {}
         """Every shard that was ever published."""
 
     @property
@@ -76,26 +76,28 @@ class Manifest:
                 "folder, and it is filled anew"
             ) from e
         _apply(step, self._alive)
-        if isinstance(step, Shard):
+        if isinstance(step, CachedShard):
             self.known[step.name] = step
         self._steps.append(step)
 
-    def alive(self, generation: int | None = None) -> dict[str, Shard]:
+    def alive(self, generation: int | None = None) -> dict[str, CachedShard]:
         """The shards of a generation by name, by default of the newest that was read, in the order
         in which they were published.
         """
         if generation is None or generation == self.generation:
             return dict(self._alive)
-        found: dict[str, Shard] = {}
+        found: dict[str, CachedShard] = {}
         for step in self._steps[:generation]:
             _apply(step, found)
         return found
 
     def published_at(self) -> dict[str, int]:
         """Of every shard the generation that it came with."""
-        return {step.name: n for n, step in enumerate(self._steps, 1) if isinstance(step, Shard)}
+        return {
+            step.name: n for n, step in enumerate(self._steps, 1) if isinstance(step, CachedShard)
+        }
 
-    def publish(self, shard: Shard) -> None:
+    def publish(self, shard: CachedShard) -> None:
         """Under the cache's lock."""
         self._append({"publish": asdict(shard)})
 
@@ -117,20 +119,20 @@ class Manifest:
         self.refresh()
 
 
-def _apply(step: Shard | list[str], alive: dict[str, Shard]) -> None:
-    if isinstance(step, Shard):
+def _apply(step: CachedShard | list[str], alive: dict[str, CachedShard]) -> None:
+    if isinstance(step, CachedShard):
         alive[step.name] = step
         return
     for name in step:
         alive.pop(name, None)
 
 
-def _parsed(record: Any, generation: int) -> Shard | list[str]:
+def _parsed(record: Any, generation: int) -> CachedShard | list[str]:
     """A line as what it says. Raises ValueError, TypeError, KeyError."""
     if record["generation"] != generation:
         raise ValueError(f"generation {record['generation']} in place of {generation}")
     if "publish" in record:
-        shard = Shard(**record["publish"])
+        shard = CachedShard(**record["publish"])
         numbers = (shard.samples, shard.bytes, shard.table_bytes)
         if not all(type(n) is int and n >= 0 for n in numbers) or not all(
             _HASH.fullmatch(h) for h in (shard.hash, shard.table_hash)

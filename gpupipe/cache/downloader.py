@@ -21,7 +21,7 @@ import pydantic
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.fill import Filler, Outcome
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.locks import Claim, exclusive
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
@@ -57,7 +57,7 @@ class Task(pydantic.BaseModel):
 class _Sampler:
     """A filler, and what it says of itself in the folder."""
 
-    def __init__(self, folder: Folder, task: Task) -> None:
+    def __init__(self, folder: CacheFolder, task: Task) -> None:
         self._folder, self._task = folder, task
         store = Store(task.dataset, task.cache.retries, task.cache.timeout)
         self._filler = Filler(
@@ -154,7 +154,7 @@ class _Sampler:
         return (self._filler.tally.bytes - before) / (now - then) if now > then else 0.0
 
 
-def list_rows(folder: Folder, task: Task) -> None:
+def list_rows(folder: CacheFolder, task: Task) -> None:
     """List the data set, unless that was done before. Raises DataError."""
     with exclusive(folder.dir / "listing.lock"):  # or each rank would ask the store
         if not listing.is_there(folder):
@@ -174,7 +174,7 @@ def main() -> NoReturn:
     """Carry out the task on the standard input; the last line of the output is how it ended."""
     task = Task.model_validate_json(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    folder = Folder(task.cache)
+    folder = CacheFolder(task.cache)
     status = 0
     try:
         list_rows(folder, task)

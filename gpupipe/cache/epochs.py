@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from gpupipe.cache.disk import write_all
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Epoch:
     time: float
 
 
-def add(folder: Folder, generation: int, samples: int) -> None:
+def add(folder: CacheFolder, generation: int, samples: int) -> None:
     """Needs the lock."""
     line = (
         json.dumps({"generation": generation, "samples": samples, "time": time.time()}).encode()
@@ -34,7 +34,7 @@ def add(folder: Folder, generation: int, samples: int) -> None:
         write_all(f, line)
 
 
-def read(folder: Folder) -> list[Epoch]:
+def read(folder: CacheFolder) -> list[Epoch]:
     """All of them; a line that a process did not live to finish is left out."""
     try:
         lines = (folder.dir / "epochs.jsonl").read_bytes().splitlines()
@@ -51,7 +51,7 @@ def _parsed(line: bytes) -> Epoch | None:
         return None
 
 
-def last_used(folder: Folder) -> dict[str, float]:
+def last_used(folder: CacheFolder) -> dict[str, float]:
     """When the last epoch began that had each shard; shards of which none had are left out.
 
     Needs the lock.

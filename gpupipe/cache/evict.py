@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 
 from gpupipe.cache import epochs
 from gpupipe.cache.disk import on_disk
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 
 _HEADROOM = 1 << 18
 """Bytes that are kept free for what is not reserved: pins, and the lines that epochs add."""
 
 
-def fits(folder: Folder, need: int, free: int | None = None) -> bool:
+def fits(folder: CacheFolder, need: int, free: int | None = None) -> bool:
     """Whether `need` more bytes stay under max_bytes, and leave `free` bytes, by default the
     headroom. Needs the lock, behind `tidy`.
     """
@@ -25,12 +25,12 @@ def fits(folder: Folder, need: int, free: int | None = None) -> bool:
     )
 
 
-def headroom(folder: Folder) -> int:
+def headroom(folder: CacheFolder) -> int:
     """What is kept free, bytes."""
     return min(_HEADROOM, folder.options.max_bytes // 16)
 
 
-def make_room(folder: Folder, need: int) -> bool:
+def make_room(folder: CacheFolder, need: int) -> bool:
     """Whether there is room for `need` bytes, as far as shards that were trained on can be evicted
     for it. Needs the lock, behind `tidy`.
 
@@ -55,7 +55,7 @@ def make_room(folder: Folder, need: int) -> bool:
     return fits(folder, need)
 
 
-def make_room_for_pinned(folder: Folder, need: int) -> bool:
+def make_room_for_pinned(folder: CacheFolder, need: int) -> bool:
     """The same for a shard that an epoch waits for: all that no epoch has pinned may go, and half
     of the headroom. Needs the lock, behind `tidy`.
 
@@ -76,7 +76,7 @@ def make_room_for_pinned(folder: Folder, need: int) -> bool:
     return fits(folder, need, headroom(folder) // 2)
 
 
-def down_to(folder: Folder, size: int) -> list[str]:
+def down_to(folder: CacheFolder, size: int) -> list[str]:
     """Evict what no epoch has pinned until the folder takes at most `size` bytes, as far as that
     goes. Returns the names. Needs the lock.
     """
@@ -92,14 +92,14 @@ def down_to(folder: Folder, size: int) -> list[str]:
     return names
 
 
-def evict(folder: Folder, names: list[str], why: str) -> None:
+def evict(folder: CacheFolder, names: list[str], why: str) -> None:
     """Needs the lock."""
     if names:
         folder.manifest.evict(names, why)
         folder.tidy()
 
 
-def _going(folder: Folder) -> int:
+def _going(folder: CacheFolder) -> int:
     """Bytes of shards that were evicted and that an epoch still holds."""
     known = folder.manifest.known
     return sum(
@@ -109,7 +109,7 @@ def _going(folder: Folder) -> int:
     )
 
 
-def _enough(folder: Folder, names: Iterable[str], excess: int) -> list[str]:
+def _enough(folder: CacheFolder, names: Iterable[str], excess: int) -> list[str]:
     """As many of the names, in order, as it takes to free `excess` bytes."""
     chosen = []
     for name in names:
@@ -120,7 +120,7 @@ def _enough(folder: Folder, names: Iterable[str], excess: int) -> list[str]:
     return chosen
 
 
-def _in_order(folder: Folder, names: Iterable[str], used: dict[str, float]) -> list[str]:
+def _in_order(folder: CacheFolder, names: Iterable[str], used: dict[str, float]) -> list[str]:
     """Those that go first, first."""
     order: dict[str, Callable[[str], tuple[float, str]]] = {
         "fifo": lambda name: (0.0, name),

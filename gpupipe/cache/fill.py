@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cache import evict, shard_files
-from gpupipe.cache.commit_log import Shard
+from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.disk import on_disk
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.listing import UNKNOWN, Listing
 from gpupipe.cache.locks import Claim
 from gpupipe.cache.rate import Rate
-from gpupipe.cache.shard_files import Sample
+from gpupipe.cache.shard_files import ShardSample
 from gpupipe.cache.store import Store, Unfetchable
 
 Outcome = Literal["published", "complete", "no room", "disk full", "failed"]
@@ -57,15 +57,15 @@ class _Order:
     name: str
     claim: Claim
     reserved: int
-    samples: list[Sample]
-    before: Shard | None = None
+    samples: list[ShardSample]
+    before: CachedShard | None = None
 
 
 class Filler:
     """Fills a folder with samples of a listing from a store, a shard at a time."""
 
     def __init__(
-        self, folder: Folder, listing: Listing, store: Store, seed: int, weighted: bool
+        self, folder: CacheFolder, listing: Listing, store: Store, seed: int, weighted: bool
     ) -> None:
         self._folder, self._listing, self._store, self._seed = folder, listing, store, seed
         self._weights = listing.weights if weighted else None
@@ -121,7 +121,7 @@ class Filler:
         return self._claimed(name, samples, reserve, before)
 
     def _claimed(
-        self, name: str, samples: list[Sample], reserve: int, before: Shard | None = None
+        self, name: str, samples: list[ShardSample], reserve: int, before: CachedShard | None = None
     ) -> _Order | Outcome:
         if shutil.disk_usage(self._folder.dir).free < reserve:
             return "disk full"
@@ -176,7 +176,7 @@ class Filler:
             self._seen, self._mask = manifest.generation, free
         return self._mask
 
-    def _rows_of(self, shard: Shard) -> NDArray[np.int64]:
+    def _rows_of(self, shard: CachedShard) -> NDArray[np.int64]:
         known = self._rows.get(shard.name)
         found: NDArray[np.int64] = (
             shard_files.open_table(self._folder.table(shard.name), shard.table_hash)[0]
@@ -185,11 +185,11 @@ class Filler:
         )
         return found
 
-    def _fitting(self, rows: NDArray[np.int64]) -> tuple[list[Sample], int]:
+    def _fitting(self, rows: NDArray[np.int64]) -> tuple[list[ShardSample], int]:
         """The first of the rows that make a shard, and its bytes; of samples whose size is not
         known, those that may be in it.
         """
-        samples: list[Sample] = []
+        samples: list[ShardSample] = []
         total, most = shard_files.END, int(self._options.shard_size)
         for row in rows.tolist():
             sample, size = self._listing.sample(row), int(self._listing.sizes[row])
@@ -245,8 +245,10 @@ class Filler:
                 self._folder.manifest.evict([order.name], "not to be fetched again")
         return "failed"
 
-    def _as_published(self, order: _Order, writer: shard_files.Writer, table_hash: str) -> Shard:
-        return Shard(
+    def _as_published(
+        self, order: _Order, writer: shard_files.Writer, table_hash: str
+    ) -> CachedShard:
+        return CachedShard(
             order.name,
             len(writer),
             writer.bytes,
@@ -256,7 +258,7 @@ class Filler:
             time.time(),
         )
 
-    def _publish(self, made: Shard, order: _Order, tar: Any, table: Any) -> None:
+    def _publish(self, made: CachedShard, order: _Order, tar: Any, table: Any) -> None:
         """The files first, under names that nobody looks for yet; then the line that says that they
         are there.
         """
@@ -299,12 +301,12 @@ class Filler:
             order.reserved = need
             return True
 
-    def _fetched(self, order: _Order) -> Iterator[tuple[Sample, bytes | None]]:
+    def _fetched(self, order: _Order) -> Iterator[tuple[ShardSample, bytes | None]]:
         """The samples in order and their bytes, None for those that cannot be fetched, with some of
         those that follow under way.
         """
         samples = iter(order.samples)
-        flight: deque[tuple[Sample, Future[bytes]]] = deque()
+        flight: deque[tuple[ShardSample, Future[bytes]]] = deque()
         try:
             while True:
                 for sample in islice(samples, 2 * self._options.connections - len(flight)):
@@ -317,7 +319,7 @@ class Filler:
             for _, future in flight:
                 future.cancel()
 
-    def _one(self, sample: Sample) -> bytes:
+    def _one(self, sample: ShardSample) -> bytes:
         size = int(self._listing.sizes[sample.row])
         self._rate.take(max(size, 0))
         data = self._store.fetch(sample.name, size, int(self._listing.tags[sample.row]))
@@ -325,7 +327,7 @@ class Filler:
             self._rate.take(len(data))
         return data
 
-    def _result(self, order: _Order, sample: Sample, future: Future[bytes]) -> bytes | None:
+    def _result(self, order: _Order, sample: ShardSample, future: Future[bytes]) -> bytes | None:
         try:
             data = future.result()
         except Unfetchable as e:

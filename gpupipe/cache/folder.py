@@ -28,7 +28,7 @@ _TABLE_SHARE = 1 / 16
 """Of max_bytes: what tables of evicted shards may take."""
 
 
-class Folder:
+class CacheFolder:
     """A cache's folder. What is said to need the lock is called inside `with folder.lock():`
     alone.
     """
@@ -153,12 +153,12 @@ class Folder:
                 self.table(name).unlink(missing_ok=True)
 
 
-def prepared(options: CacheOptions, dataset: DataSet) -> Folder:
+def prepared(options: CacheOptions, dataset: DataSet) -> CacheFolder:
     """The folder, made where it is not there.
 
     Raises DataError where it holds other things, another data set, or cannot be written.
     """
-    folder = Folder(options)
+    folder = CacheFolder(options)
     try:
         _make(folder)
         with folder.lock():
@@ -171,7 +171,7 @@ def prepared(options: CacheOptions, dataset: DataSet) -> Folder:
     return folder
 
 
-def _make(folder: Folder) -> None:
+def _make(folder: CacheFolder) -> None:
     if folder.dir.is_dir() and not (folder.dir / "lock").exists() and any(folder.dir.iterdir()):
         raise DataError(
             f"{folder.dir}: holds other files, and is no cache: set data.cache.dir to a new folder"
@@ -182,7 +182,7 @@ def _make(folder: Folder) -> None:
         (folder.dir / name).mkdir(exist_ok=True)
 
 
-def _check_identity(folder: Folder, dataset: DataSet) -> None:
+def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
     path, ours = folder.dir / "dataset.json", dataset.identity
     if path.exists():
         theirs = content(path)

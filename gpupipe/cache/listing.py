@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cache.disk import on_disk, replaced
-from gpupipe.cache.folder import Folder
-from gpupipe.cache.shard_files import Sample
-from gpupipe.dataset.index import Texts
+from gpupipe.cache.folder import CacheFolder
+from gpupipe.cache.shard_files import ShardSample
+from gpupipe.dataset.index import StringArray
 from gpupipe.errors import DataError
 
 UNKNOWN = -1
@@ -45,12 +45,12 @@ class Listing:
     the samples.
     """
 
-    names: Texts
+    names: StringArray
     labels: NDArray[np.int64]
     sizes: NDArray[np.int64]
     tags: NDArray[np.uint64]
     weights: NDArray[np.float64]
-    about: Texts
+    about: StringArray
     classes: list[str]
     fingerprint: str
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -58,13 +58,13 @@ class Listing:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def sample(self, row: int) -> Sample:
+    def sample(self, row: int) -> ShardSample:
         label = int(self.labels[row])
         about = json.loads(self.about[row]) if len(self.about) else {}
-        return Sample(row, self.names[row], label, {"class": self.classes[label]} | about)
+        return ShardSample(row, self.names[row], label, {"class": self.classes[label]} | about)
 
 
-def fingerprint(names: Texts, labels: NDArray[np.int64], classes: list[str]) -> str:
+def fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str]) -> str:
     """What makes two data sets the same for a resume."""
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
     for array in (names.letters, names.ends, labels):
@@ -84,12 +84,12 @@ def tag(version: str) -> int:
     )
 
 
-def is_there(folder: Folder) -> bool:
+def is_there(folder: CacheFolder) -> bool:
     """Whether the data set was listed before."""
     return (folder.dir / "listing" / "listing.json").exists()
 
 
-def save(listing: Listing, folder: Folder) -> None:
+def save(listing: Listing, folder: CacheFolder) -> None:
     """Keep it. Raises DataError where it does not fit into the cache. Needs the lock."""
     place = folder.dir / "listing"
     arrays: dict[str, NDArray[Any]] = {name: attrgetter(name)(listing) for name in _ARRAYS}
@@ -118,14 +118,14 @@ def _save(array: NDArray[Any], path: Path) -> None:
         np.save(f, array, allow_pickle=False)
 
 
-def opened(folder: Folder) -> Listing:
+def opened(folder: CacheFolder) -> Listing:
     """The listing that was kept, memory-mapped. Raises DataError where it is damaged."""
     place = folder.dir / "listing"
     try:
         about = json.loads((place / "listing.json").read_bytes())
         arrays = {name: _array(place / f"{name}.npy", kind) for name, kind in _ARRAYS.items()}
         names, further = (
-            Texts(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
+            StringArray(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
             for name in ("names", "about")
         )
         values = {

@@ -11,20 +11,20 @@ import uuid
 from typing import Any
 
 from gpupipe.cache.disk import replaced
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 
 _ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 _KEPT = 64
 
 
-class Run:
+class TrainingRun:
     """One rank's part in a run.
 
     What was chosen holds as long as a loader of any of its ranks is open, so a later run never
     meets it.
     """
 
-    def __init__(self, folder: Folder, rank: int, what: list[Any]) -> None:
+    def __init__(self, folder: CacheFolder, rank: int, what: list[Any]) -> None:
         """what: tells the loaders of a run from one another: data, seed..."""
         key = _hash([*(os.environ.get(name) for name in _ENVIRONMENT), *what])
         self._path = folder.dir / "runs" / f"{key}.json"

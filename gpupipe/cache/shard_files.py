@@ -32,7 +32,7 @@ _TABLE_HEADER = 128
 
 
 @dataclass(frozen=True)
-class Sample:
+class ShardSample:
     """A sample as it goes into a shard.
 
     row: of the data set; name: under its url; about: what further is known of it.
@@ -104,7 +104,7 @@ class Writer:
         """Bytes of the whole shard if a sample of this cost were the last."""
         return self.bytes + cost + END
 
-    def add(self, sample: Sample, image: bytes) -> None:
+    def add(self, sample: ShardSample, image: bytes) -> None:
         for info, content in sample.members(len(image)):
             self._write(info.tobuf(tarfile.USTAR_FORMAT))
             if content is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.cache import epochs, listing
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Status:
     samplers: list[dict[str, Any]]
 
 
-def of(folder: Folder) -> Status:
+def of(folder: CacheFolder) -> Status:
     """The status of a folder."""
     rows = len(listing.opened(folder)) if listing.is_there(folder) else None
     with folder.lock():
@@ -65,7 +65,7 @@ def of(folder: Folder) -> Status:
     )
 
 
-def _hit_rate(folder: Folder, began: list[epochs.Epoch]) -> float | None:
+def _hit_rate(folder: CacheFolder, began: list[epochs.Epoch]) -> float | None:
     asked = sum(e.samples for e in began)
     if not asked:
         return None

@@ -20,7 +20,7 @@ from gpupipe.cache.listing import UNKNOWN, Listing, fingerprint, tag
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, opened, version
 from gpupipe.dataset import labels as classes_of
-from gpupipe.dataset.index import Texts
+from gpupipe.dataset.index import StringArray
 from gpupipe.errors import DataError, did_you_mean, shown
 
 _ODD = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
@@ -32,7 +32,7 @@ _LONGEST = 4096
 
 
 @dataclass
-class Rows:
+class StoreRows:
     """Columns as they were found; labels, weights and about are empty where there are none."""
 
     names: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ def listed(dataset: DataSet, store: Store) -> Listing:
     if not rows.names:
         raise DataError(_nothing(dataset))
     labels, classes = _numbered(rows, dataset.manifest)
-    names, unknown = Texts.of(rows.names), [UNKNOWN] * len(rows.names)
+    names, unknown = StringArray.of(rows.names), [UNKNOWN] * len(rows.names)
     sizes, tags = (
         np.array(rows.sizes or unknown, np.int64),
         np.array(rows.tags or [0] * len(unknown), np.uint64),
@@ -66,7 +66,7 @@ def listed(dataset: DataSet, store: Store) -> Listing:
         sizes,
         tags,
         weights,
-        Texts.of(rows.about),
+        StringArray.of(rows.about),
         classes,
         fingerprint(names, labels, classes),
         values,
@@ -92,9 +92,9 @@ def safe(name: str, where: str) -> str:
     return name
 
 
-def _files(dataset: DataSet, store: Store) -> Rows:
+def _files(dataset: DataSet, store: Store) -> StoreRows:
     """All files below the url, sorted by name."""
-    endings, rows = tuple(f".{e.lower().lstrip('.')}" for e in dataset.extensions), Rows()
+    endings, rows = tuple(f".{e.lower().lstrip('.')}" for e in dataset.extensions), StoreRows()
     for name, info in sorted(store.files().items()):
         if not name.lower().endswith(endings):
             continue
@@ -117,8 +117,8 @@ def _class(name: str, url: str) -> str:
     return folder
 
 
-def _manifest(dataset: DataSet) -> Rows:
-    rows, start = Rows(), f"{dataset.url}/"
+def _manifest(dataset: DataSet) -> StoreRows:
+    rows, start = StoreRows(), f"{dataset.url}/"
     for where, record in _records(dataset):
         name = str(record.pop(dataset.path))
         rows.names.append(safe(name.removeprefix(start), where))
@@ -245,7 +245,7 @@ def _numbers(column: list[float]) -> NDArray[Any]:
     return np.array(column, np.int64 if all(isinstance(n, int) for n in column) else np.float64)
 
 
-def _numbered(rows: Rows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:
+def _numbered(rows: StoreRows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:
     """Labels int64 (N,) and the names of the classes: those of a manifest as every source has them;
     folders are names, numbered in sorted order.
     """

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpupipe.cache import shard_files
-from gpupipe.cache.commit_log import Shard
+from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.disk import replaced
 from gpupipe.cache.fill import Filler
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 from gpupipe.errors import DataError
 
 
-def damaged(folder: Folder, rows: int, progress: Callable[[int, int], None]) -> dict[str, str]:
+def damaged(folder: CacheFolder, rows: int, progress: Callable[[int, int], None]) -> dict[str, str]:
     """What is wrong with which shards, by name; they are gone from the folder then.
 
     rows: of the data set. progress: shards that were read, of how many.
@@ -36,7 +36,7 @@ def damaged(folder: Folder, rows: int, progress: Callable[[int, int], None]) -> 
     return found
 
 
-def mend(folder: Folder, filler: Filler) -> dict[str, str]:
+def mend(folder: CacheFolder, filler: Filler) -> dict[str, str]:
     """Fetch the missing shards again.
 
     Those that cannot be are evicted, for their samples to be drawn anew: why, by name.
@@ -49,12 +49,12 @@ def mend(folder: Folder, filler: Filler) -> dict[str, str]:
     )
 
 
-def _missing(folder: Folder) -> set[str]:
+def _missing(folder: CacheFolder) -> set[str]:
     with folder.lock():
         return set(folder.missing())
 
 
-def _wrong(folder: Folder, shard: Shard, rows: int) -> str:
+def _wrong(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
     """What is wrong with a shard, or ""."""
     try:
         if shard_files.hash_of(folder.shard(shard.name)) != shard.hash:
@@ -67,7 +67,7 @@ def _wrong(folder: Folder, shard: Shard, rows: int) -> str:
     return "" if _table_is_right(folder, shard) else _table_again(folder, shard, table)
 
 
-def _table_is_right(folder: Folder, shard: Shard) -> bool:
+def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
     try:
         shard_files.open_table(folder.table(shard.name), shard.table_hash)
     except DataError:
@@ -75,7 +75,7 @@ def _table_is_right(folder: Folder, shard: Shard) -> bool:
     return True
 
 
-def _table_again(folder: Folder, shard: Shard, table: shard_files.Table) -> str:
+def _table_again(folder: CacheFolder, shard: CachedShard, table: shard_files.Table) -> str:
     """Make a damaged table again out of its shard."""
 
     def write(path: Path) -> None:
@@ -90,7 +90,7 @@ def _table_again(folder: Folder, shard: Shard, table: shard_files.Table) -> str:
     return ""
 
 
-def _removed(folder: Folder, shard: Shard) -> bool:
+def _removed(folder: CacheFolder, shard: CachedShard) -> bool:
     """Remove a damaged shard, unless it was evicted meanwhile.
 
     Where its table is damaged too, what it held is not known any more: it is evicted.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.cache.downloader import Task
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError
 
@@ -73,7 +73,7 @@ def listed(dataset: DataSet, cache: CacheOptions) -> None:
         _stop([process], os.getpid())
 
 
-def cleaned(folder: Folder) -> None:
+def cleaned(folder: CacheFolder) -> None:
     """Remove what samplers that were ended have left."""
     with folder.lock():
         folder.tidy()

@@ -13,7 +13,7 @@ from gpupipe.cli.console import Screen
 from gpupipe.errors import ConfigError, DataError, Problem, counted
 
 if TYPE_CHECKING:
-    from gpupipe.cache.folder import Folder
+    from gpupipe.cache.folder import CacheFolder
     from gpupipe.cache.status import Status
     from gpupipe.sources.remote import Remote
 
@@ -154,7 +154,7 @@ def _source(config: str, overrides: tuple[str, ...]) -> Remote:
     return checked.source
 
 
-def _opened(source: Remote, listed: bool = True) -> tuple[Folder, int]:
+def _opened(source: Remote, listed: bool = True) -> tuple[CacheFolder, int]:
     """The cache's folder, and the rows of the data set, which is listed where that was not done; 0
     where it need not be.
     """
@@ -168,7 +168,7 @@ def _opened(source: Remote, listed: bool = True) -> tuple[Folder, int]:
     return folder, rows
 
 
-def _filler(config: str, overrides: tuple[str, ...], folder: Folder) -> Any:
+def _filler(config: str, overrides: tuple[str, ...], folder: CacheFolder) -> Any:
     from gpupipe.cache import listing
     from gpupipe.cache.fill import Filler
     from gpupipe.cache.store import Store
@@ -179,7 +179,7 @@ def _filler(config: str, overrides: tuple[str, ...], folder: Folder) -> Any:
 
 
 def _say_filled(
-    folder: Folder, ended: list[dict[str, Any]], seconds: float, before: int, rows: int
+    folder: CacheFolder, ended: list[dict[str, Any]], seconds: float, before: int, rows: int
 ) -> None:
     folder.manifest.refresh()
     alive = folder.manifest.alive().values()

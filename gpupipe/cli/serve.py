@@ -145,14 +145,14 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
 
 
 def _options(checked: Config, given: dict[str, Any]) -> Any:
-    from gpupipe.server.options import Options
+    from gpupipe.server.options import ServerOptions
 
     host, port, ipc = given.pop("host"), given.pop("port"), given.pop("ipc")
     given |= {"allowed": given.pop("allow"), "most_clients": given.pop("max_clients")}
     given["address"] = f"ipc://{ipc}" if ipc else f"tcp://{host}:{port}"
     if given["state"] is None and given["wire"] == "gpupipe" and port != 0:
         given["state"] = _state_file(checked, given)
-    return Options(**given)
+    return ServerOptions(**given)
 
 
 def _state_file(checked: Config, given: dict[str, Any]) -> Path:

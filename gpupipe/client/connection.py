@@ -29,8 +29,8 @@ from typing import Any
 import zmq
 from torch import Tensor
 
-from gpupipe.client.dialing import LINGER_MS, Options, dial, error_of, greeting
-from gpupipe.client.inbox import Holding
+from gpupipe.client.dialing import LINGER_MS, ConnectionOptions, dial, error_of, greeting
+from gpupipe.client.inbox import Inbox
 from gpupipe.client.reassembly import Assembly
 from gpupipe.errors import GpupipeError, ServerError
 from gpupipe.protocol import messages, peer
@@ -65,13 +65,13 @@ class Connection:
     finish: what is done to the tensors of a batch before the consumer gets it.
     """
 
-    def __init__(self, options: Options, finish: Finish) -> None:
+    def __init__(self, options: ConnectionOptions, finish: Finish) -> None:
         self.options, self._finish = options, finish
         self.welcome: messages.Welcome | None = None
         self._token = token_hex(16)
         self._hello, self._greeted, self._gone = greeting(options, self._token), False, False
         self._changed = threading.Condition()
-        self._holding: Holding[Arrived] = Holding()
+        self._holding: Inbox[Arrived] = Inbox()
         self._say: deque[messages.ToServer] = deque()
         self._error: GpupipeError | None = None
         self._broken: GpupipeError | None = None
@@ -301,7 +301,7 @@ class Connection:
             self._heard = time.monotonic()
             try:
                 self._handle(messages.from_server([f.buffer for f in frames]), frames)
-            except messages.Malformed as e:
+            except messages.MalformedMessage as e:
                 self._fail(
                     ServerError(
                         f"{self.options.address} does not speak as a server of gpupipe does: {e}"
@@ -331,7 +331,7 @@ class Connection:
                 whole = self._assembly.head(message)
             # where a living server's slot cannot be opened, batches come over the socket from now
             # on
-            except messages.Malformed:
+            except messages.MalformedMessage:
                 self._shared = not self._assembly.server_lives
                 self._say_hello()
                 return
@@ -392,7 +392,7 @@ class Connection:
             if same:
                 self._holding.keep_only(message.yours)
             else:
-                self._holding = Holding()
+                self._holding = Inbox()
             if self._place is not None:
                 self._post(
                     messages.Begin(

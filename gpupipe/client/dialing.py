@@ -23,7 +23,7 @@ _SOCKET_BUFFER = 4 << 20
 
 
 @dataclass(frozen=True)
-class Options:
+class ConnectionOptions:
     """How to connect. transport: auto, shm or tcp; key, server_key: files, for a server with keys;
     patience: seconds without a word from the server; gpu: the number of the GPU that batches are
     copied to, for which their memory here is page-locked.
@@ -41,7 +41,7 @@ class Options:
 
 
 def greeting(
-    options: Options, token: str
+    options: ConnectionOptions, token: str
 ) -> Callable[[bool, list[Key], list[Key], str], messages.Hello]:
     """What says Hello for the client `token` of this process, of (whether memory is shared, what is
     held, what is done, the server's history).
@@ -71,7 +71,7 @@ def greeting(
     return hello
 
 
-def dial(context: Any, options: Options) -> Any:
+def dial(context: Any, options: ConnectionOptions) -> Any:
     """A socket that connects, and connects again, to a server. Raises ServerError."""
     socket = context.socket(zmq.DEALER)
     for option, value in (

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Holding(Generic[T]):
+class Inbox(Generic[T]):
     """Batches in the order in which they were leased: unconfirmed ones, those that the consumer
     has, and those that wait for it.
     """

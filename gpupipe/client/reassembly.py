@@ -61,7 +61,7 @@ class Assembly:
     def head(self, head: messages.Batch) -> Whole | None:
         """A batch begins; returned where all of it is here.
 
-        Raises Malformed where its slot cannot be opened.
+        Raises MalformedMessage where its slot cannot be opened.
         """
         if head.slot is not None:
             return head, self._mapped.tensor(head.slot, head.size)
@@ -71,14 +71,14 @@ class Assembly:
         return self._whole(self._coming)
 
     def part(self, part: messages.Part, data: Any) -> Whole | None:
-        """A piece; the batch, where it was the last. Raises Malformed."""
+        """A piece; the batch, where it was the last. Raises MalformedMessage."""
         coming = self._coming
         if (
             coming is None or part.key != coming.head.key
         ):  # of a batch whose beginning went to a connection that is no more
             return None
         if part.offset < coming.behind or part.offset + part.size > coming.head.size:
-            raise messages.Malformed(
+            raise messages.MalformedMessage(
                 f"a piece at byte {part.offset}, behind byte {coming.behind} of {coming.head.size}"
             )
         coming.memory.numpy().data[part.offset : part.offset + part.size] = compression.unpack(

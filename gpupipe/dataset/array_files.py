@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import class_folders, index_cache, index_file, labels
-from gpupipe.dataset.index import Array, Index, Spans, Texts, build
+from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn, StringArray, build
 from gpupipe.dataset.manifest_paths import folder, inside
 from gpupipe.dataset.shards import paths
 from gpupipe.dataset.source import Progress
@@ -35,7 +35,7 @@ _EXISTS = "no such file: set data.manifest to the list of the samples"
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """What a file holds: samples of `shape`, `step` bytes from one to the next, the first at
     `offset`. pairs: complex numbers, as formats.npy has them.
 
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Files:
+class ArrayFiles:
     """Files with arrays, relative to `root`, in order.
 
     labels: of each file, where that is where labels come from.
@@ -70,18 +70,18 @@ class Files:
 # --- which files there are
 
 
-def in_classes(root: Path, extensions: tuple[str, ...], progress: Progress) -> Files:
+def in_classes(root: Path, extensions: tuple[str, ...], progress: Progress) -> ArrayFiles:
     """Those of a folder a class. Raises DataError."""
     top = expanded(root)
     if not top.is_dir():
         raise DataError(f"{root}: no such folder: put the data there, or set data.root")
     found = class_folders.scan(top.resolve(), extensions, "array", progress)
-    return Files(top.resolve(), found.paths, found.labels, found.classes)
+    return ArrayFiles(top.resolve(), found.paths, found.labels, found.classes)
 
 
 def in_list(
     file: Path, root: Path | None, field: str, label: str | None, progress: Progress
-) -> Files:
+) -> ArrayFiles:
     """Those that a manifest lists, as the source file_list has it. Raises DataError."""
     try:
         top = folder(root or file.parent)
@@ -100,14 +100,14 @@ def in_list(
     found, classes = (
         labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
     )
-    return Files(top, names, found, classes)
+    return ArrayFiles(top, names, found, classes)
 
 
-def matching(patterns: str | tuple[str, ...], option: str) -> Files:
+def matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
     """Those of patterns, as the source webdataset has it. Raises DataError."""
     found = paths(patterns, option)
     root = Path(os.path.commonpath([path.parent for path in found]))
-    return Files(root, [str(path.relative_to(root)) for path in found])
+    return ArrayFiles(root, [str(path.relative_to(root)) for path in found])
 
 
 # --- what is kept of an index
@@ -154,16 +154,18 @@ def _reason(e: OSError) -> str:
 # --- what is in them
 
 
-def read_all(files: Files, read: Callable[[str], Part], progress: Progress) -> list[Part]:
+def read_all(
+    files: ArrayFiles, read: Callable[[str], FilePart], progress: Progress
+) -> list[FilePart]:
     """What each file holds, as `read` finds it in its path, on all cores.
 
     Raises DataError, which names the file.
     """
 
-    def some(names: list[str]) -> list[Part]:
+    def some(names: list[str]) -> list[FilePart]:
         return [_read(os.path.join(files.root, name), read) for name in names]
 
-    found: list[Part] = []
+    found: list[FilePart] = []
     with ThreadPoolExecutor(cores()) as pool:
         try:
             for parts in pool.map(some, _batches(files.names)):
@@ -194,7 +196,7 @@ def _blamed(path: str, read: Callable[[str], T]) -> T:
         raise DataError(f"{path}: {e}{advice}") from e
 
 
-def _read(path: str, read: Callable[[str], Part]) -> Part:
+def _read(path: str, read: Callable[[str], FilePart]) -> FilePart:
     part = _blamed(path, read)
     if len(part.shape) > _MOST_AXES:
         raise DataError(
@@ -212,8 +214,8 @@ def _read(path: str, read: Callable[[str], Part]) -> Part:
 
 
 def indexed(
-    files: Files,
-    parts: Sequence[Part],
+    files: ArrayFiles,
+    parts: Sequence[FilePart],
     field: str,
     numbers: NDArray[np.int64] | None,
     values: dict[str, NDArray[Any]],
@@ -234,7 +236,7 @@ def indexed(
     array = _array(files, parts, counts)
     lengths = _each(counts, [int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize for p in parts])
     offset = _each(counts, [p.offset for p in parts]) + row * _each(counts, [p.step for p in parts])
-    column = Spans(str(files.root), Texts.of(files.names), file, offset, lengths, array)
+    column = SpanColumn(str(files.root), StringArray.of(files.names), file, offset, lengths, array)
     names = _names(files, parts, file, row)
     found, classes = _labels(files, counts, names, numbers)
     return build(
@@ -248,7 +250,7 @@ def _each(counts: NDArray[np.int64], numbers: list[int]) -> NDArray[np.int64]:
 
 
 def _names(
-    files: Files, parts: Sequence[Part], file: NDArray[np.int32], row: NDArray[np.int64]
+    files: ArrayFiles, parts: Sequence[FilePart], file: NDArray[np.int32], row: NDArray[np.int64]
 ) -> list[str]:
     """What samples are called: the file, or the row in it."""
     if all(part.count is None for part in parts):
@@ -259,7 +261,7 @@ def _names(
     ]
 
 
-def _array(files: Files, parts: Sequence[Part], counts: NDArray[np.int64]) -> Array:
+def _array(files: ArrayFiles, parts: Sequence[FilePart], counts: NDArray[np.int64]) -> ArrayLayout:
     first = parts[0]
     for path, part in zip(files.paths, parts, strict=True):
         if part.dtype != first.dtype or part.pairs != first.pairs:
@@ -276,22 +278,25 @@ def _array(files: Files, parts: Sequence[Part], counts: NDArray[np.int64]) -> Ar
                 "arrays of one field all have the same axes"
             )
     if all(part.shape == first.shape for part in parts):
-        return Array(first.dtype, first.shape)
-    return Array(
+        return ArrayLayout(first.dtype, first.shape)
+    return ArrayLayout(
         first.dtype,
         None,
         np.repeat(np.array([part.shape for part in parts], np.int64), counts, axis=0),
     )
 
 
-def _told(part: Part) -> str:
+def _told(part: FilePart) -> str:
     return (
         {"float32": "complex64", "float64": "complex128"}[part.dtype] if part.pairs else part.dtype
     )
 
 
 def _labels(
-    files: Files, counts: NDArray[np.int64], names: list[str], numbers: NDArray[np.int64] | None
+    files: ArrayFiles,
+    counts: NDArray[np.int64],
+    names: list[str],
+    numbers: NDArray[np.int64] | None,
 ) -> tuple[NDArray[np.int64], list[str]]:
     if numbers is not None:
         return labels.of_numbers(numbers, lambda i: f"data.labels: sample {i} ({names[i]})")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from gpupipe.dataset import array_files
-from gpupipe.dataset.array_files import Files, Part
+from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.manifest_paths import listing
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, check_names, quiet
@@ -96,18 +96,18 @@ class ArraySource(Source):
         return ()
 
     @abstractmethod
-    def read(self, path: str) -> Part:
+    def read(self, path: str) -> FilePart:
         """What a file holds. Raises OSError, ValueError, Damaged. Called on several threads."""
 
-    def beside(self) -> dict[str, Files]:
+    def beside(self) -> dict[str, ArrayFiles]:
         """The files with labels and values, by option. Raises DataError."""
         return {}
 
     @abstractmethod
-    def read_labels(self, files: Files) -> NDArray[np.int64]:
+    def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
         """Raises DataError."""
 
-    def read_values(self, option: str, files: Files) -> NDArray[Any]:
+    def read_values(self, option: str, files: ArrayFiles) -> NDArray[Any]:
         """Of a source that has named values. Raises DataError."""
         raise NotImplementedError  # by default there are none
 
@@ -145,7 +145,7 @@ class ArraySource(Source):
         )
         return self._made
 
-    def _files(self, progress: Progress) -> Files:
+    def _files(self, progress: Progress) -> ArrayFiles:
         if self.files is not None:
             return array_files.matching(self.files, "data.files")
         if self.manifest is not None:
@@ -153,7 +153,7 @@ class ArraySource(Source):
         assert self.root is not None
         return array_files.in_classes(self.root, self.extensions, progress)
 
-    def _index(self, files: Files, beside: dict[str, Files], progress: Progress) -> Index:
+    def _index(self, files: ArrayFiles, beside: dict[str, ArrayFiles], progress: Progress) -> Index:
         parts = array_files.read_all(files, self.read, progress)
         total = sum(1 if part.count is None else part.count for part in parts)
         numbers, values = None, {}

@@ -21,7 +21,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Texts:
+class StringArray:
     """Texts in one array. letters: uint8 (bytes,), all texts behind one another; ends: int64 (N,),
     where each ends in it.
     """
@@ -30,7 +30,7 @@ class Texts:
     ends: NDArray[np.int64]
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> Texts:
+    def of(cls, texts: Iterable[str]) -> StringArray:
         encoded = [os.fsencode(t) for t in texts]
         return cls(
             np.frombuffer(b"".join(encoded), np.uint8),
@@ -54,12 +54,12 @@ class Texts:
         texts[:, len(before) :] = np.where(places < lengths[:, None], letters, 0)
         return texts
 
-    def take(self, rows: Rows) -> Texts:
-        return Texts.of(self[int(i)] for i in rows)
+    def take(self, rows: Rows) -> StringArray:
+        return StringArray.of(self[int(i)] for i in rows)
 
 
 @dataclass(frozen=True)
-class Array:
+class ArrayLayout:
     """What the bytes of a field are where they are no image file: numbers in C order, of the
     machine's byte order.
 
@@ -78,16 +78,18 @@ class Array:
             else tuple(self.shapes[i].tolist())  # type: ignore[index]  # one of them is there
         )
 
-    def take(self, rows: Rows) -> Array:
-        return Array(self.dtype, self.shape, None if self.shapes is None else self.shapes[rows])
+    def take(self, rows: Rows) -> ArrayLayout:
+        return ArrayLayout(
+            self.dtype, self.shape, None if self.shapes is None else self.shapes[rows]
+        )
 
 
 @dataclass(frozen=True)
-class Files:
+class FileColumn:
     """A field whose samples are image files of their own: row i is the file `root`/paths[i]."""
 
     root: str
-    paths: Texts
+    paths: StringArray
     array: None = None
 
     def span(self, i: int) -> Span:
@@ -101,12 +103,12 @@ class Files:
         """
         return self.paths.padded(rows, os.fsencode(self.root) + b"/")
 
-    def take(self, rows: Rows) -> Files:
-        return Files(self.root, self.paths.take(rows))
+    def take(self, rows: Rows) -> FileColumn:
+        return FileColumn(self.root, self.paths.take(rows))
 
 
 @dataclass(frozen=True)
-class Spans:
+class SpanColumn:
     """A field whose samples are parts of files. Row i: `length` bytes from `offset` on in the file
     `root`/files[file].
 
@@ -115,11 +117,11 @@ class Spans:
     """
 
     root: str
-    files: Texts
+    files: StringArray
     file: NDArray[np.int32]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
-    array: Array | None = None
+    array: ArrayLayout | None = None
 
     def path(self, number: int) -> str:
         """Of one of `files`."""
@@ -128,14 +130,14 @@ class Spans:
     def span(self, i: int) -> Span:
         return Span(self.path(int(self.file[i])), int(self.offset[i]), int(self.length[i]))
 
-    def take(self, rows: Rows) -> Spans:
+    def take(self, rows: Rows) -> SpanColumn:
         array = None if self.array is None else self.array.take(rows)
-        return Spans(
+        return SpanColumn(
             self.root, self.files, self.file[rows], self.offset[rows], self.length[rows], array
         )
 
 
-Column = Files | Spans
+Column = FileColumn | SpanColumn
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,7 +154,7 @@ class Index:
     """
 
     root: str
-    names: Texts
+    names: StringArray
     labels: NDArray[np.int64]
     classes: list[str]
     columns: dict[str, Column]
@@ -192,7 +194,7 @@ class Index:
         path = self.span(i).path
         return (
             path
-            if isinstance(self.columns[self.main], Files)
+            if isinstance(self.columns[self.main], FileColumn)
             or f"/{path}".endswith(f"/{self.names[i]}")
             else f"{path}:{self.names[i]}"
         )
@@ -215,7 +217,7 @@ class Index:
 
 def build(
     root: str,
-    names: Sequence[str] | Texts,
+    names: Sequence[str] | StringArray,
     labels: NDArray[np.int64],
     classes: list[str],
     extra: dict[str, Any] | None = None,
@@ -225,8 +227,8 @@ def build(
     """An index in memory. Without `columns`, `names` are the paths of image files relative to
     `root`.
     """
-    texts = names if isinstance(names, Texts) else Texts.of(names)
-    columns = columns or {"image": Files(root, texts)}
+    texts = names if isinstance(names, StringArray) else StringArray.of(names)
+    columns = columns or {"image": FileColumn(root, texts)}
     fingerprint = _fingerprint(texts, labels, classes, columns, values or {})
     return Index(
         root, texts, labels, classes, columns, fingerprint, values or {}, extra=extra or {}
@@ -239,7 +241,7 @@ def nothing() -> Index:
 
 
 def _fingerprint(
-    names: Texts,
+    names: StringArray,
     labels: NDArray[np.int64],
     classes: list[str],
     columns: dict[str, Column],
@@ -258,9 +260,9 @@ def _fingerprint(
     return digest.hexdigest()
 
 
-def _identity(column: Column, names: Texts) -> list[NDArray[Any]]:
+def _identity(column: Column, names: StringArray) -> list[NDArray[Any]]:
     """What of a column says which samples there are."""
-    if isinstance(column, Files):
+    if isinstance(column, FileColumn):
         return [] if column.paths is names else [column.paths.letters, column.paths.ends]
     shapes = [] if column.array is None or column.array.shapes is None else [column.array.shapes]
     return [column.files.letters, column.files.ends, column.file, column.length, *shapes]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.index import Array, Column, Files, Index, Spans, Texts
+from gpupipe.dataset.index import ArrayLayout, Column, FileColumn, Index, SpanColumn, StringArray
 
 _MAGIC = b"gpupipe-index-2\n"
 _LENGTH_BYTES = 8
@@ -78,14 +78,14 @@ def write_whole(path: Path, pieces: Iterable[Any]) -> None:
         making.unlink(missing_ok=True)
 
 
-def _texts(key: str, texts: Texts) -> Arrays:
+def _texts(key: str, texts: StringArray) -> Arrays:
     return {f"{key}.letters": texts.letters, f"{key}.ends": texts.ends}
 
 
 def _described(name: str, column: Column, index: Index, arrays: Arrays) -> dict[str, Any]:
     """A column as the header tells it; its arrays are added to `arrays`."""
     key = f"columns.{name}"
-    if isinstance(column, Files):
+    if isinstance(column, FileColumn):
         if column.paths is not index.names:
             arrays |= _texts(f"{key}.paths", column.paths)
         return {"kind": "files", "root": column.root, "named": column.paths is index.names}
@@ -189,11 +189,13 @@ def _built(header: dict[str, Any], arrays: Arrays) -> Index:
     )
 
 
-def _column(key: str, told: dict[str, Any], names: Texts, arrays: Arrays) -> Column:
+def _column(key: str, told: dict[str, Any], names: StringArray, arrays: Arrays) -> Column:
     if not isinstance(told["root"], str):
         raise TypeError("no path")
     if told["kind"] == "files":
-        return Files(told["root"], names if told["named"] else _read_texts(f"{key}.paths", arrays))
+        return FileColumn(
+            told["root"], names if told["named"] else _read_texts(f"{key}.paths", arrays)
+        )
     file, offset, length = (
         _typed(arrays[f"{key}.{what}"], dtype)
         for what, dtype in (("file", np.int32), ("offset", np.int64), ("length", np.int64))
@@ -202,14 +204,16 @@ def _column(key: str, told: dict[str, Any], names: Texts, arrays: Arrays) -> Col
     if told["array"] is not None:
         dtype, shape = told["array"]
         shapes = _typed(arrays[f"{key}.shapes"], np.int64, 2) if shape is None else None
-        array = Array(
+        array = ArrayLayout(
             np.dtype(dtype).name, None if shape is None else tuple(map(int, shape)), shapes
         )
-    return Spans(told["root"], _read_texts(f"{key}.files", arrays), file, offset, length, array)
+    return SpanColumn(
+        told["root"], _read_texts(f"{key}.files", arrays), file, offset, length, array
+    )
 
 
-def _read_texts(key: str, arrays: Arrays) -> Texts:
-    texts = Texts(
+def _read_texts(key: str, arrays: Arrays) -> StringArray:
+    texts = StringArray(
         _typed(arrays[f"{key}.letters"], np.uint8), _typed(arrays[f"{key}.ends"], np.int64)
     )
     if (int(texts.ends[-1]) if len(texts) else 0) != len(
@@ -236,7 +240,7 @@ def _holds_together(index: Index) -> bool:
         return False
     lengths = [len(index.names), *map(len, index.values.values())]
     for column in index.columns.values():
-        if isinstance(column, Files):
+        if isinstance(column, FileColumn):
             lengths.append(len(column.paths))
             continue
         lengths += [len(column.file), len(column.offset), len(column.length)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpupipe.errors import DataError, shown
 from gpupipe.formats import manifest
-from gpupipe.formats.manifest import Rows
+from gpupipe.formats.manifest import ManifestRows
 from gpupipe.schema.field_types import expanded
 
 _ODD = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)")
@@ -38,7 +38,7 @@ def folder(root: Path) -> Path:
     return root.resolve()
 
 
-def inside(rows: Rows, paths: list[str], roots: list[str]) -> list[str]:
+def inside(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:
     """The paths relative to the root.
 
     roots: the folder as it was named, and with its links resolved, both absolute.

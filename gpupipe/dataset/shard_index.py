@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import labels as classes_of
-from gpupipe.dataset.index import Array, Index, Spans, Texts, build
+from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn, StringArray, build
 from gpupipe.errors import DataError, counted
 
 
@@ -30,7 +30,7 @@ class Pieces:
 
 
 @dataclass
-class Shard:
+class ShardFile:
     """What a shard, or a part of one, says of its samples: their names, the pieces and values of
     each field, and the labels.
 
@@ -45,7 +45,7 @@ class Shard:
     """The file that the pieces are in, where it is not the shard."""
 
 
-def joined(files: Sequence[Path], found: Sequence[Sequence[Shard]], otherwise: str) -> Index:
+def joined(files: Sequence[Path], found: Sequence[Sequence[ShardFile]], otherwise: str) -> Index:
     """The index of all samples. found: of each file, what its parts say.
 
     Raises DataError where there are no samples (`otherwise` says what to do), or shards or labels
@@ -65,7 +65,7 @@ def joined(files: Sequence[Path], found: Sequence[Sequence[Shard]], otherwise: s
         np.array([numbers[path] for path, _ in holding], np.int32),
         [len(shard.names) for shard in every],
     )
-    named = Texts.of(map(str, numbers))
+    named = StringArray.of(map(str, numbers))
     names = [name for shard in every for name in shard.names]
     columns = {name: _column(name, holding, named, file) for name in every[0].fields}
     values = {name: _value(name, holding) for name in every[0].values}
@@ -74,16 +74,16 @@ def joined(files: Sequence[Path], found: Sequence[Sequence[Shard]], otherwise: s
 
 
 def _column(
-    name: str, holding: list[tuple[Path, Shard]], named: Texts, file: NDArray[np.int32]
-) -> Spans:
+    name: str, holding: list[tuple[Path, ShardFile]], named: StringArray, file: NDArray[np.int32]
+) -> SpanColumn:
     pieces = [shard.fields[name] for _, shard in holding]
     offset, length = (
         np.concatenate([getattr(p, what) for p in pieces]) for what in ("offset", "length")
     )
-    return Spans("", named, file, offset, length, _array(name, holding))
+    return SpanColumn("", named, file, offset, length, _array(name, holding))
 
 
-def _array(name: str, holding: list[tuple[Path, Shard]]) -> Array | None:
+def _array(name: str, holding: list[tuple[Path, ShardFile]]) -> ArrayLayout | None:
     (_, first), *others = holding
     like = first.fields[name]
     for path, shard in others:
@@ -106,10 +106,12 @@ def _array(name: str, holding: list[tuple[Path, Shard]]) -> Array | None:
         return None
     shapes = np.concatenate([shard.fields[name].shapes for _, shard in holding])
     same = bool((shapes == shapes[0]).all())
-    return Array(like.dtype, tuple(shapes[0].tolist()) if same else None, None if same else shapes)
+    return ArrayLayout(
+        like.dtype, tuple(shapes[0].tolist()) if same else None, None if same else shapes
+    )
 
 
-def _value(name: str, holding: list[tuple[Path, Shard]]) -> NDArray[Any]:
+def _value(name: str, holding: list[tuple[Path, ShardFile]]) -> NDArray[Any]:
     arrays = [shard.values[name] for _, shard in holding]
     for (path, _), array in zip(holding, arrays, strict=True):
         if array.shape[1:] != arrays[0].shape[1:]:
@@ -120,7 +122,9 @@ def _value(name: str, holding: list[tuple[Path, Shard]]) -> NDArray[Any]:
     return np.concatenate(arrays)
 
 
-def _labels(shards: list[Shard], where: classes_of.Where) -> tuple[NDArray[np.int64], list[str]]:
+def _labels(
+    shards: list[ShardFile], where: classes_of.Where
+) -> tuple[NDArray[np.int64], list[str]]:
     found: list[Any] = [shard.labels for shard in shards]
     if found[0] is None:
         return classes_of.none(sum(len(shard.names) for shard in shards))

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.shard_index import Shard, joined
+from gpupipe.dataset.shard_index import ShardFile, joined
 from gpupipe.dataset.source import Progress, Source, check_names, quiet
 from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.errors import DataError
@@ -96,7 +96,7 @@ class Sharded(Source):
         return True
 
     @abstractmethod
-    def read(self, path: Path) -> list[Shard]:
+    def read(self, path: Path) -> list[ShardFile]:
         """What a shard says of its samples, in one part or several.
 
         Raises DataError. Called on several threads.

@@ -42,8 +42,8 @@ class Population(ABC):
 
     def __init__(self) -> None:
         self.let_go: Callable[[set[int]], None] = lambda files: None
-        """Called with numbers of files (Index.columns, Spans.files) that nobody may hold open any
-        more; the loader sets it.
+        """Called with numbers of files (Index.columns, SpanColumn.files) that nobody may hold open
+        any more; the loader sets it.
         """
 
     @abstractmethod

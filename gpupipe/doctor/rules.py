@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpupipe.runtime.capability_probe import Engines, Outcome
+from gpupipe.runtime.capability_probe import Engines, ProbeOutcome
 
 PYTHONS = ((3, 10), (3, 13))
 NEEDS = {
@@ -232,7 +232,7 @@ def card(number: int, name: str, capability: tuple[int, int], error: str) -> Fin
     return Finding(subject, found, "ok")
 
 
-def decoding(subject: str, outcome: Outcome) -> Finding:
+def decoding(subject: str, outcome: ProbeOutcome) -> Finding:
     """Whether DALI computes and decodes whole images on a device."""
     if outcome.decode:
         return Finding(subject, "runs, and decodes JPEG images", "ok")
@@ -244,7 +244,7 @@ def decoding(subject: str, outcome: Outcome) -> Finding:
     return Finding(subject, f"{what}: {outcome.reason}", "problem", advice)
 
 
-def region(subject: str, outcome: Outcome, nvjpeg: str | None) -> Finding:
+def region(subject: str, outcome: ProbeOutcome, nvjpeg: str | None) -> Finding:
     """Whether parts of images can be decoded. nvjpeg: its version.
 
     Below 13.2, nvImageCodec 0.9 refuses parts of images with subsampled chroma, and the CPU decodes

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.byte_range import Span, missing
 from gpupipe.dataset.index import Column, Index
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
 from gpupipe.formats.image_header import read_header
 from gpupipe.runtime.cache_dir import cache_dir
@@ -45,7 +45,7 @@ class Quarantine:
     settings = frozenset({"on_error", "max_bad", "quarantine"})
     """Of `loader:`."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LoadSpec) -> None:
         self._job = job
         self._bad: set[int] = set()
         self._last = ""

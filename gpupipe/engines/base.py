@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gpupipe.config import LoaderConfig
-from gpupipe.dataset.index import Files, Index
+from gpupipe.dataset.index import FileColumn, Index
 from gpupipe.errors import EngineError, ShapeError, counted, shown
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Step
@@ -24,7 +24,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Job:
+class LoadSpec:
     """What an engine is to do: the samples, the steps, and how they are loaded.
 
     max_pixels: image files of more are broken samples; None: no limit.
@@ -66,7 +66,7 @@ class Engine(ABC):
 
     @classmethod
     @abstractmethod
-    def on(cls, job: Job, device: str) -> Engine:
+    def on(cls, job: LoadSpec, device: str) -> Engine:
         """The engine for a job on a device, named as in loader.device.
 
         Raises DeviceError, EngineError.
@@ -114,8 +114,8 @@ class Engine(ABC):
         return ""
 
     def let_go(self, files: set[int]) -> None:
-        """Hold none of these files open any more (numbers of Spans.files): they are removed next,
-        or others take their place.
+        """Hold none of these files open any more (numbers of SpanColumn.files): they are removed
+        next, or others take their place.
         """
         return
 
@@ -142,7 +142,7 @@ def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset
     return lines
 
 
-def torch_lowering(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
+def torch_lowering(job: LoadSpec) -> list[tuple[str, str, tuple[str, ...]]]:
     """What a job runs in torch, as Engine.lowering tells it.
 
     Raises EngineError where a step has no torch lowering.
@@ -164,12 +164,12 @@ def has_torch_lowering(step: Step) -> bool:
     return type(step).torch is not Step.torch
 
 
-def read_by(job: Job) -> list[tuple[str, str, tuple[str, ...]]]:
+def read_by(job: LoadSpec) -> list[tuple[str, str, tuple[str, ...]]]:
     """What DALI reads the fields of a job with, as Engine.lowering tells it; parts of large files
     are mapped.
     """
     files = not job.index.columns or any(
-        isinstance(column, Files) for column in job.index.columns.values()
+        isinstance(column, FileColumn) for column in job.index.columns.values()
     )
     return [("io.file.read" if files else "external_source", "cpu", ())]
 
@@ -187,7 +187,7 @@ def known(index: Index, plan: Plan, where: device) -> Batch:
     return known | {"id": torch.from_numpy(plan.ids)}
 
 
-def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
+def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
     """Raises ShapeError, naming two samples that differ, where the shapes that a field has in a
     batch are not all the same.
     """
@@ -199,7 +199,7 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: Job) -> None:
             )
 
 
-def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: Job) -> str:
+def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: LoadSpec) -> str:
     image = job.pipeline.fields[name].encoded
     named = [
         f"{job.index.span(id, name).path if image else job.index.path(id)} is "

@@ -56,7 +56,7 @@ DATASETS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class DatasetLocation:
     """Where the data is, and what every output must say of it."""
 
     root: Path
@@ -72,7 +72,9 @@ def known(name: str) -> str:
     return name
 
 
-def present(root: Path, name: str | None, images: int | None, progress: Progress = quiet) -> Place:
+def present(
+    root: Path, name: str | None, images: int | None, progress: Progress = quiet
+) -> DatasetLocation:
     """The data at `root`: as it is there, else fetched, else made.
 
     A stand-in lies beside `root`, under another name, so that it is never taken for the data; once
@@ -91,22 +93,24 @@ def present(root: Path, name: str | None, images: int | None, progress: Progress
         return _there(root, images) or _fetched_or_made(root, name, images, progress)
 
 
-def _there(root: Path, images: int | None) -> Place | None:
+def _there(root: Path, images: int | None) -> DatasetLocation | None:
     roots = [root, _stand_in_root(root, images)] if images else [root]
-    return next((Place(r, _note(r)) for r in roots if r.is_dir()), None)
+    return next((DatasetLocation(r, _note(r)) for r in roots if r.is_dir()), None)
 
 
-def _fetched_or_made(root: Path, name: str, images: int | None, progress: Progress) -> Place:
+def _fetched_or_made(
+    root: Path, name: str, images: int | None, progress: Progress
+) -> DatasetLocation:
     try:
         _fetch(DATASETS[name], root, progress)
-        return Place(root, "")
+        return DatasetLocation(root, "")
     except FetchError as e:
         if not images:
             raise
         made = _stand_in_root(root, images)
         progress(f"{e}; making a stand-in", 0, images)
         _make_whole(made, lambda folder: synthetic_faces.make(folder, images, progress))
-        return Place(made, _note(made))
+        return DatasetLocation(made, _note(made))
 
 
 def default_root(name: str) -> Path:

@@ -15,7 +15,7 @@ from gpupipe.formats.protobuf import (
     VARINT,
     Bytes,
     Fields,
-    Malformed,
+    MalformedProtobuf,
     Messages,
     fields,
     gathered,
@@ -40,7 +40,7 @@ class Feature:
 
     def spans(self) -> Messages:
         """The bytes of each record's one value; of floats, of all of them: float32 in the order of
-        bytes of x86. Raises Malformed.
+        bytes of x86. Raises MalformedProtobuf.
         """
         if self.kind == "int64s":
             raise self.wrong(
@@ -54,7 +54,7 @@ class Feature:
     def numbers(self, data: Bytes) -> NDArray[np.int64] | NDArray[np.float32]:
         """The values, (N,) where each record has one, else (N, n).
 
-        Raises Malformed where records have different numbers of them.
+        Raises MalformedProtobuf where records have different numbers of them.
         """
         if self.kind == "bytes":
             raise self.wrong(0, "holds bytes, where numbers are wanted")
@@ -71,7 +71,7 @@ class Feature:
         return values if counts[0] == 1 else values.reshape(len(counts), -1)
 
     def texts(self, data: Bytes) -> list[bytes]:
-        """Each record's one value. Raises Malformed."""
+        """Each record's one value. Raises MalformedProtobuf."""
         spans = self.spans()
         long = np.flatnonzero(spans.end - spans.begin > _MOST_BYTES)
         if len(long):
@@ -123,14 +123,14 @@ class Feature:
         if self.kind == "floats":
             odd = np.flatnonzero((self.items.end - self.items.begin) % 4)
             if len(odd):
-                raise Malformed(
+                raise MalformedProtobuf(
                     int(self.items.record[odd[0]]),
                     int(self.items.begin[odd[0]]),
                     f"the feature '{self.name}' ends within a float",
                 )
 
-    def wrong(self, row: int, what: str) -> Malformed:
-        return Malformed(
+    def wrong(self, row: int, what: str) -> MalformedProtobuf:
+        return MalformedProtobuf(
             int(self.records.record[row]),
             int(self.records.begin[row]),
             f"the feature '{self.name}' {what}",
@@ -139,7 +139,7 @@ class Feature:
 
 def features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, Feature]:
     """The features with these names of all the records, none of which may lack one. Raises
-    Malformed.
+    MalformedProtobuf.
 
     A map's entries may come in any order and parts, as any field that is not known may.
     """
@@ -166,7 +166,7 @@ def _only(found: Fields, entries: Fields, what: str) -> Messages:
     """The part of each entry, which has it once; an empty one where it lacks."""
     twice = np.flatnonzero(np.bincount(found.message, minlength=len(entries)) > 1)
     if len(twice):
-        raise Malformed(
+        raise MalformedProtobuf(
             int(entries.record[twice[0]]),
             int(entries.begin[twice[0]]),
             f"a feature with two {what}s",
@@ -210,18 +210,18 @@ def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
 
 
 def _kind(name: str, records: Messages, lists: Fields) -> str:
-    """What the feature is in all of the records. Raises Malformed."""
+    """What the feature is in all of the records. Raises MalformedProtobuf."""
     counts = np.bincount(lists.message, minlength=len(records))
     odd = np.flatnonzero(counts != 1)
     if len(odd):
         what = "has no value" if counts[odd[0]] == 0 else "has lists of several types"
-        raise Malformed(
+        raise MalformedProtobuf(
             int(records.record[odd[0]]), int(records.begin[odd[0]]), f"the feature '{name}' {what}"
         )
     other = np.flatnonzero(lists.number != lists.number[0])
     if len(other):
         this, first = (KINDS[int(lists.number[i])] for i in (other[0], 0))
-        raise Malformed(
+        raise MalformedProtobuf(
             int(lists.record[other[0]]),
             int(lists.begin[other[0]]),
             f"the feature '{name}' holds {this}, but {first} in a record before it",
@@ -243,4 +243,4 @@ def _refuse_count(
             for i in mine
         }
         what = f"has no feature '{name}'{did_you_mean(name, known)}"
-    raise Malformed(int(records.record[row]), int(records.begin[row]), what)
+    raise MalformedProtobuf(int(records.record[row]), int(records.begin[row]), what)

@@ -43,7 +43,7 @@ class Wanted:
 
 
 @dataclass
-class Rows:
+class ManifestRows:
     """What a manifest says. paths, labels: as texts; labels is empty where there are none. values:
     int64 or float64 (N,).
 
@@ -69,7 +69,7 @@ def suffix(file: Path) -> str:
     return file.suffix.lower()
 
 
-def read(file: Path, wanted: Wanted, tick: Tick) -> Rows:
+def read(file: Path, wanted: Wanted, tick: Tick) -> ManifestRows:
     """The wanted columns of a manifest. Raises DataError, and OSError where it cannot be read."""
     if suffix(file) == ".parquet":
         return _parquet(file, wanted)
@@ -89,8 +89,8 @@ def read(file: Path, wanted: Wanted, tick: Tick) -> Rows:
 # --- .txt
 
 
-def _text(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> Rows:
-    rows = Rows(file, {name: [] for name in wanted.paths})
+def _text(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> ManifestRows:
+    rows = ManifestRows(file, {name: [] for name in wanted.paths})
     paths = next(iter(rows.paths.values()))
     for number, line in enumerate(f, 1):
         bare = line.strip(" \t\r\n")
@@ -127,7 +127,7 @@ def _split(line: str, where: str) -> tuple[str, str | None]:
     return (path.rstrip(" "), label) if space else (line, None)
 
 
-def _count(rows: Rows, line: int, tick: Tick) -> None:
+def _count(rows: ManifestRows, line: int, tick: Tick) -> None:
     rows.lines.append(line)
     if len(rows.lines) % _PROGRESS_ROWS == 0:
         tick(len(rows.lines))
@@ -136,8 +136,8 @@ def _count(rows: Rows, line: int, tick: Tick) -> None:
 # --- .csv and .tsv
 
 
-def _table(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> Rows:
-    rows = Rows(file, {name: [] for name in wanted.paths})
+def _table(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> ManifestRows:
+    rows = ManifestRows(file, {name: [] for name in wanted.paths})
     reader = csv.reader(f, delimiter=DELIMITERS[suffix(file)], strict=True)
     try:
         records = _records(reader)
@@ -152,7 +152,7 @@ def _table(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> Rows:
 
 
 def _fill(
-    rows: Rows,
+    rows: ManifestRows,
     records: Iterator[tuple[int, list[str]]],
     header: list[str],
     wanted: Wanted,
@@ -192,7 +192,7 @@ def _records(reader: Any) -> Iterator[tuple[int, list[str]]]:
         line = reader.line_num + 1
 
 
-def _numbers(rows: Rows, name: str, texts: list[str]) -> NDArray[Any]:
+def _numbers(rows: ManifestRows, name: str, texts: list[str]) -> NDArray[Any]:
     """Whole numbers as int64, else float64."""
     for kind in (np.int64, np.float64):
         try:
@@ -254,7 +254,7 @@ def _place(columns: Sequence[str], name: str, option: str, where: str, otherwise
 # --- .parquet
 
 
-def _parquet(file: Path, wanted: Wanted) -> Rows:
+def _parquet(file: Path, wanted: Wanted) -> ManifestRows:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -263,7 +263,7 @@ def _parquet(file: Path, wanted: Wanted) -> Rows:
             f"{file}: reading .parquet needs pyarrow: run 'pip install pyarrow', or save "
             "the list as .csv"
         ) from e
-    rows = Rows(file, {})
+    rows = ManifestRows(file, {})
     try:
         with open(file, "rb") as f, pyarrow.parquet.ParquetFile(f) as table:
             names = table.schema_arrow.names
@@ -301,7 +301,7 @@ def _parquet(file: Path, wanted: Wanted) -> Rows:
     return rows
 
 
-def _texts(columns: Any, name: str, rows: Rows, wanted: str) -> list[str]:
+def _texts(columns: Any, name: str, rows: ManifestRows, wanted: str) -> list[str]:
     """A parquet column as texts.
 
     Raises DataError where it holds other than texts (or whole numbers, where those may be labels)
@@ -325,7 +325,7 @@ def _texts(columns: Any, name: str, rows: Rows, wanted: str) -> list[str]:
     return list(map(os.fsdecode, column.cast(kind).cast(pa.large_binary()).to_pylist()))
 
 
-def _array(columns: Any, name: str, rows: Rows) -> NDArray[Any]:
+def _array(columns: Any, name: str, rows: ManifestRows) -> NDArray[Any]:
     """A parquet column of numbers, int64 or float64 (N,)."""
     import pyarrow as pa
 
@@ -338,7 +338,7 @@ def _array(columns: Any, name: str, rows: Rows) -> NDArray[Any]:
     return found
 
 
-def _column(columns: Any, name: str, rows: Rows) -> tuple[Any, Any]:
+def _column(columns: Any, name: str, rows: ManifestRows) -> tuple[Any, Any]:
     """A column without gaps, and the type of what it holds."""
     import pyarrow as pa
 

@@ -22,7 +22,7 @@ _VARINT_BYTES = 10
 _MOST_NUMBER = 2**29
 
 
-class Malformed(ValueError):
+class MalformedProtobuf(ValueError):
     """Bytes that are no message, or none that can be taken.
 
     record: of which record, by its number; place: where, counted in bytes.
@@ -72,7 +72,7 @@ class Fields(Messages):
 
 
 def fields(data: Bytes, messages: Messages) -> Fields:
-    """All fields of some messages in `data`. Raises Malformed."""
+    """All fields of some messages in `data`. Raises MalformedProtobuf."""
     place, alive = messages.begin.copy(), np.flatnonzero(messages.begin < messages.end)
     steps: list[tuple[NDArray[Any], ...]] = []
     while len(alive):
@@ -143,7 +143,7 @@ def varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
 def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
     """All varints in runs of them, as int64, and the row of `runs` that each is of.
 
-    Raises Malformed.
+    Raises MalformedProtobuf.
     """
     length = runs.end - runs.begin
     row = np.repeat(np.arange(len(runs)), length)
@@ -183,10 +183,10 @@ def gathered(data: Bytes, runs: Messages) -> Bytes:
 def _check(
     messages: Messages, place: Places, rows: Places, right: NDArray[np.bool_], what: str
 ) -> None:
-    """Raises Malformed for the first of `rows` that is not right."""
+    """Raises MalformedProtobuf for the first of `rows` that is not right."""
     if not right.all():
         _refuse(messages, place, rows[~right], what)
 
 
 def _refuse(messages: Messages, place: Places, rows: Places, what: str) -> None:
-    raise Malformed(int(messages.record[rows[0]]), int(place[rows[0]]), what)
+    raise MalformedProtobuf(int(messages.record[rows[0]]), int(place[rows[0]]), what)

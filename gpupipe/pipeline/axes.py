@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import PAIR, Spec, canonical, space
 from gpupipe.errors import counted
 from gpupipe.pipeline.dtypes import TAKEN
-from gpupipe.pipeline.step import Refused, SampleIncompatible, decoded, one_a_channel
+from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible, decoded, one_a_channel
 from gpupipe.runtime.transfer import to_device
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ _MARGIN_WORDS = {
 
 
 def spatial(given: Spec) -> int:
-    """How many axes of space there are. Raises Refused where there is none."""
+    """How many axes of space there are. Raises StepIncompatible where there is none."""
     count = len(decoded(given).space)
     if not count:
-        raise Refused(
+        raise StepIncompatible(
             "it works along height and width, depth or length, but the array has the "
             f"layout {given.layout!r}: set data.layout, such as CHW"
         )
@@ -48,7 +48,7 @@ def spatial(given: Spec) -> int:
 def sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
     """`numbers`, parameters.Window, with one for each axis of space.
 
-    Raises Refused where they are for others.
+    Raises StepIncompatible where they are for others.
     """
     axes = spatial(given)
     written = getattr(numbers, "written", numbers)
@@ -59,7 +59,7 @@ def sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
 
 def margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
     """`numbers`, parameters.Padding, as one before each axis of space, [left, top, front], and then
-    one behind each. Raises Refused.
+    one behind each. Raises StepIncompatible.
     """
     axes = spatial(given)
     written = tuple(getattr(numbers, "written", numbers))
@@ -87,16 +87,16 @@ def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) 
         raise SampleIncompatible(f"{mode} cannot add {most} pixels to an image of {what}")
 
 
-def _misfit(what: str, written: tuple[int, ...], given: Spec, words: str) -> Refused:
-    return Refused(
+def _misfit(what: str, written: tuple[int, ...], given: Spec, words: str) -> StepIncompatible:
+    return StepIncompatible(
         f"{what} has {counted(len(written), 'number')}, but the axes of space are "
         f"{', '.join(given.space)} (layout {given.layout}): write {words}"
     )
 
 
 def plane(given: Spec) -> Spec:
-    """`given` itself; raises Refused where it has not height and width, and nothing else, as axes
-    of space.
+    """`given` itself; raises StepIncompatible where it has not height and width, and nothing else,
+    as axes of space.
     """
     if decoded(given).space != "HW":
         what = (
@@ -104,7 +104,7 @@ def plane(given: Spec) -> Spec:
             if given.space
             else "the array has none"
         )
-        raise Refused(
+        raise StepIncompatible(
             f"it works on height and width, but {what} (layout {given.layout!r}): leave it "
             "out, or set data.layout, such as CHW"
         )
@@ -112,11 +112,11 @@ def plane(given: Spec) -> Spec:
 
 
 def along(axis: str, given: Spec) -> Spec:
-    """`given` itself; raises Refused where it has no such axis, or more axes around those of space
-    than DALI's operators take.
+    """`given` itself; raises StepIncompatible where it has no such axis, or more axes around those
+    of space than DALI's operators take.
     """
     if axis not in decoded(given).space:
-        raise Refused(
+        raise StepIncompatible(
             f"it works along {_WORDS[axis]}, but the array has no such axis (layout "
             f"{given.layout!r}): leave it out, or set data.layout, such as CHW"
         )
@@ -137,7 +137,7 @@ def as_video(layout: str) -> str | None:
 
 def _framed(given: Spec) -> Spec:
     if as_video(given.layout) is None:
-        raise Refused(
+        raise StepIncompatible(
             f"the array has too many axes around {given.space} for DALI (layout "
             f"{given.layout}): leave it out, or store the data with fewer axes"
         )
@@ -165,9 +165,9 @@ def with_channels(layout: str) -> tuple[str, list[int]] | None:
 
 
 def check_channels(given: Spec) -> Spec:
-    """`given` itself; raises Refused where DALI cannot normalize its channels."""
+    """`given` itself; raises StepIncompatible where DALI cannot normalize its channels."""
     if with_channels(given.layout) is None:
-        raise Refused(
+        raise StepIncompatible(
             f"the array has too many axes for DALI (layout {given.layout}): leave it out, "
             "or store the data with fewer axes"
         )
@@ -175,9 +175,9 @@ def check_channels(given: Spec) -> Spec:
 
 
 def resampled(given: Spec) -> Spec:
-    """`given` itself; raises Refused where DALI or torchvision cannot resample it."""
+    """`given` itself; raises StepIncompatible where DALI or torchvision cannot resample it."""
     if plane(given).dtype not in TAKEN["resize"] or PAIR in given.layout:
-        raise Refused(
+        raise StepIncompatible(
             f"{_numbers(given)} cannot be resampled: write 'to_dtype: {{dtype: float32}}' before it"
             if PAIR not in given.layout
             else _NO_PAIRS
@@ -192,21 +192,21 @@ _NO_PAIRS = (
 
 
 def picture(given: Spec) -> Spec:
-    """`given` itself; raises Refused where it is not like an image: height, width, and 1 to 4
-    channels of numbers that DALI warps.
+    """`given` itself; raises StepIncompatible where it is not like an image: height, width, and 1
+    to 4 channels of numbers that DALI warps.
     """
     layout = plane(given).layout
     if layout not in ("CHW", "HWC", "HW"):
-        raise Refused(
+        raise StepIncompatible(
             f"it works on images, but the array has further axes (layout {layout}): leave it out"
         )
     if given.dtype not in TAKEN["warp"]:
-        raise Refused(
+        raise StepIncompatible(
             f"it works on uint8 and floats, but gets {given.dtype}: write 'to_dtype: "
             f"{{dtype: float32}}' before it"
         )
     if given.channels is not None and not 1 <= given.channels <= _MOST_CHANNELS:
-        raise Refused(
+        raise StepIncompatible(
             f"it works on 1 to {_MOST_CHANNELS} channels, but the array has "
             f"{given.channels}: leave it out"
         )
@@ -218,8 +218,8 @@ def _numbers(given: Spec) -> str:
 
 
 def filled(fill: tuple[float, ...], given: Spec) -> Spec:
-    """`given` itself; raises Refused where `fill` is not one number, or one a channel, that its
-    dtype can hold.
+    """`given` itself; raises StepIncompatible where `fill` is not one number, or one a channel,
+    that its dtype can hold.
     """
     one_a_channel("fill", fill, given)
     if given.dtype in ("float16", "float32", "float64", "bfloat16"):
@@ -229,7 +229,7 @@ def filled(fill: tuple[float, ...], given: Spec) -> Spec:
     )
     wrong = next((n for n in fill if not lowest <= n <= highest), None)
     if wrong is not None:
-        raise Refused(
+        raise StepIncompatible(
             f"fill is {wrong:g}, but {given.dtype} holds {lowest:,} to {highest:,}: write a "
             "number between them"
         )

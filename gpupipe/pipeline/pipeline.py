@@ -24,10 +24,10 @@ from gpupipe.pipeline.step import (
     DaliImage,
     NoLowering,
     Params,
-    Refused,
     SampleIncompatible,
     Spec,
     Step,
+    StepIncompatible,
 )
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
@@ -324,11 +324,11 @@ def _entry(
         return _after_wrong(p.name, given)
     step = _for_mask(p.step) if mask else p.step
     try:
-        with plugins.blamed(p.name, type(step), p.where, "spec()", Refused):
+        with plugins.blamed(p.name, type(step), p.where, "spec()", StepIncompatible):
             step = step.fitted(given)
             made = _checked(step.spec(given))
         return Entry(p.name, p.name, step, given, made, p.where, name)
-    except Refused as e:
+    except StepIncompatible as e:
         later = (
             next((q.name for q in parsed if name in q.on and _decodes(q)), None)
             if given.encoded
@@ -382,9 +382,9 @@ def _decodes(p: _Parsed) -> bool:
     if p.step is None:
         return False
     try:
-        with plugins.blamed(p.name, type(p.step), p.where, "spec()", Refused):
+        with plugins.blamed(p.name, type(p.step), p.where, "spec()", StepIncompatible):
             return not _checked(p.step.spec(Spec())).encoded
-    except Refused:
+    except StepIncompatible:
         return False
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Params = Mapping[str, Any]
 
 
-class Refused(Exception):
+class StepIncompatible(Exception):
     """A step cannot follow what came before; the message says why and what to write instead."""
 
 
@@ -146,13 +146,16 @@ class Step(pydantic.BaseModel):
     """How many axes of space it works on: they are the last ones of a tensor."""
 
     def fitted(self, given: Spec) -> Self:
-        """The same step for what reaches it, its short forms written out. Raises Refused."""
+        """The same step for what reaches it, its short forms written out.
+
+        Raises StepIncompatible.
+        """
         fitted = self.model_copy()
         fitted._space = len(given.space)
         return fitted
 
     def spec(self, given: Spec) -> Spec:
-        """What comes out where `given` goes in. Raises Refused."""
+        """What comes out where `given` goes in. Raises StepIncompatible."""
         return given
 
     def dali(self, image: DaliImage, p: Params) -> None:
@@ -167,9 +170,9 @@ class NoLowering(Exception):
 
 
 def decoded(given: Spec) -> Spec:
-    """`given` itself; raises Refused where it is not decoded yet."""
+    """`given` itself; raises StepIncompatible where it is not decoded yet."""
     if given.encoded:
-        raise Refused(
+        raise StepIncompatible(
             "it works on pixels, but what reaches it are encoded bytes: write a 'decode' "
             "step before it"
         )
@@ -177,13 +180,13 @@ def decoded(given: Spec) -> Spec:
 
 
 def one_a_channel(what: str, numbers: tuple[float, ...], given: Spec) -> Spec:
-    """`given` itself; raises Refused where it is not decoded, or `numbers` are neither one nor one
-    for each of its channels.
+    """`given` itself; raises StepIncompatible where it is not decoded, or `numbers` are neither one
+    nor one for each of its channels.
     """
     channels = decoded(given).channels if "C" in given.layout else 1
     if channels is not None and len(numbers) not in (1, channels):
         each = "" if channels == 1 else f", or {channels}"
-        raise Refused(
+        raise StepIncompatible(
             f"{what} has {len(numbers)} numbers, but the image has {channels} "
             f"channel{'s' * (channels != 1)}: write one{each}"
         )

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from gpupipe.errors import ServerError
-from gpupipe.protocol.messages import Malformed
+from gpupipe.protocol.messages import MalformedMessage
 
 NAMES = ("lz4", "zstd")
 _PACKAGES = {"lz4": "lz4", "zstd": "zstandard"}
@@ -40,15 +40,15 @@ def pack(name: str, data: Any) -> bytes | None:
 
 
 def unpack(name: str, data: Any, size: int) -> Any:
-    """The piece, exactly `size` bytes. Raises Malformed."""
+    """The piece, exactly `size` bytes. Raises MalformedMessage."""
     if name == "":
         found = data
     elif name not in installed():
-        raise Malformed(f"a piece is packed with {name!r}")
+        raise MalformedMessage(f"a piece is packed with {name!r}")
     else:
         found = _unpacked(name, data, size)
     if len(found) != size:
-        raise Malformed(f"a piece of {len(found)} bytes, where {size} were announced")
+        raise MalformedMessage(f"a piece of {len(found)} bytes, where {size} were announced")
     return found
 
 
@@ -63,7 +63,7 @@ def _unpacked(name: str, data: Any, size: int) -> bytes:
             # one byte more, to see that there is none
             return reader.read(size + 1)  # type: ignore[no-any-return]
     except Exception as e:  # each package has errors of its own, which are of no common class
-        raise Malformed(f"a piece cannot be unpacked: {e}") from None
+        raise MalformedMessage(f"a piece cannot be unpacked: {e}") from None
 
 
 @cache

@@ -55,7 +55,7 @@ Key = tuple[Count, Count]
 Keys = Annotated[list[Key], Meta(max_length=1000)]
 
 
-class Malformed(Exception):
+class MalformedMessage(Exception):
     """What came in is no message; the text says what of it."""
 
 
@@ -75,9 +75,11 @@ class Field(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Raises Malformed for a dtype that is none."""
+        """Raises MalformedMessage for a dtype that is none."""
         if self.dtype not in ITEM or (self.channels_last and len(self.shape) != 4):
-            raise Malformed(f"field '{self.name}' has dtype '{self.dtype}' and shape {self.shape}")
+            raise MalformedMessage(
+                f"field '{self.name}' has dtype '{self.dtype}' and shape {self.shape}"
+            )
         return math.prod(self.shape) * ITEM[self.dtype]
 
 
@@ -306,24 +308,24 @@ def encode(message: ToServer | ToClient) -> bytes:
 
 
 def from_client(frames: Sequence[Any]) -> ToServer:
-    """The message in frames (bytes-like) that a client sent. Raises Malformed."""
+    """The message in frames (bytes-like) that a client sent. Raises MalformedMessage."""
     if len(frames) != 1:
-        raise Malformed(f"{len(frames)} frames, where a client sends one")
+        raise MalformedMessage(f"{len(frames)} frames, where a client sends one")
     if len(frames[0]) > HEAD_LIMIT:
-        raise Malformed(f"a head of {len(frames[0])} bytes")
+        raise MalformedMessage(f"a head of {len(frames[0])} bytes")
     # what the decoder was made for
     return _decoded(_to_server, frames[0])  # type: ignore[no-any-return]
 
 
 def from_server(frames: Sequence[Any]) -> ToClient:
-    """The message in frames (bytes-like) that a server sent. Raises Malformed."""
+    """The message in frames (bytes-like) that a server sent. Raises MalformedMessage."""
     if not frames or len(frames[0]) > MESSAGE_LIMIT:
-        raise Malformed("no head, or one that is too long")
+        raise MalformedMessage("no head, or one that is too long")
     message = _decoded(_to_client, frames[0])
     if len(frames[0]) > HEAD_LIMIT and not isinstance(message, _MAY_BE_LONG):
-        raise Malformed(f"a head of {len(frames[0])} bytes")
+        raise MalformedMessage(f"a head of {len(frames[0])} bytes")
     if len(frames) != 1 + isinstance(message, Part):
-        raise Malformed(f"{len(frames)} frames of {type(message).__name__}")
+        raise MalformedMessage(f"{len(frames)} frames of {type(message).__name__}")
     if isinstance(message, Batch):
         check_sizes(message)
     return message  # type: ignore[no-any-return]  # what the decoder was made for
@@ -333,13 +335,13 @@ def _decoded(decoder: Any, frame: Any) -> Any:
     try:
         return decoder.decode(frame)
     except (MsgspecError, ValueError, RecursionError) as e:
-        raise Malformed(str(e)[:200]) from None
+        raise MalformedMessage(str(e)[:200]) from None
 
 
 def offsets(fields: Sequence[Field]) -> tuple[list[int], int]:
     """Where each field begins among the bytes of a batch, and where the last one ends.
 
-    Raises Malformed.
+    Raises MalformedMessage.
     """
     starts, end = [], 0
     for field in fields:
@@ -350,15 +352,15 @@ def offsets(fields: Sequence[Field]) -> tuple[list[int], int]:
 
 
 def check_sizes(batch: Batch) -> None:
-    """Raises Malformed where what a batch declares does not fit together, or is more than a batch
-    may have.
+    """Raises MalformedMessage where what a batch declares does not fit together, or is more than a
+    batch may have.
     """
     end = offsets(batch.fields)[1]
     if end != batch.size or end > BATCH_LIMIT:
-        raise Malformed(
+        raise MalformedMessage(
             f"a batch of {batch.size} bytes whose fields take {end}; the limit is {BATCH_LIMIT}"
         )
     if len({field.name for field in batch.fields}) != len(batch.fields):
-        raise Malformed("two fields of one name")
+        raise MalformedMessage("two fields of one name")
     if batch.slot is not None and batch.slot.size < batch.size:
-        raise Malformed(f"a slot of {batch.slot.size} bytes for {batch.size}")
+        raise MalformedMessage(f"a slot of {batch.slot.size} bytes for {batch.size}")

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpupipe.protocol.messages import Malformed, Slot
+from gpupipe.protocol.messages import MalformedMessage, Slot
 
 NAME = "gpupipe"
 _SEALS = 0x0001 | 0x0002  # F_SEAL_SEAL, F_SEAL_SHRINK: Python 3.10 has no names for them
@@ -147,7 +147,10 @@ class Mapped:
         self.freed: deque[int] = deque()
 
     def tensor(self, slot: Slot, size: int) -> Tensor:
-        """The first `size` bytes of a slot, uint8. Raises Malformed where there is no such slot."""
+        """The first `size` bytes of a slot, uint8.
+
+        Raises MalformedMessage where there is no such slot.
+        """
         if slot.number not in self._maps:
             self._maps[slot.number] = self._map(slot)
         return _handed_out(self._maps[slot.number][:size], self.freed.append, slot.number)
@@ -158,11 +161,13 @@ class Mapped:
             self._check_name(Path(path), slot)
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as e:
-            raise Malformed(f"the server's slot {path} cannot be opened: {e.strerror}") from None
+            raise MalformedMessage(
+                f"the server's slot {path} cannot be opened: {e.strerror}"
+            ) from None
         try:
             self._check_name(Path(f"/proc/self/fd/{fd}"), slot)
             if os.fstat(fd).st_size != slot.size:
-                raise Malformed(
+                raise MalformedMessage(
                     f"{path} has {os.fstat(fd).st_size} bytes, and {slot.size} were announced"
                 )
             memory = np.frombuffer(mmap.mmap(fd, slot.size), np.uint8)
@@ -174,11 +179,11 @@ class Mapped:
 
     @staticmethod
     def _check_name(path: Path, slot: Slot) -> None:
-        """Raises Malformed where an open file is not this slot: the server closed it, and the
-        number is another file's now.
+        """Raises MalformedMessage where an open file is not this slot: the server closed it, and
+        the number is another file's now.
         """
         if str(path.readlink()) != f"/memfd:{_name(slot.number)} (deleted)":
-            raise Malformed(f"{path} is not slot {slot.number}")
+            raise MalformedMessage(f"{path} is not slot {slot.number}")
 
 
 class Buffers:

@@ -34,7 +34,10 @@ def _channels_last(tensor: Tensor) -> bool:
 
 
 def views(memory: Tensor, fields: Sequence[messages.Field]) -> dict[str, Tensor]:
-    """The fields that lie in a uint8 tensor: they share its memory. Raises wire.Malformed."""
+    """The fields that lie in a uint8 tensor: they share its memory.
+
+    Raises wire.MalformedMessage.
+    """
     found = {}
     for field, start in zip(fields, messages.offsets(fields)[0], strict=True):
         numbers = memory[start : start + field.nbytes].view(getattr(torch, field.dtype))

@@ -47,7 +47,7 @@ _ABSENT = (7, 9)  # NVJPEG_STATUS_ARCH_MISMATCH, NVJPEG_STATUS_IMPLEMENTATION_NO
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProbeOutcome:
     """How far DALI came on a device; `reason` is what stopped it, and empty where nothing did.
 
     pipeline: it computes there. decode: it decodes whole images. region: it decodes parts of
@@ -74,7 +74,7 @@ class Engines:
 
 
 @cache
-def probe(device_id: int | None, even_if_broken: bool = False) -> Outcome:
+def probe(device_id: int | None, even_if_broken: bool = False) -> ProbeOutcome:
     """What DALI can do on GPU `device_id`, or on the CPU (None). Takes some seconds, once in a
     process.
 
@@ -87,7 +87,9 @@ def probe(device_id: int | None, even_if_broken: bool = False) -> Outcome:
     )
     passed = [stage in said.split() for stage in _STAGES]
     # A child that dies on its way out may have spoilt memory while it decoded.
-    return Outcome(passed[0], passed[1], passed[2] and not reason, reason or broken, conclusive)
+    return ProbeOutcome(
+        passed[0], passed[1], passed[2] and not reason, reason or broken, conclusive
+    )
 
 
 def broken_codec() -> str:

@@ -24,7 +24,7 @@ from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.capability_probe import (
     NVIMGCODEC,
     NVJPEG,
-    Outcome,
+    ProbeOutcome,
     broken_codec,
     installed,
     probe,
@@ -69,7 +69,7 @@ def region_decode(number: int) -> bool:
     return answer.works
 
 
-def _answer(outcome: Outcome) -> Answer:
+def _answer(outcome: ProbeOutcome) -> Answer:
     """A GPU on which DALI did not get as far as whole images has said nothing about parts of
     them.
     """

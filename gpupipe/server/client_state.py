@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
-from gpupipe.server.epoch_pass import Lane
+from gpupipe.server.epoch_pass import Partition
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Client:
 
     token: str
     hello: messages.Hello
-    lane: Lane
+    lane: Partition
     hwm: int
     heard: float
     leases: list[Key] = field(default_factory=list)

@@ -11,12 +11,12 @@ from gpupipe.errors import counted
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
 from gpupipe.server.client_state import Client, Refusal, Rules
-from gpupipe.server.epoch_pass import Lane, Run
+from gpupipe.server.epoch_pass import EpochPass, Partition
 
 _NAMED, _SILENT = 4, 2.0
 
 
-class Roster:
+class Clients:
     """Clients by their tokens, and lanes by their names.
 
     first: (epoch, position) where lanes begin.
@@ -25,10 +25,10 @@ class Roster:
     def __init__(self, rules: Rules, first: tuple[int, int]) -> None:
         self.rules, self._first = rules, first
         self.clients: dict[str, Client] = {}
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: dict[str, Partition] = {}
         if rules.mode == "share":
             for rank in range(rules.count or 1):
-                self.lanes[str(rank)] = Lane(str(rank), rank)
+                self.lanes[str(rank)] = Partition(str(rank), rank)
 
     # --- where clients stand
 
@@ -62,15 +62,15 @@ class Roster:
             [name[:300] for name in names[:_NAMED]],
         )
 
-    def members(self, lane: Lane) -> list[Client]:
+    def members(self, lane: Partition) -> list[Client]:
         """The clients of a lane."""
         return [c for c in self.clients.values() if c.lane is lane]
 
-    def inside(self, lane: Lane, run: Run) -> list[Client]:
+    def inside(self, lane: Partition, run: EpochPass) -> list[Client]:
         """The clients that read a run."""
         return [c for c in self.members(lane) if c.run == run.number]
 
-    def lane_of(self, key: Key) -> Lane | None:
+    def lane_of(self, key: Key) -> Partition | None:
         """The lane whose run a batch is of."""
         return next(
             (
@@ -81,7 +81,7 @@ class Roster:
             None,
         )
 
-    def lane_for(self, hello: messages.Hello) -> Lane:
+    def lane_for(self, hello: messages.Hello) -> Partition:
         """The lane of one who is new. Raises Refusal."""
         rules = self.rules
         if len(self.clients) >= rules.most_clients:
@@ -91,7 +91,7 @@ class Roster:
                 again=True,
             )
         if rules.mode == "broadcast":
-            return self.lanes.setdefault(hello.token, Lane(hello.token, 0))
+            return self.lanes.setdefault(hello.token, Partition(hello.token, 0))
         if rules.count is None:
             if hello.world > 1:
                 raise Refusal(
@@ -101,7 +101,7 @@ class Roster:
             return self.lanes["0"]
         return self._lane_of_rank(hello, rules.count)
 
-    def _lane_of_rank(self, hello: messages.Hello, count: int) -> Lane:
+    def _lane_of_rank(self, hello: messages.Hello, count: int) -> Partition:
         if hello.world not in (1, count):
             raise Refusal(
                 f"this is rank {hello.rank} of {hello.world}, and the server deals out to "
@@ -122,7 +122,7 @@ class Roster:
         """The numbers of the runs of all lanes."""
         return [lane.run.number for lane in self.lanes.values() if lane.run is not None]
 
-    def must_wait(self, lane: Lane, epoch: int) -> bool:
+    def must_wait(self, lane: Partition, epoch: int) -> bool:
         """Whether others of a broadcast are in the epoch before: those in one epoch keep
         together.
         """
@@ -141,13 +141,13 @@ class Roster:
         """How many batches the readers of a run have room for."""
         return sum(max(0, c.credits) for c in self.clients.values() if c.run == run)
 
-    def needy(self) -> Lane | None:
+    def needy(self) -> Partition | None:
         """The lane for which a batch should be made first."""
         lanes = [(self._need(lane), lane) for lane in self.lanes.values()]
         need, lane = max(lanes, key=lambda pair: pair[0], default=(0, None))
         return lane if need > 0 else None
 
-    def spare(self) -> Lane | None:
+    def spare(self) -> Partition | None:
         """A lane of which something is left to be made and may be made now, needed or not: for an
         engine that works ahead.
         """
@@ -161,14 +161,14 @@ class Roster:
         ]
         return max(lanes, key=self._need, default=None)
 
-    def _need(self, lane: Lane) -> int:
+    def _need(self, lane: Partition) -> int:
         """Batches that readers have room for and that are not under way."""
         if lane.run is None or not lane.run.left:
             return 0
         room = self.room(lane.run.number) - len(lane.run.making)
         return min(room, self._lead_left(lane.run))
 
-    def _lead_left(self, run: Run) -> int:
+    def _lead_left(self, run: EpochPass) -> int:
         """How far a lane of a broadcast may still go ahead of the slowest in the same epoch."""
         if self.rules.mode != "broadcast":
             return run.steps
@@ -181,7 +181,7 @@ class Roster:
             self.rules.hwm + min((g for g in given if g is not None), default=run.given) - run.given
         )
 
-    def _given_beside(self, run: Run, client: Client, theirs: Run) -> int | None:
+    def _given_beside(self, run: EpochPass, client: Client, theirs: EpochPass) -> int | None:
         """How far a client is in the epoch of a run, 0 where it is about to begin it; None where it
         is elsewhere.
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Run:
+class EpochPass:
     """Every step is to be made (`fresh` and those behind it, and `back`), being made, out with a
     client, or done.
 
@@ -49,7 +49,7 @@ class Run:
     def is_at(self, epoch: int, position: int) -> bool:
         return (self.epoch, self.position) == (epoch, position)
 
-    def same_as(self, other: Run) -> bool:
+    def same_as(self, other: EpochPass) -> bool:
         return self.is_at(other.epoch, other.position)
 
     def take(self) -> int | None:
@@ -114,7 +114,7 @@ class Run:
 
 
 @dataclass
-class Lane:
+class Partition:
     """A sequence of runs, of the plans of one rank.
 
     anew: the number of the first run after the lane was begun anew last; those before it are
@@ -123,7 +123,7 @@ class Lane:
 
     name: str
     rank: int
-    run: Run | None = None
+    run: EpochPass | None = None
     anew: int = 0
 
     def next_place(self, first: tuple[int, int]) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import zmq
 
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader
-from gpupipe.server.options import Options
+from gpupipe.server.options import ServerOptions
 
 _LOOK_MS = 200
 
@@ -26,7 +26,7 @@ _LOOK_MS = 200
 class FuelServer:
     """Serves the epochs of a loader, one after another, to whoever pulls."""
 
-    def __init__(self, loader: Loader, options: Options) -> None:
+    def __init__(self, loader: Loader, options: ServerOptions) -> None:
         """Raises ServerError."""
         options.check()
         _check_dtypes(loader)

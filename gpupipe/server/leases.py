@@ -44,13 +44,13 @@ from gpupipe.errors import counted
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import WINDOW, Key
 from gpupipe.server.client_state import Client, Refusal, Rules
-from gpupipe.server.clients import Roster
-from gpupipe.server.epoch_pass import Lane, Run
+from gpupipe.server.clients import Clients
+from gpupipe.server.epoch_pass import EpochPass, Partition
 
 Note = Callable[..., None]
 
 
-class Ledger(Roster):
+class Leases(Clients):
     """All lanes, clients and leases. Messages to send gather in `outbox` as (token, message), in
     order.
 
@@ -248,7 +248,7 @@ class Ledger(Roster):
         if lane is not None and lane.run is not None:
             lane.run.put_back(key[1])
 
-    def take(self, lane: Lane) -> Key | None:
+    def take(self, lane: Partition) -> Key | None:
         """The next step of a lane that is to be made, which is then under way."""
         return (
             None
@@ -302,7 +302,7 @@ class Ledger(Roster):
                 lane.run.give_back(key[1])
                 self._note("back", *key)
 
-    def _joins(self, client: Client, begin: messages.Begin, run: Run) -> bool:
+    def _joins(self, client: Client, begin: messages.Begin, run: EpochPass) -> bool:
         """Whether a client that asks for a whole epoch is given what others read now, which is
         further on: it was paused, or is new.
         """
@@ -333,7 +333,7 @@ class Ledger(Roster):
             "or serve with --mode broadcast or --clients N"
         )
 
-    def _forget_run(self, lane: Lane) -> None:
+    def _forget_run(self, lane: Partition) -> None:
         if lane.run is not None:
             lane.run, lane.anew = None, self.runs
             self._note("anew", lane.name, self.runs)
@@ -342,7 +342,7 @@ class Ledger(Roster):
         for lane in self.lanes.values():
             self._settle(lane)
 
-    def _settle(self, lane: Lane) -> None:
+    def _settle(self, lane: Partition) -> None:
         """End a run that is over, and begin the one that is wanted."""
         if lane.run is not None and lane.run.over:
             for client in self.inside(lane, lane.run):
@@ -364,16 +364,16 @@ class Ledger(Roster):
         if waiting and not self.must_wait(lane, min(c.wants for c in waiting if c.wants)[0]):
             self._begin_run(lane, waiting)
 
-    def _begin_run(self, lane: Lane, waiting: list[Client]) -> None:
+    def _begin_run(self, lane: Partition, waiting: list[Client]) -> None:
         epoch, position = min(c.wants for c in waiting if c.wants)
-        lane.run = Run(self.runs, epoch, position, self._steps(lane.rank, epoch, position))
+        lane.run = EpochPass(self.runs, epoch, position, self._steps(lane.rank, epoch, position))
         self.runs += 1
         self._note("run", lane.name, lane.run.number, epoch, position, lane.run.steps)
         for client in waiting:
             if client.wants == (epoch, position):
                 self._enter(client, lane.run)
 
-    def _enter(self, client: Client, run: Run) -> None:
+    def _enter(self, client: Client, run: EpochPass) -> None:
         client.wants, client.run = None, run.number
         client.begun.add(run.number)
         client.entered = client.number, run.number

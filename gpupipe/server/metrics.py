@@ -120,7 +120,7 @@ def ask(
             )
         try:
             found = messages.from_server(socket.recv_multipart())
-        except messages.Malformed as e:
+        except messages.MalformedMessage as e:
             raise ServerError(
                 f"{address} does not speak as a server of gpupipe does: {e}"
             ) from None

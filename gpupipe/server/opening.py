@@ -10,13 +10,13 @@ from gpupipe.engines.remote.welcome import describe, split
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader, quietly
 from gpupipe.protocol import keys, messages
-from gpupipe.server.options import Options
+from gpupipe.server.options import ServerOptions
 
 _MOST_ANSWERS = 100_000
 _SOCKET_BUFFER = 4 << 20
 
 
-def served(loader: Loader, options: Options) -> tuple[Loader, dict[str, Any]]:
+def served(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, Any]]:
     """The loader whose engine makes what is sent, and what clients are told of it.
 
     Raises ServerError.
@@ -58,7 +58,7 @@ def _check_fits(about: dict[str, Any]) -> None:
         )
 
 
-def listen(options: Options) -> tuple[Any, Any, Any]:
+def listen(options: ServerOptions) -> tuple[Any, Any, Any]:
     """(context, authenticator or None, bound socket). Raises ServerError."""
     context = zmq.Context(io_threads=2)
     authenticator = None
@@ -96,7 +96,7 @@ def listen(options: Options) -> tuple[Any, Any, Any]:
     return context, authenticator, socket
 
 
-def _authenticator(context: Any, options: Options) -> Any:
+def _authenticator(context: Any, options: ServerOptions) -> Any:
     """What asks, for every new connection, whether its key is among the allowed ones."""
     from zmq.auth.thread import ThreadAuthenticator
 

@@ -24,7 +24,7 @@ _COUNTS = {"hwm": 1000, "clients": 1_000_000, "most_clients": 1_000_000, "metric
 
 
 @dataclass(frozen=True)
-class Options:
+class ServerOptions:
     """How a server is run.
 
     address: what it listens on: tcp://HOST:PORT, port 0 for any that is free, or ipc://FILE. hwm:
@@ -136,15 +136,15 @@ class Options:
         return fingerprints | {"mode": self.mode, "clients": self.clients}
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
+def options_of(given: Mapping[str, Any]) -> ServerOptions:
     """Options by their names.
 
     Raises ServerError for a name that is none, and what Options.check() raises.
     """
-    known = [f.name for f in fields(Options)]
+    known = [f.name for f in fields(ServerOptions)]
     for name in given:
         if name not in known:
             raise ServerError(f"a server has no option '{name}'{did_you_mean(name, known)}")
-    options = Options(**given)
+    options = ServerOptions(**given)
     options.check()
     return options

@@ -26,7 +26,7 @@ from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.protocol.messages import Key
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.client_state import Client
-from gpupipe.server.leases import Ledger
+from gpupipe.server.leases import Leases
 from gpupipe.server.plans import Identity, Plans
 
 Made = tuple[Plan, Batch]
@@ -44,7 +44,7 @@ class Producer(threading.Thread):
         self,
         engine: Engine,
         plans: Plans,
-        ledger: Ledger,
+        ledger: Leases,
         changed: threading.Condition,
         deliver: Callable[[Client, Key, Plan, Batch], None],
         failed: Callable[[Exception, list[Client], bool], None],

@@ -37,14 +37,14 @@ from gpupipe.protocol.wakeup import Waker
 from gpupipe.sampling.sampler import Plan
 from gpupipe.server.client_state import Client, Refusal
 from gpupipe.server.flood_guard import Guard
-from gpupipe.server.leases import Ledger
+from gpupipe.server.leases import Leases
 from gpupipe.server.limits import Limits
 from gpupipe.server.opening import listen, served
-from gpupipe.server.options import Options
+from gpupipe.server.options import ServerOptions
 from gpupipe.server.plans import Plans
 from gpupipe.server.producer import Producer
 from gpupipe.server.sessions import Sessions
-from gpupipe.server.write_ahead_log import Journal
+from gpupipe.server.write_ahead_log import WriteAheadLog
 
 _TICK_MS = 250
 _LOOK_MS = 50
@@ -61,8 +61,8 @@ class Server:
     Raises ServerError, and what its config raises.
     """
 
-    def __init__(self, loader: Loader, options: Options | None = None) -> None:
-        self.options = options or Options()
+    def __init__(self, loader: Loader, options: ServerOptions | None = None) -> None:
+        self.options = options or ServerOptions()
         self.options.check()
         self.loader, self.about = served(loader, self.options)
         self._plans = Plans(loader.config, loader.index, self.options.clients or 1)
@@ -167,7 +167,7 @@ class Server:
         self.loader.close()
         self._waker.close()
 
-    def _close_journal(self, journal: Journal) -> None:
+    def _close_journal(self, journal: WriteAheadLog) -> None:
         if self._ends_run and self._producer.error is None:
             try:
                 journal.stop()
@@ -196,14 +196,14 @@ class Server:
 
     # --- state
 
-    def _open_journal(self) -> Journal | None:
+    def _open_journal(self) -> WriteAheadLog | None:
         if self.options.state is None:
             return None
         config, index = self.loader.config, self.loader.index
         loader = config.loader.model_dump(
             mode="json", include={"batch_size", "shuffle", "seed", "last_batch", "shard"}
         )
-        journal = Journal(
+        journal = WriteAheadLog(
             self.options.state,
             self.options.what(
                 {
@@ -217,11 +217,11 @@ class Server:
             journal.forget()
         return journal
 
-    def _new_ledger(self) -> Ledger:
+    def _new_ledger(self) -> Leases:
         first = self.loader.sampler.epoch, self.loader.sampler.position
         if self._journal is None:
-            return Ledger(self.options.rules, self._plans.steps, first)
-        ledger = Ledger(self.options.rules, self._plans.steps, first, self._journal.note)
+            return Leases(self.options.rules, self._plans.steps, first)
+        ledger = Leases(self.options.rules, self._plans.steps, first, self._journal.note)
         try:
             self.resumed = self._journal.resume(
                 ledger, self.history, time.monotonic(), self.options.resume
@@ -263,7 +263,7 @@ class Server:
                     break
                 try:
                     self._handle(route, messages.from_client(frames))
-                except messages.Malformed:
+                except messages.MalformedMessage:
                     self.malformed += 1
             self.sessions.flush()
             self._changed.notify_all()

@@ -16,7 +16,7 @@ from gpupipe.protocol.messages import Key
 from gpupipe.protocol.shared_memory import Slots, place, started
 from gpupipe.protocol.tensors import fields_of, fill, pieces
 from gpupipe.sampling.sampler import Plan
-from gpupipe.server.leases import Ledger
+from gpupipe.server.leases import Leases
 
 Frames = list[Any]
 _HELD_BESIDE = 2
@@ -39,7 +39,7 @@ class Session:
 
 
 @dataclass
-class Sent:
+class SentBatch:
     """What was sent since the start."""
 
     batches: int = 0
@@ -53,14 +53,14 @@ class Sessions:
     `send_batch`, which only the producer calls.
     """
 
-    ledger: Ledger
+    ledger: Leases
     compress: str
     wake: Callable[[], None]
     lock: Any
     of: dict[str, Session] = field(default_factory=dict)
     tokens: dict[bytes, str] = field(default_factory=dict)
     out: deque[tuple[bytes, Frames]] = field(default_factory=deque)
-    sent: Sent = field(default_factory=Sent)
+    sent: SentBatch = field(default_factory=SentBatch)
     here: str = field(default_factory=place)
 
     def open(self, route: bytes, hello: wire.Hello, hwm: int) -> None:

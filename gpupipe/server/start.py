@@ -20,7 +20,7 @@ from gpupipe.config import Config
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.loader import Loader, quietly
 from gpupipe.protocol.keys import import_zmq
-from gpupipe.server.options import Options, options_of
+from gpupipe.server.options import ServerOptions, options_of
 
 Served = Loader | Config | str | Path | Mapping[str, Any]
 _STOP = "stop\n"
@@ -48,7 +48,7 @@ def start_server(
 
 def run(
     loader: Loader,
-    options: Options,
+    options: ServerOptions,
     announce: Callable[[Any], None] = lambda server: None,
     each: Callable[[Any], None] = lambda server: None,
 ) -> None:
@@ -80,7 +80,7 @@ class ServerProcess:
     def __init__(
         self,
         config: Config | str | Path | Mapping[str, Any],
-        options: Options | None = None,
+        options: ServerOptions | None = None,
         **changes: Any,
     ) -> None:
         """changes: of the config, as for gpupipe.load(). Raises ConfigError, ServerError."""
@@ -91,7 +91,7 @@ class ServerProcess:
             )
         configs.read(config, **changes)
         given = {"config": configs.plain(config), "changes": configs.plain(changes)}
-        given["options"] = asdict(options or Options(address="tcp://127.0.0.1:0"))
+        given["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gpupipe.server"],
             stdin=subprocess.PIPE,
@@ -171,7 +171,9 @@ def child() -> int:
     try:
         import_zmq()
         run(
-            quietly(configs.read(given["config"], **given["changes"])), Options(**options), announce
+            quietly(configs.read(given["config"], **given["changes"])),
+            ServerOptions(**options),
+            announce,
         )
     except (ConfigError, ServerError, Exception) as e:
         if announced:  # the parent has read the address, and reads no more

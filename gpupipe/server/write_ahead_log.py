@@ -21,14 +21,14 @@ from typing import Any
 from gpupipe.errors import ServerError, StateError
 from gpupipe.protocol import messages
 from gpupipe.server.client_state import Client
-from gpupipe.server.epoch_pass import Lane, Run
-from gpupipe.server.leases import Ledger
+from gpupipe.server.epoch_pass import EpochPass, Partition
+from gpupipe.server.leases import Leases
 
 _STOPPED = "stopped"
 _LOCKED = "another server keeps its state in {}: give each its own --state, or end the other"
 
 
-class Journal:
+class WriteAheadLog:
     """The file at `path`, for a server that serves `what` (plain JSON: data, pipeline, order,
     mode).
 
@@ -49,10 +49,10 @@ class Journal:
             os.close(self._lock)
             raise ServerError(_LOCKED.format(path)) from None
         self._file = -1
-        self._ledger: Ledger | None = None
+        self._ledger: Leases | None = None
         self.history = ""
 
-    def resume(self, ledger: Ledger, history: str, now: float, after_stop: bool = False) -> bool:
+    def resume(self, ledger: Leases, history: str, now: float, after_stop: bool = False) -> bool:
         """Bring a new ledger to where the file says, and note down from here on. Returns whether
         there was anything to go on from.
 
@@ -153,7 +153,7 @@ def _writing(path: Path) -> Iterator[None]:
         ) from e
 
 
-def after_restart(ledger: Ledger) -> None:
+def after_restart(ledger: Leases) -> None:
     """What is neither out nor done is to be made; who has something is expected to say that it goes
     on.
     """
@@ -182,7 +182,7 @@ def _difference(head: Any, what: dict[str, Any]) -> str:
     )
 
 
-def _state(ledger: Ledger) -> Iterator[list[Any]]:
+def _state(ledger: Leases) -> Iterator[list[Any]]:
     """The events that lead to where a ledger is."""
     yield ["runs", ledger.runs]
     for client in ledger.clients.values():
@@ -206,7 +206,7 @@ def _state(ledger: Ledger) -> Iterator[list[Any]]:
             yield from (["lease", run.number, step, token] for step, token in run.out.items())
 
 
-def _replay(ledger: Ledger, event: list[Any], now: float) -> None:
+def _replay(ledger: Leases, event: list[Any], now: float) -> None:
     kind, *rest = event
     if kind == "runs":
         ledger.runs = rest[0]
@@ -220,13 +220,13 @@ def _replay(ledger: Ledger, event: list[Any], now: float) -> None:
         ledger.lanes[rest[0]].run, ledger.lanes[rest[0]].anew = None, rest[1]
     elif kind == "run":
         name, number, epoch, position, steps = rest
-        ledger.lanes[name].run = Run(number, epoch, position, steps)
+        ledger.lanes[name].run = EpochPass(number, epoch, position, steps)
         ledger.runs = max(ledger.runs, number + 1)
     else:
         _replay_step(ledger, kind, rest)
 
 
-def _replay_client(ledger: Ledger, rest: list[Any], now: float) -> None:
+def _replay_client(ledger: Leases, rest: list[Any], now: float) -> None:
     token, name, called, place, pid, started = rest
     hello = messages.Hello(
         messages.VERSION,
@@ -244,11 +244,11 @@ def _replay_client(ledger: Ledger, rest: list[Any], now: float) -> None:
         [],
         [],
     )
-    lane = ledger.lanes.setdefault(name, Lane(name, 0))
+    lane = ledger.lanes.setdefault(name, Partition(name, 0))
     ledger.clients[token] = Client(token, hello, lane, ledger.rules.hwm, now)
 
 
-def _replay_step(ledger: Ledger, kind: str, rest: list[Any]) -> None:
+def _replay_step(ledger: Leases, kind: str, rest: list[Any]) -> None:
     run = next(
         (
             lane.run

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field, model_validator
 
 from gpupipe.dataset import index_cache, labels
-from gpupipe.dataset.index import Files, Index, Texts, build
+from gpupipe.dataset.index import FileColumn, Index, StringArray, build
 from gpupipe.dataset.manifest_paths import folder, inside, listing
 from gpupipe.dataset.source import Progress, Source, check_names, quiet
 from gpupipe.errors import DataError
@@ -102,18 +102,18 @@ class FileList(Source):
         roots = [str((self.root or self.file.parent).absolute()), str(root)]
         names = inside(rows, rows.paths[_MAIN], roots)
         others = {
-            name: Files(str(root), Texts.of(inside(rows, rows.paths[name], roots)))
+            name: FileColumn(str(root), StringArray.of(inside(rows, rows.paths[name], roots)))
             for name in self.fields
         }
         numbers, classes = (
             labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
         )
-        texts = Texts.of(names)
+        texts = StringArray.of(names)
         return build(
             str(root),
             texts,
             numbers,
             classes,
-            columns={_MAIN: Files(str(root), texts), **others},
+            columns={_MAIN: FileColumn(str(root), texts), **others},
             values=rows.values,
         )

@@ -47,7 +47,7 @@ class Folder(Source):
             index_file.keep(index, saved, max(index.extra["times"].values()), started)
         return replace(index, note=place.note, warning=self._warning(place))
 
-    def _warning(self, place: dataset_catalog.Place) -> str:
+    def _warning(self, place: dataset_catalog.DatasetLocation) -> str:
         if self.fetch is None or place.root == self.root:
             return ""
         to = "" if self.root == dataset_catalog.default_root(self.fetch) else f" --root {self.root}"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.dataset import array_files
-from gpupipe.dataset.array_files import Files, Part
+from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.formats import Damaged, npy
 
@@ -50,16 +50,16 @@ class Numpy(ArraySource):
     def named_values(self) -> tuple[str, ...]:
         return tuple(self.values)
 
-    def read(self, path: str) -> Part:
+    def read(self, path: str) -> FilePart:
         found = _header(path)
         if not self.rows:
-            return Part(found.dtype, found.shape, found.offset, pairs=found.pairs)
+            return FilePart(found.dtype, found.shape, found.offset, pairs=found.pairs)
         if len(found.shape) < 1 + found.pairs:
             raise ValueError(
                 "a single number, which has no rows: set rows: false, or leave the file out"
             )
         count, *shape = found.shape
-        return Part(
+        return FilePart(
             found.dtype,
             tuple(shape),
             found.offset,
@@ -68,7 +68,7 @@ class Numpy(ArraySource):
             found.pairs,
         )
 
-    def beside(self) -> dict[str, Files]:
+    def beside(self) -> dict[str, ArrayFiles]:
         named = ({} if self.labels is None else {"labels": self.labels}) | {
             f"values.{name}": patterns for name, patterns in self.values.items()
         }
@@ -77,10 +77,10 @@ class Numpy(ArraySource):
             for option, patterns in named.items()
         }
 
-    def read_labels(self, files: Files) -> NDArray[np.int64]:
+    def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
         return array_files.whole(files.paths, array_files.joined(files.paths, _numbers))
 
-    def read_values(self, option: str, files: Files) -> NDArray[Any]:
+    def read_values(self, option: str, files: ArrayFiles) -> NDArray[Any]:
         return array_files.joined(files.paths, _numbers)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpupipe.dataset import array_files
-from gpupipe.dataset.array_files import Files, Part
+from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.dataset.shards import Dtype, Shape
 from gpupipe.errors import counted
@@ -80,7 +80,7 @@ class Raw(ArraySource):
     def labelled(self) -> bool:
         return self.labels is not None
 
-    def read(self, path: str) -> Part:
+    def read(self, path: str) -> FilePart:
         length = int(np.prod(self.shape, dtype=object)) * np.dtype(self.dtype).itemsize
         step = self.before + length
         count = _count(
@@ -93,7 +93,7 @@ class Raw(ArraySource):
         stored = np.dtype(self.dtype)
         pairs = stored.kind == "c"
         dtype = f"float{stored.itemsize * 4}" if pairs else self.dtype
-        return Part(
+        return FilePart(
             dtype,
             (*self.shape, 2) if pairs else self.shape,
             self.offset + self.before,
@@ -102,14 +102,14 @@ class Raw(ArraySource):
             pairs,
         )
 
-    def beside(self) -> dict[str, Files]:
+    def beside(self) -> dict[str, ArrayFiles]:
         return (
             {}
             if self.labels is None
             else {"labels": array_files.matching(self.labels.files, "data.labels.files")}
         )
 
-    def read_labels(self, files: Files) -> NDArray[np.int64]:
+    def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
         told = self.labels
         assert told is not None
 

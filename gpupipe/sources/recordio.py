@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from gpupipe.dataset import index_cache, index_file
-from gpupipe.dataset.index import Index, Spans
-from gpupipe.dataset.shard_index import Pieces, Shard
+from gpupipe.dataset.index import Index, SpanColumn
+from gpupipe.dataset.shard_index import Pieces, ShardFile
 from gpupipe.dataset.shards import Sharded, blamed, mapped
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio
@@ -58,11 +58,11 @@ class Recordio(Sharded):
 
     def holds(self, index: Index) -> bool:
         column = index.columns["image"]
-        return isinstance(column, Spans) and all(
+        return isinstance(column, SpanColumn) and all(
             Path(column.path(n)).is_file() for n in range(len(column.files))
         )
 
-    def read(self, path: Path) -> list[Shard]:
+    def read(self, path: Path) -> list[ShardFile]:
         with blamed(path):
             data, wanted = mapped(path), _listed(path.with_suffix(".idx"))
             found = [
@@ -80,7 +80,7 @@ class Recordio(Sharded):
 
     def _shards(
         self, path: Path, data: NDArray[np.uint8], records: Records, wanted: dict[int, str] | None
-    ) -> Iterator[Shard]:
+    ) -> Iterator[ShardFile]:
         """What those of the records say that are wanted, which is taken out of `wanted`; records in
         several parts by themselves, made whole.
         """
@@ -114,7 +114,7 @@ class Recordio(Sharded):
         records: Records,
         rows: NDArray[np.int64],
         names: list[str],
-    ) -> Shard:
+    ) -> ShardFile:
         """Records in several parts, whose bytes are nowhere behind one another: they are written
         into the cache folder.
         """
@@ -149,7 +149,7 @@ class Recordio(Sharded):
         begin: NDArray[np.int64],
         length: NDArray[np.int64],
         names: list[str],
-    ) -> Shard:
+    ) -> ShardFile:
         found = recordio.images(data, number, begin, length)
         full = found.length > 0
         if not full.all():
@@ -171,7 +171,7 @@ class Recordio(Sharded):
             if self.label is None
             else _labels(number, _numbers(data, number, found, self.label, self.label + 1))
         )
-        return Shard(names, {"image": Pieces(found.offset, found.length)}, labels, values)
+        return ShardFile(names, {"image": Pieces(found.offset, found.length)}, labels, values)
 
     def nothing(self) -> str:
         return "the files hold no records: set data.shards"

@@ -8,11 +8,11 @@ import numpy as np
 
 from gpupipe.cache import listing, worker_pool
 from gpupipe.cache.cached_epochs import Cached, does_not_fit, here, spans
-from gpupipe.cache.folder import Folder, prepared
-from gpupipe.cache.rank_agreement import Run
+from gpupipe.cache.folder import CacheFolder, prepared
+from gpupipe.cache.rank_agreement import TrainingRun
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shard_files import least_bytes
-from gpupipe.dataset.index import Column, Index, Rows, Spans
+from gpupipe.dataset.index import Column, Index, Rows, SpanColumn
 from gpupipe.dataset.source import Population, Progress, Source, quiet
 from gpupipe.errors import DataError
 
@@ -36,19 +36,23 @@ class Remote(DataSet, Source):
         return _index(folder, self)
 
     def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
-        folder = Folder(self.cache)
+        folder = CacheFolder(self.cache)
         found = listing.opened(folder)
         if index.fingerprint != found.fingerprint:
             return None  # a part of it, chosen by its rows
         whole = int(np.count_nonzero(found.weights)) if self.weight is not None else len(index)
-        run = Run(folder, rank, [index.fingerprint, seed, world_size]) if world_size > 1 else None
+        run = (
+            TrainingRun(folder, rank, [index.fingerprint, seed, world_size])
+            if world_size > 1
+            else None
+        )
         samplers = self.cache.samplers if rank == 0 else 0
         return Cached(
             folder, _spans(index), whole, worker_pool.Crew(self.dataset, self.cache, samplers), run
         )
 
     def available(self, index: Index) -> Rows | None:
-        folder = Folder(self.cache)
+        folder = CacheFolder(self.cache)
         rows = here(folder, _spans(index))
         if not len(rows):
             raise DataError(
@@ -57,7 +61,7 @@ class Remote(DataSet, Source):
         return rows
 
     def absent(self) -> str:
-        return "" if listing.is_there(Folder(self.cache)) else f"{self.url} will be listed"
+        return "" if listing.is_there(CacheFolder(self.cache)) else f"{self.url} will be listed"
 
     @property
     def dataset(self) -> DataSet:
@@ -71,13 +75,13 @@ class Remote(DataSet, Source):
         )
 
 
-def _spans(index: Index) -> Spans:
+def _spans(index: Index) -> SpanColumn:
     column = index.columns["image"]
-    assert isinstance(column, Spans)
+    assert isinstance(column, SpanColumn)
     return column
 
 
-def _index(folder: Folder, source: Remote) -> Index:
+def _index(folder: CacheFolder, source: Remote) -> Index:
     found = listing.opened(folder)
     if source.cache.epoch == "full":
         needed = least_bytes(found.sizes)

@@ -12,7 +12,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset.shard_index import Pieces, Shard
+from gpupipe.dataset.shard_index import Pieces, ShardFile
 from gpupipe.dataset.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped
 from gpupipe.errors import shown
 from gpupipe.formats import example, framing
@@ -62,7 +62,7 @@ class Tfrecord(Sharded):
             for name, told in self.fields.items()
         }
 
-    def read(self, path: Path) -> list[Shard]:
+    def read(self, path: Path) -> list[ShardFile]:
         with blamed(path):
             data = mapped(path)
             return [
@@ -71,7 +71,7 @@ class Tfrecord(Sharded):
                 if len(records)
             ]
 
-    def _part(self, data: Bytes, records: Messages) -> Shard:
+    def _part(self, data: Bytes, records: Messages) -> ShardFile:
         """Some records of a shard."""
         wanted = [told if isinstance(told, str) else told.feature for told in self.fields.values()]
         wanted += [*self.values.values()] + ([] if self.label is None else [self.label])
@@ -79,14 +79,14 @@ class Tfrecord(Sharded):
         fields = {name: _pieces(told, found) for name, told in self.fields.items()}
         values = {name: found[feature].numbers(data) for name, feature in self.values.items()}
         labels = None if self.label is None else _labels(found[self.label], data)
-        return Shard([str(n) for n in records.record.tolist()], fields, labels, values)
+        return ShardFile([str(n) for n in records.record.tolist()], fields, labels, values)
 
     def nothing(self) -> str:
         return "the files hold no records: set data.shards"
 
 
 def _pieces(told: str | Numbers, found: dict[str, Feature]) -> Pieces:
-    """Where the field is. Raises Malformed."""
+    """Where the field is. Raises MalformedProtobuf."""
     if isinstance(told, str):
         feature = found[told]
         if feature.kind != "bytes":
@@ -123,7 +123,7 @@ def _pieces(told: str | Numbers, found: dict[str, Feature]) -> Pieces:
 
 
 def _labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
-    """Numbers, or names. Raises Malformed."""
+    """Numbers, or names. Raises MalformedProtobuf."""
     if feature.kind == "bytes":
         return [text.decode("utf-8", "surrogateescape") for text in feature.texts(data)]
     if feature.kind == "floats":

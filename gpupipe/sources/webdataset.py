@@ -15,7 +15,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset.shard_index import Pieces, Shard
+from gpupipe.dataset.shard_index import Pieces, ShardFile
 from gpupipe.dataset.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped, paths
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import npy, tar
@@ -29,7 +29,7 @@ _MOST_TEXT = 1 << 20
 _MOST_VALUES = 1024
 
 
-class Array(pydantic.BaseModel):
+class ArrayMember(pydantic.BaseModel):
     """A member that is an array: its ending, and what every sample's must be.
 
     Without `shape` they may differ.
@@ -62,7 +62,7 @@ class Webdataset(Sharded):
     name: ClassVar[str] = "webdataset"
     format: ClassVar[int] = 2
 
-    fields: dict[str, Endings | Array] = Field(
+    fields: dict[str, Endings | ArrayMember] = Field(
         default={"image": ("jpg", "jpeg", "png", "webp")}, min_length=1
     )
     label: str | None = "cls"
@@ -71,8 +71,8 @@ class Webdataset(Sharded):
     @pydantic.field_validator("fields")
     @classmethod
     def _endings_are_of_one_kind(
-        cls, fields: dict[str, Endings | Array]
-    ) -> dict[str, Endings | Array]:
+        cls, fields: dict[str, Endings | ArrayMember]
+    ) -> dict[str, Endings | ArrayMember]:
         for name, told in fields.items():
             endings = _endings(told)
             if not endings or len({_is_array(e) for e in endings}) > 1:
@@ -80,7 +80,7 @@ class Webdataset(Sharded):
                     f"{name}: {shown(endings)} should be one ending or several, of image "
                     "files or of .npy files"
                 )
-            if isinstance(told, Array) and not _is_array(told.member):
+            if isinstance(told, ArrayMember) and not _is_array(told.member):
                 raise ValueError(
                     f"{name}: an array is a member that ends in npy, and not in {told.member}"
                 )
@@ -92,8 +92,8 @@ class Webdataset(Sharded):
     def specs(self) -> dict[str, Spec]:
         return {name: self._spec(told) for name, told in self.fields.items()}
 
-    def _spec(self, told: Endings | Array) -> Spec:
-        if isinstance(told, Array):
+    def _spec(self, told: Endings | ArrayMember) -> Spec:
+        if isinstance(told, ArrayMember):
             return array_spec(
                 told.dtype, told.shape or self._first(told).shape, same=told.shape is not None
             )
@@ -102,7 +102,7 @@ class Webdataset(Sharded):
         first = self._first(told)
         return array_spec(first.dtype, first.shape, same=False)
 
-    def _first(self, told: Endings | Array) -> npy.Header:
+    def _first(self, told: Endings | ArrayMember) -> npy.Header:
         """Of the first array of a field, whose dtype and number of axes all have.
 
         Raises DataError.
@@ -119,7 +119,7 @@ class Webdataset(Sharded):
             f"{', '.join(_endings(told))}: set data.fields"
         )
 
-    def read(self, path: Path) -> list[Shard]:
+    def read(self, path: Path) -> list[ShardFile]:
         with blamed(path):
             data = mapped(path)
             samples: dict[str, _Parts] = {}
@@ -145,7 +145,7 @@ class Webdataset(Sharded):
                 name: self._pieces(data, name, [found[name] for found in chosen.values()])
                 for name in self.fields
             }
-            return [Shard(list(chosen), fields, labels, values)]
+            return [ShardFile(list(chosen), fields, labels, values)]
 
     def _chosen(self, stem: str, parts: _Parts) -> _Parts:
         """The member of each field; none where there is not one of them, so that this is no sample.
@@ -290,16 +290,18 @@ def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
     return found
 
 
-def _check_alike(members: list[Member], headers: list[npy.Header], told: Endings | Array) -> None:
+def _check_alike(
+    members: list[Member], headers: list[npy.Header], told: Endings | ArrayMember
+) -> None:
     """Raises ValueError where an array is not like the first, or not as it was told."""
     for member, header in zip(members, headers, strict=True):
-        dtype = told.dtype if isinstance(told, Array) else headers[0].dtype
+        dtype = told.dtype if isinstance(told, ArrayMember) else headers[0].dtype
         if header.dtype != dtype:
             raise ValueError(
                 f"{member.name}: an array of {header.dtype}, where {dtype} was expected: "
                 "all must have one dtype"
             )
-        if isinstance(told, Array) and told.shape not in (None, header.shape):
+        if isinstance(told, ArrayMember) and told.shape not in (None, header.shape):
             raise ValueError(
                 f"{member.name}: an array of shape {shown(header.shape)}, where "
                 f"{shown(told.shape)} was expected: see data.fields"
@@ -311,8 +313,8 @@ def _check_alike(members: list[Member], headers: list[npy.Header], told: Endings
             )
 
 
-def _endings(told: Endings | Array) -> tuple[str, ...]:
-    told = told.member if isinstance(told, Array) else told
+def _endings(told: Endings | ArrayMember) -> tuple[str, ...]:
+    told = told.member if isinstance(told, ArrayMember) else told
     return (told,) if isinstance(told, str) else told
 
 

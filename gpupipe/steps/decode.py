@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatible
 
 
 class Decode(Step):
@@ -26,7 +26,7 @@ class Decode(Step):
 
     def spec(self, given: Spec) -> Spec:
         if not given.encoded:
-            raise Refused("the image is decoded already: remove this step")
+            raise StepIncompatible("the image is decoded already: remove this step")
         return Spec(encoded=False, channels=3 if self.mode == "rgb" else 1, dtype=self.dtype)
 
     def dali(self, image: DaliImage, p: Params) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from gpupipe.pipeline.axes import in_float32, picture
-from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatible
 from gpupipe.schema.field_types import WHOLE
 
 _LUMA = (0.2989, 0.587, 0.114)
@@ -25,7 +25,7 @@ class Grayscale(Step):
 
     def spec(self, given: Spec) -> Spec:
         if "C" not in picture(given).layout or given.channels not in (None, 1, 3):
-            raise Refused(
+            raise StepIncompatible(
                 f"it works on 1 or 3 channels, but gets {given} in the layout "
                 f"{given.layout}: leave it out"
             )

@@ -9,7 +9,15 @@ from pydantic import model_validator
 from gpupipe.dataset.spec import PAIR
 from gpupipe.pipeline.axes import check_channels
 from gpupipe.pipeline.dtypes import TAKEN
-from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step, decoded, one_a_channel
+from gpupipe.pipeline.step import (
+    DaliImage,
+    Params,
+    Spec,
+    Step,
+    StepIncompatible,
+    decoded,
+    one_a_channel,
+)
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import Channels, PositiveChannels
 
@@ -35,12 +43,14 @@ class Normalize(Step):
 
     def spec(self, given: Spec) -> Spec:
         if decoded(given).dtype not in TAKEN["normalize"]:
-            raise Refused(
+            raise StepIncompatible(
                 f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: "
                 f"float32, scale: true}}' before it"
             )
         if PAIR in given.layout and any(self.mean):
-            raise Refused("mean would also be subtracted from the imaginary parts: write mean: 0")
+            raise StepIncompatible(
+                "mean would also be subtracted from the imaginary parts: write mean: 0"
+            )
         return check_channels(one_a_channel("mean", self.mean, given))
 
     def dali(self, image: DaliImage, p: Params) -> None:

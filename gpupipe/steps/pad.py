@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from gpupipe.pipeline.axes import before_and_after, check_mirror, cut, filled, margins, picture
-from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatible
 from gpupipe.schema.field_types import Padding, PaddingMode, Value
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Pad(Step):
             picture(given)
         most = np.maximum(before, after)
         if given.size and self.padding_mode == "reflect" and (most >= given.size).any():
-            raise Refused(
+            raise StepIncompatible(
                 "reflect cannot add more pixels than the image has, less one: it is "
                 f"{given.size[0]}x{given.size[1]}"
             )

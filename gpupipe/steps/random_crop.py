@@ -16,7 +16,14 @@ from gpupipe.pipeline.axes import (
     picture,
     sides,
 )
-from gpupipe.pipeline.step import DaliImage, Params, Refused, SampleIncompatible, Spec, Step
+from gpupipe.pipeline.step import (
+    DaliImage,
+    Params,
+    SampleIncompatible,
+    Spec,
+    Step,
+    StepIncompatible,
+)
 from gpupipe.schema.field_types import Padding, PaddingMode, Value, Window
 
 if TYPE_CHECKING:
@@ -70,7 +77,7 @@ class RandomCrop(Step):
                 for n in sum(self.margins(np.array(given.size, np.float64)), np.array(given.size))
             ]
             if any(n < side for n, side in zip(room, size, strict=True)):
-                raise Refused(
+                raise StepIncompatible(
                     f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, "
                     "resize first, or set pad_if_needed: true"
                 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpupipe.dataset.spec import FLOATS
-from gpupipe.pipeline.step import DaliImage, Params, Refused, Spec, Step, decoded
+from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatible, decoded
 
 if TYPE_CHECKING:
     import torch
@@ -81,23 +81,25 @@ def _is_float(dtype: str) -> bool:
 
 
 def _check_scale(stored: str, made: str) -> None:
-    """Raises Refused where torchvision cannot scale, or makes infinities of large numbers, or
-    zeros.
+    """Raises StepIncompatible where torchvision cannot scale, or makes infinities of large numbers,
+    or zeros.
     """
     unscaled = next((dtype for dtype in (stored, made) if dtype in _UNSCALED), None)
     if unscaled:
-        raise Refused(f"{unscaled} has no scale: set scale: false, and divide with 'normalize'")
+        raise StepIncompatible(
+            f"{unscaled} has no scale: set scale: false, and divide with 'normalize'"
+        )
     if (stored, made) in _TOO_LARGE:
-        raise Refused(
+        raise StepIncompatible(
             f"{stored} cannot hold the range of {made}: set scale: false, or take a smaller dtype"
         )
     if stored == "float16" and not _is_float(made):
-        raise Refused(
+        raise StepIncompatible(
             f"float16 is too coarse for the range of {made}: write 'to_dtype: {{dtype: "
             f"float32}}' before it"
         )
     if made == "float16" and stored in _BEYOND_HALF:
-        raise Refused(
+        raise StepIncompatible(
             f"float16 cannot hold the range of {stored}: write 'to_dtype: {{dtype: float32, "
             f"scale: true}}' before it"
         )

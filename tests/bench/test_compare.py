@@ -18,7 +18,7 @@ from plugin import install
 from gpupipe import config as configs
 from gpupipe.bench import compare, statistics, tables
 from gpupipe.bench.compare import Comparison, Result, Side
-from gpupipe.bench.contestant import Outcome, forget
+from gpupipe.bench.contestant import ContestOutcome, forget
 from gpupipe.bench.machine import Company
 from gpupipe.bench.parity import measure
 
@@ -287,8 +287,8 @@ def test_cold_drops_the_images_from_the_page_cache(tmp_path: Path) -> None:
 # --- figures
 
 
-def outcome(rate: float) -> Outcome:
-    return Outcome("dali", "cpu", "2 threads", 1000, 10, 1000 / rate, 0.1, 1.0, 1)
+def outcome(rate: float) -> ContestOutcome:
+    return ContestOutcome("dali", "cpu", "2 threads", 1000, 10, 1000 / rate, 0.1, 1.0, 1)
 
 
 def comparison(**rates: list[float]) -> Comparison:

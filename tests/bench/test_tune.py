@@ -15,7 +15,7 @@ from plugin import install
 from gpupipe import config as configs
 from gpupipe.bench import tune
 from gpupipe.bench.compare import Result, Side
-from gpupipe.bench.contestant import Contest, Outcome, run
+from gpupipe.bench.contestant import Contest, ContestOutcome, run
 from gpupipe.bench.tune import Tuned, Tuner, candidates
 from gpupipe.cli.console import core_numbers
 from gpupipe.cli.profile import advised
@@ -44,7 +44,7 @@ def slow(tmp_path: Path) -> Path:
     return install(tmp_path, "slow", SLOW, slow="Slow")
 
 
-def here(side: Side, contest: Contest) -> Outcome:
+def here(side: Side, contest: Contest) -> ContestOutcome:
     """A trial in this process, where everything is imported already."""
     return run(replace(contest, changes=side.changes))
 
@@ -103,10 +103,10 @@ def test_as_many_seconds_as_it_asks_for_are_enough(
     """On a machine where a trial takes 12 s."""
     now = 0.0
 
-    def trial(side: Side, contest: Contest) -> Outcome:
+    def trial(side: Side, contest: Contest) -> ContestOutcome:
         nonlocal now
         now += 12
-        return Outcome("dali", "cpu", "2 threads", 1000, 10, 1.0, 0.1, 1.0, 1)
+        return ContestOutcome("dali", "cpu", "2 threads", 1000, 10, 1.0, 0.1, 1.0, 1)
 
     monkeypatch.setattr(tune.time, "monotonic", lambda: now)
     contest = Contest("lfw", (), {}, (0,), 0, 2, False)
@@ -190,7 +190,10 @@ def test_what_is_tried() -> None:
 def result(name: str, *rates: float) -> Result:
     return Result(
         Side(name, {}),
-        [Outcome("dali", "cpu", "2 threads", 1000, 10, 1000 / r, 0.1, 1.0, 1) for r in rates],
+        [
+            ContestOutcome("dali", "cpu", "2 threads", 1000, 10, 1000 / r, 0.1, 1.0, 1)
+            for r in rates
+        ],
     )
 
 

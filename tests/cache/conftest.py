@@ -16,7 +16,7 @@ import pytest
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.fill import Filler
-from gpupipe.cache.folder import Folder, prepared
+from gpupipe.cache.folder import CacheFolder, prepared
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 
@@ -40,7 +40,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Made:
     """A cache, and what fills it in this process."""
 
-    folder: Folder
+    folder: CacheFolder
     dataset: DataSet
     listing: listing.Listing
     filler: Filler
@@ -48,7 +48,7 @@ class Made:
     def another(self) -> Filler:
         """A second filler of the same cache."""
         return Filler(
-            Folder(self.folder.options),
+            CacheFolder(self.folder.options),
             self.listing,
             _store(self.dataset, self.folder.options),
             self.dataset.seed,

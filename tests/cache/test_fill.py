@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpupipe.cache import epochs, evict, shard_files, status
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.rate import Rate
 
 
@@ -29,7 +29,7 @@ def on_disk(folder: Path) -> int:
     return total
 
 
-def rows_of(folder: Folder) -> list[int]:
+def rows_of(folder: CacheFolder) -> list[int]:
     folder.manifest.refresh()
     return [
         int(row)
@@ -38,7 +38,7 @@ def rows_of(folder: Folder) -> list[int]:
     ]
 
 
-def began(folder: Folder) -> None:
+def began(folder: CacheFolder) -> None:
     """An epoch that has all that there is, and is over."""
     with folder.lock():
         epochs.add(

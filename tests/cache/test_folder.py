@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpupipe.cache import evict
-from gpupipe.cache.folder import Folder, prepared
+from gpupipe.cache.folder import CacheFolder, prepared
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError
 
@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_what_a_dead_sampler_left_is_counted_until_it_is_removed(make: Any) -> None:
     made = make()
-    folder: Folder = made.folder
+    folder: CacheFolder = made.folder
     made.filler.step()
     with folder.lock():
         before = folder.usage()
@@ -77,7 +77,7 @@ def test_what_a_dead_sampler_left_is_counted_until_it_is_removed(make: Any) -> N
 
 
 def test_what_the_living_hold_stays(make: Any) -> None:
-    folder: Folder = make().folder
+    folder: CacheFolder = make().folder
     with folder.lock():
         claims = [
             folder.claim(kind, name, {"reserved": 5000})
@@ -97,7 +97,7 @@ def test_what_the_living_hold_stays(make: Any) -> None:
 
 
 def test_a_reservation_that_does_not_fit_is_refused_beforehand(make: Any) -> None:
-    folder: Folder = make(max_bytes="1MB").folder
+    folder: CacheFolder = make(max_bytes="1MB").folder
     with folder.lock():
         room = 1_000_000 - folder.usage() - evict.headroom(folder)
         assert evict.make_room(folder, room)

@@ -18,7 +18,7 @@ import disks
 import pytest
 
 from gpupipe.cache import evict, shard_files
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.worker_pool import Crew
 
 KILLS = int(os.environ.get("GPUPIPE_KILLS", "50"))
@@ -40,12 +40,12 @@ for line in sys.stdin:
 """Starts a sampler for each line that it is given, in a moment: all is imported already."""
 
 
-def check_what_a_reader_sees(folder: Folder) -> int:
+def check_what_a_reader_sees(folder: CacheFolder) -> int:
     """All that is published is whole, and nothing lies among it that is not.
 
     Returns how many shards there are.
     """
-    reader = Folder(folder.options)
+    reader = CacheFolder(folder.options)
     reader.manifest.refresh()
     alive = reader.manifest.alive()
     for name, shard in alive.items():

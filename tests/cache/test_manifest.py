@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.cache.commit_log import Manifest, Shard
+from gpupipe.cache.commit_log import CachedShard, Manifest
 from gpupipe.errors import DataError
 
 HASH = "0123456789abcdef" * 2
 
 
-def shard(number: int, samples: int = 3) -> Shard:
-    return Shard(f"{number:08}", samples, 1000 * number, HASH, 152, HASH, 1.5)
+def shard(number: int, samples: int = 3) -> CachedShard:
+    return CachedShard(f"{number:08}", samples, 1000 * number, HASH, 152, HASH, 1.5)
 
 
 def filled(path: Path) -> Manifest:

@@ -18,7 +18,7 @@ import pytest
 
 import gpupipe
 from gpupipe.cache import evict
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.testing import check_loader
 
@@ -72,7 +72,7 @@ def ids(batches: Any) -> list[int]:
     return [int(i) for batch in batches for i in batch["id"]]
 
 
-def complete(config: dict[str, Any]) -> Folder:
+def complete(config: dict[str, Any]) -> CacheFolder:
     """The cache's folder, when all is in it."""
     from gpupipe import config as configs
     from gpupipe.cache.worker_pool import Crew
@@ -83,7 +83,7 @@ def complete(config: dict[str, Any]) -> Folder:
     while crew.ended() is None:
         time.sleep(0.02)
     crew.stop()
-    return Folder(source.cache)
+    return CacheFolder(source.cache)
 
 
 def alive(pid: int) -> bool:
@@ -138,7 +138,7 @@ def test_the_contract_of_a_loader_holds(config: Config, options: dict[str, Any])
 def test_the_cache_turns_over_without_exceeding_itself(config: Config) -> None:
     seen: set[int] = set()
     with load(config(max_bytes="600kB", low_water=0.7)) as loader:
-        folder = Folder(CacheOptions(**config(max_bytes="600kB")["data"]["cache"]))
+        folder = CacheFolder(CacheOptions(**config(max_bytes="600kB")["data"]["cache"]))
         end = time.monotonic() + 60
         while len(seen) < 60:
             assert time.monotonic() < end
@@ -224,7 +224,7 @@ def test_a_resume_in_mid_epoch_sees_the_rest_though_the_cache_went_on(
             before = ids([next(whole)])
             state = json.loads(json.dumps(loader.state_dict()))
             rest = ids(whole)
-        folder = Folder(CacheOptions(**settings["data"]["cache"]))
+        folder = CacheFolder(CacheOptions(**settings["data"]["cache"]))
         while True:
             ids(loader)
             folder.manifest.refresh()
@@ -380,7 +380,7 @@ def test_ranks_agree_on_a_generation_though_it_grows_between_them(config: Config
             assert steps == len(theirs)
             assert not set(mine) & set(ids(theirs))
             assert abs(len(mine) - len(ids(theirs))) <= 1
-        grown = Folder(CacheOptions(**settings["data"]["cache"]))
+        grown = CacheFolder(CacheOptions(**settings["data"]["cache"]))
         assert len(list((grown.dir / "runs").glob("*.json"))) == 1
     assert not list((grown.dir / "runs").glob("*-*"))
     with load(settings, shard={"rank": 1, "world_size": 2}) as later:
@@ -393,7 +393,7 @@ def test_a_sampler_that_is_killed_is_started_again(config: Config) -> None:
     settings = config(rate_limit="1MB")
     with load(settings) as loader:
         ids(loader)
-        folder = Folder(CacheOptions(**settings["data"]["cache"]))
+        folder = CacheFolder(CacheOptions(**settings["data"]["cache"]))
         (pid,) = [c["pid"] for c in waited(lambda: folder.claims("samplers")).values()]
         os.kill(pid, signal.SIGKILL)
         waited(lambda: not alive(pid))

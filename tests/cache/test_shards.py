@@ -14,13 +14,13 @@ import pytest
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from gpupipe.cache import shard_files
-from gpupipe.cache.shard_files import Sample
+from gpupipe.cache.shard_files import ShardSample
 from gpupipe.errors import DataError
 
 SAMPLES = [
-    (Sample(7, "a/ü.JPG", 2, {"class": "a", "age": 3}), b"j" * 1000),
-    (Sample(3, "b/no ending", 0), b""),
-    (Sample(123456789012, "c/x.cls", 1), b"k" * 512),
+    (ShardSample(7, "a/ü.JPG", 2, {"class": "a", "age": 3}), b"j" * 1000),
+    (ShardSample(3, "b/no ending", 0), b""),
+    (ShardSample(123456789012, "c/x.cls", 1), b"k" * 512),
 ]
 
 

@@ -12,7 +12,15 @@ import pytest
 
 from gpupipe.dataset import index as indexes
 from gpupipe.dataset import index_file
-from gpupipe.dataset.index import Array, Column, Files, Index, Spans, Texts, build
+from gpupipe.dataset.index import (
+    ArrayLayout,
+    Column,
+    FileColumn,
+    Index,
+    SpanColumn,
+    StringArray,
+    build,
+)
 from gpupipe.dataset.index_file import open_saved, save
 
 
@@ -45,15 +53,20 @@ def test_saved_and_opened_again(tmp_path: Path) -> None:
 
 def test_columns_of_all_kinds_are_saved_and_opened_again(tmp_path: Path) -> None:
     place, shapes = np.arange(3, dtype=np.int64), np.array([[1, 2], [3, 4], [5, 6]])
-    files = Texts.of(["x.tar", "y.tar", "z.tar"])
+    files = StringArray.of(["x.tar", "y.tar", "z.tar"])
     columns: dict[str, Column] = {
-        "image": Files("/images", Texts.of(["a/1.jpg", "b/2.jpg", "b/3.jpg"])),
-        "mask": Files("/masks", Texts.of(["m1", "m2", "m3"])),
-        "depth": Spans(
-            "/tars", files, place.astype(np.int32), place * 10, place + 1, Array("float32", (2, 3))
+        "image": FileColumn("/images", StringArray.of(["a/1.jpg", "b/2.jpg", "b/3.jpg"])),
+        "mask": FileColumn("/masks", StringArray.of(["m1", "m2", "m3"])),
+        "depth": SpanColumn(
+            "/tars",
+            files,
+            place.astype(np.int32),
+            place * 10,
+            place + 1,
+            ArrayLayout("float32", (2, 3)),
         ),
-        "sound": Spans(
-            "", files, place.astype(np.int32), place, place, Array("int16", None, shapes)
+        "sound": SpanColumn(
+            "", files, place.astype(np.int32), place, place, ArrayLayout("int16", None, shapes)
         ),
     }
     index = some_index(
@@ -85,7 +98,7 @@ def test_columns_of_all_kinds_are_saved_and_opened_again(tmp_path: Path) -> None
 
 
 def test_the_fingerprint_is_of_all_columns_and_values() -> None:
-    files, place = Texts.of(["x.tar"]), np.arange(3, dtype=np.int64)
+    files, place = StringArray.of(["x.tar"]), np.arange(3, dtype=np.int64)
 
     def spans(**changes: Any) -> Index:
         given: dict[str, Any] = {
@@ -94,21 +107,21 @@ def test_the_fingerprint_is_of_all_columns_and_values() -> None:
             "file": np.zeros(3, np.int32),
             "offset": place,
             "length": place,
-            "array": Array("float32", (2,)),
+            "array": ArrayLayout("float32", (2,)),
         }
-        return some_index(columns={"image": Spans(**(given | changes))})
+        return some_index(columns={"image": SpanColumn(**(given | changes))})
 
     others = [
         some_index(),
         some_index(values={"weight": place}),
         some_index(values={"weight": place + 1}),
-        some_index(columns={"image": Files("/images", Texts.of(["a", "b", "c"]))}),
+        some_index(columns={"image": FileColumn("/images", StringArray.of(["a", "b", "c"]))}),
         spans(),
         spans(array=None),
-        spans(array=Array("int16", (2,))),
-        spans(array=Array("float32", None, place[:, None])),
+        spans(array=ArrayLayout("int16", (2,))),
+        spans(array=ArrayLayout("float32", None, place[:, None])),
         spans(length=place + 1),
-        spans(files=Texts.of(["y.tar"])),
+        spans(files=StringArray.of(["y.tar"])),
     ]
     assert len({index.fingerprint for index in others}) == len(others)
     assert spans(root="/elsewhere", offset=place + 1).fingerprint == spans().fingerprint

@@ -10,7 +10,7 @@ import pytest
 
 from gpupipe.doctor import checks, rules
 from gpupipe.doctor.rules import GIB, Driver, Finding
-from gpupipe.runtime.capability_probe import Engines, Outcome
+from gpupipe.runtime.capability_probe import Engines, ProbeOutcome
 from gpupipe.runtime.devices import cores, gpu_count
 
 FIELDS = (
@@ -326,22 +326,26 @@ def test_a_card():
 
 
 def test_dali_that_does_not_run_on_a_gpu_is_a_problem():
-    finding = rules.decoding("GPU 0: DALI", Outcome(False, False, False, "RuntimeError: no"))
+    finding = rules.decoding("GPU 0: DALI", ProbeOutcome(False, False, False, "RuntimeError: no"))
     assert (finding.status, finding.found) == ("problem", "cannot run a pipeline: RuntimeError: no")
     assert (
-        rules.decoding("GPU 0: DALI", Outcome(True, False, False, "no")).found
+        rules.decoding("GPU 0: DALI", ProbeOutcome(True, False, False, "no")).found
         == "cannot decode a JPEG image: no"
     )
     assert (
-        rules.decoding("GPU 0: DALI", Outcome(True, True, False, "crashed with SIGSEGV")).status
+        rules.decoding(
+            "GPU 0: DALI", ProbeOutcome(True, True, False, "crashed with SIGSEGV")
+        ).status
         == "ok"
     )
 
 
 def test_region_decoding():
-    finding = rules.region("GPU 0", Outcome(True, True, False, "crashed with SIGSEGV"), "12.4.0.76")
+    finding = rules.region(
+        "GPU 0", ProbeOutcome(True, True, False, "crashed with SIGSEGV"), "12.4.0.76"
+    )
     assert (finding.status, finding.found) == ("warning", "not used: crashed with SIGSEGV")
-    works = Outcome(True, True, True)
+    works = ProbeOutcome(True, True, True)
     assert (
         rules.region("GPU 0", works, "13.2.0")
         == rules.region("GPU 0", works, None)

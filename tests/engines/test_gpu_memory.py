@@ -13,7 +13,7 @@ from PIL import Image
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.memory import BLOCK, PADDING, Need, check_memory, need_of
 
 MIB = 2**20
@@ -34,11 +34,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def job(root: Path, pipeline: Any, threads: int = 2, **loader: Any) -> Job:
+def job(root: Path, pipeline: Any, threads: int = 2, **loader: Any) -> LoadSpec:
     checked = configs.read(
         {"data": {"source": "folder", "root": root}, "pipeline": pipeline, "loader": loader}
     )
-    return Job(checked.source.index(), checked.pipeline, checked.loader, threads)
+    return LoadSpec(checked.source.index(), checked.pipeline, checked.loader, threads)
 
 
 def bytes_of(
@@ -94,7 +94,7 @@ def test_arrays_are_copied_to_the_gpu(tmp_path: Path) -> None:
             "pipeline": [{"random_horizontal_flip": {"p": 0.5}}],
         }
     )
-    need = need_of(Job(checked.source.index(), checked.pipeline, checked.loader, 1), False)
+    need = need_of(LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1), False)
     assert need is not None
     size = 5 * 7 * 9 * 4
     assert (need.made.max(), need.out.max()) == (2 * size, size)

@@ -22,7 +22,7 @@ from reference import by_id
 import gpupipe
 from gpupipe import config
 from gpupipe.dataset.source import quiet
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.jpeg_end import TAIL_BYTES, CutOff, check_ends, is_cut_off
 from gpupipe.loader import Loader
@@ -132,7 +132,7 @@ def loaded(folder: Path, jpeg_ends: bool, **options: Any) -> Loader:
         checked,
         index,
         engine=DaliEngine(
-            Job(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=jpeg_ends
+            LoadSpec(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=jpeg_ends
         ),
     )
 
@@ -212,6 +212,8 @@ def test_parts_of_large_files_are_checked_too(folder: Path, tmp_path: Path) -> N
     with Loader(
         checked,
         index,
-        engine=DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=True),
+        engine=DaliEngine(
+            LoadSpec(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=True
+        ),
     ) as loader:
         assert sorted(by_id(loader)) == [0, 1, 2, 4, 5, 6, 7]

@@ -21,7 +21,7 @@ import gpupipe
 from gpupipe import config
 from gpupipe.dataset.source import quiet
 from gpupipe.engines.bad_samples import refused_dtype
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.loader import Loader
@@ -273,7 +273,9 @@ def test_what_an_operator_does_not_take_is_no_samples_fault(
     )
     index = checked.source.index(quiet)
     with Loader(
-        checked, index, engine=DaliEngine(Job(index, checked.pipeline, checked.loader, 2), None)
+        checked,
+        index,
+        engine=DaliEngine(LoadSpec(index, checked.pipeline, checked.loader, 2), None),
     ) as loader:
         said = (
             r"an operator of DALI does not take what a step gave it: Unsupported input type: "

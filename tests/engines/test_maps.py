@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.dataset.index import Array, Index, Spans, Texts, build
+from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn, StringArray, build
 from gpupipe.engines.dali import mmap_reader
 from gpupipe.engines.dali.mmap_reader import Maps, Missing
 
@@ -57,13 +57,13 @@ def arrays(folder: Path, *values: list[float]) -> Index:
         (folder / str(n)).write_bytes(b"x" + np.array(numbers, np.float32).tobytes())
     rows, lengths = np.arange(len(values), dtype=np.int64), np.array([4 * len(v) for v in values])
     shapes = np.array([[len(v)] for v in values])
-    column = Spans(
+    column = SpanColumn(
         str(folder),
-        Texts.of(map(str, rows)),
+        StringArray.of(map(str, rows)),
         rows.astype(np.int32),
         rows * 0 + 1,
         lengths,
-        Array("float32", None, shapes),
+        ArrayLayout("float32", None, shapes),
     )
     return build("", [f"{n}" for n in rows], rows * 0, ["0"], columns={"array": column})
 

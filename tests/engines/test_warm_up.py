@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.dataset.index import Files
-from gpupipe.engines.base import Job
+from gpupipe.dataset.index import FileColumn
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -26,7 +26,7 @@ STEPS: list[Any] = ["decode", {"random_resized_crop": {"size": 20}}, "random_hor
 
 
 @dataclass(frozen=True)
-class NotedFiles(Files):
+class NotedFiles(FileColumn):
     """Files that note which of them are read, batch by batch."""
 
     def encoded_paths(self, rows: NDArray[np.int64]) -> Any:
@@ -38,19 +38,21 @@ class NotedFiles(Files):
         return self.__dict__["batches"]  # type: ignore[no-any-return]
 
 
-def job(root: Path, **options: Any) -> tuple[Job, NotedFiles]:
+def job(root: Path, **options: Any) -> tuple[LoadSpec, NotedFiles]:
     changes = {"batch_size": BATCH, "device": "cpu", "threads": 1, "seed": 3} | options
     config = configs.read(
         {"data": {"source": "folder", "root": str(root)}, "pipeline": STEPS}, **changes
     )
     index = config.source.index()
     column = index.columns["image"]
-    assert isinstance(column, Files)
+    assert isinstance(column, FileColumn)
     noted = NotedFiles(column.root, column.paths)
-    return Job(replace(index, columns={"image": noted}), config.pipeline, config.loader, 1), noted
+    return LoadSpec(
+        replace(index, columns={"image": noted}), config.pipeline, config.loader, 1
+    ), noted
 
 
-def plans(job: Job, position: int) -> Any:
+def plans(job: LoadSpec, position: int) -> Any:
     """Of the rest of an epoch, and of the one after it."""
     sampler = Sampler(
         len(job.index), job.loader.batch_size, shuffle=True, seed=3, last_batch="partial"
@@ -59,7 +61,9 @@ def plans(job: Job, position: int) -> Any:
     return [*sampler.begin(), *sampler.begin()]
 
 
-def delivered(job: Job, position: int, warm_up: bool) -> list[tuple[Plan, dict[str, torch.Tensor]]]:
+def delivered(
+    job: LoadSpec, position: int, warm_up: bool
+) -> list[tuple[Plan, dict[str, torch.Tensor]]]:
     engine = DaliEngine(job, None, warm_up=warm_up)
     try:
         return [

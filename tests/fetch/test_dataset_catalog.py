@@ -21,7 +21,7 @@ import pytest
 
 from gpupipe.errors import DataError, FetchError
 from gpupipe.fetch import dataset_catalog
-from gpupipe.fetch.dataset_catalog import Dataset, Place, absent, fetch, present, unpack
+from gpupipe.fetch.dataset_catalog import Dataset, DatasetLocation, absent, fetch, present, unpack
 
 FILES = {
     "flowers/rose/1.jpg": b"red",
@@ -381,14 +381,14 @@ def offered(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 def test_a_root_that_is_there_is_used_as_it_is(offered: Server, tmp_path: Path) -> None:
-    assert present(tmp_path, "lfw", 10) == Place(tmp_path, "")
+    assert present(tmp_path, "lfw", 10) == DatasetLocation(tmp_path, "")
     assert offered.asked == 0
     assert absent(tmp_path, "lfw", 10) == ""
 
 
 def test_present_fetches(offered: Server, tmp_path: Path) -> None:
     assert "fetches it, or makes 10 stand-in images" in absent(tmp_path / "lfw", "lfw", 10)
-    assert present(tmp_path / "lfw", "lfw", 10) == Place(tmp_path / "lfw", "")
+    assert present(tmp_path / "lfw", "lfw", 10) == DatasetLocation(tmp_path / "lfw", "")
     assert tree(tmp_path) == {f"lfw/{name}": data for name, data in WANTED.items()}
     assert absent(tmp_path / "lfw", "lfw", 10) == ""
 
@@ -399,7 +399,7 @@ def test_present_makes_a_stand_in_where_nothing_can_be_fetched(
     (offered.folder / "flowers.tar.gz").unlink()
     said: list[str] = []
     place = present(tmp_path / "lfw", "lfw", 3, lambda what, done, total: said.append(what))
-    assert place == Place(tmp_path / "lfw-stand-in-3", "stand-in data, not LFW")
+    assert place == DatasetLocation(tmp_path / "lfw-stand-in-3", "stand-in data, not LFW")
     assert len(list(place.root.glob("*/*.jpg"))) == 3
     assert not (tmp_path / "lfw").exists(), "a stand-in is never taken for the data"
     assert any("HTTP 404" in s and "making a stand-in" in s for s in said), said
@@ -415,20 +415,20 @@ def test_another_number_of_stand_ins_tries_the_network_again(
     (offered.folder / "flowers.tar.gz").unlink()
     present(tmp_path / "lfw", "lfw", 2)
     offered.offer(tar_of(FILES))
-    assert present(tmp_path / "lfw", "lfw", 3) == Place(tmp_path / "lfw", "")
+    assert present(tmp_path / "lfw", "lfw", 3) == DatasetLocation(tmp_path / "lfw", "")
 
 
 def test_the_data_wins_over_a_stand_in(offered: Server, tmp_path: Path) -> None:
     (offered.folder / "flowers.tar.gz").unlink()
     present(tmp_path / "lfw", "lfw", 2)
     (tmp_path / "lfw").mkdir()
-    assert present(tmp_path / "lfw", "lfw", 2) == Place(tmp_path / "lfw", "")
+    assert present(tmp_path / "lfw", "lfw", 2) == DatasetLocation(tmp_path / "lfw", "")
 
 
 def test_a_stand_in_used_as_root_says_so(offered: Server, tmp_path: Path) -> None:
     (offered.folder / "flowers.tar.gz").unlink()
     made = present(tmp_path / "lfw", "lfw", 2).root
-    assert present(made, None, None) == Place(made, "stand-in data, not LFW")
+    assert present(made, None, None) == DatasetLocation(made, "stand-in data, not LFW")
 
 
 def test_without_a_stand_in_the_failure_is_the_answer(offered: Server, tmp_path: Path) -> None:
@@ -466,7 +466,9 @@ def test_processes_that_need_a_stand_in_at_once_make_one(server: Server, tmp_pat
         for _ in range(4)
     ]
     outputs = {p.communicate(timeout=60) for p in processes}
-    assert outputs == {(f"{Place(tmp_path / 'lfw-stand-in-60', 'stand-in data, not LFW')}\n", "")}
+    assert outputs == {
+        (f"{DatasetLocation(tmp_path / 'lfw-stand-in-60', 'stand-in data, not LFW')}\n", "")
+    }
     assert server.asked == 1
     assert [p.name for p in tmp_path.iterdir()] == ["lfw-stand-in-60"]
     assert len(list(tmp_path.glob("*/*/*.jpg"))) == 60

@@ -38,7 +38,7 @@ with atheris.instrument_imports(
     ]
 ):
     from gpupipe.dataset import labels
-    from gpupipe.dataset.index import Index, Spans
+    from gpupipe.dataset.index import Index, SpanColumn
     from gpupipe.dataset.shard_index import joined
     from gpupipe.errors import DataError
     from gpupipe.formats import npy, tar
@@ -202,7 +202,7 @@ def _refusing(parse: Callable[[], Any]) -> Any:
 
 def _check_spans(index: Index, size: int | None) -> None:
     for name, column in index.columns.items():
-        assert isinstance(column, Spans)
+        assert isinstance(column, SpanColumn)
         for i in range(len(index)):
             span = index.span(i, name)
             assert span.length is not None

@@ -143,7 +143,7 @@ def main() -> int:
         try:
             target(data, rng)
             results["taken"] += 1
-        except messages.Malformed:
+        except messages.MalformedMessage:
             results["refused"] += 1
         except Exception:
             traceback.print_exc()

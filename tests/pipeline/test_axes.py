@@ -13,7 +13,7 @@ import torch
 from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.pipeline import step
 from gpupipe.pipeline.axes import as_video, from_steps, to_steps, with_channels
-from gpupipe.pipeline.step import Refused
+from gpupipe.pipeline.step import StepIncompatible
 
 
 def array(layout: str, dtype: str = "float32", size: int | None = 8) -> Spec:
@@ -21,7 +21,7 @@ def array(layout: str, dtype: str = "float32", size: int | None = 8) -> Spec:
 
 
 def on(given: Spec, name: str, **parameters: Any) -> Spec:
-    """What comes out of a step. Raises Refused."""
+    """What comes out of a step. Raises StepIncompatible."""
     return step.find(name).model_validate(parameters).fitted(given).spec(given)
 
 
@@ -219,7 +219,7 @@ REFUSED: list[tuple[str, dict[str, Any], Spec, str]] = [
 def test_what_makes_no_sense_is_refused(
     name: str, parameters: dict[str, Any], given: Spec, message: str
 ) -> None:
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(StepIncompatible, match=message):
         on(given, name, **parameters)
 
 

@@ -22,7 +22,7 @@ import gpupipe
 from gpupipe import config
 from gpupipe.dataset.index import nothing
 from gpupipe.engines.bad_samples import refused_dtype
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.graph import Lowering
 from gpupipe.pipeline import step
@@ -255,7 +255,7 @@ def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> Non
         except gpupipe.ConfigError:
             continue
         emitted = Lowering(
-            Job(nothing(), checked.pipeline, checked.loader, 1), "gpu", False
+            LoadSpec(nothing(), checked.pipeline, checked.loader, 1), "gpu", False
         ).emitted()
         assert emitted[0].device == "mixed"
         assert {e.device for e in emitted[1:]} <= {"gpu"}

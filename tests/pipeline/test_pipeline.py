@@ -9,7 +9,7 @@ import pytest
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline import pipeline, step
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.pipeline.step import Refused, Spec, Step
+from gpupipe.pipeline.step import Spec, Step, StepIncompatible
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
 from gpupipe.schema import builtin_configs
@@ -634,7 +634,7 @@ class Shout(Step):
     words: tuple[int, int, int]
 
     def spec(self, given: Spec) -> Spec:
-        raise Refused("it is too loud: whisper")
+        raise StepIncompatible("it is too loud: whisper")
 
 
 def test_a_plugins_step_gets_the_same_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gpupipe.runtime import capability_probe as probes
 from gpupipe.runtime.capability_probe import (
-    Outcome,
+    ProbeOutcome,
     jpeg_engines,
     known_to_break,
     lacked_memory,
@@ -26,7 +26,7 @@ ORIENTATION = 0x0112
 
 
 def test_the_cpu_passes_every_stage():
-    assert probe(None) == Outcome(True, True, True)
+    assert probe(None) == ProbeOutcome(True, True, True)
 
 
 @pytest.mark.skipif(gpu_count() > 0, reason="there is a GPU")

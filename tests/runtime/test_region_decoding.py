@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from gpupipe import config as configs
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.graph import cuts
 from gpupipe.runtime import capability_probe as probes
 from gpupipe.runtime import region_decoding
-from gpupipe.runtime.capability_probe import Outcome, probe
+from gpupipe.runtime.capability_probe import ProbeOutcome, probe
 from gpupipe.runtime.region_decoding import Answer, ask_once, region_decode
 
 LIMIT = 120
@@ -151,14 +151,14 @@ def test_a_file_that_says_nothing_is_replaced(cache: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("outcome", "lasting"),
     [
-        (Outcome(True, True, True), True),
-        (Outcome(True, True, False, "crashed with SIGSEGV"), True),
-        (Outcome(True, True, False, "no answer within 120 s", conclusive=False), False),
-        (Outcome(True, False, False, "RuntimeError: the GPU is busy"), False),
-        (Outcome(False, False, False, "RuntimeError: CUDA is not available"), False),
+        (ProbeOutcome(True, True, True), True),
+        (ProbeOutcome(True, True, False, "crashed with SIGSEGV"), True),
+        (ProbeOutcome(True, True, False, "no answer within 120 s", conclusive=False), False),
+        (ProbeOutcome(True, False, False, "RuntimeError: the GPU is busy"), False),
+        (ProbeOutcome(False, False, False, "RuntimeError: CUDA is not available"), False),
     ],
 )
-def test_which_outcomes_are_answers(outcome: Outcome, lasting: bool) -> None:
+def test_which_outcomes_are_answers(outcome: ProbeOutcome, lasting: bool) -> None:
     assert region_decoding._answer(outcome) == Answer(outcome.region, outcome.reason, lasting)
 
 
@@ -203,4 +203,4 @@ def test_pipelines_that_cut_no_part_out_of_an_image_need_no_probe(
     faces: Path, pipeline: Any, expected: bool
 ) -> None:
     checked = configs.read({"data": {"source": "folder", "root": faces}, "pipeline": pipeline})
-    assert cuts(Job(checked.source.index(), checked.pipeline, checked.loader, 1)) is expected
+    assert cuts(LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1)) is expected

@@ -36,7 +36,7 @@ from PIL import Image
 import gpupipe
 import gpupipe.engines.remote.engine
 from gpupipe.protocol.messages import WINDOW
-from gpupipe.server.options import Options
+from gpupipe.server.options import ServerOptions
 from gpupipe.server.start import run as run_server
 
 HWM = 6
@@ -47,7 +47,7 @@ begins at once.
 """
 
 
-def serve(config: dict[str, Any], options: Options) -> None:
+def serve(config: dict[str, Any], options: ServerOptions) -> None:
     run_server(gpupipe.load(config), options)
 
 
@@ -88,7 +88,7 @@ class Stage:
     done: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def start_server(self) -> None:
-        options = Options(
+        options = ServerOptions(
             address=f"tcp://127.0.0.1:{self.port}",
             state=self.folder / "state",
             resume=True,

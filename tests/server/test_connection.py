@@ -16,7 +16,7 @@ import zmq
 
 import gpupipe
 from gpupipe.client.connection import Arrived, Connection
-from gpupipe.client.dialing import Options
+from gpupipe.client.dialing import ConnectionOptions
 from gpupipe.protocol import messages
 
 FIELDS = [messages.Field("id", "int64", (2,), False)]
@@ -91,7 +91,7 @@ def other_side(play: Callable[[Other], None]) -> Iterator[str]:
 
 def _begun(address: str) -> Connection:
     """A client that is known, and has begun an iteration."""
-    connection = Connection(Options(address, patience=10.0), lambda tensors: tensors)
+    connection = Connection(ConnectionOptions(address, patience=10.0), lambda tensors: tensors)
     assert connection.open().history == HISTORY
     connection.begin(0, 0)
     return connection
@@ -181,7 +181,7 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         other.say(messages.Gone())
 
     with other_side(play) as address:
-        connection = Connection(Options(address, patience=10.0), finish)
+        connection = Connection(ConnectionOptions(address, patience=10.0), finish)
         connection.open()
         connection.begin(0, 0)
         first = connection.next()
@@ -210,7 +210,9 @@ def test_a_message_that_cannot_be_taken_reaches_the_consumer_with_its_cause() ->
         other.say(messages.Gone())
 
     with other_side(play) as address:
-        connection = Connection(Options(address, patience=10.0, gpu=100), lambda tensors: tensors)
+        connection = Connection(
+            ConnectionOptions(address, patience=10.0, gpu=100), lambda tensors: tensors
+        )
         connection.open()
         connection.begin(0, 0)
         with pytest.raises(

@@ -20,7 +20,7 @@ import gpupipe
 from gpupipe.remote_loader import ServerDataStream
 from gpupipe.server.fuel import FuelServer
 from gpupipe.server.metrics import ask
-from gpupipe.server.options import Options
+from gpupipe.server.options import ServerOptions
 
 
 def recv_arrays(socket: Any) -> list[Any]:
@@ -44,7 +44,7 @@ def recv_arrays(socket: Any) -> list[Any]:
 @contextmanager
 def serving_fuel(config: dict[str, Any], **changes: Any) -> Iterator[FuelServer]:
     """A server of Fuel's wire in a thread of this process, at any free port."""
-    options = Options(address="tcp://127.0.0.1:0", wire="fuel", hwm=3)
+    options = ServerOptions(address="tcp://127.0.0.1:0", wire="fuel", hwm=3)
     with gpupipe.load(config, **changes) as loader, FuelServer(loader, options) as server:
         thread = threading.Thread(target=server.run)
         thread.start()
@@ -116,7 +116,7 @@ def test_a_taken_port_is_said(config: dict[str, Any], tmp_path: Path) -> None:
     state = tmp_path / "state"
     with serving(config, state=state) as server, gpupipe.load(config) as loader:
         with pytest.raises(gpupipe.ServerError, match="another server may be there"):
-            FuelServer(loader, Options(address=server.address, wire="fuel"))
+            FuelServer(loader, ServerOptions(address=server.address, wire="fuel"))
         with (
             pytest.raises(gpupipe.ServerError, match="another server may be there"),
             serving(config, address=server.address, state=state),

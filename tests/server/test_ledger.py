@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from ledgers import RULES, STEPS, consume_all, hello, joined, lease_all
 
-from gpupipe.client.inbox import Holding
+from gpupipe.client.inbox import Inbox
 from gpupipe.protocol import messages
 from gpupipe.server.client_state import Refusal, Rules
-from gpupipe.server.leases import Ledger
-from gpupipe.server.write_ahead_log import Journal
+from gpupipe.server.leases import Leases
+from gpupipe.server.write_ahead_log import WriteAheadLog
 
 
 def test_a_silent_client_keeps_what_its_consumer_may_have() -> None:
-    ledger = Ledger(RULES, lambda *place: STEPS, (0, 0))
+    ledger = Leases(RULES, lambda *place: STEPS, (0, 0))
     first = joined(ledger, 1)
     assert lease_all(ledger) == {first: [0, 1, 2, 3, 4]}
     second = joined(ledger, 2)
@@ -31,7 +31,7 @@ def test_a_silent_client_keeps_what_its_consumer_may_have() -> None:
 
 
 def test_a_silent_client_is_lost_at_last() -> None:
-    ledger = Ledger(RULES, lambda *place: STEPS, (0, 0))
+    ledger = Leases(RULES, lambda *place: STEPS, (0, 0))
     first = joined(ledger, 1)
     lease_all(ledger)
     ledger.tick(1001.0, lambda hello: False)
@@ -44,7 +44,7 @@ def test_a_silent_client_is_lost_at_last() -> None:
 
 
 def test_ranks_have_lanes_of_their_own() -> None:
-    ledger = Ledger(Rules(count=2, hwm=3), lambda *place: STEPS, (0, 0))
+    ledger = Leases(Rules(count=2, hwm=3), lambda *place: STEPS, (0, 0))
     one, two = joined(ledger, 1, 0, 2), joined(ledger, 2, 1, 2)
     assert lease_all(ledger) == {one: [0, 1, 2], two: [0, 1, 2]}
     with pytest.raises(Refusal, match="rank 1 is taken"):
@@ -58,11 +58,11 @@ def test_ranks_have_lanes_of_their_own() -> None:
 
 def test_ranks_are_not_served_from_a_shared_lane() -> None:
     with pytest.raises(Refusal, match="need equal steps"):
-        joined(Ledger(RULES, lambda *place: STEPS, (0, 0)), 1, 0, 2)
+        joined(Leases(RULES, lambda *place: STEPS, (0, 0)), 1, 0, 2)
 
 
 def test_no_more_clients_than_are_let_in() -> None:
-    ledger = Ledger(Rules(most_clients=1), lambda *place: STEPS, (0, 0))
+    ledger = Leases(Rules(most_clients=1), lambda *place: STEPS, (0, 0))
     joined(ledger, 1)
     with pytest.raises(Refusal, match="takes no more"):
         joined(ledger, 2)
@@ -72,7 +72,7 @@ def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
     """A batch is kept until `hwm` further ones are made, so nobody goes further ahead: not of one
     who is slow, nor of one who begins the epoch last.
     """
-    ledger = Ledger(Rules(mode="broadcast", hwm=3), lambda *place: STEPS, (0, 0))
+    ledger = Leases(Rules(mode="broadcast", hwm=3), lambda *place: STEPS, (0, 0))
     one, two = joined(ledger, 1), joined(ledger, 2)
     assert lease_all(ledger) == {one: [0, 1, 2], two: [0, 1, 2]}
     newcomer = ledger.hello(hello("3" * 32, [], []), 0.0)
@@ -97,7 +97,7 @@ def test_those_in_one_epoch_of_a_broadcast_keep_together() -> None:
 
 
 def test_a_hello_that_was_overtaken_does_not_count() -> None:
-    ledger = Ledger(RULES, lambda *place: STEPS, (0, 0))
+    ledger = Leases(RULES, lambda *place: STEPS, (0, 0))
     token = "1" * 32
     old, new = hello(token, [], []), hello(token, [], [])
     assert not ledger.is_old(new)
@@ -107,7 +107,7 @@ def test_a_hello_that_was_overtaken_does_not_count() -> None:
 
 
 def test_a_place_that_others_bar_is_refused() -> None:
-    ledger = Ledger(RULES, lambda *place: STEPS, (0, 0))
+    ledger = Leases(RULES, lambda *place: STEPS, (0, 0))
     first, second = joined(ledger, 1), joined(ledger, 2)
     with pytest.raises(Refusal, match="go on with epoch 1"):
         ledger.begin(second, messages.Begin(2, 0, 7, -1))
@@ -120,10 +120,10 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
     import gpupipe
 
     file = tmp_path / "state"
-    first = Journal(file, {"seed": 1})
+    first = WriteAheadLog(file, {"seed": 1})
     with pytest.raises(gpupipe.ServerError, match="another server keeps its state"):
-        Journal(file, {"seed": 1})
-    ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), first.note)
+        WriteAheadLog(file, {"seed": 1})
+    ledger = Leases(RULES, lambda *place: STEPS, (0, 0), first.note)
     assert not first.resume(ledger, "a" * 32, 0.0)
     token = joined(ledger, 1)
     lease_all(ledger)
@@ -131,12 +131,12 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
     first.close()
     with file.open("a") as f:
         f.write('["done", 0, 1')  # a line that was cut off
-    other = Journal(file, {"seed": 2})
+    other = WriteAheadLog(file, {"seed": 2})
     with pytest.raises(gpupipe.StateError, match="seed: 1 there, 2 here"):
         other.resume(ledger, "b" * 32, 0.0)
     other.close()
-    again = Journal(file, {"seed": 1})
-    resumed = Ledger(RULES, lambda *place: STEPS, (0, 0), again.note)
+    again = WriteAheadLog(file, {"seed": 1})
+    resumed = Leases(RULES, lambda *place: STEPS, (0, 0), again.note)
     assert again.resume(resumed, "c" * 32, 0.0)
     assert again.history == "a" * 32
     run = resumed.lanes["0"].run
@@ -147,8 +147,8 @@ def test_a_journal_of_something_else_or_of_another_server_is_refused(tmp_path: P
 
 def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path) -> None:
     """From a client that is gone, and from one that was silent."""
-    first = Journal(tmp_path / "state", {})
-    ledger = Ledger(RULES, lambda *place: STEPS, (0, 0), first.note)
+    first = WriteAheadLog(tmp_path / "state", {})
+    ledger = Leases(RULES, lambda *place: STEPS, (0, 0), first.note)
     first.resume(ledger, "a" * 32, 0.0)
     gone = joined(ledger, 1)
     assert lease_all(ledger) == {gone: [0, 1, 2, 3, 4]}
@@ -157,8 +157,8 @@ def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path)
     assert lease_all(ledger) == {silent: [0, 1, 2, 3, 4]}
     ledger.tick(11.0, lambda hello: False)
     first.close()
-    again = Journal(tmp_path / "state", {})
-    resumed = Ledger(RULES, lambda *place: STEPS, (0, 0), again.note)
+    again = WriteAheadLog(tmp_path / "state", {})
+    resumed = Leases(RULES, lambda *place: STEPS, (0, 0), again.note)
     again.resume(resumed, "b" * 32, 12.0)
     again.close()
     run = resumed.lanes["0"].run
@@ -169,7 +169,7 @@ def test_what_came_back_before_a_restart_is_made_again_behind_it(tmp_path: Path)
 
 
 def test_a_consumer_gets_no_more_than_the_server_counts_on() -> None:
-    holding: Holding[int] = Holding()
+    holding: Inbox[int] = Inbox()
     for step in range(6):
         holding.arrive((0, step), step)
     got = []

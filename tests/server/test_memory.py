@@ -12,7 +12,7 @@ from socket import create_connection, create_server
 import pytest
 import torch
 
-from gpupipe.protocol.messages import Malformed
+from gpupipe.protocol.messages import MalformedMessage
 from gpupipe.protocol.shared_memory import Buffers, Mapped, Slots, cuda_last_error
 from gpupipe.protocol.wakeup import Waker
 from gpupipe.server import flood_guard
@@ -54,11 +54,11 @@ def test_a_slot_that_was_closed_is_not_taken_for_the_one_that_has_its_number_now
     assert (new[0].fd, new[0].size) == (old[0].fd, old[0].size), (
         "so that only the name tells them apart"
     )
-    with pytest.raises(Malformed, match="is not slot"):
+    with pytest.raises(MalformedMessage, match="is not slot"):
         mapped.tensor(old[0], SIZE)
     mapped.tensor(new[0], SIZE)
     second.close()
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         Mapped(os.getpid()).tensor(new[0], SIZE)
 
 
@@ -66,9 +66,9 @@ def test_a_file_that_is_no_slot_is_not_mapped() -> None:
     slots = Slots(1)
     taken = slots.take(SIZE)
     assert taken is not None
-    with open(os.devnull) as other, pytest.raises(Malformed, match="is not slot"):
+    with open(os.devnull) as other, pytest.raises(MalformedMessage, match="is not slot"):
         Mapped(os.getpid()).tensor(taken[0]._replace(fd=other.fileno()), SIZE)
-    with pytest.raises(Malformed, match="were announced"):
+    with pytest.raises(MalformedMessage, match="were announced"):
         Mapped(os.getpid()).tensor(taken[0]._replace(size=taken[0].size * 2), SIZE)
     slots.close()
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ledgers import RULES, STEPS, hello
 
-from gpupipe.client.inbox import Holding
+from gpupipe.client.inbox import Inbox
 from gpupipe.protocol import messages
-from gpupipe.server.leases import Ledger
+from gpupipe.server.leases import Leases
 
 
 class Consumer:
@@ -24,7 +24,7 @@ class Consumer:
 
     def __init__(self, number: int) -> None:
         self.token = f"{number:032x}"
-        self.holding: Holding[int] = Holding()
+        self.holding: Inbox[int] = Inbox()
         self.run, self.number, self.ended, self.begun = -1, 0, False, False
         self.up: deque[messages.ToServer] = deque()
         self.down: deque[Any] = deque()
@@ -86,7 +86,7 @@ class Disasters(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.lines: list[list[Any]] = []
-        self.ledger = Ledger(
+        self.ledger = Leases(
             RESUMED,
             lambda *place: STEPS,
             (0, 0),
@@ -216,7 +216,7 @@ class Disasters(RuleBasedStateMachine):
         from gpupipe.server import write_ahead_log
 
         lines, self.lines = self.lines, []
-        self.ledger = Ledger(
+        self.ledger = Leases(
             RESUMED,
             lambda *place: STEPS,
             (0, 0),

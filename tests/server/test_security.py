@@ -18,7 +18,7 @@ from served import serving
 import gpupipe
 from gpupipe.protocol import keys, messages
 from gpupipe.server.metrics import ask
-from gpupipe.server.options import Options
+from gpupipe.server.options import ServerOptions
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_would_be_open_or_makes_no_sense_does_not_start(
     options: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(gpupipe.ServerError, match=why):
-        Options(**options).check()
+        ServerOptions(**options).check()
 
 
 def test_keys_are_files_that_others_cannot_read(
@@ -109,7 +109,7 @@ def test_keys_are_files_that_others_cannot_read(
     with pytest.raises(gpupipe.ServerError, match="is no key"):
         keys.load(tmp_path / "nowhere", False)
     with pytest.raises(gpupipe.ServerError, match="nobody could connect"):
-        Options(address="tcp://0.0.0.0:0", keys=secret, allowed=public.parent.parent).check()
+        ServerOptions(address="tcp://0.0.0.0:0", keys=secret, allowed=public.parent.parent).check()
 
 
 def _hostile(context: Any, address: str, kind: Any = zmq.DEALER) -> Any:

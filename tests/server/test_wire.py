@@ -70,7 +70,7 @@ def test_what_a_client_says_comes_through(message: messages.ToServer) -> None:
     ids=lambda v: repr(v)[:30],
 )
 def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str) -> None:
-    with pytest.raises(messages.Malformed, match=why):
+    with pytest.raises(messages.MalformedMessage, match=why):
         messages.from_client(frames)
 
 
@@ -103,14 +103,14 @@ def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str
     ids=lambda v: repr(v)[:30],
 )
 def test_sizes_that_do_not_add_up_are_refused_before_memory_is_taken(head: bytes, why: str) -> None:
-    with pytest.raises(messages.Malformed, match=why):
+    with pytest.raises(messages.MalformedMessage, match=why):
         messages.from_server([head])
 
 
 def test_a_part_comes_with_its_bytes() -> None:
     head = messages.encode(messages.Part((0, 0), 0, 3, ""))
     assert messages.from_server([head, b"abc"]) == messages.Part((0, 0), 0, 3, "")
-    with pytest.raises(messages.Malformed, match="1 frames of Part"):
+    with pytest.raises(messages.MalformedMessage, match="1 frames of Part"):
         messages.from_server([head])
 
 
@@ -160,9 +160,9 @@ def test_a_bomb_does_not_go_off(codec: str) -> None:
     packed = compression.pack(codec, bytes(messages.PIECE))
     assert packed is not None
     for size in (1, messages.PIECE - 1, messages.PIECE + 1):
-        with pytest.raises(messages.Malformed, match=r"piece"):
+        with pytest.raises(messages.MalformedMessage, match=r"piece"):
             compression.unpack(codec, packed, size)
-    with pytest.raises(messages.Malformed, match="cannot be unpacked"):
+    with pytest.raises(messages.MalformedMessage, match="cannot be unpacked"):
         compression.unpack(codec, b"\x00\x01garbage", 100)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from reference import differences, emitted, load
 
-from gpupipe.pipeline.step import Refused, Spec
+from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.decode import Decode
 
 
@@ -32,7 +32,7 @@ def test_exif_orientation_is_applied_only_when_asked_for(
 
 
 def test_only_bytes_can_be_decoded() -> None:
-    with pytest.raises(Refused, match="decoded already"):
+    with pytest.raises(StepIncompatible, match="decoded already"):
         Decode().spec(Spec(encoded=False, channels=3))
 
 

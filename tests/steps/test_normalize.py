@@ -6,7 +6,7 @@ import pydantic
 import pytest
 from reference import differences, load
 
-from gpupipe.pipeline.step import Refused, Spec
+from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.normalize import Normalize
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
@@ -55,12 +55,12 @@ def test_after_normalising_steps_still_work(gallery: Path) -> None:
 
 
 def test_levels_are_refused() -> None:
-    with pytest.raises(Refused, match="to_dtype"):
+    with pytest.raises(StepIncompatible, match="to_dtype"):
         Normalize(mean=(0.5,), std=(0.5,)).spec(Spec(encoded=False, channels=3))
 
 
 def test_channels_must_fit() -> None:
-    with pytest.raises(Refused, match="3 channels"):
+    with pytest.raises(StepIncompatible, match="3 channels"):
         Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).spec(
             Spec(encoded=False, channels=3, dtype="float32")
         )

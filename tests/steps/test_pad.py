@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from reference import differences
 
-from gpupipe.pipeline.step import Refused, Spec
+from gpupipe.pipeline.step import Spec, StepIncompatible
 from gpupipe.steps.pad import Pad
 
 
@@ -36,7 +36,7 @@ def test_shape() -> None:
 
 
 def test_reflect_needs_enough_pixels() -> None:
-    with pytest.raises(Refused, match="10x20"):
+    with pytest.raises(StepIncompatible, match="10x20"):
         Pad.model_validate({"padding": 10, "padding_mode": "reflect"}).spec(
             Spec(encoded=False, height=10, width=20, channels=3)
         )

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from nets import Seen
 
 import gpupipe
-from gpupipe.lightning import Monitor, PipeDataModule
+from gpupipe.lightning import DataWaitMonitor, PipeDataModule
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
@@ -280,7 +280,7 @@ def test_test_and_predict(config: Any, tmp_path: Path) -> None:
 def test_the_monitor_logs_and_sums_up(
     config: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watch = Monitor()
+    watch = DataWaitMonitor()
     logged: list[dict[str, Any]] = []
 
     class Logs(Seen):
@@ -308,7 +308,7 @@ print({e: len(b) for e, b in cli.model.trained.items()})
 OTHER = """
 import sys
 import pytorch_lightning as pl
-from gpupipe.lightning import PipeDataModule, Monitor
+from gpupipe.lightning import PipeDataModule, DataWaitMonitor
 assert issubclass(PipeDataModule, pl.LightningDataModule) and issubclass(Monitor, pl.Callback)
 import torch
 class Net(pl.LightningModule):
@@ -320,7 +320,7 @@ class Net(pl.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
-trainer = pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[Monitor()], **quiet)
+trainer = pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=[DataWaitMonitor()], **quiet)
 trainer.fit(Net(), datamodule=PipeDataModule(train="small.yaml", val=None))
 print(trainer.global_step)
 """

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn
 
 from gpupipe.dataset.spec import Spec, space
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali import numbers, ops
 from gpupipe.engines.dali.node import Feed, Node
 from gpupipe.engines.dali.resampling import source_region
@@ -31,7 +31,7 @@ def some_size(spec: Spec) -> NDArray[np.float64]:
     return np.array([[n or _SOME for n in spec.sides]])
 
 
-def sizes(job: Job, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+def sizes(job: LoadSpec, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Along the axes of space, of a field of these samples: (B, axes)."""
     array, layout = job.index.columns[name].array, job.pipeline.fields[name].layout
     assert array is not None

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from nvidia.dali import types
 
-from gpupipe.dataset.index import Spans
+from gpupipe.dataset.index import SpanColumn
 from gpupipe.engines.bad_samples import telling_line
-from gpupipe.engines.base import Batch, Job
+from gpupipe.engines.base import Batch, LoadSpec
 from gpupipe.engines.dali.graph import Lowering
 from gpupipe.engines.dali.mmap_reader import Maps
 from gpupipe.engines.dali.reader import Read, reader
@@ -25,13 +25,13 @@ from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.runtime.plugins import is_foreign, step_failed, step_wrong
 from gpupipe.sampling.sampler import Plan
 
-Inputs = Callable[[Job, Lowering, dict[str, Maps]], Callable[[Read], list[Any]]]
+Inputs = Callable[[LoadSpec, Lowering, dict[str, Maps]], Callable[[Read], list[Any]]]
 _MOST_SAMPLES = 8
 _ENOUGH_FAILURES = 3
 """What fails on so many samples that the steps before it took is the step's mistake."""
 
 
-def check_steps(job: Job, device_id: int | None, inputs: Inputs) -> None:
+def check_steps(job: LoadSpec, device_id: int | None, inputs: Inputs) -> None:
     """Raises StepError where a step of another package makes what its spec does not say, or fails.
 
     inputs: what a graph is fed. It takes two small graphs for each such step.
@@ -41,7 +41,7 @@ def check_steps(job: Job, device_id: int | None, inputs: Inputs) -> None:
             _check_step(job, entry, device_id, inputs)
 
 
-def check_batch(job: Job, batch: Batch) -> None:
+def check_batch(job: LoadSpec, batch: Batch) -> None:
     """Raises StepError where a field with such steps has another shape or dtype than the last
     spec.
     """
@@ -59,7 +59,7 @@ def check_batch(job: Job, batch: Batch) -> None:
             )
 
 
-def _check_step(job: Job, entry: Entry, device_id: int | None, inputs: Inputs) -> None:
+def _check_step(job: LoadSpec, entry: Entry, device_id: int | None, inputs: Inputs) -> None:
     steps = job.pipeline.on(entry.field)
     place = steps.index(entry)
     failures = 0
@@ -93,7 +93,9 @@ def _wrong(entry: Entry, what: str) -> StepError:
     return step_wrong(entry.key, type(entry.step), entry.where, what)
 
 
-def _fails(job: Job, steps: list[Entry], id: int, device_id: int | None, inputs: Inputs) -> bool:
+def _fails(
+    job: LoadSpec, steps: list[Entry], id: int, device_id: int | None, inputs: Inputs
+) -> bool:
     """Whether a sample fails in steps that are not the one in question, or cannot be read."""
     try:
         _made(_beginning(job, steps), id, device_id, inputs)
@@ -102,7 +104,7 @@ def _fails(job: Job, steps: list[Entry], id: int, device_id: int | None, inputs:
     return False
 
 
-def _beginning(job: Job, steps: list[Entry]) -> Job:
+def _beginning(job: LoadSpec, steps: list[Entry]) -> LoadSpec:
     """One sample of one field, with some steps."""
     fields = {steps[0].field: job.pipeline.fields[steps[0].field]}
     loader = job.loader.model_copy(update={"batch_size": 1, "prefetch": 1})
@@ -111,7 +113,9 @@ def _beginning(job: Job, steps: list[Entry]) -> Job:
     )
 
 
-def _made(job: Job, id: int, device_id: int | None, inputs: Inputs) -> tuple[tuple[int, ...], str]:
+def _made(
+    job: LoadSpec, id: int, device_id: int | None, inputs: Inputs
+) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of what the steps make of a sample.
 
     Raises RuntimeError, StepError, EngineError.
@@ -121,7 +125,9 @@ def _made(job: Job, id: int, device_id: int | None, inputs: Inputs) -> tuple[tup
     graph = lowering.graph(device_id, lambda: feed)
     columns = {name: job.index.columns[name] for name in job.pipeline.fields}
     maps = {
-        name: Maps(job.index, name) for name, column in columns.items() if isinstance(column, Spans)
+        name: Maps(job.index, name)
+        for name, column in columns.items()
+        if isinstance(column, SpanColumn)
     }
     files = reader(job, graph.decoding, maps, False)
     files.start([Plan(0, np.array([id]), 1, True)])

@@ -40,9 +40,9 @@ import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpupipe.config import LoaderConfig
-from gpupipe.dataset.index import Spans
+from gpupipe.dataset.index import SpanColumn
 from gpupipe.engines.bad_samples import Quarantine, blame, refused_dtype, suspects
-from gpupipe.engines.base import Batch, Engine, Job, Shapes, check_shapes, known, read_by
+from gpupipe.engines.base import Batch, Engine, LoadSpec, Shapes, check_shapes, known, read_by
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.checks import check_batch, check_steps
@@ -69,7 +69,7 @@ after each.
 
 
 @dataclass(frozen=True)
-class _Flying:
+class _InFlight:
     """A plan on its way. `kept` is what DALI was given without a copy, and what that is made of;
     `error` is why it never got as far as the graph.
     """
@@ -87,7 +87,7 @@ class _Source:
     def __init__(self, inputs: Callable[[Read], list[Any]]) -> None:
         self._inputs = inputs
         self.reader: Reader
-        self.flight: deque[_Flying] = deque()
+        self.flight: deque[_InFlight] = deque()
 
     def __call__(self) -> list[Any]:
         """Raises StopIteration, which DALI takes for the end, where no plan is left."""
@@ -98,10 +98,10 @@ class _Source:
                     raise read.error
                 kept = self._inputs(read)
             except (RuntimeError, StepError, EngineError) as e:
-                self.flight.append(_Flying(read.plan, error=e))
+                self.flight.append(_InFlight(read.plan, error=e))
                 self.reader.end()
                 continue
-            self.flight.append(_Flying(read.plan, (read, kept)))
+            self.flight.append(_InFlight(read.plan, (read, kept)))
             return kept
 
 
@@ -130,7 +130,7 @@ class DaliEngine(Engine):
 
     def __init__(
         self,
-        job: Job,
+        job: LoadSpec,
         device_id: int | None,
         may_cut: bool = True,
         jpeg_ends: bool | None = None,
@@ -150,7 +150,7 @@ class DaliEngine(Engine):
         self._maps = {
             name: Maps(job.index, name)
             for name, column in job.index.columns.items()
-            if isinstance(column, Spans)
+            if isinstance(column, SpanColumn)
         }
         self._source = _Source(_inputs(job, lowering, self._maps))
         self._graph = lowering.graph(device_id, self._source)
@@ -193,7 +193,7 @@ class DaliEngine(Engine):
         )
 
     @classmethod
-    def on(cls, job: Job, device: str) -> DaliEngine:
+    def on(cls, job: LoadSpec, device: str) -> DaliEngine:
         number = resolve(device)
         if job.loader.set_affinity:
             check_affinity(job.threads, number)
@@ -478,7 +478,9 @@ class DaliEngine(Engine):
         return failed or [(p, o) for p, o in rest if not isinstance(o, RuntimeError)]
 
 
-def _inputs(job: Job, lowering: Lowering, mapped: dict[str, Maps]) -> Callable[[Read], list[Any]]:
+def _inputs(
+    job: LoadSpec, lowering: Lowering, mapped: dict[str, Maps]
+) -> Callable[[Read], list[Any]]:
     """What the graph of a job is fed for a plan that was read. It holds nothing that holds it.
 
     It raises Missing, SampleIncompatible, StepError.

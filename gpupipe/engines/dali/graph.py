@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.array import ArrayImage, array_form, some_size
 from gpupipe.engines.dali.image import FusingImage
 from gpupipe.engines.dali.node import Feed
@@ -53,7 +53,7 @@ class Lowering:
     """
 
     def __init__(
-        self, job: Job, device: Device, region_decode: bool, as_it_is: bool = False
+        self, job: LoadSpec, device: Device, region_decode: bool, as_it_is: bool = False
     ) -> None:
         self._as_it_is = as_it_is
         self._job, self._device, self._region_decode = job, device, region_decode
@@ -213,7 +213,7 @@ class Lowering:
         return FusingImage(data, size, feed, self._device, self._region_decode, self._options)
 
 
-def cuts(job: Job) -> bool:
+def cuts(job: LoadSpec) -> bool:
     """Whether the decoder would be asked for parts of images, where it can decode them."""
     return any(
         emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).emitted()
@@ -237,7 +237,7 @@ def _some_size(spec: Spec) -> NDArray[np.float64]:
     return _SOME_SIZE if spec.encoded else some_size(spec)
 
 
-def delivered(job: Job, name: str) -> str:
+def delivered(job: LoadSpec, name: str) -> str:
     """The dtype in which DALI delivers a field: it has no bfloat16, which is made of float32 at the
     very end.
     """
@@ -246,7 +246,7 @@ def delivered(job: Job, name: str) -> str:
     return "float32" if wanted == "bfloat16" else wanted
 
 
-def layout(job: Job, name: str) -> Literal["HWC", "CHW"]:
+def layout(job: LoadSpec, name: str) -> Literal["HWC", "CHW"]:
     """The layout in which DALI delivers a field that was an image file."""
     return (
         "HWC"

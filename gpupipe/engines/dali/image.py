@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.node import Feed, Node
-from gpupipe.engines.dali.pending_ops import Decode, Decoding, Flips, Floats, Resize, Window
+from gpupipe.engines.dali.pending_ops import (
+    Decoding,
+    Flips,
+    Floats,
+    PendingDecode,
+    PendingResize,
+    Window,
+)
 from gpupipe.engines.dali.resampling import needed_window, source_region
 from gpupipe.pipeline.step import Spec
 
@@ -45,9 +52,9 @@ class FusingImage(Node):
         self.decoding = Decoding()
         self._region_decode = region_decode
         self._decoder_options = decoder_options
-        self._decode: Decode | None = None
+        self._decode: PendingDecode | None = None
         self._window: Window | None = None
-        self._resize: Resize | None = None
+        self._resize: PendingResize | None = None
         self._flips: Flips | None = None
         self._floats: Floats | None = None
 
@@ -55,7 +62,7 @@ class FusingImage(Node):
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
         self.decoding = Decoding(mode, apply_exif_orientation, dtype)
-        self._decode = Decode(self.decoding, self.step)
+        self._decode = PendingDecode(self.decoding, self.step)
 
     def crop(self, anchor: Any, shape: Any, fill: ops.Fill | None = None) -> None:
         window = Window(
@@ -83,7 +90,7 @@ class FusingImage(Node):
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
         if self._resize or self._flips or self._floats:
             self._carry_out()
-        self._resize = Resize(
+        self._resize = PendingResize(
             self._size, np.asarray(shape, np.float64), interpolation, antialias, self.step
         )
         self._size = self._resize.shape
@@ -210,7 +217,7 @@ class FusingImage(Node):
             ]
             self._emit_through("flip", flips.steps, lambda pixels: ops.flip(pixels, *flags))
 
-    def _carry_out_decode(self, decode: Decode) -> None:
+    def _carry_out_decode(self, decode: PendingDecode) -> None:
         self._decode = None
         how = (self.device, decode.how, self._decoder_options)
         if self._region_decode and self._window and self._window.fill is None:
@@ -232,7 +239,7 @@ class FusingImage(Node):
             "decoders.image_slice", steps, lambda data: ops.decode_window(data, anchor, shape, *how)
         )
 
-    def _carry_out_resize(self, resize: Resize, origin: Any = 0.0) -> None:
+    def _carry_out_resize(self, resize: PendingResize, origin: Any = 0.0) -> None:
         """origin: the pixels hold not the whole image but what begins there, [top, left]."""
         self._resize = None
         region = resize.region.bounds if resize.region else None

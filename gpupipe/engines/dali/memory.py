@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ByteSize
 
-from gpupipe.dataset.index import Spans
+from gpupipe.dataset.index import SpanColumn
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.base import Job
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.graph import Lowering, delivered
 from gpupipe.engines.dali.mmap_reader import Maps
@@ -72,7 +72,7 @@ def _of_batch(samples: NDArray[np.float64], batch_size: int) -> float:
     return float(min(expected, batch_size * samples.max()))
 
 
-def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
+def check_memory(job: LoadSpec, allowed: int, may_cut: bool) -> None:
     """Raises EngineError where `job` needs more than `allowed` bytes on a GPU. It reads the headers
     of 64 samples.
 
@@ -97,7 +97,7 @@ def check_memory(job: Job, allowed: int, may_cut: bool) -> None:
     )
 
 
-def _advice(need: Need, job: Job, allowed: int) -> str:
+def _advice(need: Need, job: LoadSpec, allowed: int) -> str:
     loader = job.loader
     for prefetch in dict.fromkeys((loader.prefetch, 1)):
 
@@ -125,7 +125,7 @@ def _words(size: float) -> str:
     return ByteSize(int(size)).human_readable()
 
 
-def need_of(job: Job, may_cut: bool) -> Need | None:
+def need_of(job: LoadSpec, may_cut: bool) -> Need | None:
     """What samples spread over the set need; None where none of them can be read."""
     lowering = Lowering(job, "gpu", may_cut)
     found = [
@@ -136,7 +136,7 @@ def need_of(job: Job, may_cut: bool) -> Need | None:
 
 
 def _sizes(
-    job: Job, decoding: dict[str, Decoding]
+    job: LoadSpec, decoding: dict[str, Decoding]
 ) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
     """Plans of single samples, and by field the sizes of their images, from the headers, or of
     their arrays, from the index.
@@ -147,7 +147,7 @@ def _sizes(
     maps = {
         name: Maps(job.index, name)
         for name, column in job.index.columns.items()
-        if isinstance(column, Spans)
+        if isinstance(column, SpanColumn)
     }
     files = reader(job, decoding, maps, False)
     files.start(Plan(0, np.array([id]), 1, False) for id in ids)
@@ -160,7 +160,7 @@ def _sizes(
 
 
 def _of_sample(
-    job: Job, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
+    job: LoadSpec, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
 ) -> tuple[float, float] | None:
     """Bytes that all operators make of a sample, and bytes of it that are delivered; None where a
     step cannot be done to it.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.byte_range import missing
-from gpupipe.dataset.index import Array, Index, Spans
+from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn
 
 _MOST_OPEN = 8192
 """Files that stay mapped: mapping one of 1 MB anew costs twice what copying it does. Linux lets a
@@ -59,9 +59,9 @@ class Maps:
             del self._maps[file]
 
     @property
-    def _column(self) -> Spans:
+    def _column(self) -> SpanColumn:
         column = self._index.columns[self._name]
-        assert isinstance(column, Spans)
+        assert isinstance(column, SpanColumn)
         return column
 
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
@@ -78,7 +78,7 @@ class Maps:
         ]
 
     def _array(
-        self, i: int, array: Array, found: NDArray[np.uint8], wanted: int
+        self, i: int, array: ArrayLayout, found: NDArray[np.uint8], wanted: int
     ) -> NDArray[np.generic]:
         if len(found) != wanted:
             raise Missing(

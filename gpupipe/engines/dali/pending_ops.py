@@ -27,7 +27,7 @@ class Decoding:
 
 
 @dataclass
-class Decode:
+class PendingDecode:
     how: Decoding
     step: str
 
@@ -48,7 +48,7 @@ class Window:
 
 
 @dataclass
-class Resize:
+class PendingResize:
     before: Any
     shape: Any
     interpolation: str

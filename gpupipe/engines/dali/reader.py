@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from gpupipe.dataset.index import Files, Index
-from gpupipe.engines.base import Job
+from gpupipe.dataset.index import FileColumn, Index
+from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.jpeg_end import check_ends
@@ -75,7 +75,7 @@ class Reader(Protocol):
 
 
 def reader(
-    job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
+    job: LoadSpec, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
 ) -> Reader:
     """The reader of the fields of a job that are image files. decoding: by field, how they will be
     decoded. maps: of the fields that are parts of files. jpeg_ends: whether a JPEG without an end
@@ -129,14 +129,14 @@ class _Source:
 def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
     """What DALI is given for a field: paths, which it reads, or the bytes, memory-mapped."""
     column = index.columns[name]
-    return column.encoded_paths if isinstance(column, Files) else maps[name].encoded
+    return column.encoded_paths if isinstance(column, FileColumn) else maps[name].encoded
 
 
 class FileReader:
     """The Reader of image files."""
 
     def __init__(
-        self, job: Job, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
+        self, job: LoadSpec, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
     ) -> None:
         threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
         limit = job.max_pixels
@@ -159,7 +159,7 @@ class FileReader:
                 ndim=1,
                 no_copy=True,
             )
-            paths = [isinstance(job.index.columns[name], Files) for name in decoding]
+            paths = [isinstance(job.index.columns[name], FileColumn) for name in decoding]
             self._pipe.set_outputs(
                 *(
                     ops.read(node) if is_path else node

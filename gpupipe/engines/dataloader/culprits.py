@@ -20,7 +20,7 @@ from contextlib import suppress
 
 import torch
 
-from gpupipe.engines.dataloader.samples import Samples, Work
+from gpupipe.engines.dataloader.samples import Samples, WorkItem
 from gpupipe.errors import EngineError, counted
 from gpupipe.runtime.capability_probe import why_it_ended
 from gpupipe.sampling.sampler import Plan
@@ -52,7 +52,7 @@ class WorkerCrashed(EngineError):
 
 
 def killers(
-    samples: Samples, works: Sequence[Work], seconds: float = _SECONDS
+    samples: Samples, works: Sequence[WorkItem], seconds: float = _SECONDS
 ) -> list[tuple[int, str]]:
     """Return the place and the signal of each work that ends the process that does it, and no other
     before it.
@@ -118,7 +118,7 @@ def child() -> None:
     print(json.dumps(_killers(samples, works)), file=answer)
 
 
-def _killers(samples: Samples, works: Sequence[Work]) -> list[tuple[int, str]]:
+def _killers(samples: Samples, works: Sequence[WorkItem]) -> list[tuple[int, str]]:
     found = []
     begin = 0
     while begin < len(works):
@@ -133,7 +133,7 @@ def _killers(samples: Samples, works: Sequence[Work]) -> list[tuple[int, str]]:
     return found
 
 
-def _fork(samples: Samples, works: Sequence[Work]) -> tuple[int, str]:
+def _fork(samples: Samples, works: Sequence[WorkItem]) -> tuple[int, str]:
     """Do works in a process of their own: how many it survived, and the signal that it died of, or
     empty.
     """

@@ -29,9 +29,9 @@ from torch.utils.data import DataLoader
 
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, blame
-from gpupipe.engines.base import Batch, Engine, Job, check_shapes, known, torch_lowering
+from gpupipe.engines.base import Batch, Engine, LoadSpec, check_shapes, known, torch_lowering
 from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed, killers, no_killer
-from gpupipe.engines.dataloader.samples import Made, Recipe, Samples
+from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkResult
 from gpupipe.engines.dataloader.workers import (
     dead_workers,
     end_workers,
@@ -62,7 +62,7 @@ class DataLoaderEngine(Engine):
     }  # fmt: skip
     unit = "worker"
 
-    def __init__(self, job: Job, device_id: int | None) -> None:
+    def __init__(self, job: LoadSpec, device_id: int | None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = (
             torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
@@ -73,8 +73,8 @@ class DataLoaderEngine(Engine):
         self._job = job
         self._quarantine = Quarantine(job)
         self._works = Works(job)
-        self._loader: DataLoader[Made] | None = self._new_loader()
-        self._made: Iterator[Made] = iter(())
+        self._loader: DataLoader[WorkResult] | None = self._new_loader()
+        self._made: Iterator[WorkResult] = iter(())
         self._started = False
         """Whether a worker of those that run has made a batch."""
 
@@ -91,7 +91,7 @@ class DataLoaderEngine(Engine):
         return unused
 
     @classmethod
-    def on(cls, job: Job, device: str) -> DataLoaderEngine:
+    def on(cls, job: LoadSpec, device: str) -> DataLoaderEngine:
         return cls(job, resolve(device))
 
     @property
@@ -159,12 +159,12 @@ class DataLoaderEngine(Engine):
     def close(self) -> None:
         self._made, self._loader = iter(()), None
 
-    def _new_loader(self) -> DataLoader[Made]:
+    def _new_loader(self) -> DataLoader[WorkResult]:
         return _data_loader(
             self._job, self._works, self.parallelism, self._torch_device.type == "cuda"
         )
 
-    def _start(self, loader: DataLoader[Made] | None) -> None:
+    def _start(self, loader: DataLoader[WorkResult] | None) -> None:
         """Begin an iteration. Raises EngineError if workers cannot be started, WorkerCrashed."""
         self._started = self._started and loader is not None and loader.persistent_workers
         before = getattr(loader, "_iterator", None)  # of persistent workers
@@ -178,7 +178,7 @@ class DataLoaderEngine(Engine):
                 raise
         raise failed
 
-    def _next(self) -> Made | None:
+    def _next(self) -> WorkResult | None:
         """Return the next batch, or None after the last.
 
         Raises EngineError if a worker died, WorkerCrashed if most likely of a sample, StepError if
@@ -240,7 +240,7 @@ class DataLoaderEngine(Engine):
         if works and not found:
             raise no_killer(crash, len(works))
 
-    def _without_failed(self, plan: Plan, made: Made) -> Plan:
+    def _without_failed(self, plan: Plan, made: WorkResult) -> Plan:
         """The plan with the ids that were delivered; the others are quarantined."""
         for place, said in made.failed:
             id = int(plan.ids[place])
@@ -259,7 +259,7 @@ class DataLoaderEngine(Engine):
         return batch | known(self._job.index, plan, self._torch_device)
 
 
-def _workers(job: Job) -> int:
+def _workers(job: LoadSpec) -> int:
     workers = job.threads if job.loader.workers == "auto" else job.loader.workers
     if workers > cores():
         warnings.warn(
@@ -271,8 +271,8 @@ def _workers(job: Job) -> int:
 
 
 def _data_loader(
-    job: Job, works: Works, workers: int, to_gpu: bool, samples: Samples | None = None
-) -> DataLoader[Made]:
+    job: LoadSpec, works: Works, workers: int, to_gpu: bool, samples: Samples | None = None
+) -> DataLoader[WorkResult]:
     """samples: what workers do; by default the whole job."""
     options = job.loader
     kept: dict[str, Any] = {}
@@ -294,11 +294,11 @@ def _data_loader(
         )
 
 
-def _samples(job: Job) -> Samples:
+def _samples(job: LoadSpec) -> Samples:
     return Samples(_recipes(job), job.loader.decoder, max_pixels=job.max_pixels)
 
 
-def _recipes(job: Job, steps: bool = True) -> list[Recipe]:
+def _recipes(job: LoadSpec, steps: bool = True) -> list[Recipe]:
     """What is done to each field; without `steps` it is only read."""
     last = job.loader.memory_format == "channels_last"
     recipes = []

@@ -31,7 +31,7 @@ Decoder = Literal["torchvision", "pil"]
 
 
 @dataclass(frozen=True)
-class Place:
+class SampleLocation:
     """Where one field of a sample is; shape: of an array, None of an image file."""
 
     span: Span
@@ -39,22 +39,22 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkItem:
     """A batch to be made. places: of each field of each sample, in the order of the recipes.
 
     parameters: by recipe and step, arrays (B, ...) by name.
     """
 
-    places: list[list[Place]]
+    places: list[list[SampleLocation]]
     parameters: list[list[dict[str, NDArray[Any]]]]
 
-    def sample(self, place: int) -> Work:
+    def sample(self, place: int) -> WorkItem:
         """Return the work of one sample."""
         parameters = [
             [{n: v[place : place + 1] for n, v in p.items()} for p in of_field]
             for of_field in self.parameters
         ]
-        return Work([[places[place]] for places in self.places], parameters)
+        return WorkItem([[places[place]] for places in self.places], parameters)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Recipe:
 
 
 @dataclass
-class Made:
+class WorkResult:
     """What became of it. fields: (B, ...) of the samples that are not in `failed`; None where there
     is none, or where they differ in shape. failed: (place in the batch, what went wrong). shapes:
     of those that did not fail, as they are delivered, by field; empty where `fields` holds them.
@@ -83,18 +83,18 @@ class Made:
     error: EngineError | StepError | None = None
     """What ends the run, and costs no sample."""
 
-    def pin_memory(self) -> Made:
+    def pin_memory(self) -> WorkResult:
         """What DataLoader's pinning thread calls."""
         return (
             self
             if self.fields is None
-            else Made(
+            else WorkResult(
                 {name: t.pin_memory() for name, t in self.fields.items()}, self.failed, self.shapes
             )
         )
 
 
-class Samples(Dataset[Made]):
+class Samples(Dataset[WorkResult]):
     """A map-style data set whose indices are batches of work.
 
     deliver: whether what is made is also returned.
@@ -110,16 +110,16 @@ class Samples(Dataset[Made]):
         self._recipes, self._decoder, self._deliver = list(recipes), decoder, deliver
         self._max_pixels = max_pixels
 
-    def __getitem__(self, work: Work) -> Made:
-        made, samples = Made(), []
+    def __getitem__(self, work: WorkItem) -> WorkResult:
+        made, samples = WorkResult(), []
         for place in range(len(work.places[0])):
             try:
                 samples.append(self._sample(work, place))
             except (EngineError, StepError) as e:
-                return Made(error=e)
+                return WorkResult(error=e)
             except (OSError, RuntimeError, ValueError, MemoryError) as e:
                 if what := machine_failure(e):
-                    return Made(error=EngineError(what))
+                    return WorkResult(error=EngineError(what))
                 made.failed.append((place, _said(e)))
         if not self._deliver:
             return made
@@ -141,7 +141,7 @@ class Samples(Dataset[Made]):
         batch: Tensor = default_collate([t.permute(1, 2, 0).contiguous() for t in tensors])
         return batch.permute(0, 3, 1, 2)
 
-    def _sample(self, work: Work, place: int) -> dict[str, Tensor]:
+    def _sample(self, work: WorkItem, place: int) -> dict[str, Tensor]:
         found = {}
         for recipe, places, parameters in zip(
             self._recipes, work.places, work.parameters, strict=True
@@ -151,7 +151,9 @@ class Samples(Dataset[Made]):
             )
         return found
 
-    def _field(self, recipe: Recipe, place: Place, parameters: list[dict[str, Any]]) -> Tensor:
+    def _field(
+        self, recipe: Recipe, place: SampleLocation, parameters: list[dict[str, Any]]
+    ) -> Tensor:
         steps = list(zip(recipe.steps, parameters, strict=False))
         if recipe.stored is not None:
             image = to_steps(

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.index import Column
-from gpupipe.engines.base import Job
-from gpupipe.engines.dataloader.samples import Place, Work
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.dataloader.samples import SampleLocation, WorkItem
 from gpupipe.errors import StepError
 from gpupipe.sampling.sampler import Plan
 
@@ -25,7 +25,7 @@ class Works:
     took and that are not finished.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LoadSpec) -> None:
         self._job = job
         self._first: list[Plan] = []
         self._plans: Iterator[Plan] = iter(())
@@ -44,7 +44,7 @@ class Works:
         self._first = list(islice(plans, ahead))
         self.flight = deque(self._first)
 
-    def __iter__(self) -> Iterator[Work]:
+    def __iter__(self) -> Iterator[WorkItem]:
         for plan in chain(self._first, self._taken()):
             try:
                 work = self.work(plan)
@@ -58,7 +58,7 @@ class Works:
             self.flight.append(plan)
             yield plan
 
-    def work(self, plan: Plan) -> Work:
+    def work(self, plan: Plan) -> WorkItem:
         """Return what is to be done for a plan. Raises StepError."""
         job = self._job
         parameters = [
@@ -68,7 +68,7 @@ class Works:
             ]
             for name in job.pipeline.fields
         ]
-        return Work(
+        return WorkItem(
             [_places(job.index.columns[name], plan.ids) for name in job.pipeline.fields], parameters
         )
 
@@ -92,8 +92,9 @@ class Works:
         return theirs or list(self.flight)
 
 
-def _places(column: Column, ids: NDArray[np.int64]) -> list[Place]:
+def _places(column: Column, ids: NDArray[np.int64]) -> list[SampleLocation]:
     array = column.array
     return [
-        Place(column.span(i), None if array is None else array.shape_of(i)) for i in ids.tolist()
+        SampleLocation(column.span(i), None if array is None else array.shape_of(i))
+        for i in ids.tolist()
     ]

@@ -23,11 +23,11 @@ from weakref import ref
 import torch
 
 from gpupipe.client.connection import Arrived, Connection
-from gpupipe.client.dialing import Options
+from gpupipe.client.dialing import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import Batch, Engine, Job
-from gpupipe.engines.remote.turns import Sent, Turns
+from gpupipe.engines.base import Batch, Engine, LoadSpec
+from gpupipe.engines.remote.turns import ServerPlan, Turns
 from gpupipe.engines.remote.welcome import SETTLED, Understood, understand
 from gpupipe.errors import EngineError, ServerError, warn
 from gpupipe.protocol.messages import Late, Welcome
@@ -65,7 +65,7 @@ class RemoteEngine(Engine):
         atexit.register(self._at_exit)
 
     @classmethod
-    def on(cls, job: Job, device: str) -> RemoteEngine:
+    def on(cls, job: LoadSpec, device: str) -> RemoteEngine:
         raise EngineError(
             "a remote engine has a server: gpupipe.connect(), or loader.server beside "
             "engine: remote"
@@ -129,9 +129,9 @@ class RemoteEngine(Engine):
             )
         self._has_received = True
 
-    def _sent(self, arrived: Arrived, server: int, before: int, last: bool) -> Sent:
+    def _sent(self, arrived: Arrived, server: int, before: int, last: bool) -> ServerPlan:
         ids = arrived.batch["id"].numpy()
-        return Sent(
+        return ServerPlan(
             arrived.epoch,
             ids,
             arrived.end,
@@ -143,7 +143,7 @@ class RemoteEngine(Engine):
         )
 
     def consumed(self, plan: Plan) -> None:
-        if isinstance(plan, Sent):
+        if isinstance(plan, ServerPlan):
             self._connections[plan.server].consumed(plan.key)
             if plan.last:
                 self._sampler.late = None
@@ -209,12 +209,14 @@ def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> R
         raise
 
 
-def _options(loader: LoaderConfig, address: str, patience: float, gpu: int | None) -> Options:
+def _options(
+    loader: LoaderConfig, address: str, patience: float, gpu: int | None
+) -> ConnectionOptions:
     alone = (
         len(loader.server or ()) > 1
     )  # several servers have a shard each, and this client reads all of them
     rank, world = (0, 1) if alone else (loader.shard.rank, loader.shard.world_size)
-    return Options(
+    return ConnectionOptions(
         address,
         rank,
         world,

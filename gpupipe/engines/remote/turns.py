@@ -12,7 +12,7 @@ from gpupipe.sampling.sampler import Plan, Sampler
 
 
 @dataclass(frozen=True)
-class Sent(Plan):
+class ServerPlan(Plan):
     """A plan of server number `server`.
 
     ahead: how many servers have given their batch of this step, 0 when all have; before: the `end`
@@ -65,7 +65,7 @@ class Turns(Sampler):
         return super().begin()
 
     def state_after(self, plan: Plan) -> dict[str, Any]:
-        if not isinstance(plan, Sent) or plan.last or not plan.ahead:
+        if not isinstance(plan, ServerPlan) or plan.last or not plan.ahead:
             return super().state_after(plan) | self._turn(0)
         return self._state(plan.epoch, plan.before) | self._turn(plan.ahead)
 

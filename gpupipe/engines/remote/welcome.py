@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.config import Config, LoaderConfig
-from gpupipe.dataset.index import Column, Files, Index, Texts
+from gpupipe.dataset.index import Column, FileColumn, Index, StringArray
 from gpupipe.dataset.source import Progress, Source, quiet
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline import pipeline as pipelines
@@ -36,7 +36,7 @@ class Served(Source):
         raise ServerError("the samples are on the server, and have no index here")
 
 
-class _Rows(Texts):
+class _Rows(StringArray):
     """What samples on the server are called here."""
 
     def __getitem__(self, i: int) -> str:
@@ -165,7 +165,7 @@ def _understood(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
 def _index(data: Mapping[str, Any], main: str) -> Index:
     rows = _Rows.of([])
     labels = np.broadcast_to(np.int64(-1), (data["count"],))
-    columns: dict[str, Column] = {main: Files(data["root"], rows)}
+    columns: dict[str, Column] = {main: FileColumn(data["root"], rows)}
     told = {key: data[key] for key in _OF_AN_INDEX}
     return Index(
         names=rows, labels=labels, columns=columns, **told | {"classes": list(told["classes"])}
