@@ -189,13 +189,19 @@ def _instead(model: _Model, inner: Loc) -> str:
 
 
 def _meaning(model: _Model, inner: Loc) -> str:
-    """The first sentence that the docstring of a model says of a field, in brackets: of its line
-    "NAME: meaning." or "NAME, OTHER: meaning.".
+    """The first sentence that the model's docstring says about a field, in brackets.
+
+    Reads Google's "NAME: Sentence." under "Attributes:", and the same at the line's beginning.
     """
-    holder = _within(model, inner[:-1])
-    line = re.search(
-        rf"^(?:\w+, )*{re.escape(str(inner[-1]))}(?:, \w+)*: (.+?)(?:\. .*|\.?)$",
+    holder, name = _within(model, inner[:-1]), re.escape(str(inner[-1]))
+    entry = re.search(
+        rf"^( *)(?:\w+, )*{name}(?:, \w+)*(?: \([^()]*\))?: "  # NAME, OTHER (TYPE):
+        r"(.+(?:\n\1 +\S.*)*)",  # and the lines that are indented below it
         inspect.getdoc(holder) or "",
         re.M,
     )
-    return f" ({line[1]})" if line else ""
+    if entry is None:
+        return ""
+    sentence = re.split(r"\.(?:\s|$)", " ".join(entry[2].split()), maxsplit=1)[0]
+    is_word = sentence[1:2].islower() or sentence[1:2] == " "
+    return f" ({sentence[0].lower() if is_word else sentence[0]}{sentence[1:]})"
