@@ -203,7 +203,7 @@ class DataLoaderEngine(Engine):
         """
         if not self.parallelism:
             return None
-        iterator = before or self._made
+        iterator = self._made if before is None else before  # it has a length, but no truth
         dead = dead_workers(iterator, error)
         found = failure(error, dead, self._job.loader.multiprocessing_context, self._started)
         crashed = [worker for worker in dead if worker.signal in CRASHES]
