@@ -1,6 +1,7 @@
-"""Steps, and the pipeline that they make.
+"""The contract of a step, and the pipeline that steps form.
 
-`step` is the contract of a step, `spec` (in gpupipe.dataset) what flows between two of them, `axes`
-and `dtypes` say which arrays and numbers a step takes, `geometry` has the matrices, and `pipeline`
-builds and checks the whole. Steps, the config and engines import it. Begin to read in step.py.
+`step` holds the contract; `gpupipe.dataset.spec` describes the data that flows between two steps.
+`axes` and `dtypes` say which layouts and dtypes a step accepts, `geometry` holds shared formulas,
+and `pipeline` builds and checks the whole list. Steps, the config and the engines import this
+folder. Start reading in step.py.
 """

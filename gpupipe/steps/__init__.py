@@ -1,1 +1,6 @@
-"""The built-in steps: one a file, named after the torchvision v2 transform in snake_case."""
+"""The built-in steps, one per file, named after the torchvision v2 transform in snake_case.
+
+A step imports the contract (gpupipe.pipeline.step), what steps share (gpupipe.pipeline.axes,
+geometry) and parameter types (gpupipe.schema.field_types), and no other step. Start reading in
+random_horizontal_flip.py.
+"""

@@ -1,4 +1,4 @@
-"""center_crop: the middle of the image."""
+"""center_crop: cut out the centre of the image."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 class CenterCrop(Step):
-    """torchvision.transforms.v2.CenterCrop.
+    """Cut out the centre, as torchvision.transforms.v2.CenterCrop.
 
-    size: one number for a square, or [height, width], in pixels. A smaller image is padded with
-      zeros on all sides. Of a volume one number or [depth, height, width], of a series one number.
+    A smaller image is padded with zeros on all sides.
+
+    Attributes:
+        size: One number for a square, or [height, width], in pixels. Each side is 1 to 65535. For
+            a volume, one number or [depth, height, width]; for a series, one number.
+
     """
 
     size: Window

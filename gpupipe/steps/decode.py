@@ -1,4 +1,4 @@
-"""decode: the bytes of an image file -> pixels."""
+"""decode: turn the bytes of an image file into pixels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatibl
 class Decode(Step):
     """Decode an image file, to the same pixels on every engine.
 
-    mode: "rgb" (3 channels) or "gray" (1 channel). apply_exif_orientation: turn the image as its
-    EXIF tag says. Off by default, as in torchvision and PIL (DALI's own default is on). dtype:
-    "uint8", to which 16 bits become by dropping the low byte (value >> 8), or "uint16", to
-      which 8 bits become by * 257. docs/formats.md has every format.
+    docs/formats.md lists the formats.
+
+    Attributes:
+        mode: "rgb" (3 channels) or "gray" (1 channel). The default is "rgb".
+        apply_exif_orientation: Rotate and mirror the image as its EXIF tag says. The default is
+            false, as in torchvision and PIL; DALI's own default is true.
+        dtype: "uint8" or "uint16". The default is "uint8". Images of 16 bits become uint8 by
+            dropping the low byte (value >> 8); images of 8 bits become uint16 by value * 257.
+
     """
 
     later = frozenset({"dtype"})
@@ -33,23 +38,25 @@ class Decode(Step):
         image.decode(self.mode, self.apply_exif_orientation, self.dtype)
 
     def torch(self, image: Any, p: Params) -> Any:
-        """image: uint8 tensor (bytes,)."""
+        """Decode the file in `image`, a uint8 tensor (bytes,), to a tensor (C, H, W)."""
         return self.pixels(image.numpy())
 
     def pixels(self, data: Any, decoder: str = "torchvision", max_pixels: int | None = None) -> Any:
-        """The pixels of a file on a CPU, without DALI.
+        """Decode a file on the CPU, without DALI.
 
         Args:
-            data: All of its bytes, a NumPy array (bytes,) of uint8.
-            decoder: "torchvision", for plain JPEGs, with Pillow for all others, or "pil".
-                torchvision is given nothing else: its PNG decoder crashes on damaged files.
-            max_pixels: Refuse an image of more, before it is decoded; None: no limit.
+            data: All bytes of the file, a uint8 NumPy array (bytes,).
+            decoder: "torchvision" decodes plain JPEGs with torchvision and all other files with
+                Pillow, since torchvision's PNG decoder crashes on damaged files. "pil" decodes all
+                files with Pillow.
+            max_pixels: Refuse larger images before they are decoded; None for no limit.
 
         Returns:
             A tensor (channels, height, width).
 
         Raises:
-            CannotDecode: It is no image, too large, or damaged.
+            CannotDecode: If the file is no image, too large, or damaged.
+
         """
         import torch
 

@@ -1,4 +1,4 @@
-"""grayscale: the luma of the image."""
+"""grayscale: convert to the luma of the image."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ _HALF = 0.5 - 2.0**-12
 
 
 class Grayscale(Step):
-    """torchvision.transforms.v2.Grayscale.
+    """Convert RGB to luma, as torchvision.transforms.v2.Grayscale.
 
-    num_output_channels: 1, or 3 equal ones.
+    The luma is 0.2989 R + 0.587 G + 0.114 B. An image of one channel keeps its values.
+
+    Attributes:
+        num_output_channels: 1, or 3 equal ones. The default is 1.
+
     """
 
     num_output_channels: Annotated[Literal[1, 3], WHOLE] = 1
@@ -35,8 +39,8 @@ class Grayscale(Step):
         from nvidia.dali import fn, types
 
         levels = image.spec.dtype == "uint8"
-        # On a GPU color_space_conversion launches a kernel for every sample of the batch. On a CPU
-        # it takes a third of the time of a coord_transform with three rows.
+        # On a GPU color_space_conversion launches one kernel per sample of the batch. On a CPU it
+        # takes a third of the time of a coord_transform with three rows.
         repeat = self.num_output_channels == 3 and levels and image.device == "cpu"
         rows = 1 if repeat else self.num_output_channels
         how = {"dtype": types.UINT8 if levels else types.FLOAT}

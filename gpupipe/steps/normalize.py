@@ -23,10 +23,17 @@ from gpupipe.schema.field_types import Channels, PositiveChannels
 
 
 class Normalize(Step):
-    """torchvision.transforms.v2.Normalize: (x - mean) / std.
+    """Compute (x - mean) / std, as torchvision.transforms.v2.Normalize.
 
-    mean, std: one number a channel, in the scale of the image (0 to 1 after to_dtype with scale).
-    Which axis holds the channels says data.layout.
+    The input must be of a float dtype. `data.layout` says which axis holds the channels. `mean` and
+    `std` have the same length.
+
+    Attributes:
+        mean: One number a channel, in the scale of the image (0 to 1 after to_dtype with scale).
+            One number alone is for all channels.
+        std: One number a channel, in the scale of the image (0 to 1 after to_dtype with scale).
+            Above 0. One number alone is for all channels.
+
     """
 
     mean: Channels

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 
 
 class Pad(Step):
-    """torchvision.transforms.v2.Pad.
+    """Add pixels on all sides, as torchvision.transforms.v2.Pad.
 
-    padding: pixels: one number, [left and right, top and bottom], or [left, top, right, bottom]. Of
-    a volume one number or [left, top, front, right, bottom, back], of a series one number or
-    [before, after]. fill: the value of constant padding, one that the image's dtype holds: a
-    number, or one a channel. padding_mode: "constant", "edge" (repeat the last pixel), "reflect"
-    (mirror without it), "symmetric" (mirror with it); all but the first only of images of 1 to 4
-    channels.
+    Attributes:
+        padding: Pixels: one number, [left and right, top and bottom], or [left, top, right,
+            bottom]. Each is 0 to 65535. For a volume, one number or [left, top, front, right,
+            bottom, back]; for a series, one number or [before, after].
+        fill: The value of constant padding: one number, or one per channel. The image's dtype must
+            be able to hold it. The default is 0.
+        padding_mode: "constant" (the default), "edge" (repeat the last pixel), "reflect" (mirror
+            without repeating the last pixel) or "symmetric" (mirror and repeat it). All but
+            "constant" need an image of 1 to 4 channels.
+
     """
 
     padding: Padding

@@ -1,4 +1,4 @@
-"""random_affine: rotation, translation, scaling and shear about the centre."""
+"""random_affine: rotate, translate, scale and shear about the centre."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from gpupipe.schema.field_types import (
 
 
 def _shear(value: Any) -> Any:
-    """torchvision's short forms: a number a is x in [-a, a]; [a, b] is x in [a, b]; y is sheared
-    only by four numbers.
+    """Write out torchvision's short forms: a for x in [-a, a], [a, b] for x in [a, b].
+
+    Only four numbers shear along y.
     """
     words = (
         "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in "
@@ -44,13 +45,24 @@ Shear = Annotated[
 
 
 class RandomAffine(Step):
-    """torchvision.transforms.v2.RandomAffine.
+    """Apply a random affine transform, as torchvision.transforms.v2.RandomAffine.
 
-    degrees: the angle, clockwise: one number a for [-a, a], or [least, most]. translate: the
-    largest shift as a share of the [width, height], 0 to 1; the shift is rounded to whole pixels.
-    scale: [least, most] factor. shear: degrees: a for x in [-a, a]; [a, b] for x; [a, b, c, d] for
-    x in [a, b] and y in [c, d]. fill: what is outside the image, 0 to 255: a number, or one a
-    channel. center: [x, y] in pixels from the top left corner; the image's centre by default.
+    Each parameter is drawn uniformly from its range. The output has the size of the input. The
+    input must be an image of 1 to 4 channels in uint8, float16 or float32.
+
+    Attributes:
+        degrees: The angle, clockwise: one number a for [-a, a], or [least, most]. In degrees.
+        translate: The largest shift as fractions of [width, height], each 0 to 1. The shift is
+            rounded to whole pixels. The default is no shift.
+        scale: [least, most] factor of size, both above 0. The default is no scaling.
+        shear: The shear angle in degrees: a number a for x in [-a, a], [a, b] for x in [a, b], or
+            [a, b, c, d] for x in [a, b] and y in [c, d]. The default is no shear.
+        interpolation: "nearest" (the default) or "bilinear".
+        fill: The value outside the image, 0 to 255: one number, or one per channel. The default
+            is 0.
+        center: [x, y] of the fixed point in pixels from the top left corner. The default is the
+            centre of the image.
+
     """
 
     degrees: Degrees
@@ -65,8 +77,16 @@ class RandomAffine(Step):
     interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """angle (B,), shear (B, 2) in degrees; scale (B,); translate (B, 2), [x, y], shares of the
-        size, -1 to 1; linear (B, 2, 2), the part of the inverse matrix that follows from them."""
+        """Draw the transform of each sample.
+
+        Returns:
+            angle: (B,), in degrees.
+            shear: (B, 2), [x, y] in degrees.
+            scale: (B,).
+            translate: (B, 2), [x, y] as fractions of the size, -1 to 1.
+            linear: (B, 2, 2), the linear part of the inverse matrix, computed from the others.
+
+        """
         angle = _between(self.degrees, u[:, 0])
         reach = np.array(self.translate or (0.0, 0.0))
         translate = (2.0 * u[:, 1:3] - 1.0) * reach
@@ -88,7 +108,7 @@ class RandomAffine(Step):
         return one_a_channel("fill", self.fill, picture(given))
 
     def shift(self, p: Params, width_height: Any) -> Any:
-        """[x, y] in whole pixels."""
+        """Return the shift [x, y] in whole pixels."""
         return round_half_up(p["translate"] * width_height)
 
     def dali(self, image: DaliImage, p: Params) -> None:

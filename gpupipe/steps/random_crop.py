@@ -1,4 +1,4 @@
-"""random_crop: a window of a fixed size, anywhere."""
+"""random_crop: cut a window of a fixed size at a random position."""
 
 from __future__ import annotations
 
@@ -31,16 +31,21 @@ if TYPE_CHECKING:
 
 
 class RandomCrop(Step):
-    """torchvision.transforms.v2.RandomCrop.
+    """Cut a window at a random position, as torchvision.transforms.v2.RandomCrop.
 
-    size: one number for a square, or [height, width], in pixels. Of a volume one number or [depth,
-    height, width], of a series one number. padding: pixels added first: one number, [left and
-    right, top and bottom], or [left, top, right, bottom]. Of a volume one number or
-      [left, top, front, right, bottom, back], of a series one number or [before, after].
-    pad_if_needed: add what an image lacks on both sides; without it a smaller image is an error.
-    fill: the value of constant padding, one that the image's dtype holds: a number, or one a
-    channel. padding_mode: "constant", "edge", "reflect" or "symmetric"; all but the first only of
-    images of 1 to 4 channels.
+    Attributes:
+        size: One number for a square, or [height, width], in pixels. Each side is 1 to 65535. For
+            a volume, one number or [depth, height, width]; for a series, one number.
+        padding: Pixels to add first: one number, [left and right, top and bottom], or [left, top,
+            right, bottom]. Each is 0 to 65535. For a volume, one number or [left, top, front,
+            right, bottom, back]; for a series, one number or [before, after]. The default is none.
+        pad_if_needed: Pad a side that is too short by the missing pixels, at both ends. Otherwise a
+            smaller image is an error. The default is false.
+        fill: The value of constant padding: one number, or one per channel. The image's dtype must
+            be able to hold it. The default is 0.
+        padding_mode: "constant" (the default), "edge", "reflect" or "symmetric", as in pad. All but
+            "constant" need an image of 1 to 4 channels.
+
     """
 
     size: Window
@@ -52,9 +57,12 @@ class RandomCrop(Step):
     lanes: ClassVar[int] = 3
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """position: where in the room that there is, [top, left], each in [0, 1).
+        """Draw the window's position in the free space around it.
 
-        front: the same along the depth, (B, 1).
+        Returns:
+            position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
+            front: (B, 1), the same along the depth of a volume.
+
         """
         return {"position": u[:, :2], "front": u[:, 2:]}
 
@@ -85,12 +93,17 @@ class RandomCrop(Step):
 
     @property
     def pads(self) -> bool:
-        """Whether anything may be added."""
+        """Whether the step may pad an image."""
         return self.padding is not None or self.pad_if_needed
 
     def margins(self, size: Any) -> tuple[Any, Any]:
-        """[top, left] and [bottom, right] of all padding for an image of `size` = [height, width];
-        what is needed goes to both sides.
+        """Return the whole padding for an image of `size` as [top, left] and [bottom, right].
+
+        As in torchvision, `pad_if_needed` adds all missing pixels at both ends.
+
+        Args:
+            size: [height, width] of the image in pixels.
+
         """
         before, after = (
             before_and_after(self.padding) if self.padding else (np.zeros(len(self.size)),) * 2
@@ -101,7 +114,7 @@ class RandomCrop(Step):
         return before, after
 
     def anchor(self, p: Params, padded: Any) -> Any:
-        """[top, left] of the window in an image of size `padded`."""
+        """Return [top, left] of the window in an image whose padded size is `padded`."""
         axes = len(self.size)
         position = (
             np.concatenate([p["front"], p["position"]], -1)

@@ -1,4 +1,4 @@
-"""random_resized_crop: a window of random area and aspect ratio, resized (Inception's crop)."""
+"""random_resized_crop: resize a window of random area and aspect ratio (Inception's crop)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,21 @@ _TRIES = 10
 
 
 class RandomResizedCrop(Step):
-    """torchvision.transforms.v2.RandomResizedCrop, with its ten tries and its fallback.
+    """Resize a random window to a fixed size, as torchvision.transforms.v2.RandomResizedCrop.
 
-    size: of what comes out: one number for a square, or [height, width], in pixels.
-    scale: the window's share of the image's area, [least, most].
-    ratio: the window's width / height, [least, most], drawn log-uniformly.
+    Like torchvision, it draws ten windows and takes the first that fits. If none fits, it takes the
+    largest centred window whose aspect ratio lies within `ratio`.
+
+    Attributes:
+        size: The output's size: one number for a square, or [height, width], in pixels. Each side
+            is 1 to 65535.
+        scale: The window's share of the image's area, [least, most]. Both are above 0; drawn
+            uniformly. The default is [0.08, 1].
+        ratio: The window's width / height, [least, most], drawn log-uniformly. Both are above 0.
+            The default is [3/4, 4/3].
+        interpolation: "nearest", "bilinear" (the default) or "bicubic".
+        antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
+
     """
 
     size: Size
@@ -43,9 +53,14 @@ class RandomResizedCrop(Step):
     interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """factors: (B, 10, 2), the sides [height, width] of the ten windows in square roots of the
-        image's area. position: (B, 2), where in the room that there is, [top, left], each in [0,
-        1).
+        """Draw ten windows for each sample, and a position.
+
+        Returns:
+            factors: (B, 10, 2), [height, width] of the ten windows, each divided by the square root
+                of the image's area.
+            position: (B, 2), [top, left] as fractions of the free space around the window, in
+                [0, 1).
+
         """
         area = self.scale[0] + u[:, :_TRIES] * (self.scale[1] - self.scale[0])
         low, high = np.log(self.ratio)
@@ -59,18 +74,27 @@ class RandomResizedCrop(Step):
         return resampled(given).sized(self.size)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any]:
-        """[top, left] and [height, width] of the window in an image of `size` = [height, width]:
-        the first try that fits, else the largest centred window whose ratio is within bounds."""
+        """Return [top, left] and [height, width] of the window in pixels.
+
+        It is the first drawn window that fits, else the largest centred one whose aspect ratio lies
+        within `ratio`.
+
+        Args:
+            p: What `sample` returned.
+            size: [height, width] of the image in pixels.
+
+        """
         height, width = size[..., 0], size[..., 1]
         tries = round_half_up(p["factors"] * np.sqrt(height * width)[..., None, None])
         fits = ((tries <= size[..., None, :]) & (tries > 0)).all(-1)
         drawn = np.take_along_axis(tries, fits.argmax(-1)[..., None, None], -2)[..., 0, :]
         lowest, highest = self.ratio
         whole = np.minimum(size, round_half_up(np.stack([width / lowest, height * highest], -1)))
-        found = fits.any(-1)[..., None]
-        shape = np.where(found, drawn, whole)
+        any_fits = fits.any(-1)[..., None]
+        shape = np.where(any_fits, drawn, whole)
         room = size - shape
-        return np.where(found, np.floor(p["position"] * (room + 1.0)), np.floor(room / 2.0)), shape
+        drawn_anchor, centred_anchor = np.floor(p["position"] * (room + 1.0)), np.floor(room / 2.0)
+        return np.where(any_fits, drawn_anchor, centred_anchor), shape
 
     def dali(self, image: DaliImage, p: Params) -> None:
         anchor, shape = self.window(p, image.size)

@@ -1,4 +1,4 @@
-"""random_rotation: by an angle, about the centre."""
+"""random_rotation: rotate by a random angle about the centre."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, one_a_channel
 from gpupipe.schema.field_types import Degrees, Fill, Point, Resampling
 
 _DECIMALS = 12
-"""Kept of sines and cosines where `expand` rounds up: the cosine of 90 degrees is 6e-17, and must
-not cost a row of pixels.
+"""Sines and cosines are rounded to so many decimals before `expand` rounds sizes up: the computed
+cosine of 90 degrees is 6e-17, and would add a row of pixels.
 """
 
 
 class RandomRotation(Step):
-    """torchvision.transforms.v2.RandomRotation.
+    """Rotate by a random angle, as torchvision.transforms.v2.RandomRotation.
 
-    degrees: the angle, counter-clockwise: one number a for [-a, a], or [least, most]. expand: make
-    the image large enough to hold all of the turned one (it then differs in size from sample to
-    sample). center: [x, y] in pixels from the top left corner; the image's centre by default. fill:
-    what is outside the image, 0 to 255: a number, or one a channel.
+    The input must be an image of 1 to 4 channels in uint8, float16 or float32.
+
+    Attributes:
+        degrees: The angle, counter-clockwise: one number a for [-a, a], or [least, most]. In
+            degrees, drawn uniformly.
+        interpolation: "nearest" (the default) or "bilinear".
+        expand: Enlarge the output so that it holds the whole rotated image. Output sizes then
+            differ between samples. The default is false.
+        center: [x, y] of the fixed point in pixels from the top left corner. The default is the
+            centre of the image.
+        fill: The value outside the image, 0 to 255: one number, or one per channel. The default
+            is 0.
+
     """
 
     degrees: Degrees
@@ -37,9 +46,15 @@ class RandomRotation(Step):
     interpolates: ClassVar[bool] = True
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """angle (B,) in degrees; linear (B, 2, 2), the inverse matrix; for `expand`, extent, its
-        absolute values, and quarter_turn (B,), 1 for multiples of 90 degrees, where torchvision
-        swaps the sides instead of measuring.
+        """Draw the angle of each sample.
+
+        Returns:
+            angle: (B,), in degrees.
+            linear: (B, 2, 2), the linear part of the inverse matrix.
+            extent: (B, 2, 2), the absolute values of `linear`, for `expand`.
+            quarter_turn: (B,), 1 for multiples of 90 degrees, else 0. For these torchvision's
+                `expand` swaps the sides and does not measure the corners.
+
         """
         angle = self.degrees[0] + u[:, 0] * (self.degrees[1] - self.degrees[0])
         zero = np.zeros_like(angle)
@@ -53,8 +68,9 @@ class RandomRotation(Step):
         return given.sized((None, None), given.at_least) if self.expand else given
 
     def expanded(self, p: Params, width_height: Any) -> Any:
-        """[width, height] of what holds the whole turned image (torchvision's
-        _compute_affine_output_size).
+        """Return [width, height] that hold the whole rotated image, in pixels.
+
+        The formula is torchvision's _compute_affine_output_size.
         """
         half = width_height / 2.0
         reach = (p["extent"] * half[..., None, :]).sum(-1)
@@ -67,14 +83,14 @@ class RandomRotation(Step):
         if not self.expand:
             image.warp(p["linear"], center, center, self.interpolation, self.fill)
             return
-        grown = self.expanded(p, size)
+        expanded = self.expanded(p, size)
         image.warp(
             p["linear"],
             center,
-            center + (grown - size) / 2.0,
+            center + (expanded - size) / 2.0,
             self.interpolation,
             self.fill,
-            grown[..., ::-1],
+            expanded[..., ::-1],
         )
 
     def torch(self, image: Any, p: Params) -> Any:

@@ -1,4 +1,4 @@
-"""random_vertical_flip: swap top and bottom, or leave as it is."""
+"""random_vertical_flip: swap top and bottom with a given probability."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from gpupipe.schema.field_types import Probability
 
 
 class RandomVerticalFlip(Step):
-    """torchvision.transforms.v2.RandomVerticalFlip.
+    """Swap top and bottom at random, as torchvision.transforms.v2.RandomVerticalFlip.
 
-    p: the probability of a flip, 0 to 1.
+    Attributes:
+        p: The probability of a flip, 0 to 1. The default is 0.5.
+
     """
 
     p: Probability = 0.5
@@ -23,7 +25,7 @@ class RandomVerticalFlip(Step):
     lanes: ClassVar[int] = 1
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """flip: 1 or 0."""
+        """Return flip: int32 (B,), 1 for the samples to mirror, else 0."""
         return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 
     def spec(self, given: Spec) -> Spec:

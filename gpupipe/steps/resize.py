@@ -1,4 +1,4 @@
-"""resize: to a fixed size, or the shorter side to a length."""
+"""resize: resample to a fixed size, or the shorter side to a given length."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from gpupipe.schema.field_types import Interpolation, Side, Size
 
 
 def _alone(value: Any) -> Any:
-    """torchvision's [n] is the shorter side here, not a square."""
+    """Unpack [n]: as in torchvision, it is the length of the shorter side, not a square."""
     return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 class Resize(Step):
-    """torchvision.transforms.v2.Resize.
+    """Resample to another size, as torchvision.transforms.v2.Resize.
 
-    size: one number sets the shorter side and keeps the aspect ratio; [height, width] sets both. In
-    pixels. max_size: the longer side is at most this; only with one number as size. antialias:
-    low-pass before shrinking. bicubic needs it: without it torchvision takes another cubic (a =
-    -0.75) than DALI (-0.5).
+    Attributes:
+        size: One number sets the shorter side and keeps the aspect ratio; [height, width] sets
+            both. In pixels, each 1 to 65535.
+        interpolation: "nearest", "bilinear" (the default) or "bicubic".
+        max_size: The longest that the longer side may become, in pixels, larger than `size`. Only
+            if `size` is one number. The default is no limit.
+        antialias: Low-pass before shrinking. The default is true. Bicubic requires it: without it
+            torchvision's cubic (a = -0.75) differs from DALI's (a = -0.5).
+
     """
 
     size: Annotated[Side | Size, BeforeValidator(_alone)]
@@ -65,7 +70,7 @@ class Resize(Step):
         return given.sized((None, None), least)
 
     def shape(self, size: Any) -> Any:
-        """[height, width] of what comes out of an image of `size` = [height, width]."""
+        """Return the output's [height, width] in pixels for an image of `size` [height, width]."""
         assert isinstance(self.size, int)
         return shorter_side(size, self.size, self.max_size)
 

@@ -1,4 +1,4 @@
-"""to_dtype: another number type, with or without scaling."""
+"""to_dtype: convert to another dtype, with or without scaling."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LESS_THAN_ONE = 1e-3
-"""torchvision multiplies floats by the largest integer, plus one, less this, and truncates
-(v2.functional.to_dtype).
-"""
+"""torchvision truncates float * (largest integer + 1 - 1e-3), see v2.functional.to_dtype."""
 _UNSCALED = ("bool", "uint32", "uint64")
 _TOO_LARGE = {("float32", "int32"), ("float32", "int64"), ("float64", "int64")}
 _BEYOND_HALF = ("uint16", "int32", "int64")
 
 
 class ToDtype(Step):
-    """torchvision.transforms.v2.ToDtype.
+    """Convert to another dtype, as torchvision.transforms.v2.ToDtype.
 
-    dtype: float16, float32, float64, int8 to int64, uint8 to uint64, or bool. (For a bfloat16
-    batch, set loader.dtype.) scale: map the range of an integer dtype, 0..255 for uint8, to 0..1
-    when going to a float, and back; between integers, shift bits.
+    A value that an integer dtype cannot hold becomes the nearest one that it can, and NaN becomes
+    0. torchvision leaves both undefined.
 
-    What an integer dtype cannot hold becomes the nearest number that it can, and NaN becomes 0:
-    torchvision leaves that open.
+    Attributes:
+        dtype: float16, float32, float64, int8 to int64, uint8 to uint64, or bool. For batches of
+            bfloat16, set loader.dtype.
+        scale: Map the full range of an integer dtype (0..255 for uint8) to 0..1 in a float dtype,
+            and back. Between integer dtypes, shift bits. The default is false.
+
     """
 
     dtype: Literal[
@@ -81,9 +82,7 @@ def _is_float(dtype: str) -> bool:
 
 
 def _check_scale(stored: str, made: str) -> None:
-    """Raises StepIncompatible where torchvision cannot scale, or makes infinities of large numbers,
-    or zeros.
-    """
+    """Raise StepIncompatible if torchvision cannot scale, or returns infinities or zeros."""
     unscaled = next((dtype for dtype in (stored, made) if dtype in _UNSCALED), None)
     if unscaled:
         raise StepIncompatible(
@@ -106,9 +105,7 @@ def _check_scale(stored: str, made: str) -> None:
 
 
 def _integers(image: Tensor, dtype: torch.dtype, scale: bool) -> Tensor:
-    """Numbers as integers: floats are truncated, and what `dtype` cannot hold becomes the nearest
-    that it can.
-    """
+    """Convert to an integer dtype: truncate floats, and clamp to the range of `dtype`."""
     import torch
 
     if image.is_floating_point():
@@ -127,9 +124,7 @@ def _bits(dtype: torch.dtype) -> int:
 
 
 def _int64(image: Tensor) -> Tensor:
-    """Integers as int64, in which torch does all arithmetic; of those beyond it, the largest that
-    it holds.
-    """
+    """Convert to int64, clamped: torch has no arithmetic for larger integers."""
     import torch
 
     if image.dtype != torch.uint64:
@@ -139,7 +134,7 @@ def _int64(image: Tensor) -> Tensor:
 
 
 def _saturated(wide: Tensor, dtype: torch.dtype) -> Tensor:
-    """int64 numbers that `dtype` can hold."""
+    """Clamp int64 numbers to the range of `dtype`."""
     import torch
 
     bounds = torch.iinfo(dtype)
@@ -156,7 +151,8 @@ def _truncated(image: Tensor, dtype: torch.dtype) -> Tensor:
         if float(bounds.max) > bounds.max
         else float(bounds.max)
     )
-    made = wide.clamp(bounds.min, highest).to(dtype)
-    if highest < bounds.max:  # the bits of the largest: all but the sign of int64, all of uint64
-        made.view(torch.int64).masked_fill_(wide >= bounds.max, bounds.max if bounds.min else -1)
-    return made
+    integers = wide.clamp(bounds.min, highest).to(dtype)
+    if highest < bounds.max:  # float64 cannot hold the largest int64 or uint64: write its bits
+        largest = bounds.max if bounds.min else -1
+        integers.view(torch.int64).masked_fill_(wide >= bounds.max, largest)
+    return integers
