@@ -238,7 +238,7 @@ def test_a_child_needs_no_gpupipe_around_it(tmp_path: Path):
     )
     assert (
         done.stdout.strip()
-        == "Outcome(pipeline=True, decode=True, region=True, reason='', conclusive=True)"
+        == "ProbeOutcome(pipeline=True, decode=True, region=True, reason='', conclusive=True)"
     )
 
 
