@@ -1,6 +1,6 @@
-"""What a data set is: an index of samples, and the sources that make one.
+"""The contracts Source and Index, and the code that several sources share.
 
-`source` and `index` are the contracts; the rest is what several sources share: labels, byte ranges
-of shards, index files, manifests, arrays. Sources, the cache and engines import this folder.
-Begin to read in index.py.
+`source` and `index` hold the contracts. The other modules read labels, shards, manifests and
+arrays, and save indexes to files. Sources, the cache and engines import this folder.
+Start reading in index.py.
 """

@@ -1,6 +1,4 @@
-"""Data sets of files with arrays: which files there are, what is in them, and the index of all
-samples.
-"""
+"""Data sets of array files: list the files, read their headers, and build the index."""
 
 from __future__ import annotations
 
@@ -28,18 +26,23 @@ from gpupipe.runtime.devices import cores
 from gpupipe.schema.field_types import expanded
 
 T = TypeVar("T")
-_AT_ONCE = 256
-"""Files whose headers a thread reads before it says so."""
+_FILES_PER_TASK = 256
+"""Number of file headers that a thread reads between two progress reports."""
 _MOST_AXES = 8
-_EXISTS = "no such file: set data.manifest to the list of the samples"
+_MISSING = "no such file: set data.manifest to the list of the samples"
 
 
 @dataclass(frozen=True)
 class FilePart:
-    """What a file holds: samples of `shape`, `step` bytes from one to the next, the first at
-    `offset`. pairs: complex numbers, as formats.npy has them.
+    """The samples of one file: equally spaced arrays of one dtype and shape.
 
-    count: None for one sample that is the whole file.
+    Attributes:
+        dtype: NumPy's name of the dtype of the stored numbers.
+        shape: Shape of one sample.
+        offset: Byte at which the first sample begins.
+        count: Number of samples; None if the whole file is one sample.
+        step: Bytes from the beginning of a sample to the beginning of the next.
+        pairs: Whether the numbers are complex, stored as in `formats.npy.Header`.
     """
 
     dtype: str
@@ -52,9 +55,13 @@ class FilePart:
 
 @dataclass(frozen=True)
 class ArrayFiles:
-    """Files with arrays, relative to `root`, in order.
+    """The array files of a data set, in the order of the index.
 
-    labels: of each file, where that is where labels come from.
+    Attributes:
+        root: The folder that all files lie in.
+        names: Paths of the files, relative to `root`.
+        labels: The label of each file, int64 (N,); None if the labels do not belong to files.
+        classes: The names of the classes; None exactly if `labels` is None.
     """
 
     root: Path
@@ -71,18 +78,33 @@ class ArrayFiles:
 
 
 def in_classes(root: Path, extensions: tuple[str, ...], progress: Progress) -> ArrayFiles:
-    """Those of a folder a class. Raises DataError."""
+    """List the array files in `root`/CLASS/..., one folder per class.
+
+    Raises:
+        DataError: The folder or a class is missing, empty or cannot be read.
+    """
     top = expanded(root)
     if not top.is_dir():
         raise DataError(f"{root}: no such folder: put the data there, or set data.root")
-    found = class_folders.scan(top.resolve(), extensions, "array", progress)
-    return ArrayFiles(top.resolve(), found.paths, found.labels, found.classes)
+    scanned = class_folders.scan(top.resolve(), extensions, "array", progress)
+    return ArrayFiles(top.resolve(), scanned.paths, scanned.labels, scanned.classes)
 
 
 def in_list(
     file: Path, root: Path | None, field: str, label: str | None, progress: Progress
 ) -> ArrayFiles:
-    """Those that a manifest lists, as the source file_list has it. Raises DataError."""
+    """List the array files of a manifest, which has the format of the source file_list.
+
+    Args:
+        file: The manifest.
+        root: The folder that paths are relative to; by default the manifest's folder.
+        field: Name of the field, for error messages.
+        label: Name of the column with labels; None if there are no labels.
+        progress: Called with the number of rows read.
+
+    Raises:
+        DataError: The manifest is missing, empty or wrong.
+    """
     try:
         top = folder(root or file.parent)
         rows = manifest.read(
@@ -92,30 +114,42 @@ def in_list(
         )
     except OSError as e:
         is_missing = isinstance(e, FileNotFoundError)
-        reason = _EXISTS if is_missing else f"cannot be read: {e.strerror or e}"
+        reason = _MISSING if is_missing else f"cannot be read: {e.strerror or e}"
         raise DataError(f"{file}: {reason}") from e
     if not len(rows):
         raise DataError(f"{file}: no rows: list at least one file, a line each")
     names = inside(rows, rows.paths[field], [str((root or file.parent).absolute()), str(top)])
-    found, classes = (
+    numbers, classes = (
         labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
     )
-    return ArrayFiles(top, names, found, classes)
+    return ArrayFiles(top, names, numbers, classes)
 
 
 def matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
-    """Those of patterns, as the source webdataset has it. Raises DataError."""
-    found = paths(patterns, option)
-    root = Path(os.path.commonpath([path.parent for path in found]))
-    return ArrayFiles(root, [str(path.relative_to(root)) for path in found])
+    """List the files that match patterns, which have the syntax of `shards.paths`.
+
+    Raises:
+        DataError: No file matches. The message names `option`.
+    """
+    matches = paths(patterns, option)
+    root = Path(os.path.commonpath([path.parent for path in matches]))
+    return ArrayFiles(root, [str(path.relative_to(root)) for path in matches])
 
 
-# --- what is kept of an index
+# --- the saved index
 
 
 def cached(key: Any, files: Iterable[str], read: Callable[[], Index], made: Index | None) -> Index:
-    """The index that was made before, as long as none of the files changed since, else what `read`
-    makes. made: by this process. Raises DataError.
+    """Return an earlier index if no file has changed since, else call `read` and save its index.
+
+    Args:
+        key: Identifies the index in the cache folder. Plain JSON and paths.
+        files: The files that the index is built from.
+        read: Builds the index.
+        made: The index that this process has built before, if any.
+
+    Raises:
+        DataError: A file cannot be read.
     """
     saved, started = index_cache.place(key), time.time()
     state, newest = _state(files)
@@ -129,8 +163,9 @@ def cached(key: Any, files: Iterable[str], read: Callable[[], Index], made: Inde
 
 
 def _state(files: Iterable[str]) -> tuple[str, int]:
-    """A hash of the names of files and of when they were last changed, and when the last of them
-    was, ns. A hash, because there may be a million.
+    """Return a hash of the files' names and states, and the latest change in ns.
+
+    A hash keeps the saved index small: there may be a million files.
     """
     digest, newest = hashlib.blake2b(digest_size=16), 0
     for file in files:
@@ -151,42 +186,45 @@ def _reason(e: OSError) -> str:
     )
 
 
-# --- what is in them
+# --- headers and contents of the files
 
 
 def read_all(
     files: ArrayFiles, read: Callable[[str], FilePart], progress: Progress
 ) -> list[FilePart]:
-    """What each file holds, as `read` finds it in its path, on all cores.
+    """Call `read` with the path of each file, on all cores.
 
-    Raises DataError, which names the file.
+    Returns:
+        What `read` returns, in the order of the files.
+
+    Raises:
+        DataError: A file cannot be read. The message names it.
     """
 
-    def some(names: list[str]) -> list[FilePart]:
+    def read_batch(names: list[str]) -> list[FilePart]:
         return [_read(os.path.join(files.root, name), read) for name in names]
 
-    found: list[FilePart] = []
+    all_parts: list[FilePart] = []
     with ThreadPoolExecutor(cores()) as pool:
         try:
-            for parts in pool.map(some, _batches(files.names)):
-                found += parts
-                progress("reading headers", len(found), len(files.names))
+            for parts in pool.map(read_batch, _batches(files.names)):
+                all_parts += parts
+                progress("reading headers", len(all_parts), len(files.names))
         except BaseException:
-            pool.shutdown(
-                cancel_futures=True
-            )  # an error, or Ctrl-C, does not wait for all the other files
+            # An error, or Ctrl-C, must not wait for all the other files.
+            pool.shutdown(cancel_futures=True)
             raise
-    return found
+    return all_parts
 
 
 def _batches(names: list[str]) -> Iterable[list[str]]:
     rest = iter(names)
-    while batch := list(islice(rest, _AT_ONCE)):
+    while batch := list(islice(rest, _FILES_PER_TASK)):
         yield batch
 
 
-def _blamed(path: str, read: Callable[[str], T]) -> T:
-    """What `read` finds in a file. Raises DataError."""
+def _call_reader(path: str, read: Callable[[str], T]) -> T:
+    """Return read(path), with its exceptions as a DataError that names the file."""
     try:
         return read(path)
     except OSError as e:
@@ -197,7 +235,7 @@ def _blamed(path: str, read: Callable[[str], T]) -> T:
 
 
 def _read(path: str, read: Callable[[str], FilePart]) -> FilePart:
-    part = _blamed(path, read)
+    part = _call_reader(path, read)
     if len(part.shape) > _MOST_AXES:
         raise DataError(
             f"{path}: an array of {len(part.shape)} axes, more than gpupipe takes "
@@ -220,10 +258,17 @@ def indexed(
     numbers: NDArray[np.int64] | None,
     values: dict[str, NDArray[Any]],
 ) -> Index:
-    """The index of all samples.
+    """Build the index of all samples.
 
-    numbers: their labels, where those are of samples and not of files. Raises DataError where files
-    do not fit each other.
+    Args:
+        files: The files.
+        parts: The samples of each file.
+        field: Name of the array's field.
+        numbers: The label of each sample, int64 (N,); None if labels belong to files.
+        values: Further numbers of each sample, (N,) or (N, n), by name.
+
+    Raises:
+        DataError: There is no sample, or the arrays differ in dtype or number of axes.
     """
     counts = np.array([1 if part.count is None else part.count for part in parts], np.int64)
     total = int(counts.sum())
@@ -238,21 +283,27 @@ def indexed(
     offset = _each(counts, [p.offset for p in parts]) + row * _each(counts, [p.step for p in parts])
     column = SpanColumn(str(files.root), StringArray.of(files.names), file, offset, lengths, array)
     names = _names(files, parts, file, row)
-    found, classes = _labels(files, counts, names, numbers)
+    sample_labels, classes = _labels(files, counts, names, numbers)
     return build(
-        str(files.root), names, found, classes, {"pairs": parts[0].pairs}, {field: column}, values
+        str(files.root),
+        names,
+        sample_labels,
+        classes,
+        {"pairs": parts[0].pairs},
+        {field: column},
+        values,
     )
 
 
 def _each(counts: NDArray[np.int64], numbers: list[int]) -> NDArray[np.int64]:
-    """A number of each file, for each of its samples."""
+    """Repeat the number of each file for each of its samples."""
     return np.repeat(np.array(numbers, np.int64), counts)
 
 
 def _names(
     files: ArrayFiles, parts: Sequence[FilePart], file: NDArray[np.int32], row: NDArray[np.int64]
 ) -> list[str]:
-    """What samples are called: the file, or the row in it."""
+    """Name each sample after its file, or after its row in the file."""
     if all(part.count is None for part in parts):
         return files.names
     return [
@@ -266,8 +317,8 @@ def _array(files: ArrayFiles, parts: Sequence[FilePart], counts: NDArray[np.int6
     for path, part in zip(files.paths, parts, strict=True):
         if part.dtype != first.dtype or part.pairs != first.pairs:
             raise DataError(
-                f"{path}: {_told(part)}, but {_told(first)} in {files.paths[0]}: arrays of "
-                "one field are all of one dtype"
+                f"{path}: {_dtype_name(part)}, but {_dtype_name(first)} in {files.paths[0]}: "
+                "arrays of one field are all of one dtype"
             )
         if len(part.shape) != len(first.shape):
             axes = [
@@ -286,7 +337,8 @@ def _array(files: ArrayFiles, parts: Sequence[FilePart], counts: NDArray[np.int6
     )
 
 
-def _told(part: FilePart) -> str:
+def _dtype_name(part: FilePart) -> str:
+    """The dtype as the user knows it: complex numbers are stored as pairs of floats."""
     return (
         {"float32": "complex64", "float64": "complex128"}[part.dtype] if part.pairs else part.dtype
     )
@@ -306,38 +358,45 @@ def _labels(
 
 
 def joined(files: Sequence[str], read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
-    """The numbers in all of the files: (N,) or (N, n).
+    """Read and concatenate the numbers of several files.
 
-    Raises DataError where one cannot be read, or they do not fit each other.
+    Returns:
+        An array of shape (N,) or (N, n).
+
+    Raises:
+        DataError: A file cannot be read, or differs from the first in dtype or row shape.
     """
-    found = [_blamed(path, read) for path in files]
-    for path, array in zip(files, found, strict=True):
-        if array.shape[1:] != found[0].shape[1:] or array.dtype != found[0].dtype:
-            told = [f"{a.dtype} {a.shape}" for a in (array, found[0])]
+    arrays = [_call_reader(path, read) for path in files]
+    for path, array in zip(files, arrays, strict=True):
+        if array.shape[1:] != arrays[0].shape[1:] or array.dtype != arrays[0].dtype:
+            kinds = [f"{a.dtype} {a.shape}" for a in (array, arrays[0])]
             raise DataError(
-                f"{path}: {told[0]}, but {told[1]} in {files[0]}: they should differ in the "
+                f"{path}: {kinds[0]}, but {kinds[1]} in {files[0]}: they should differ in the "
                 "number of rows alone"
             )
-    return np.concatenate(found)
+    return np.concatenate(arrays)
 
 
 def whole(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Numbers as labels, int64 (N,). Raises DataError where they can be none."""
+    """Return the numbers as labels, int64 (N,).
+
+    Raises:
+        DataError: They are not integers of shape (N,).
+    """
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
         raise DataError(
             f"{files[0]}: {numbers.dtype} {numbers.shape} are no labels: there should be "
             "one whole number a sample (others can be values)"
         )
     if numbers.dtype == np.uint64:
-        numbers = np.minimum(
-            numbers, np.uint64(np.iinfo(np.int64).max)
-        )  # too large for a class all the same, and not negative
-    found: NDArray[np.int64] = numbers.astype(np.int64)
-    return found
+        # Larger numbers must not turn negative: they are too large for a class either way.
+        numbers = np.minimum(numbers, np.uint64(np.iinfo(np.int64).max))
+    as_int64: NDArray[np.int64] = numbers.astype(np.int64)
+    return as_int64
 
 
 def check_count(option: str, found: NDArray[Any], total: int) -> None:
-    """Raises DataError where there are not as many labels or values as samples."""
+    """Raise DataError unless there is one label or value for each of `total` samples."""
     if len(found) != total:
         raise DataError(
             f"{option}: {len(found):,} rows in its files for {counted(total, 'sample')}: "

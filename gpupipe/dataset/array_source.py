@@ -1,4 +1,4 @@
-"""What the sources numpy and raw share: the options, the fields, and how an index is kept."""
+"""The base of the sources numpy and raw: their options, specs and index."""
 
 from __future__ import annotations
 
@@ -34,20 +34,23 @@ def _layout(layout: str) -> str:
 
 
 class ArraySource(Source):
-    """The base of the sources whose samples are arrays.
+    """The base of sources whose samples are arrays.
 
-    root: a folder with a folder for each class: ROOT/CLASS/..., at any depth. manifest: a list of
-    files, as the source file_list has it: .txt, or a table with the columns path and label; its
-    paths are relative to
-      root, or to its folder.
-    label: with a manifest: the name of the column with labels; null: none. files: in place of both,
-    one pattern or several: paths with * and ?, and {000..012} for numbers. field: what the array is
-    called in a batch. layout: a letter for each axis of a sample, such as CHW; by default L, HW,
-    CHW or CDHW, by the number of axes.
+    Attributes:
+        format: Part of the cache's key. Raise it when the same files yield another index.
+        extensions: With `root`: which files are arrays, regardless of case.
+        root: The folder that holds one folder per class: ROOT/CLASS/..., at any depth.
+        manifest: The list of files, in the format of the source file_list: a .txt, or a table with
+            the columns path and label. Its paths are relative to `root`, or to its own folder.
+        label: Name of the manifest's column with labels; null if there are none.
+        files: One pattern or several, in place of `root` and `manifest`. A pattern is a path
+            with * and ?, and {000..012} for numbers.
+        field: Name of the array in a batch.
+        layout: One letter for each axis of a sample, such as CHW. By default L, HW, CHW or CDHW,
+            by the number of axes.
     """
 
     format: ClassVar[int] = 1
-    """Part of the cache's key: to be raised when the same files give another index than before."""
     extensions: tuple[str, ...] = Field(min_length=1)
 
     root: Annotated[Path, AfterValidator(expanded)] | None = None
@@ -57,12 +60,12 @@ class ArraySource(Source):
     field: str = "array"
     layout: Annotated[str, AfterValidator(_layout)] | None = None
 
-    _made: Index | None = PrivateAttr(None)
+    _index_of_process: Index | None = PrivateAttr(None)
 
     @field_validator("max_pixels")
     @classmethod
     def _only_of_image_files(cls, max_pixels: int | None) -> int | None:
-        if max_pixels == MAX_PIXELS:  # as others take it, so that a dump of this model is one
+        if max_pixels == MAX_PIXELS:  # A dump of this model holds the default: it must load.
             return max_pixels
         raise ValueError(
             "it bounds what the header of an image file may claim, and these samples are "
@@ -84,38 +87,59 @@ class ArraySource(Source):
             )
         return self
 
-    # --- what a source says of itself
+    # --- what a subclass implements
 
     @property
     @abstractmethod
     def labelled(self) -> bool:
-        """Whether files with labels are named."""
+        """Whether options name files with labels or values."""
 
     def named_values(self) -> tuple[str, ...]:
-        """What is delivered beside the array."""
+        """Names of the values that are delivered with the array."""
         return ()
 
     @abstractmethod
     def read(self, path: str) -> FilePart:
-        """What a file holds. Raises OSError, ValueError, Damaged. Called on several threads."""
+        """Read the header of a file. Several threads call this at once.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It holds something that gpupipe does not take; Damaged if it is damaged.
+        """
 
     def beside(self) -> dict[str, ArrayFiles]:
-        """The files with labels and values, by option. Raises DataError."""
+        """The files with labels and values, by option: "labels", "values.NAME".
+
+        Raises:
+            DataError: No file matches an option.
+        """
         return {}
 
     @abstractmethod
     def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
-        """Raises DataError."""
+        """Read the label of each sample, int64 (N,).
+
+        Raises:
+            DataError: The files do not hold one label for each sample.
+        """
 
     def read_values(self, option: str, files: ArrayFiles) -> NDArray[Any]:
-        """Of a source that has named values. Raises DataError."""
-        raise NotImplementedError  # by default there are none
+        """Read the values of `option`, (N,) or (N, n). Only sources with named values have them.
 
-    # --- what it makes of that
+        Raises:
+            DataError: The files do not hold such values.
+        """
+        raise NotImplementedError
+
+    # --- Source
 
     def specs(self) -> dict[str, Spec]:
-        """Raises DataError where the arrays cannot be read, or have other axes than `layout`."""
-        index = self.index() if self._made is None else self._made
+        """The spec of the array's field.
+
+        Raises:
+            DataError: The arrays cannot be read, or have another number of axes than `layout`.
+        """
+        index = self.index() if self._index_of_process is None else self._index_of_process
         array = index.columns[self.field].array
         assert array is not None
         shape = array.shape if array.shapes is None else _shared(array.shapes)
@@ -136,14 +160,18 @@ class ArraySource(Source):
             ) from e
 
     def index(self, progress: Progress = quiet) -> Index:
-        """The samples, in the order of their files. Raises DataError."""
+        """List the samples, in the order of their files.
+
+        Raises:
+            DataError: A file is missing, cannot be read or does not fit the others.
+        """
         files, beside = self._files(progress), self.beside()
         key = [self.name, self.format, str(files.root), self.model_dump()]
-        every = [path for found in (files, *beside.values()) for path in found.paths]
-        self._made = array_files.cached(
-            key, every, lambda: self._index(files, beside, progress), self._made
+        every = [path for some_files in (files, *beside.values()) for path in some_files.paths]
+        self._index_of_process = array_files.cached(
+            key, every, lambda: self._index(files, beside, progress), self._index_of_process
         )
-        return self._made
+        return self._index_of_process
 
     def _files(self, progress: Progress) -> ArrayFiles:
         if self.files is not None:
@@ -158,18 +186,18 @@ class ArraySource(Source):
         total = sum(1 if part.count is None else part.count for part in parts)
         numbers, values = None, {}
         for option, others in beside.items():
-            found = (
+            rows = (
                 self.read_labels(others) if option == "labels" else self.read_values(option, others)
             )
-            array_files.check_count(f"data.{option}", found, total)
+            array_files.check_count(f"data.{option}", rows, total)
             if option == "labels":
-                numbers = found
+                numbers = rows
             else:
-                values[option.removeprefix("values.")] = found
+                values[option.removeprefix("values.")] = rows
         return array_files.indexed(files, parts, self.field, numbers, values)
 
 
 def _shared(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:
-    """The length of each axis, None where it differs."""
+    """The length of each axis; None for an axis along which samples differ."""
     same = (shapes == shapes[0]).all(0)
     return tuple(int(n) if equal else None for n, equal in zip(shapes[0], same, strict=True))

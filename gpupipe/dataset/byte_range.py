@@ -10,34 +10,46 @@ from numpy.typing import NDArray
 
 
 def missing(path: str, lacking: int) -> str:
-    """What a message says of a file that ends too early."""
+    """The message for a file that ends `lacking` bytes too early."""
     return f"{path} ends {lacking:,} bytes before the sample does: it changed since it was indexed"
 
 
 class Span(NamedTuple):
-    """`length` bytes from `offset` on in the file at `path`; all of it where length is None."""
+    """A byte range of a file.
+
+    Attributes:
+        path: The file.
+        offset: The first byte.
+        length: Number of bytes; None means the whole file.
+    """
 
     path: str
     offset: int = 0
     length: int | None = None
 
     def read(self) -> NDArray[np.uint8]:
-        """The bytes, uint8 (bytes,).
+        """Read the bytes, uint8 (length,).
 
-        Raises OSError, and ValueError where the file ends before they do.
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: The file ends before the range does.
         """
         if self.length is None:
             return np.fromfile(self.path, np.uint8)
         data = np.empty(self.length, np.uint8)
         with open(self.path, "rb", buffering=0) as f:
             f.seek(self.offset)
-            found = f.readinto(data.data) or 0
-        if found < self.length:
-            raise ValueError(missing(self.path, self.length - found))
+            received = f.readinto(data.data) or 0
+        if received < self.length:
+            raise ValueError(missing(self.path, self.length - received))
         return data
 
     def ends(self, head: int, tail: int) -> tuple[bytes, bytes, int]:
-        """The first `head` bytes, the last `tail`, and the size. Raises OSError."""
+        """Return the first `head` bytes, the last `tail` bytes, and the size in bytes.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
         with open(self.path, "rb") as f:
             size = max(0, f.seek(0, os.SEEK_END) - self.offset)
             size = size if self.length is None else min(size, self.length)

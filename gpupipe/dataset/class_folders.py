@@ -1,4 +1,4 @@
-"""A folder a class: what files there are, and when each folder was last changed."""
+"""Scan a data set with one folder per class: its files, and when each folder last changed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from gpupipe.errors import DataError
 
 @dataclass
 class Found:
-    """paths: relative to the root.
+    """The result of a scan.
 
-    labels: the numbers of the classes. times: by folder, when it was last changed, ns.
+    Attributes:
+        classes: The names of the classes, sorted.
+        paths: The files, relative to the root.
+        labels: The class number of each file, int64 (N,).
+        times: When each folder last changed, in ns, by its path relative to the root.
     """
 
     classes: list[str] = field(default_factory=list)
@@ -27,10 +31,16 @@ class Found:
 
 
 def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -> Found:
-    """The files with these extensions in `root`/CLASS/..., at any depth, in ImageFolder's order;
-    `of`: what messages call one.
+    """List the files in `root`/CLASS/..., at any depth, in ImageFolder's order.
 
-    Raises DataError where there are no classes, or one is empty or cannot be read.
+    Args:
+        root: The folder of the class folders.
+        extensions: Which files to list, regardless of case.
+        of: What messages call one file, such as "image".
+        progress: Called with the number of files so far.
+
+    Raises:
+        DataError: There are no classes, or a class is empty or cannot be read.
     """
     try:
         return _scan(root, tuple(f".{e.lower().lstrip('.')}" for e in extensions), of, progress)
@@ -42,11 +52,13 @@ def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -
 
 def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) -> Found:
     here = os.stat(root)
-    found, counts = Found(times={"": changed(here)}), []
+    scanned, counts = Found(times={"": changed(here)}), []
     with os.scandir(root) as entries:
-        found.classes = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
-    for name in found.classes:
-        tree = _Tree(root, suffixes, found.times)
+        scanned.classes = sorted(
+            e.name for e in entries if not e.name.startswith(".") and e.is_dir()
+        )
+    for name in scanned.classes:
+        tree = _Tree(root, suffixes, scanned.times)
         tree.read(name, (_identity(here),))
         files = [
             f"{folder}/{file}"
@@ -58,22 +70,23 @@ def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) ->
                 f"{root / name}: no {of} ({', '.join(suffixes)}): remove the empty class "
                 "folder, or set data.extensions"
             )
-        found.paths += files
+        scanned.paths += files
         counts.append(len(files))
-        progress("scanning", len(found.paths), None)
+        progress("scanning", len(scanned.paths), None)
     if not counts:
         kind = suffixes[0]
         raise DataError(
             f"{root}: no class folders: what is read is ROOT/CLASS/{of}{kind}, so put the "
             f"{of}s into a folder for each class"
         )
-    found.labels = np.repeat(np.arange(len(counts)), counts)
-    return found
+    scanned.labels = np.repeat(np.arange(len(counts)), counts)
+    return scanned
 
 
 class _Tree:
-    """The files under a folder: file names by folder, both in `os.scandir`'s order; `times` gains
-    when each folder was last changed.
+    """The files under a folder: names by folder, both in the order of `os.scandir`.
+
+    Adds to `times` when each folder last changed.
     """
 
     def __init__(self, root: Path, suffixes: tuple[str, ...], times: dict[str, int]) -> None:
@@ -81,10 +94,7 @@ class _Tree:
         self.files: dict[str, list[str]] = {}
 
     def read(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
-        """Read `folder`, relative to the root.
-
-        above: the identities of the folders that it lies in.
-        """
+        """Scan `folder`, relative to the root; `above`: identities of the folders it lies in."""
         here = os.stat(self._root / folder)
         if _identity(here) in above:
             raise DataError(
@@ -110,8 +120,8 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def changed(status: os.stat_result) -> int:
-    """When a folder last gained, lost or renamed an entry, ns.
+    """When a folder last gained, lost or renamed an entry, in ns.
 
-    The time of its inode too: tar, rsync and touch set back only the other one.
+    Looks at ctime as well as mtime: tar, rsync and touch set back only mtime.
     """
     return max(status.st_mtime_ns, status.st_ctime_ns)

@@ -1,5 +1,6 @@
-"""The index of a data set: a table with one row a sample, held in memory-mapped arrays, so that ten
-million rows cost no Python objects.
+"""The index of a data set: a table with one row per sample.
+
+Its columns are arrays, often memory-mapped, so that ten million rows need no Python objects.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StringArray:
-    """Texts in one array. letters: uint8 (bytes,), all texts behind one another; ends: int64 (N,),
-    where each ends in it.
+    """N strings in one array.
+
+    Attributes:
+        letters: The bytes of all strings, concatenated, uint8 (bytes,).
+        ends: The offset in `letters` at which each string ends, int64 (N,).
     """
 
     letters: NDArray[np.uint8]
@@ -44,14 +48,18 @@ class StringArray:
         return os.fsdecode(self.letters[self.ends[i - 1] if i else 0 : self.ends[i]].tobytes())
 
     def padded(self, rows: Rows, before: bytes) -> NDArray[np.uint8]:
-        """Texts behind `before`, uint8 (len(rows), longest), filled up with NUL."""
+        """Prefix each string of `rows` with `before`.
+
+        Returns:
+            uint8 (len(rows), len(before) + longest), padded with NUL.
+        """
         starts = np.where(rows > 0, self.ends[rows - 1], 0)
         lengths = self.ends[rows] - starts
-        places = np.arange(lengths.max())
-        letters = self.letters[np.minimum(starts[:, None] + places, len(self.letters) - 1)]
-        texts = np.zeros((len(rows), len(before) + len(places)), np.uint8)
+        offsets = np.arange(lengths.max())
+        letters = self.letters[np.minimum(starts[:, None] + offsets, len(self.letters) - 1)]
+        texts = np.zeros((len(rows), len(before) + len(offsets)), np.uint8)
         texts[:, : len(before)] = np.frombuffer(before, np.uint8)
-        texts[:, len(before) :] = np.where(places < lengths[:, None], letters, 0)
+        texts[:, len(before) :] = np.where(offsets < lengths[:, None], letters, 0)
         return texts
 
     def take(self, rows: Rows) -> StringArray:
@@ -60,11 +68,12 @@ class StringArray:
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """What the bytes of a field are where they are no image file: numbers in C order, of the
-    machine's byte order.
+    """The dtype and shapes of a field of arrays, stored in C order and native byte order.
 
-    dtype: NumPy's name ("float32"). shape: of every sample; None where `shapes` says it for each:
-    int64 (N, axes).
+    Attributes:
+        dtype: NumPy's name of the dtype, such as "float32".
+        shape: The shape of every sample; None if samples differ.
+        shapes: The shape of each sample, int64 (N, axes), if samples differ; else None.
     """
 
     dtype: str
@@ -75,7 +84,7 @@ class ArrayLayout:
         return (
             self.shape
             if self.shapes is None and self.shape is not None
-            else tuple(self.shapes[i].tolist())  # type: ignore[index]  # one of them is there
+            else tuple(self.shapes[i].tolist())  # type: ignore[index]  # one of the two is set
         )
 
     def take(self, rows: Rows) -> ArrayLayout:
@@ -86,7 +95,7 @@ class ArrayLayout:
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A field whose samples are image files of their own: row i is the file `root`/paths[i]."""
+    """A field with one image file per sample: row i is the file `root`/paths[i]."""
 
     root: str
     paths: StringArray
@@ -96,10 +105,12 @@ class FileColumn:
         return Span(os.path.join(self.root, self.paths[i]))
 
     def encoded_paths(self, rows: Rows) -> NDArray[np.uint8]:
-        """Whole paths as DALI's io.file.read takes them: uint8 (len(rows), longest), filled up with
-        NUL, which ends a path for the system.
+        """Return absolute paths in the form that DALI's io.file.read takes.
 
-        One array, and not one a sample: DALI looks at each array that it is given in Python.
+        All paths are in one array: DALI inspects every array that it gets in Python.
+
+        Returns:
+            uint8 (len(rows), longest), padded with NUL, which ends a path for the system.
         """
         return self.paths.padded(rows, os.fsencode(self.root) + b"/")
 
@@ -109,11 +120,17 @@ class FileColumn:
 
 @dataclass(frozen=True)
 class SpanColumn:
-    """A field whose samples are parts of files. Row i: `length` bytes from `offset` on in the file
-    `root`/files[file].
+    """A field whose samples are byte ranges of files.
 
-    file: int32 (N,); offset, length: int64 (N,). array: what the bytes are, where they are no image
-    file.
+    Row i is the `length[i]` bytes from `offset[i]` on in the file `root`/files[file[i]].
+
+    Attributes:
+        root: The folder that `files` are relative to.
+        files: The files.
+        file: The number of each row's file, int32 (N,).
+        offset: The first byte of each row, int64 (N,).
+        length: The number of bytes of each row, int64 (N,).
+        array: Dtype and shapes if the bytes are arrays; None if they are image files.
     """
 
     root: str
@@ -124,7 +141,7 @@ class SpanColumn:
     array: ArrayLayout | None = None
 
     def path(self, number: int) -> str:
-        """Of one of `files`."""
+        """The path of `files[number]`, with the root."""
         return os.path.join(self.root, self.files[number])
 
     def span(self, i: int) -> Span:
@@ -142,15 +159,20 @@ Column = FileColumn | SpanColumn
 
 @dataclass(frozen=True, repr=False)
 class Index:
-    """The samples of a data set.
+    """The samples of a data set: a table of N rows.
 
-    names: what samples are called: in messages, and in the fingerprint. labels: int64 (N,), numbers
-    of `classes`. columns: by the name of a field ("image", "mask"), where its bytes are; the first
-    is what steps work on, and what messages name. values: by the name of a field, numbers that need
-    no reading: (N,) or (N, n), delivered as they are. fingerprint: a hash of what the samples are:
-    what makes two data sets the same for a resume. note: what every output must say of this data
-    ("stand-in data, not LFW"), or empty. warning: what load() warns of: that this is not the data
-    that was asked for; or empty.
+    Attributes:
+        root: The folder or URL of the data. It may be empty.
+        names: The name of each sample, used in messages and in the fingerprint.
+        labels: The number of each sample's class, int64 (N,).
+        classes: The names of the classes.
+        columns: The byte ranges of each field, by the field's name ("image", "mask"). By default,
+            steps work on the first field. Messages name samples by it.
+        fingerprint: A hash of the samples. A resume requires equal fingerprints.
+        values: Numbers that are delivered as they are, (N,) or (N, n), by the value's name.
+        note: What every output must say about this data ("stand-in data, not LFW"), or "".
+        warning: What load() warns about, such as data that stands in for other data, or "".
+        extra: Facts that a source or the cache saves with the index. Plain JSON.
     """
 
     root: str
@@ -169,7 +191,7 @@ class Index:
 
     @property
     def summary(self) -> str:
-        """`2,000 samples in 416 classes (stand-in data, not LFW)`."""
+        """One line: `2,000 samples in 416 classes (stand-in data, not LFW)`."""
         classes = counted(len(self.classes), "class", "classes")
         note = f" ({self.note})" if self.note else ""
         return f"{counted(len(self), 'sample')} in {classes}{note}"
@@ -184,13 +206,11 @@ class Index:
         return next(iter(self.columns))
 
     def span(self, i: int, name: str | None = None) -> Span:
-        """Where the bytes of a field of row i are; by default of the first."""
+        """The byte range of a field of row i; by default, of the first field."""
         return self.columns[name or self.main].span(i)
 
     def path(self, i: int) -> str:
-        """What messages call row i: its file; where that holds several samples, behind a colon the
-        sample's name.
-        """
+        """What messages call row i: FILE, or FILE:NAME if the file holds several samples."""
         path = self.span(i).path
         return (
             path
@@ -200,14 +220,14 @@ class Index:
         )
 
     def same_samples(self, other: Index) -> bool:
-        """Whether the first field of every row lies in the same place of the same file."""
-        named = len(self.names) and len(other.names)  # those of a server are not known here
-        if len(self) != len(other) or not (named or self.fingerprint == other.fingerprint):
+        """Whether both indexes have the same byte range for the first field of every row."""
+        have_names = len(self.names) and len(other.names)  # A server's index comes without names.
+        if len(self) != len(other) or not (have_names or self.fingerprint == other.fingerprint):
             return False
         return all(self.span(i) == other.span(i) for i in range(len(self)))
 
     def subset(self, rows: Rows) -> Index:
-        """The index of some rows."""
+        """Return the index of the chosen rows, with a fingerprint of its own."""
         columns = {name: column.take(rows) for name, column in self.columns.items()}
         values = {name: array[rows] for name, array in self.values.items()}
         names, labels = [self.names[int(i)] for i in rows], self.labels[rows]
@@ -224,8 +244,17 @@ def build(
     columns: dict[str, Column] | None = None,
     values: dict[str, NDArray[Any]] | None = None,
 ) -> Index:
-    """An index in memory. Without `columns`, `names` are the paths of image files relative to
-    `root`.
+    """Build an index and compute its fingerprint.
+
+    Args:
+        root: The folder of the data.
+        names: The name of each sample. Without `columns`, these are the paths of image files
+            relative to `root`.
+        labels: The number of each sample's class, int64 (N,).
+        classes: The names of the classes.
+        extra: Facts to save with the index. Plain JSON.
+        columns: The byte ranges of each field; by default one field "image".
+        values: Further numbers of each sample, (N,) or (N, n), by name.
     """
     texts = names if isinstance(names, StringArray) else StringArray.of(names)
     columns = columns or {"image": FileColumn(root, texts)}
@@ -236,7 +265,7 @@ def build(
 
 
 def nothing() -> Index:
-    """The index of no samples: what stands for data that is not there yet."""
+    """Return an index without samples, a placeholder for data that is not there yet."""
     return build("", [], np.empty(0, np.int64), [])
 
 
@@ -261,7 +290,7 @@ def _fingerprint(
 
 
 def _identity(column: Column, names: StringArray) -> list[NDArray[Any]]:
-    """What of a column says which samples there are."""
+    """The arrays of a column that the fingerprint hashes."""
     if isinstance(column, FileColumn):
         return [] if column.paths is names else [column.paths.letters, column.paths.ends]
     shapes = [] if column.array is None or column.array.shapes is None else [column.array.shapes]

@@ -1,6 +1,4 @@
-"""Indexes that were made before, in the cache folder, as long as what they were made from is as it
-was.
-"""
+"""Saved indexes in the cache folder, valid as long as their files are unchanged."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ from gpupipe.runtime.cache_dir import cache_dir
 
 
 def place(*key: Any) -> Path:
-    """The file for the index of what `key` says: plain JSON, and paths."""
-    text = json.dumps(key, default=str).encode()  # ASCII, whatever bytes stand in paths
+    """Return the path at which to save the index that `key` (plain JSON, paths) identifies."""
+    text = json.dumps(key, default=str).encode()  # ASCII, whatever bytes the paths hold
     return cache_dir() / "index" / f"{hashlib.blake2b(text, digest_size=16).hexdigest()}.idx"
 
 
@@ -29,16 +27,21 @@ def cached(
     read: Callable[[], Index],
     also: Callable[[Index], bool] = lambda index: True,
 ) -> Index:
-    """The index in the file `saved`, else what `read` makes, which is then saved there for the next
-    time.
+    """Return the index saved in a file if it is still valid, else read it and save it there.
 
-    files: what it is made from; where one of them changed, it is read anew. also: what else must
-    hold of a saved one. Raises OSError.
+    Args:
+        saved: The file of the index.
+        files: The files that the index is built from. If one changed, the index is read again.
+        read: Builds the index.
+        also: A further condition that a saved index must meet.
+
+    Raises:
+        OSError: One of `files` cannot be read.
     """
     state, started = [index_file.file_state(file) for file in files], time.time()
     index = index_file.open_saved(saved)
     if index is None or index.extra.get("files") != state or not also(index):
-        made = read()
-        index = replace(made, extra=made.extra | {"files": state})
+        index = read()
+        index = replace(index, extra=index.extra | {"files": state})
         index_file.keep(index, saved, max(max(times[:2]) for times in state), started)
     return index

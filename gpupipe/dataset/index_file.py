@@ -1,4 +1,4 @@
-"""An index as a file, whole or not at all, from which it is memory-mapped again."""
+"""Save an index as one file, atomically, and memory-map it again."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ _MAGIC = b"gpupipe-index-2\n"
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
 _RACY_SECONDS = 2.0
-"""What changed this shortly before it was read may change again within the file system's clock
-tick.
-"""
+"""A file that changed this shortly before it was read may change again with the same mtime."""
 _KINDS = "iufb"
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def save(index: Index, path: Path) -> None:
-    """Write the index as one file, whole or not at all."""
+    """Write the index to `path` atomically.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     arrays = _texts("names", index.names) | {"labels": index.labels}
     columns = {
-        name: _described(name, column, index, arrays) for name, column in index.columns.items()
+        name: _column_header(name, column, index, arrays) for name, column in index.columns.items()
     }
     arrays |= {f"values.{name}": array for name, array in index.values.items()}
     header: dict[str, Any] = {
@@ -54,56 +56,64 @@ def save(index: Index, path: Path) -> None:
     )
 
 
-def _aligned(place: int, arrays: Arrays) -> Iterator[Any]:
-    """The arrays, each behind the bytes that bring it from `place`, where the file ends before
-    them, to where it may begin.
-    """
+def _aligned(offset: int, arrays: Arrays) -> Iterator[Any]:
+    """Yield padding up to _ALIGNMENT before each array; the first follows at byte `offset`."""
     for array in arrays.values():
-        yield b"\0" * (-place % _ALIGNMENT)
+        yield b"\0" * (-offset % _ALIGNMENT)
         yield np.ascontiguousarray(array)
-        place += -place % _ALIGNMENT + array.nbytes
+        offset += -offset % _ALIGNMENT + array.nbytes
 
 
 def write_whole(path: Path, pieces: Iterable[Any]) -> None:
-    """Write bytes, or contiguous arrays, behind one another into a file, which is then there whole
-    or not at all. Raises OSError.
+    """Write the concatenation of bytes and contiguous arrays to a file, atomically.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    making = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        with making.open("wb") as f:
+        with temporary.open("wb") as f:
             f.writelines(pieces)
-        making.replace(path)
+        temporary.replace(path)
     finally:
-        making.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _texts(key: str, texts: StringArray) -> Arrays:
     return {f"{key}.letters": texts.letters, f"{key}.ends": texts.ends}
 
 
-def _described(name: str, column: Column, index: Index, arrays: Arrays) -> dict[str, Any]:
-    """A column as the header tells it; its arrays are added to `arrays`."""
+def _column_header(name: str, column: Column, index: Index, arrays: Arrays) -> dict[str, Any]:
+    """Return the column's entry in the header, and add its arrays to `arrays`."""
     key = f"columns.{name}"
     if isinstance(column, FileColumn):
         if column.paths is not index.names:
             arrays |= _texts(f"{key}.paths", column.paths)
         return {"kind": "files", "root": column.root, "named": column.paths is index.names}
     arrays |= _texts(f"{key}.files", column.files) | {
-        f"{key}.{what}": getattr(column, what) for what in ("file", "offset", "length")
+        f"{key}.{part}": getattr(column, part) for part in ("file", "offset", "length")
     }
-    described: dict[str, Any] = {"kind": "spans", "root": column.root, "array": None}
+    header: dict[str, Any] = {"kind": "spans", "root": column.root, "array": None}
     if column.array is not None:
-        described["array"] = [column.array.dtype, column.array.shape]
+        header["array"] = [column.array.dtype, column.array.shape]
         if column.array.shapes is not None:
             arrays[f"{key}.shapes"] = column.array.shapes
-    return described
+    return header
 
 
 def keep(index: Index, path: Path, newest: int, started: float) -> None:
-    """Save an index for the next time, unless what it was read from may have changed meanwhile
-    without a trace: where `newest`, the last change of it in ns, lies too near to `started`, the
-    time before it was read. Where the cache cannot be written, the next time reads again, no more.
+    """Save an index to `path`, unless its files may have changed unnoticed while they were read.
+
+    A file that changes twice within one tick of the file system's clock keeps its mtime. So the
+    index is not saved if `newest` is less than 2 s before `started`. A cache that cannot be
+    written is no error: the next load reads the files again.
+
+    Args:
+        index: The index.
+        path: The file to write.
+        newest: The time of the latest change of the files, in ns.
+        started: The time before the files were read, in s.
     """
     if newest < (started - _RACY_SECONDS) * 1e9:
         with contextlib.suppress(OSError):
@@ -111,36 +121,42 @@ def keep(index: Index, path: Path, newest: int, started: float) -> None:
 
 
 def file_state(file: Path) -> list[int]:
-    """What changes where a file does: mtime and ctime in ns, bytes, inode.
+    """Return numbers that change when the file does: mtime and ctime in ns, bytes, inode.
 
-    To be found before it is read: what changes after is read anew.
+    Call this before reading the file, so that a change during the read is noticed next time.
+
+    Raises:
+        OSError: The file cannot be read.
     """
     status = os.stat(file)
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino]
 
 
 def open_saved(path: Path) -> Index | None:
-    """The index in a file, memory-mapped; None where there is none, or it is of another version,
-    cut off or otherwise not what `save` wrote.
+    """Memory-map the index in a file.
+
+    Returns:
+        The index; None if there is no such file, or it is of another version, truncated or
+        otherwise not as `save` wrote it.
     """
     try:
         size = path.stat().st_size
-        header, place = _header(path, size)
+        header, offset = _header(path, size)
         arrays: Arrays = {}
         for name, (dtype, shape) in header["arrays"].items():
-            place += -place % _ALIGNMENT
-            arrays[name] = _mapped(path, np.dtype(dtype), tuple(shape), place, size)
-            place += arrays[name].nbytes
-        index = _built(header, arrays)
-        return index if size == place and _holds_together(index) else None
+            offset += -offset % _ALIGNMENT
+            arrays[name] = _map_array(path, np.dtype(dtype), tuple(shape), offset, size)
+            offset += arrays[name].nbytes
+        index = _build_index(header, arrays)
+        return index if size == offset and _is_consistent(index) else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
-    """The header of an index file of `size` bytes, and where it ends.
+    """Return the header of an index file of `size` bytes, and the offset at which it ends.
 
-    Raises ValueError or TypeError where it is none.
+    Raises ValueError or TypeError if the file is no index.
     """
     with path.open("rb") as f:
         if f.read(len(_MAGIC)) != _MAGIC:
@@ -154,23 +170,23 @@ def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
         return header, f.tell()
 
 
-def _mapped(
-    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], place: int, size: int
+def _map_array(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, size: int
 ) -> NDArray[Any]:
-    """An array of the file. Raises ValueError, TypeError where it cannot be there."""
+    """Memory-map an array of the file. Raises ValueError or TypeError if it cannot be there."""
     if dtype.kind not in _KINDS or not all(type(n) is int and 0 <= n <= size for n in shape):
         raise ValueError("no array")
     if not all(shape):
         return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", place, shape)
+    return np.memmap(path, dtype, "r", offset, shape)
 
 
-def _built(header: dict[str, Any], arrays: Arrays) -> Index:
-    """Raises KeyError, TypeError, ValueError where something lacks."""
+def _build_index(header: dict[str, Any], arrays: Arrays) -> Index:
+    """Raises KeyError, TypeError or ValueError if a part is missing or of another type."""
     names = _read_texts("names", arrays)
     columns = {
-        name: _column(f"columns.{name}", told, names, arrays)
-        for name, told in header["columns"].items()
+        name: _column(f"columns.{name}", entry, names, arrays)
+        for name, entry in header["columns"].items()
     }
     values = {
         name.removeprefix("values."): array
@@ -189,26 +205,27 @@ def _built(header: dict[str, Any], arrays: Arrays) -> Index:
     )
 
 
-def _column(key: str, told: dict[str, Any], names: StringArray, arrays: Arrays) -> Column:
-    if not isinstance(told["root"], str):
+def _column(key: str, entry: dict[str, Any], names: StringArray, arrays: Arrays) -> Column:
+    """Build a column from its entry in the header."""
+    if not isinstance(entry["root"], str):
         raise TypeError("no path")
-    if told["kind"] == "files":
+    if entry["kind"] == "files":
         return FileColumn(
-            told["root"], names if told["named"] else _read_texts(f"{key}.paths", arrays)
+            entry["root"], names if entry["named"] else _read_texts(f"{key}.paths", arrays)
         )
     file, offset, length = (
-        _typed(arrays[f"{key}.{what}"], dtype)
-        for what, dtype in (("file", np.int32), ("offset", np.int64), ("length", np.int64))
+        _typed(arrays[f"{key}.{part}"], dtype)
+        for part, dtype in (("file", np.int32), ("offset", np.int64), ("length", np.int64))
     )
     array = None
-    if told["array"] is not None:
-        dtype, shape = told["array"]
+    if entry["array"] is not None:
+        dtype, shape = entry["array"]
         shapes = _typed(arrays[f"{key}.shapes"], np.int64, 2) if shape is None else None
         array = ArrayLayout(
             np.dtype(dtype).name, None if shape is None else tuple(map(int, shape)), shapes
         )
     return SpanColumn(
-        told["root"], _read_texts(f"{key}.files", arrays), file, offset, length, array
+        entry["root"], _read_texts(f"{key}.files", arrays), file, offset, length, array
     )
 
 
@@ -216,9 +233,8 @@ def _read_texts(key: str, arrays: Arrays) -> StringArray:
     texts = StringArray(
         _typed(arrays[f"{key}.letters"], np.uint8), _typed(arrays[f"{key}.ends"], np.int64)
     )
-    if (int(texts.ends[-1]) if len(texts) else 0) != len(
-        texts.letters
-    ):  # the last stands for all: to read them all would take a scan's time
+    # Checks only the last end: reading all of them would take as long as a scan.
+    if (int(texts.ends[-1]) if len(texts) else 0) != len(texts.letters):
         raise ValueError("cut off")
     return texts
 
@@ -229,8 +245,8 @@ def _typed(array: NDArray[Any], dtype: Any, axes: int = 1) -> NDArray[Any]:
     return array
 
 
-def _holds_together(index: Index) -> bool:
-    """Whether the columns of an index from a file fit each other."""
+def _is_consistent(index: Index) -> bool:
+    """Whether the columns of an index from a file have the same length."""
     if not (
         isinstance(index.root, str)
         and isinstance(index.fingerprint, str)

@@ -1,4 +1,4 @@
-"""Labels as data sets write them, and the classes that they are."""
+"""Turn labels as data sets write them into class numbers."""
 
 from __future__ import annotations
 
@@ -11,57 +11,68 @@ from numpy.typing import NDArray
 from gpupipe.errors import DataError, shown
 
 MOST_CLASSES = 10_000_000
-"""Every number up to the largest label is a class with a name: a sample's id in the label's place
-must not fill the memory. So many take 0.7 GB.
+"""Upper limit of a label. Every number up to the largest label is a class with a name.
+
+The limit keeps a sample's id in the label's place from filling the memory. At the limit, the names
+take 0.7 GB.
 """
 
 Where = Callable[[int], str]
-"""How a message names a sample, by its number."""
+"""Maps the number of a sample to its name in messages."""
 
 _WHOLE = re.compile(r"-?[0-9]+")
 _FRACTION = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def none(count: int) -> tuple[NDArray[np.int64], list[str]]:
-    """Of samples without labels: all 0, of the one class "0"."""
+    """Labels of `count` samples that have none: all 0, with the one class "0"."""
     return np.zeros(count, np.int64), ["0"]
 
 
 def of_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], list[str]]:
-    """Labels int64 (N,), and the names of the classes: whole numbers stay as they are (class 7 is
-    called "7"), names are numbered in sorted order.
+    """Turn labels that are texts into class numbers.
 
-    Raises DataError where one is of another kind than the first, or can be no label.
+    Whole numbers stay as they are: class 7 is called "7". Names are numbered in sorted order.
+
+    Args:
+        labels: The label of each sample.
+        where: Names a sample in messages.
+
+    Returns:
+        The labels, int64 (N,), and the names of the classes.
+
+    Raises:
+        DataError: A label is not valid, or numbers and names are mixed.
     """
     distinct = list(dict.fromkeys(labels))
     numbers = bool(_WHOLE.fullmatch(distinct[0]))
     for label in distinct:
-        wrong = _complaint(label, numbers)
-        if wrong:
-            raise DataError(f"{where(labels.index(label))}: {wrong}")
-    numbered = (
+        problem = _problem(label, numbers)
+        if problem:
+            raise DataError(f"{where(labels.index(label))}: {problem}")
+    number_of = (
         {label: int(label) for label in distinct}
         if numbers
         else {label: i for i, label in enumerate(sorted(distinct))}
     )
-    found = np.fromiter(map(numbered.__getitem__, labels), np.int64, len(labels))
-    return found, _counted(found) if numbers else list(numbered)
+    ids = np.fromiter(map(number_of.__getitem__, labels), np.int64, len(labels))
+    return ids, _class_names(ids) if numbers else list(number_of)
 
 
 def of_numbers(labels: NDArray[np.int64], where: Where) -> tuple[NDArray[np.int64], list[str]]:
-    """The same of labels that are numbers already, int64 (N,)."""
+    """The same as `of_texts`, for labels that are numbers already, int64 (N,)."""
     outside = np.flatnonzero((labels < 0) | (labels >= MOST_CLASSES))
     if len(outside):
-        raise DataError(f"{where(int(outside[0]))}: {_complaint(str(labels[outside[0]]), True)}")
-    return labels, _counted(labels)
+        raise DataError(f"{where(int(outside[0]))}: {_problem(str(labels[outside[0]]), True)}")
+    return labels, _class_names(labels)
 
 
-def _counted(labels: NDArray[np.int64]) -> list[str]:
+def _class_names(labels: NDArray[np.int64]) -> list[str]:
     return [str(i) for i in range(int(labels.max()) + 1)]
 
 
-def _complaint(label: str, numbers: bool) -> str:
-    """What is wrong with a label among numbers, or among names; "" where nothing is."""
+def _problem(label: str, numbers: bool) -> str:
+    """Say what is wrong with a label among numbers, or among names; "" if nothing is."""
     if not label or "\0" in label:
         return (
             "a NUL byte in the label: save it as UTF-8"
@@ -78,9 +89,8 @@ def _complaint(label: str, numbers: bool) -> str:
         )
     if numbers and label.startswith("-"):
         return f"the label {shown(label)} is negative: labels count from 0"
-    if numbers and (
-        len(label) > 18 or int(label) >= MOST_CLASSES
-    ):  # Python itself refuses to read thousands of digits
+    # The length is checked first: int() refuses thousands of digits.
+    if numbers and (len(label) > 18 or int(label) >= MOST_CLASSES):
         return (
             f"the label {shown(label)} is too large: a number is that of a class, below "
             f"{MOST_CLASSES:,}"

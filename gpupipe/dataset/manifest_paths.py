@@ -1,4 +1,4 @@
-"""Paths as a manifest lists them, made relative to the folder that they must lie in."""
+"""Make the paths of a manifest relative to the folder that they must lie in."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from gpupipe.formats.manifest import ManifestRows
 from gpupipe.schema.field_types import expanded
 
 _ODD = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)")
-"""A path that is not plainly NAME/NAME/...: with NUL, or with a part that is '', '.' or '..'."""
+"""Matches a path that is not plainly NAME/NAME/...: it has NUL, or a part '', '.' or '..'."""
 _LONGEST_PATH = 4095
 
 
 def listing(path: Path) -> Path:
-    """The path of a manifest, ~ expanded. Raises ValueError where it can be none."""
+    """Return the path of a manifest with ~ expanded.
+
+    Raises:
+        ValueError: The suffix is none of `manifest.SUFFIXES`, or the path cannot exist.
+    """
     if manifest.suffix(path) not in manifest.SUFFIXES:
         *others, last = manifest.SUFFIXES
         raise ValueError(
@@ -30,7 +34,11 @@ def listing(path: Path) -> Path:
 
 
 def folder(root: Path) -> Path:
-    """The folder, its links resolved. Raises DataError where there is none."""
+    """Return the folder with symbolic links resolved.
+
+    Raises:
+        DataError: There is no such folder.
+    """
     if not root.is_dir():
         raise DataError(
             f"{root}: no such folder: set data.root to the folder that the paths are relative to"
@@ -39,12 +47,18 @@ def folder(root: Path) -> Path:
 
 
 def inside(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:
-    """The paths relative to the root.
+    """Make paths relative to the root folder.
 
-    roots: the folder as it was named, and with its links resolved, both absolute.
+    Args:
+        rows: The rows that list the paths, for messages.
+        paths: The paths, one per row.
+        roots: The root folder as the user wrote it, and with its links resolved; both absolute.
+
+    Raises:
+        DataError: A path lies outside the root, or cannot be the path of a file.
     """
     starts = (*(os.path.join(root, "") for root in roots), "./")
-    inside = []
+    relative = []
     for row, path in enumerate(paths):
         rest = (
             next(path[len(s) :] for s in starts if path.startswith(s))
@@ -56,14 +70,14 @@ def inside(rows: ManifestRows, paths: list[str], roots: list[str]) -> list[str]:
                 rest = _normal(path, roots)
             except ValueError as e:
                 raise DataError(f"{rows.where(row)}: {e}") from None
-        inside.append(rest)
-    return inside
+        relative.append(rest)
+    return relative
 
 
 def _normal(path: str, roots: list[str]) -> str:
-    """`path` relative to the root and without '.' and '..'.
+    """Return `path` relative to the root and without '.' and '..'.
 
-    Raises ValueError where it leaves the root or can be no file's.
+    Raises ValueError if it leaves the root or cannot be the path of a file.
     """
     if "\0" in path:
         raise ValueError("a NUL byte, which no path holds: save the list as UTF-8")

@@ -1,4 +1,4 @@
-"""The index of all samples in shards, out of what each shard says of its own."""
+"""Join the indexes of single shards into the index of a data set."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from gpupipe.errors import DataError, counted
 
 @dataclass
 class Pieces:
-    """Where the bytes of one field are in a shard. offset, length: int64 (N,). dtype: of numbers;
-    "" of image files.
+    """The byte ranges of one field in a shard of N samples.
 
-    shapes: of numbers, int64 (N, axes).
+    Attributes:
+        offset: The first byte of each sample, int64 (N,).
+        length: The number of bytes of each sample, int64 (N,).
+        dtype: NumPy's name of the dtype of an array; "" for image files.
+        shapes: The shape of each array, int64 (N, axes); None for image files.
     """
 
     offset: NDArray[np.int64]
@@ -31,10 +34,14 @@ class Pieces:
 
 @dataclass
 class ShardFile:
-    """What a shard, or a part of one, says of its samples: their names, the pieces and values of
-    each field, and the labels.
+    """The samples of a shard, or of a part of one.
 
-    labels: texts or numbers; None: there are none.
+    Attributes:
+        names: The names of the samples.
+        fields: The byte ranges of each field, by the field's name.
+        labels: The labels, as texts or numbers; None if there are none.
+        values: Further numbers of each sample, (N,) or (N, n), by name.
+        path: The file that holds the bytes; None if it is the shard itself.
     """
 
     names: list[str]
@@ -42,14 +49,18 @@ class ShardFile:
     labels: list[str] | NDArray[np.int64] | None = None
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     path: Path | None = None
-    """The file that the pieces are in, where it is not the shard."""
 
 
 def joined(files: Sequence[Path], found: Sequence[Sequence[ShardFile]], otherwise: str) -> Index:
-    """The index of all samples. found: of each file, what its parts say.
+    """Build the index of all samples in shards.
 
-    Raises DataError where there are no samples (`otherwise` says what to do), or shards or labels
-    do not fit each other.
+    Args:
+        files: The shards.
+        found: The parts of each shard.
+        otherwise: What to do if there is no sample, for the error message.
+
+    Raises:
+        DataError: There is no sample, or shards differ in dtype, axes or kind of label.
     """
     holding = [
         (shard.path or path, shard)
@@ -78,7 +89,7 @@ def _column(
 ) -> SpanColumn:
     pieces = [shard.fields[name] for _, shard in holding]
     offset, length = (
-        np.concatenate([getattr(p, what) for p in pieces]) for what in ("offset", "length")
+        np.concatenate([getattr(p, part) for p in pieces]) for part in ("offset", "length")
     )
     return SpanColumn("", named, file, offset, length, _array(name, holding))
 
@@ -115,9 +126,9 @@ def _value(name: str, holding: list[tuple[Path, ShardFile]]) -> NDArray[Any]:
     arrays = [shard.values[name] for _, shard in holding]
     for (path, _), array in zip(holding, arrays, strict=True):
         if array.shape[1:] != arrays[0].shape[1:]:
-            told = (counted(int(np.prod(a.shape[1:])), "number") for a in (array, arrays[0]))
+            sizes = (counted(int(np.prod(a.shape[1:])), "number") for a in (array, arrays[0]))
             raise DataError(
-                f"{path}: the value '{name}' is {next(told)}, but {next(told)} in {holding[0][0]}"
+                f"{path}: the value '{name}' is {next(sizes)}, but {next(sizes)} in {holding[0][0]}"
             )
     return np.concatenate(arrays)
 
@@ -125,9 +136,9 @@ def _value(name: str, holding: list[tuple[Path, ShardFile]]) -> NDArray[Any]:
 def _labels(
     shards: list[ShardFile], where: classes_of.Where
 ) -> tuple[NDArray[np.int64], list[str]]:
-    found: list[Any] = [shard.labels for shard in shards]
-    if found[0] is None:
+    by_shard: list[Any] = [shard.labels for shard in shards]
+    if by_shard[0] is None:
         return classes_of.none(sum(len(shard.names) for shard in shards))
-    if all(isinstance(labels, np.ndarray) for labels in found):
-        return classes_of.of_numbers(np.concatenate(found), where)
-    return classes_of.of_texts([str(label) for labels in found for label in labels], where)
+    if all(isinstance(labels, np.ndarray) for labels in by_shard):
+        return classes_of.of_numbers(np.concatenate(by_shard), where)
+    return classes_of.of_texts([str(label) for labels in by_shard for label in labels], where)

@@ -1,5 +1,6 @@
-"""Data sets in shards, which are large files with many samples each: which shards there are, and
-how they are indexed.
+"""The base of sources whose samples are in shards: list the shards and index them.
+
+A shard is a large file with many samples.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MOST_SHARDS = 1_000_000
 T = TypeVar("T")
 
 
-def _known(dtype: str) -> str:
+def _check_dtype(dtype: str) -> str:
     try:
         kind = np.dtype(dtype)
     except TypeError:
@@ -44,7 +45,7 @@ def _known(dtype: str) -> str:
     return dtype
 
 
-Dtype = Annotated[str, AfterValidator(_known)]
+Dtype = Annotated[str, AfterValidator(_check_dtype)]
 Shape = Annotated[
     tuple[Annotated[int, Field(ge=1, le=2**31), WHOLE], ...], Field(min_length=1, max_length=8)
 ]
@@ -53,13 +54,14 @@ Shape = Annotated[
 class Sharded(Source):
     """The base of sources whose samples are in shards.
 
-    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the
-    home directory.
+    Attributes:
+        format: Part of the cache's key. Raise it when the same shards yield another index.
+        shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
+            for the home directory.
     """
 
     separate_files: ClassVar[bool] = False
     format: ClassVar[int] = 1
-    """Part of the cache's key: to be raised when the same shards give another index than before."""
 
     shards: str | tuple[str, ...] = Field(min_length=1)
 
@@ -73,7 +75,11 @@ class Sharded(Source):
         """The names of the fields and of the values in a batch."""
 
     def index(self, progress: Progress = quiet) -> Index:
-        """The samples of all shards. Raises DataError."""
+        """List the samples of all shards.
+
+        Raises:
+            DataError: A shard is missing, cannot be read or does not fit the others.
+        """
         files = paths(self.shards)
         every = [*files, *self.beside(files)]
         saved = index_cache.place(self.name, self.format, list(map(str, every)), self.model_dump())
@@ -88,22 +94,23 @@ class Sharded(Source):
             raise DataError(f"{e.filename or files[0]}: cannot be read: {e.strerror or e}") from e
 
     def beside(self, files: list[Path]) -> list[Path]:
-        """What else the index is made from."""
+        """Further files that the index depends on. A change of one invalidates the saved index."""
         return []
 
     def holds(self, index: Index) -> bool:
-        """Whether an index that was made before can be used, where no file changed since."""
+        """Whether a saved index is usable, given that no file has changed since it was saved."""
         return True
 
     @abstractmethod
     def read(self, path: Path) -> list[ShardFile]:
-        """What a shard says of its samples, in one part or several.
+        """Index one shard, in one part or several. Several threads call this at once.
 
-        Raises DataError. Called on several threads.
+        Raises:
+            DataError: The shard cannot be read, or holds something that gpupipe does not take.
         """
 
     def nothing(self) -> str:
-        """What to do where no shard has a sample."""
+        """What to do if no shard has a sample, for the error message."""
         return "see data.shards"
 
     def absent(self) -> str:
@@ -112,7 +119,13 @@ class Sharded(Source):
 
 
 def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
-    """What an array is to the first step. shape: of the first sample. same: every sample has it."""
+    """Return the spec of an array field.
+
+    Args:
+        dtype: NumPy's name of the dtype.
+        shape: The shape of the first sample.
+        same: Whether every sample has this shape. If not, only the number of axes is fixed.
+    """
     return Spec.of_array(
         dtype, tuple(shape) if same else (None,) * len(shape), default_layout(len(shape))
     )
@@ -120,7 +133,7 @@ def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
 
 @contextlib.contextmanager
 def blamed(path: Path) -> Iterator[None]:
-    """What is wrong with a shard, or cannot be read, as a DataError that names it."""
+    """Turn an OSError or ValueError into a DataError that names the shard."""
     try:
         yield
     except OSError as e:
@@ -135,7 +148,11 @@ def blamed(path: Path) -> Iterator[None]:
 
 
 def mapped(path: Path) -> NDArray[np.uint8]:
-    """A file's bytes, memory-mapped. Raises OSError."""
+    """Memory-map a file, uint8 (bytes,).
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     return (
         np.memmap(path, np.uint8, "r").view(np.ndarray)
         if path.stat().st_size
@@ -144,40 +161,49 @@ def mapped(path: Path) -> NDArray[np.uint8]:
 
 
 def paths(patterns: str | tuple[str, ...], option: str = "data.shards") -> list[Path]:
-    """The files of patterns with *, ?
+    """List the files that match patterns with *, ? and {000..012}.
 
-    and {000..012}, which `option` holds. Raises DataError where there is none, or one of a numbered
-    pattern is missing.
+    Args:
+        patterns: One pattern or several.
+        option: The option that holds the patterns, for error messages.
+
+    Returns:
+        The files, in the order of the patterns; those of one pattern in sorted order.
+
+    Raises:
+        DataError: A pattern matches no file, or a file of a numbered pattern is missing.
     """
     every = [patterns] if isinstance(patterns, str) else list(patterns)
-    found = [
-        path for pattern in every for one in _unbraced(pattern) for path in _matches(one, option)
+    matches = [
+        path
+        for pattern in every
+        for unbraced in _unbraced(pattern)
+        for path in _matches(unbraced, option)
     ]
-    if len(found) > _MOST_SHARDS:
+    if len(matches) > _MOST_SHARDS:
         raise DataError(
-            f"{every[0]}: {len(found):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})"
+            f"{every[0]}: {len(matches):,} shards are more than gpupipe takes ({_MOST_SHARDS:,})"
         )
-    return found
+    return matches
 
 
 def each(files: Sequence[Path], read: Callable[[Path], T], progress: Progress) -> list[T]:
-    """What `read` finds in each of the files, on all cores."""
-    found = []
+    """Call `read` with each of the files, on all cores, and return the results in order."""
+    results = []
     with ThreadPoolExecutor(cores()) as pool:
         try:
-            for number, one in enumerate(pool.map(read, files)):
-                found.append(one)
+            for number, result in enumerate(pool.map(read, files)):
+                results.append(result)
                 progress("indexing shards", number + 1, len(files))
         except BaseException:
-            pool.shutdown(
-                cancel_futures=True
-            )  # an error, or Ctrl-C, does not wait for all the other shards
+            # An error, or Ctrl-C, must not wait for all the other shards.
+            pool.shutdown(cancel_futures=True)
             raise
-    return found
+    return results
 
 
 def _unbraced(pattern: str) -> list[str]:
-    """The patterns that {000..012} stands for."""
+    """Expand the braces of a pattern, such as {000..012}."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]
@@ -195,20 +221,20 @@ def _unbraced(pattern: str) -> list[str]:
 
 
 def _matches(pattern: str, option: str) -> list[Path]:
-    """The files of a pattern without braces. Raises DataError where there is none."""
+    """List the files that match a pattern without braces. Raises DataError if there is none."""
     try:
         path = expanded(Path(pattern)).absolute()
     except ValueError as e:
         raise DataError(f"{option}: {e}") from e
     if not any(c in pattern for c in "*?["):
-        found = [path] if path.is_file() else []
+        matches = [path] if path.is_file() else []
     else:
-        found = sorted(
+        matches = sorted(
             p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if p.is_file()
         )
-    if not found:
+    if not matches:
         raise DataError(
             f"{path}: no such {'shard' if option == 'data.shards' else 'file'}: put it "
             f"there, or set {option}"
         )
-    return found
+    return matches

@@ -1,6 +1,6 @@
-"""What a source is, and where sources are found.
+"""The contract Source, and the lookup of sources by name.
 
-A source says which samples exist and where their bytes are. It answers with an Index.
+A source lists the samples of a data set and the byte ranges of their fields, as an Index.
 """
 
 from __future__ import annotations
@@ -22,118 +22,160 @@ from gpupipe.runtime import plugins
 from gpupipe.schema.field_types import WHOLE
 
 MAX_PIXELS = 178_956_970
-"""Above it Pillow, too, takes an image for one that is made to exhaust the memory."""
+"""Pillow's limit, above which it warns that an image may be a decompression bomb."""
 TAKEN = ("label", "id")
 """Names in a batch that no field and no value may have."""
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, how much of it is done, and how much there is (None: not known).
-"""
+"""Called with an activity, the number of items done, and their total (None if it is unknown)."""
 
 
 def quiet(what: str, done: int, total: int | None) -> None:
-    """The Progress that shows nothing."""
+    """A Progress that shows nothing."""
 
 
 class Population(ABC):
-    """Which samples each epoch has, where a source does not have all of its samples at all times.
+    """The samples of each epoch, for a source whose samples are not all available at all times.
 
-    What it pins stays readable until it is released.
+    The samples of an epoch are settled, and pinned, when they are first asked for. Pinned samples
+    stay readable until `release` or `close`.
+
+    Attributes:
+        let_go: Called with file numbers (positions in SpanColumn.files of a column of the index).
+            It must unmap these files: they are about to be removed. The loader sets it.
     """
 
     def __init__(self) -> None:
         self.let_go: Callable[[set[int]], None] = lambda files: None
-        """Called with numbers of files (Index.columns, SpanColumn.files) that nobody may hold open
-        any more; the loader sets it.
-        """
 
     @abstractmethod
     def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
-        """The rows of the index that an epoch has, ascending, int64 (n,); settled, and pinned, when
-        they are asked for first.
+        """Return the rows of an epoch, and wait until there are enough.
 
-        problem: why so many samples would not do, or "": until then it waits. Raises DataError
-        where there is no hope.
+        The first call for an epoch settles its rows and pins them.
+
+        Args:
+            epoch: The epoch.
+            problem: Says why a number of samples is not enough, or returns "" if it is.
+
+        Returns:
+            Rows of the index, ascending, int64 (n,).
+
+        Raises:
+            DataError: There will never be enough.
         """
 
     @abstractmethod
     def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
-        """Whether `ids` returns at once; if so, the rows of the epoch are settled and pinned. Never
-        waits.
+        """Whether `ids` would return at once. Does not wait.
 
-        Raises DataError where there is no hope.
+        If it returns True, the rows of the epoch are settled and pinned.
+
+        Raises:
+            DataError: There will never be enough samples.
         """
 
     @abstractmethod
     def generation(self, epoch: int) -> int | None:
-        """What `resume` takes to have the same rows again; None where they are not settled yet."""
+        """The number with which `resume` restores the epoch's rows; None if not yet settled."""
 
     @abstractmethod
     def resume(self, epoch: int, generation: int) -> None:
-        """Settle the rows of an epoch. Raises StateError where they cannot be had again."""
+        """Settle the rows of an epoch as they were before.
+
+        Args:
+            epoch: The epoch.
+            generation: What `generation` returned for this epoch.
+
+        Raises:
+            StateError: These rows are no longer available.
+        """
 
     @abstractmethod
     def release(self, keep: Callable[[int], bool]) -> None:
-        """Let go of the epochs that are not to be kept."""
+        """Unpin the samples of every epoch for which `keep` returns False."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of all. May be called twice."""
+        """Unpin all samples. May be called twice."""
 
 
 class Source(pydantic.BaseModel):
-    """The base of all sources: a frozen model of what stands under `data:` in the YAML, beside
-    `source: NAME`.
+    """The base of all sources, a frozen model of the keys under `data:` in the YAML.
 
-    masks: fields whose numbers are classes, such as segmentation masks: steps take the nearest
-    pixel, and fill with 0. max_pixels: image files of more pixels are broken samples, which the
-    header tells before
-      anything is decoded; null: no limit. By default Pillow's own.
+    `data.source` names the source. A source NAME is a class in `gpupipe/sources/NAME.py`, or an
+    entry point of a plugin.
+
+    Attributes:
+        name: The name of the source in the YAML.
+        grows: Whether later epochs may have more samples: see `population`.
+        separate_files: Whether each image is a file of its own, not a part of a larger file.
+        masks: Fields whose numbers are classes, such as segmentation masks. Steps resample them
+            with the nearest pixel, and fill them with 0.
+        max_pixels: Image files of more pixels are broken samples. The header is checked before
+            anything is decoded. null means no limit; the default is Pillow's limit.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
     grows: ClassVar[bool] = False
-    """Whether epochs have other samples than those before them: see `population`."""
     separate_files: ClassVar[bool] = True
-    """Whether each image is a file of its own, and not a part of a larger one."""
 
     masks: tuple[str, ...] = ()
     max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS
 
     @abstractmethod
     def index(self, progress: Progress = quiet) -> Index:
-        """The samples, from the cached index where it still holds, else scanned. May fetch the data
-        first.
+        """List the samples: return the saved index if it is still valid, else scan the data.
 
-        Raises DataError where there is nothing to read, FetchError where fetching failed.
+        May download the data first.
+
+        Args:
+            progress: Called as the scan proceeds.
+
+        Raises:
+            DataError: There are no samples, or the data cannot be read.
+            FetchError: The download failed.
         """
 
     def specs(self) -> dict[str, Spec]:
-        """What each field of a sample is when the first step gets it; the first field is what steps
-        work on by default. Raises DataError.
+        """The spec of each field as the first step gets it, by the field's name.
+
+        By default, steps work on the first field.
+
+        Raises:
+            DataError: The data must be read for this, and cannot be.
         """
         return {"image": Spec()}
 
     def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
-        """Which of the index's samples each epoch has, for one rank's loader; None: always all of
-        them.
+        """The samples of each epoch, for the loader of one rank; None if it is always all of them.
+
+        Args:
+            index: The index.
+            rank: The rank of the loader.
+            world_size: The number of ranks.
+            seed: The seed of the run.
         """
         return None
 
     def available(self, index: Index) -> Rows | None:
-        """The rows of the index that can be read now, for who wants some and not an epoch; None:
-        all. Raises DataError where there is none.
+        """The rows of the index that can be read now; None if it is all of them.
+
+        Commands that need some samples, but no epoch, use this.
+
+        Raises:
+            DataError: No row can be read now.
         """
         return None
 
     def absent(self) -> str:
-        """Why the data is not there yet ("... will be fetched"), or "" where it is."""
+        """Why the data is not there yet ("... will be fetched"); "" if it is there."""
         return ""
 
 
 def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
-    """Raises ValueError where a field or value cannot be called so in a batch."""
+    """Raise ValueError if a name of a field or value is empty, taken or used twice."""
     every = [*fields, *values]
     for name in every:
         if name in TAKEN or not name or every.count(name) > 1:
@@ -144,17 +186,20 @@ def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
 
 
 def names() -> list[str]:
-    """The names of all sources: the built-in ones and those of installed plugins."""
+    """Return the names of all sources: built-in ones and those of installed plugins."""
     package = importlib.import_module("gpupipe.sources")
     builtin = {m.name for m in pkgutil.iter_modules(package.__path__)}
     return sorted(builtin | plugins.names(plugins.SOURCES))
 
 
 def find(name: str) -> type[Source]:
-    """The class of the source called `name`: `gpupipe/sources/NAME.py`, else the entry point NAME
-    in the group `gpupipe.sources`.
+    """Return the class of the source called `name`.
 
-    Raises LookupError, which suggests the nearest name, or names the package that is broken.
+    Looks in `gpupipe/sources/NAME.py`, then for an entry point NAME in the group `gpupipe.sources`.
+
+    Raises:
+        LookupError: There is none, or its package is broken. The message suggests the nearest
+            name, or names the package.
     """
     if (
         name.isidentifier()
@@ -162,10 +207,10 @@ def find(name: str) -> type[Source]:
         and importlib.util.find_spec(f"gpupipe.sources.{name}")
     ):
         module = importlib.import_module(f"gpupipe.sources.{name}")
-        # one class of its name a file
+        # file_list.py holds the class FileList.
         class_name = "".join(part.capitalize() for part in name.split("_"))
         return getattr(module, class_name)  # type: ignore[no-any-return]
-    # no instance is made
-    if found := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]
-        return found
+    # The class is only looked up: abstract is fine.
+    if plugin := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]
+        return plugin
     raise LookupError(f"unknown source '{name}'{did_you_mean(name, names())}")

@@ -1,4 +1,4 @@
-"""What flows between two steps: encoded bytes, or numbers of a dtype whose axes have names."""
+"""Spec: the type of a field between two steps, with dtype, layout and sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 FLOATS = ("float16", "float32", "bfloat16")
 PAIR = "P"
-"""The axis of length 2 that stands for a complex number: its real part, its imaginary part."""
+"""The axis of length 2 that holds a complex number: its real part, then its imaginary part."""
 SPACES = ("DHW", "HW", "L")
 _DEFAULTS = ("", "L", "HW", "CHW", "CDHW")
 _FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
@@ -19,15 +19,24 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Spec:
-    """One sample of one field.
+    """The type of one sample of one field.
 
-    `height`, `width`, `channels`, `depth` and `length` are None where they differ from sample to
-    sample, or there is no such axis. `at_least` is the least size that is certain along the axes of
-    space. `encoded` means the bytes of an image file. A decoded image has layout HWC in DALI.
+    A size is None if it differs between samples. Sizes of axes that `layout` lacks are None, too.
+    The spatial axes are D, H, W and L. In DALI, a decoded image has the layout HWC.
 
-    layout: a letter an axis, in the order of the array that is delivered: C channels, D, H, W
-    depth, height and width, L the length of a series, P a complex number's two parts; any other
-    letter is an axis that steps leave alone, whose size is in `others`, in the order of `layout`.
+    Attributes:
+        encoded: Whether the sample is the bytes of an image file, not yet decoded.
+        height: Size of the axis H.
+        width: Size of the axis W.
+        channels: Size of the axis C.
+        dtype: NumPy's or torch's name of the dtype, such as "uint8".
+        at_least: A lower bound of the size along each spatial axis, in the order of `layout`.
+        layout: One letter for each axis, in the order of the delivered array: C for channels; D,
+            H and W for depth, height and width; L for the length of a series; P for the two parts
+            of a complex number. Steps leave axes of any other letter alone.
+        depth: Size of the axis D.
+        length: Size of the axis L.
+        others: Sizes of all other axes, P included, in the order of `layout`.
     """
 
     encoded: bool = True
@@ -48,9 +57,15 @@ class Spec:
 
     @classmethod
     def of_array(cls, dtype: str, shape: Sequence[int | None], layout: str) -> Spec:
-        """Of arrays of a shape; None: that axis differs from sample to sample.
+        """Return the spec of arrays.
 
-        Raises ValueError where `layout` is not one of as many axes.
+        Args:
+            dtype: NumPy's name of the dtype.
+            shape: The size of each axis; None if it differs between samples.
+            layout: One letter for each axis.
+
+        Raises:
+            ValueError: `layout` is not valid, or has another number of axes than `shape`.
         """
         if wrong := wrong_layout(layout, len(shape)):
             raise ValueError(wrong)
@@ -63,36 +78,37 @@ class Spec:
 
     @property
     def space(self) -> str:
-        """The axes of space: "DHW", "HW", "L" or ""."""
+        """The spatial axes: "DHW", "HW", "L" or ""."""
         return space(self.layout)
 
     @property
     def size(self) -> tuple[int, ...] | None:
-        """Along the axes of space, [height, width] of an image, where every sample has the same,
-        else None.
-        """
+        """The sizes along the spatial axes, (height, width) of an image; None if samples differ."""
         sizes = tuple(n for n in self.sides if n is not None)
         return sizes if len(sizes) == len(self.space) else None
 
     @property
     def sides(self) -> Sizes:
-        """The same, with None for each axis along which they differ."""
+        """The sizes along the spatial axes, with None for each axis along which samples differ."""
         return self._sizes(self.space)
 
     @property
     def shape(self) -> Sizes:
-        """In the order of `layout`."""
+        """The sizes of all axes, in the order of `layout`."""
         return self._sizes(self.layout)
 
     @property
     def canonical_sizes(self) -> Sizes:
-        """In the order of `canonical`."""
+        """The sizes in the order of `canonical`, with 1 for a missing axis of channels."""
         return self._sizes_in(canonical(self.layout))
 
     def differs(self, tensor: Any, sizes: Sizes) -> str:
-        """How a tensor, its axes in the order of `canonical`, is not what this says; or "".
+        """Say how a tensor differs from this spec; "" if it does not.
 
-        sizes: its own `canonical_sizes`, which take longer to find than to compare.
+        Args:
+            tensor: A tensor with its axes in the order of `canonical`.
+            sizes: `self.canonical_sizes`. The caller keeps them: they take longer to compute than
+                to compare.
         """
         shape, dtype = getattr(tensor, "shape", None), getattr(tensor, "dtype", None)
         if shape is None or dtype is None:
@@ -103,7 +119,7 @@ class Spec:
         return self.differs_in(tuple(shape), name, canonical(self.layout))
 
     def differs_in(self, shape: tuple[int, ...], dtype: str, axes: str) -> str:
-        """The same of a shape, in the order of `axes`, and a dtype."""
+        """The same as `differs`, for a dtype and a shape in the order of `axes`."""
         sizes = self._sizes_in(axes)
         if dtype == self.dtype and _fits(shape, sizes):
             return ""
@@ -112,14 +128,19 @@ class Spec:
         )
 
     def _sizes_in(self, axes: str) -> Sizes:
-        """In an order in which there is always an axis of channels."""
+        """The sizes in the order of `axes`, with 1 for a missing axis of channels."""
         sizes = self._sizes(axes)
         return tuple(
             1 if a == "C" not in self.layout else n for a, n in zip(axes, sizes, strict=True)
         )
 
     def sized(self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None) -> Spec:
-        """The same with another size along the axes of space; at_least: by default that size."""
+        """Return a copy with another size along the spatial axes.
+
+        Args:
+            size: The size of each spatial axis; None if it differs between samples.
+            at_least: The lower bound of each; by default `size`, with 1 for None.
+        """
         named: dict[str, Any] = {_NAMES[axis]: n for axis, n in zip(self.space, size, strict=True)}
         return replace(
             self, at_least=tuple(n or 1 for n in size) if at_least is None else at_least, **named
@@ -142,35 +163,36 @@ def _written(sizes: Sizes) -> str:
 
 
 def space(layout: str) -> str:
-    """The axes of space in a layout."""
+    """Return the spatial axes of a layout."""
     return "".join(axis for axis in layout if axis in "DHWL")
 
 
 def canonical(layout: str) -> str:
-    """The order of axes in which steps get a tensor in torch: other axes, channels, space.
+    """Return the order of axes in which steps get a torch tensor: other, channels, spatial.
 
-    There is always an axis of channels, of length 1 perhaps.
+    There is always an axis of channels. Its length is 1 if the layout has none.
     """
     others = "".join(axis for axis in layout if axis not in _NAMES)
     return f"{others}C{space(layout)}"
 
 
 def default_layout(axes: int) -> str:
-    """Of arrays with so many axes: L, HW, CHW, CDHW; where there are more, all are axes that steps
-    leave alone.
+    """Return the default layout of arrays: "", L, HW, CHW or CDHW for 0 to 4 axes.
+
+    Steps leave all axes alone if there are more.
     """
     return _DEFAULTS[axes] if axes < len(_DEFAULTS) else _FURTHER[:axes]
 
 
 def wrong_layout(layout: str, axes: int | None = None) -> str:
-    """What is wrong with a layout, of arrays with so many axes, or ""."""
+    """Say what is wrong with a layout for arrays with `axes` axes; "" if nothing is."""
     if not all("A" <= axis <= "Z" for axis in layout) or len(set(layout)) < len(layout):
         return (
             f"layout is {layout!r}, but should be a letter from A to Z for each axis, each "
             "another, such as CHW"
         )
-    found = space(layout)
-    if found and (found not in SPACES or found not in layout):
+    spatial = space(layout)
+    if spatial and (spatial not in SPACES or spatial not in layout):
         return (
             f"layout is {layout!r}, but the axes of space should be HW, DHW or L, in this order "
             "and next to each other"
