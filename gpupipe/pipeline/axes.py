@@ -1,5 +1,7 @@
-"""What steps share that work along the axes of space: of an image (H, W), of a series (L,), of a
-volume (D, H, W).
+"""Helpers for steps that work along spatial axes: H, W of an image; L of a series; D, H, W of a
+volume.
+
+Most functions check the spec of a step's input and return it, or raise StepIncompatible.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _MARGIN_WORDS = {
 
 
 def spatial(given: Spec) -> int:
-    """How many axes of space there are. Raises StepIncompatible where there is none."""
+    """Return the number of spatial axes; raise StepIncompatible if there is none."""
     count = len(decoded(given).space)
     if not count:
         raise StepIncompatible(
@@ -46,9 +48,16 @@ def spatial(given: Spec) -> int:
 
 
 def sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
-    """`numbers`, parameters.Window, with one for each axis of space.
+    """Write out a window size with one number per spatial axis of the input.
 
-    Raises StepIncompatible where they are for others.
+    Args:
+        what: The parameter's name, for the message.
+        numbers: The parameter's value, a field_types.Window.
+        given: The step's input.
+
+    Raises:
+        StepIncompatible: If the count of numbers does not match the axes.
+
     """
     axes = spatial(given)
     written = getattr(numbers, "written", numbers)
@@ -58,8 +67,19 @@ def sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
 
 
 def margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
-    """`numbers`, parameters.Padding, as one before each axis of space, [left, top, front], and then
-    one behind each. Raises StepIncompatible.
+    """Write out a padding as one number before each spatial axis and one after each.
+
+    The order is torchvision's: [left, top, right, bottom] for an image, and [left, top, front,
+    right, bottom, back] for a volume.
+
+    Args:
+        what: The parameter's name, for the message.
+        numbers: The parameter's value, a field_types.Padding.
+        given: The step's input.
+
+    Raises:
+        StepIncompatible: If the count of numbers does not match the axes.
+
     """
     axes = spatial(given)
     written = tuple(getattr(numbers, "written", numbers))
@@ -73,13 +93,13 @@ def margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]
 
 
 def before_and_after(margins: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """`margins` in the order of the axes of space: [top, left] and [bottom, right] of an image."""
+    """Reorder `margins` by spatial axis: [top, left] and [bottom, right] for an image."""
     both = np.array(margins, np.float64).reshape(2, -1)[:, ::-1]
     return both[0], both[1]
 
 
 def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) -> None:
-    """Raises SampleIncompatible where an image of `size` is too small to be mirrored so far."""
+    """Raise SampleIncompatible if an image of `size` is too small for this mirror padding."""
     room = np.array(size) - (mode == "reflect")
     if mode in ("reflect", "symmetric") and (np.maximum(before, after) > room).any():
         most = "x".join(str(int(n)) for n in np.maximum(before, after))
@@ -95,9 +115,7 @@ def _misfit(what: str, written: tuple[int, ...], given: Spec, words: str) -> Ste
 
 
 def plane(given: Spec) -> Spec:
-    """`given` itself; raises StepIncompatible where it has not height and width, and nothing else,
-    as axes of space.
-    """
+    """Return `given`; raise StepIncompatible if its spatial axes are not exactly height, width."""
     if decoded(given).space != "HW":
         what = (
             f"the array's axes of space are {', '.join(given.space)}"
@@ -112,9 +130,7 @@ def plane(given: Spec) -> Spec:
 
 
 def along(axis: str, given: Spec) -> Spec:
-    """`given` itself; raises StepIncompatible where it has no such axis, or more axes around those
-    of space than DALI's operators take.
-    """
+    """Return `given`; raise StepIncompatible if it lacks the axis or DALI has no such layout."""
     if axis not in decoded(given).space:
         raise StepIncompatible(
             f"it works along {_WORDS[axis]}, but the array has no such axis (layout "
@@ -127,11 +143,14 @@ _WORDS = {"H": "the height, H", "W": "the width, W"}
 
 
 def as_video(layout: str) -> str | None:
-    """What DALI calls a layout with axes of space, perhaps with one of channels added behind: CHW,
-    FCHW, HWC, FHWC, and so on with D; None where it has no name for it."""
-    before, _, behind = layout.partition(space(layout))
+    """Return DALI's name for a layout with spatial axes, or None if it has none.
+
+    The names are HWC, CHW, FCHW, FHWC, and the same with DHW or L in place of HW. A layout of
+    spatial axes alone is named as if a channel axis followed, which the caller adds.
+    """
+    before, _, after = layout.partition(space(layout))
     names = {(0, 0): "{}C", (1, 0): "C{}", (2, 0): "FC{}", (0, 1): "{}C", (1, 1): "F{}C"}
-    name = names.get((len(before), len(behind)))
+    name = names.get((len(before), len(after)))
     return None if name is None else name.format(space(layout))
 
 
@@ -145,11 +164,14 @@ def _framed(given: Spec) -> Spec:
 
 
 def with_channels(layout: str) -> tuple[str, list[int]] | None:
-    """What DALI calls a layout when it normalizes each channel, and where it needs axes of length 1
-    for that; None where it has no name for it.
+    """Return the layout in which DALI normalizes per channel, or None if it has none.
+
+    Returns:
+        DALI's name for the layout, and the positions where axes of length 1 must be inserted.
+
     """
-    before, behind = layout.partition("C")[::2] if "C" in layout else (layout, "")
-    if not behind:
+    before, after = layout.partition("C")[::2] if "C" in layout else (layout, "")
+    if not after:
         more = max(0, 2 - len(before))
         name = {2: "HWC", 3: "DHWC", 4: "FDHWC"}.get(len(before) + more)
         return (
@@ -157,15 +179,15 @@ def with_channels(layout: str) -> tuple[str, list[int]] | None:
             if name is None
             else (name, [*range(more), *([] if "C" in layout else [len(before) + more])])
         )
-    more = max(0, 2 - len(behind))
+    more = max(0, 2 - len(after))
     name = {(0, 2): "CHW", (0, 3): "CDHW", (1, 2): "FCHW", (1, 3): "FCDHW"}.get(
-        (len(before), len(behind) + more)
+        (len(before), len(after) + more)
     )
     return None if name is None else (name, [len(layout) + n for n in range(more)])
 
 
 def check_channels(given: Spec) -> Spec:
-    """`given` itself; raises StepIncompatible where DALI cannot normalize its channels."""
+    """Return `given`; raise StepIncompatible if DALI cannot normalize its channels."""
     if with_channels(given.layout) is None:
         raise StepIncompatible(
             f"the array has too many axes for DALI (layout {given.layout}): leave it out, "
@@ -175,7 +197,7 @@ def check_channels(given: Spec) -> Spec:
 
 
 def resampled(given: Spec) -> Spec:
-    """`given` itself; raises StepIncompatible where DALI or torchvision cannot resample it."""
+    """Return `given`; raise StepIncompatible if DALI or torchvision cannot resample it."""
     if plane(given).dtype not in TAKEN["resize"] or PAIR in given.layout:
         raise StepIncompatible(
             f"{_numbers(given)} cannot be resampled: write 'to_dtype: {{dtype: float32}}' before it"
@@ -192,8 +214,9 @@ _NO_PAIRS = (
 
 
 def picture(given: Spec) -> Spec:
-    """`given` itself; raises StepIncompatible where it is not like an image: height, width, and 1
-    to 4 channels of numbers that DALI warps.
+    """Return `given`; raise StepIncompatible if it is not like an image.
+
+    That is height, width and 1 to 4 channels, in uint8, float16 or float32, which DALI can warp.
     """
     layout = plane(given).layout
     if layout not in ("CHW", "HWC", "HW"):
@@ -218,9 +241,7 @@ def _numbers(given: Spec) -> str:
 
 
 def filled(fill: tuple[float, ...], given: Spec) -> Spec:
-    """`given` itself; raises StepIncompatible where `fill` is not one number, or one a channel,
-    that its dtype can hold.
-    """
+    """Return `given`; raise StepIncompatible if `fill` does not match its channels and dtype."""
     one_a_channel("fill", fill, given)
     if given.dtype in ("float16", "float32", "float64", "bfloat16"):
         return given
@@ -237,8 +258,9 @@ def filled(fill: tuple[float, ...], given: Spec) -> Spec:
 
 
 def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `make` makes of an image, computed in float32 if it is float16: torchvision would hold
-    places in the image in float16 too.
+    """Apply `make` to an image; a float16 image is computed in float32 and rounded afterwards.
+
+    torchvision would otherwise hold pixel coordinates in float16 too.
     """
     import torch
 
@@ -246,8 +268,18 @@ def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)) -> Tensor:
-    """The window of `shape` at `anchor`, along the last axes; what is outside the image is `fill`:
-    one number, or one a channel, as integers truncated.
+    """Cut a window out of the last axes of a tensor.
+
+    Args:
+        image: Tensor (C, H, W), or (others..., C, space...).
+        anchor: The window's first index along each spatial axis; may be negative.
+        shape: The window's size along each spatial axis.
+        fill: The value outside the image: one number, or one per channel. Truncated for integer
+            dtypes.
+
+    Returns:
+        A view if the window lies inside the image, else a new tensor.
+
     """
     import torch
 
@@ -258,21 +290,21 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
         low >= 0 and high <= n for (low, high), n in zip(spans, image.shape[-axes:], strict=True)
     ):
         return inside
-    made = image.new_empty((*image.shape[:-axes], *(high - low for low, high in spans)))
+    window = image.new_empty((*image.shape[:-axes], *(high - low for low, high in spans)))
     filling = torch.tensor(fill, dtype=torch.float64).to(image.dtype)
-    made[...] = to_device(filling, image.device).reshape(-1, *[1] * axes)
+    window[...] = to_device(filling, image.device).reshape(-1, *[1] * axes)
     _part(
-        made,
+        window,
         [
             (max(-low, 0), max(-low, 0) + n)
             for (low, _), n in zip(spans, inside.shape[-axes:], strict=True)
         ],
     )[...] = inside
-    return made
+    return window
 
 
 def _part(image: Tensor, spans: list[tuple[int, int]]) -> Tensor:
-    """A view of these spans of the last axes."""
+    """Return a view of these index ranges of the last axes, clipped to the tensor."""
     for axis, (low, high) in enumerate(spans, -len(spans)):
         image = image.narrow(
             axis, min(low, image.shape[axis]), max(0, min(high, image.shape[axis]) - low)
@@ -281,14 +313,14 @@ def _part(image: Tensor, spans: list[tuple[int, int]]) -> Tensor:
 
 
 def to_steps(array: Tensor, layout: str) -> Tensor:
-    """A view of an array in the order of axes that steps get: see spec.canonical."""
+    """Return a view with the axis order that `Step.torch` gets: see dataset.spec.canonical."""
     if "C" not in layout:
         array, layout = array.unsqueeze(0), f"C{layout}"
     return array.permute([layout.index(axis) for axis in canonical(layout)])
 
 
 def from_steps(array: Tensor, layout: str) -> Tensor:
-    """The way back: a view in `layout`."""
+    """Return a view with its axes in the order of `layout`: the inverse of `to_steps`."""
     order = canonical(layout)
     if "C" not in layout:
         array, order = array.squeeze(order.index("C")), order.replace("C", "")

@@ -1,10 +1,12 @@
-"""Which numbers operators take: the table by which steps refuse, and by which engines convert.
+"""Tables of the dtypes that operators and steps accept.
 
-`OPERATORS` says what DALI 2.4 takes, on the CPU and on a GPU alike. `TAKEN` says what a step may be
-given, on every engine: what its operators take, what they can be handed as another dtype
-(`handed`), and no more than that, so that a pipeline means the same everywhere.
-tests/pipeline/test_dtypes.py holds both against the operators of DALI's CPU back end, the GPU
-kernels in DALI's library, and torchvision.
+Steps refuse inputs by these tables, and engines convert by them. `OPERATORS` lists what DALI 2.4
+accepts on both the CPU and a GPU. `TAKEN` lists what a step accepts on every engine: the dtypes of
+its DALI operators, and those that can be passed to them as another dtype (`handed`). It lists no
+others, so that a pipeline means the same everywhere.
+
+tests/pipeline/test_dtypes.py compares both tables with the operators of DALI's CPU back end, the
+GPU kernels in DALI's library, and torchvision.
 """
 
 from __future__ import annotations
@@ -15,8 +17,7 @@ from gpupipe.formats.npy import DTYPES
 
 _NUMBERS = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "float16"))
 _IMAGES = ("uint8", "float16", "float32")
-"""Numbers that pixels of images have: for steps whose meaning for others differs between engines.
-"""
+"""The usual dtypes of image pixels, for steps on which the engines disagree in other dtypes."""
 
 OPERATORS: dict[str, tuple[str, ...]] = {
     "slice": (*_NUMBERS, "float16"),
@@ -28,7 +29,7 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "color_space_conversion": ("uint8",),
     "crop_mirror_normalize": ("uint8", "int16", "uint16", "int32", "float16", "float32"),
 }
-"""What DALI's operators take, by their names. Those that are not listed take all dtypes."""
+"""The dtypes that each DALI operator accepts. Operators that are not listed accept all dtypes."""
 
 _SAME_SIZE = {
     "bool": "uint8",
@@ -38,12 +39,16 @@ _SAME_SIZE = {
     "uint64": "int64",
 }
 _MOVERS = ("slice", "flip")
-"""Operators that only move numbers, so that any integers of their size serve."""
+"""Operators that only move values: any integer dtype of the same size can stand in for another."""
 
 
 class Handed(NamedTuple):
-    """How an operator is given numbers: as `dtype`, their bits left as they are, or their
-    values.
+    """How values are passed to an operator that does not accept their dtype.
+
+    Attributes:
+        dtype: The dtype that the operator sees.
+        by: "bits" to reinterpret the memory as `dtype`, "value" to convert.
+
     """
 
     dtype: str
@@ -51,9 +56,9 @@ class Handed(NamedTuple):
 
 
 def handed(operator: str, dtype: str) -> Handed | None:
-    """How numbers of `dtype` are given to an operator of DALI; None if it cannot be.
+    """Return how to pass values of `dtype` to a DALI operator; None if that is impossible.
 
-    float16 is computed in float32, which holds every float16, and rounded afterwards.
+    float16 is computed in float32, which can represent every float16, and rounded afterwards.
     """
     taken = OPERATORS.get(operator, DTYPES)
     if dtype in taken:
@@ -64,8 +69,9 @@ def handed(operator: str, dtype: str) -> Handed | None:
 
 
 def as_integers(dtype: str) -> str:
-    """The dtype of the same size by which DALI hands numbers to torch: it has no unsigned ones but
-    uint8.
+    """Return the dtype in which values go from DALI to torch.
+
+    Of the unsigned dtypes only uint8 passes; the others pass as signed integers of their size.
     """
     return _SAME_SIZE[dtype] if dtype in ("uint16", "uint32", "uint64") else dtype
 
@@ -81,4 +87,4 @@ TAKEN: dict[str, tuple[str, ...]] = {
     "warp": _by("warp_affine", "experimental.warp_perspective", "coord_transform", of=_IMAGES),
     "normalize": (*_by("crop_mirror_normalize", of=("float16", "float32")), "float64"),
 }
-"""What a step may be given, by what it does. float64 is normalized by DALI's arithmetic."""
+"""The dtypes that a step accepts, by its operation. DALI arithmetic normalizes float64."""

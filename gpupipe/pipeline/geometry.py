@@ -1,7 +1,7 @@
-"""Formulas that several steps share.
+"""Geometry formulas that several steps share.
 
-All is float64 NumPy. Points, sizes and windows lie on the last axis, (..., 2), so that a formula
-serves one sample and a batch alike.
+All arrays are float64 NumPy. Points, sizes and windows use the last axis, (..., 2), so a formula
+serves one sample and a whole batch.
 """
 
 from __future__ import annotations
@@ -15,30 +15,36 @@ Floats = NDArray[np.float64]
 
 
 def round_half_up(x: Any) -> Any:
-    """The nearest integer. Python's round() differs only at an exact half, which no continuous draw
-    hits.
+    """Round to the nearest integer, halves up.
+
+    Python's round() differs only at an exact half, which a continuous draw does not hit.
     """
     return np.floor(x + 0.5)
 
 
 def center_offset(inner: Any, outer: Any) -> Any:
-    """Where torchvision's center_crop puts a window of `inner` pixels in `outer` pixels; negative
-    where it must pad.
+    """Return the offset at which torchvision's center_crop cuts `inner` out of `outer` pixels.
 
-    Inside, int(round((outer - inner) / 2.0)) with Python's half-to-even; outside, padding of (inner
-    - outer) // 2 before (torchvision/transforms/v2/functional/_geometry.py,
-    _center_crop_compute_padding and _center_crop_compute_crop_anchor).
+    It is int(round((outer - inner) / 2.0)) with Python's half-to-even. It is negative if the image
+    is smaller: then (inner - outer) // 2 pixels of padding come first. See
+    _center_crop_compute_padding and _center_crop_compute_crop_anchor in
+    torchvision/transforms/v2/functional/_geometry.py.
     """
     half = (outer - inner) / 2.0
     return np.where(half < 0, np.ceil(half), np.rint(half))
 
 
 def shorter_side(size: Any, short: int, longest: int | None) -> Any:
-    """[height, width] after torchvision's resize(short, max_size=longest) of an image of `size` =
-    [height, width].
+    """Return [height, width] after torchvision's resize(short, max_size=longest).
 
-    The short side becomes `short` and the long one int(short * long / short_before); then both
-    shrink until the long one fits.
+    The shorter side becomes `short`, and the longer one int(short * longer / shorter). If the
+    longer side then exceeds `longest`, both shrink until it fits.
+
+    Args:
+        size: [height, width] of the image in pixels, (..., 2).
+        short: The new length of the shorter side in pixels.
+        longest: The limit of the longer side in pixels; None for no limit.
+
     """
     shape = np.floor(size * float(short) / size.min(-1, keepdims=True))
     if longest is None:
@@ -48,11 +54,17 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
 
 
 def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats:
-    """The 2x2 part of the matrix from output to source coordinates; float64 arrays (B,) in degrees
-    and ratios -> (B, 2, 2).
+    """Return the linear part of the map from output to source coordinates, (B, 2, 2).
 
-    torchvision/transforms/functional.py, _get_inverse_affine_matrix: the inverse of RSS = rotation
-    @ shear_y @ shear_x * scale.
+    It is the inverse of RSS = rotation @ shear_y @ shear_x * scale, as _get_inverse_affine_matrix
+    in torchvision/transforms/functional.py has it.
+
+    Args:
+        angle: The rotation in degrees, float64 (B,).
+        scale: The factor of size, float64 (B,).
+        shear_x: The shear along x in degrees, float64 (B,).
+        shear_y: The shear along y in degrees, float64 (B,).
+
     """
     rot, sx, sy = (np.radians(x) for x in (angle, shear_x, shear_y))
     a = np.cos(rot - sy) / np.cos(sy)
@@ -67,7 +79,7 @@ def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats
 
 
 def affine_matrix(linear: Any, source: Any, output: Any) -> Floats:
-    """[linear | offset], (..., 2, 3): the output point x lies at linear @ (x - output) + source."""
+    """Return [linear | offset], (..., 2, 3), which maps x to linear @ (x - output) + source."""
     moved = np.einsum("...ij,...j->...i", linear, output)
     linear, offset = (
         np.broadcast_arrays(linear, (source - moved)[..., None])[0],

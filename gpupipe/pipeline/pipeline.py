@@ -1,4 +1,4 @@
-"""A pipeline: the steps of a YAML list, checked one behind the other."""
+"""A pipeline: the steps of a YAML list, each checked against the output of the one before it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,18 @@ from gpupipe.schema.validation_errors import complaints
 
 @dataclass(frozen=True)
 class Entry:
-    """One step in its place, on one field: `key` ("random_affine", and "random_affine_2" for the
-    second) names its draws, which all fields share.
+    """One step at its position in the pipeline, on one field.
+
+    Attributes:
+        name: The step's name in YAML.
+        key: The name, with a number if the step occurs again: "random_affine", "random_affine_2".
+            It seeds the draws, so all fields that a step works on share them.
+        step: The step, its short forms written out.
+        given: Shape, dtype and layout of the step's input.
+        made: Shape, dtype and layout of the step's output.
+        where: The position in the YAML, for messages.
+        field: The field that the step works on.
+
     """
 
     name: str
@@ -52,9 +62,19 @@ class Entry:
     field: str
 
     def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """The step's parameters for these samples: arrays whose first axis is len(ids).
+        """Draw the step's parameters for a batch.
 
-        Raises StepError.
+        Args:
+            seed: The loader's seed.
+            epoch: The epoch, from 0.
+            ids: The samples' rows in the index, int64 (B,).
+
+        Returns:
+            Arrays by name, each with B as its first axis.
+
+        Raises:
+            StepError: If the step's `sample` raises, or returns arrays of another length.
+
         """
         uniform = draws.uniform(seed, epoch, ids, draws.stream(self.key), self.step.lanes)
         with self._blamed("sample()"):
@@ -68,39 +88,51 @@ class Entry:
         return sampled
 
     def dali(self, image: DaliImage, parameters: Params) -> None:
-        """Carry out the step on a batch in DALI.
+        """Apply the step to a batch in DALI.
 
-        Raises StepError, NoLowering, SampleIncompatible.
+        Raises:
+            StepError: If the step's code fails.
+            NoLowering: If the step does not run on DALI.
+            SampleIncompatible: If it cannot process a sample.
+
         """
         with self._blamed("dali()"):
             self.step.dali(image, parameters)
 
     def torch(self, image: Any, parameters: Params) -> Any:
-        """Carry out the step on one image. Raises StepError, NoLowering, SampleIncompatible.
+        """Apply the step to one image in torch, and check the result against the step's spec.
 
-        From a step that decodes, also what its decoder raises of bytes that are no image.
+        Raises:
+            StepError: If the step's code fails, or its result differs from its spec.
+            NoLowering: If the step does not run in torch.
+            SampleIncompatible: If it cannot process the image.
+            OSError, RuntimeError, ValueError: From the decoder, if the bytes are no image.
+
         """
         try:
-            made = self.step.torch(image, parameters)
+            output = self.step.torch(image, parameters)
         except Exception:  # a context manager around each call would take more time than some steps
-            of_bytes = (OSError, RuntimeError, ValueError) if self.given.encoded else ()
-            with self._blamed("torch()", *of_bytes):
+            decode_errors = (OSError, RuntimeError, ValueError) if self.given.encoded else ()
+            with self._blamed("torch()", *decode_errors):
                 raise
-        if differs := self.made.differs(made, self._sizes):
+        if differs := self.made.differs(output, self._sizes):
             raise self._wrong(f"its torch() made {differs}")
-        return made
+        return output
 
     @cached_property
     def _sizes(self) -> Sizes:
         return self.made.canonical_sizes
 
     def dumped(self) -> dict[str, Any]:
-        """The step's parameters as JSON takes them. Raises StepError."""
+        """Return the step's parameters as JSON values; raise StepError if that fails."""
         with self._blamed("model_dump()"):
             return self.step.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
-        """What of the parameters a fingerprint holds. Raises StepError."""
+        """Return the parameters that count for the fingerprint; raise StepError if that fails.
+
+        Parameters in `Step.later` that have their defaults are left out.
+        """
         fields = type(self.step).model_fields
         return {
             name: value
@@ -117,14 +149,18 @@ class Entry:
 
 
 IMAGE: Mapping[str, Spec] = {"image": Spec()}
-"""The fields of a sample that is an image file and no more."""
+"""The fields of a sample that consists of one image file."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps in order, with what flows between them.
+    """The checked steps of a config, in order.
 
-    fields: what each field of a sample is when the first step gets it, the main field first.
+    Attributes:
+        name: The pipeline's name, or where its list is.
+        entries: The steps, one entry per field that a step works on.
+        fields: The spec of each field before the first step, the main field first.
+
     """
 
     name: str
@@ -133,27 +169,25 @@ class Pipeline:
 
     @property
     def main(self) -> str:
-        """The field that steps work on where they name none."""
+        """The field that a step works on unless it has `on:`."""
         return next(iter(self.fields))
 
     @property
     def made(self) -> Spec:
-        """What comes out of the last step on the main field."""
+        """Shape, dtype and layout of the main field after the last step."""
         return self.made_of(self.main)
 
     def made_of(self, name: str) -> Spec:
-        """What comes out of the last step on a field."""
+        """Return shape, dtype and layout of a field after the last step."""
         return next((e.made for e in reversed(self.entries) if e.field == name), self.fields[name])
 
     def on(self, name: str) -> list[Entry]:
-        """The steps on a field, in order."""
+        """Return the steps on a field, in order."""
         return [e for e in self.entries if e.field == name]
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the steps and all their parameters: the same for two files that mean the
-        same.
-        """
+        """A hash of the steps and their parameters, equal for two files that mean the same."""
         content = [
             [e.key, e.identity(), *([e.field] if e.field != self.main else [])]
             for e in self.entries
@@ -164,8 +198,13 @@ class Pipeline:
 
 
 def find(name: str, beside: Path | None) -> Document:
-    """The pipeline file called `name`: a path, else `pipelines/NAME.yaml` here or beside the
-    config, else a shipped one.
+    """Read the pipeline file called `name`.
+
+    Args:
+        name: A path, or NAME for `pipelines/NAME.yaml` in the working directory, then in `beside`
+            or its parent folder, then among the shipped ones.
+        beside: The config file's folder; None for a config without a file.
+
     """
     return yamlfile.read(builtin_configs.locate("pipelines", name, beside))
 
@@ -177,9 +216,18 @@ def build(
     fields: Mapping[str, Spec] = IMAGE,
     masks: Sequence[str] = (),
 ) -> Pipeline:
-    """The pipeline in the list at `loc` of a document, over these fields, of which some are masks.
+    """Build the pipeline from the list of steps at `loc` of a document.
 
-    Raises ConfigError with all that is wrong in it.
+    Args:
+        name: The pipeline's name.
+        document: The YAML document.
+        loc: The path of keys to the list.
+        fields: The spec of each field before the first step, the main field first.
+        masks: The fields that hold masks, on which steps use nearest pixels.
+
+    Raises:
+        ConfigError: With all mistakes in the list.
+
     """
     steps = document.at(loc)
     needed = any(spec.encoded for spec in fields.values())
@@ -201,7 +249,7 @@ _SHAPE = "each '- name: {parameter: value}' or '- name'"
 
 @dataclass(frozen=True)
 class _Parsed:
-    """An item of the list, and the fields that it works on; `step` is None where it is wrong."""
+    """An item of the list, and the fields that it works on; `step` is None if it is invalid."""
 
     name: str
     step: Step | None
@@ -212,7 +260,7 @@ class _Parsed:
 def _parse(
     item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
 ) -> _Parsed:
-    """One item of the list as a step; where it is wrong, `problems` grows."""
+    """Parse one item of the list; append its mistakes to `problems`."""
     name, given = _named(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
     on = next(iter(fields))
@@ -239,7 +287,7 @@ def _parse(
 
 
 def _named(item: Any) -> tuple[str, Any]:
-    """An item's name and parameters; no name where it has not one."""
+    """Return an item's name and parameters; "" if it has no single name."""
     if isinstance(item, str):
         return item, None
     return next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else ("", None)
@@ -260,7 +308,7 @@ def _no_step(item: Any) -> str:
 def _targets(
     on: Any, fields: Mapping[str, Spec], where: str, problems: list[Problem]
 ) -> tuple[str, ...]:
-    """The fields that a step names; where one is unknown, none, and `problems` grows."""
+    """Return the fields that `on:` names; () if one is unknown, which `problems` then holds."""
     if on is UNRESOLVED:
         return ()
     names = [on] if isinstance(on, str) else on
@@ -286,26 +334,27 @@ def _chain(
     masks: Sequence[str],
     problems: list[Problem],
 ) -> list[Entry]:
-    """The steps with what flows between them; a step that cannot follow is a problem, and the next
-    is checked as if it were not there.
+    """Check each step against the output of the one before it.
+
+    A step that does not fit is a problem; the next one is checked as if it were not there.
     """
     entries: list[Entry] = []
     seen = Counter[str]()
     specs = {name: _start(name, spec, parsed, problems) for name, spec in fields.items()}
     for p in parsed:
-        found = [
+        outcomes = [
             _entry(p, name, given, name in masks, parsed, problems)
             for name in p.on
             if (given := specs[name]) is not None
         ]
-        seen[p.name] += any(isinstance(f, Entry) for f in found)
+        seen[p.name] += any(isinstance(o, Entry) for o in outcomes)
         key = p.name if seen[p.name] == 1 else f"{p.name}_{seen[p.name]}"
-        for name, f in zip([n for n in p.on if specs[n] is not None], found, strict=True):
-            if isinstance(f, Entry):
-                entries.append(replace(f, key=key))
-                specs[name] = f.made
+        for name, o in zip([n for n in p.on if specs[n] is not None], outcomes, strict=True):
+            if isinstance(o, Entry):
+                entries.append(replace(o, key=key))
+                specs[name] = o.made
             else:
-                specs[name] = f
+                specs[name] = o
     return entries
 
 
@@ -317,8 +366,10 @@ def _entry(
     parsed: Sequence[_Parsed],
     problems: list[Problem],
 ) -> Entry | Spec | None:
-    """A step on one field; where it is wrong or cannot stand there, what the next step gets, or
-    None: no telling.
+    """Return a step's entry on one field.
+
+    If the step is invalid or does not fit, return the spec with which checking goes on; None if
+    that cannot be guessed.
     """
     if p.step is None:
         return _after_wrong(p.name, given)
@@ -326,8 +377,8 @@ def _entry(
     try:
         with plugins.blamed(p.name, type(step), p.where, "spec()", StepIncompatible):
             step = step.fitted(given)
-            made = _checked(step.spec(given))
-        return Entry(p.name, p.name, step, given, made, p.where, name)
+            output = _checked(step.spec(given))
+        return Entry(p.name, p.name, step, given, output, p.where, name)
     except StepIncompatible as e:
         later = (
             next((q.name for q in parsed if name in q.on and _decodes(q)), None)
@@ -344,8 +395,9 @@ _OF_MASKS = {"interpolation": "nearest", "antialias": False, "fill": (0.0,)}
 
 
 def _for_mask(step: Step) -> Step:
-    """The step as it works on a mask, whose numbers are classes: no pixel is made between two
-    others, and what is outside the image is class 0.
+    """Return the step as it works on a mask, whose values are class numbers.
+
+    It takes nearest pixels and does not interpolate. Pixels outside the image are class 0.
     """
     changed = {name: value for name, value in _OF_MASKS.items() if name in type(step).model_fields}
     return step.model_copy(update=changed) if changed else step
@@ -354,9 +406,9 @@ def _for_mask(step: Step) -> Step:
 def _start(
     name: str, spec: Spec, parsed: Sequence[_Parsed], problems: list[Problem]
 ) -> Spec | None:
-    """What goes into the first step on a field.
+    """Return the spec before the first step on a field.
 
-    Where nothing decodes, that is one problem, and not one for every step that needs pixels.
+    If no step decodes the field, report that once, and not for every step that needs pixels.
     """
     if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p)) for p in parsed):
         return spec
@@ -371,14 +423,14 @@ def _start(
 
 
 def _checked(made: object) -> Spec:
-    """What a step's spec() returned. Raises TypeError where it is none."""
+    """Return what a step's spec() returned; raise TypeError if it is no Spec."""
     if not isinstance(made, Spec):
         raise TypeError(f"it must return a Spec, and not {shown(made)}")
     return made
 
 
 def _decodes(p: _Parsed) -> bool:
-    """Whether a step makes images of encoded bytes."""
+    """Return whether a step turns encoded bytes into pixels."""
     if p.step is None:
         return False
     try:
@@ -389,8 +441,9 @@ def _decodes(p: _Parsed) -> bool:
 
 
 def _after_wrong(name: str, spec: Spec) -> Spec | None:
-    """What probably comes out of a step that is wrong itself, so that it does not put the steps
-    behind it in the wrong; None: no telling.
+    """Guess the output of an invalid step, so that later steps are not blamed for it.
+
+    Returns None if there is no guess.
     """
     meant = name if name in step.names() else nearest(name, step.names())
     vague = replace(spec, height=None, width=None, at_least=(1, 1))
