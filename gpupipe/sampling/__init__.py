@@ -1,5 +1,5 @@
 """The order of samples, and the random numbers of steps.
 
-`sampler` plans which samples a batch has, `draws` hashes what a step draws for each of them. The
-config and the engines import it. Begin to read in sampler.py.
+`sampler` plans which samples each batch has; `draws` computes the random numbers of each sample by
+hashing. The config and the engines import this folder. Start reading in sampler.py.
 """

@@ -1,11 +1,11 @@
-"""Counter-based random numbers: a hash of (seed, epoch, sample id, stream, lane), never a generator
-with a state.
+"""Counter-based random numbers: hashes of (seed, epoch, sample id, stream, lane), without state.
 
-The same five numbers give the same draw on every engine, device, batch size, thread count and rank,
-and after any resume. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014, with the
-constants of Stafford's variant 13), a bijection of 64-bit integers. It is written out here, and not
-taken from numpy.random, because NumPy does not promise the same stream in the next release (NEP
-19), and a run must resume under one.
+The same five numbers yield the same draw on every engine, device, batch size, thread count and
+rank, and after any resume. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood 2014,
+with the constants of Stafford's variant 13), a bijection of 64-bit integers.
+
+This module does not use numpy.random: NumPy does not promise the same stream in its next release
+(NEP 19), and a run must be able to resume under one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,26 @@ _ORDER = "order"
 
 
 def stream(name: str) -> int:
-    """A 64-bit number for a name: what tells the draws of one step from those of another."""
+    """Hash a name to a 64-bit number, which separates the draws of one step from another's."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def uniform(
     seed: int, epoch: int, ids: NDArray[np.int64], stream: int, lanes: int
 ) -> NDArray[np.float64]:
-    """Uniform draws in [0, 1), float64 of shape (len(ids), lanes), with 53 random bits each."""
+    """Draw uniform numbers in [0, 1), with 53 random bits each.
+
+    Args:
+        seed: The loader's seed.
+        epoch: The epoch, from 0.
+        ids: The samples' rows in the index, int64 (B,).
+        stream: The step's number, from `stream`.
+        lanes: How many draws each sample gets.
+
+    Returns:
+        float64 (B, lanes).
+
+    """
     bits = _lane_bits(_key(seed, epoch, stream), ids, lanes)
     fraction = (bits >> np.uint64(11)).astype(np.float64)
     fraction *= 2.0**-53
@@ -35,10 +47,10 @@ def uniform(
 
 
 def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """A permutation of 0 .. count - 1, int64: the ids sorted by a hash of each.
+    """Return a permutation of 0 .. count - 1, int64: the ids sorted by their hashes.
 
-    The hash is a bijection of the id, so no two are equal and the order does not depend on the
-    sorting algorithm.
+    The hash is a bijection of the id, so no two hashes are equal, and the order does not depend on
+    the sorting algorithm.
     """
     keys = _lane_bits(_key(seed, epoch, stream(_ORDER)), np.arange(count, dtype=np.int64), 1)[:, 0]
     return np.argsort(keys)

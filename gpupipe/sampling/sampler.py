@@ -1,4 +1,8 @@
-"""Which samples make which batch: a pure function of (seed, epoch, position, rank, world size)."""
+"""Decides which samples are in which batch.
+
+The plan is a pure function of (seed, epoch, position, rank, world size), plus the batch size and
+the other settings of `loader:`.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,14 @@ from gpupipe.sampling import draws
 
 @dataclass(frozen=True)
 class Plan:
-    """One batch of one rank.
+    """The samples of one batch on one rank.
 
-    ids: int64 (B,), rows of the index. end: the samples of the epoch that all ranks have had after
-    it. last: it ends the epoch.
+    Attributes:
+        epoch: The epoch, from 0.
+        ids: Rows of the index, int64 (B,).
+        end: How many samples of the epoch all ranks together have had after this step.
+        last: Whether the batch ends the epoch.
+
     """
 
     epoch: int
@@ -32,13 +40,22 @@ class Plan:
 
 @dataclass(frozen=True)
 class Layout:
-    """How `total` samples are dealt out in equal steps to `world_size` ranks, none of them ever
-    without a sample.
+    """The division of samples into batches, over all ranks.
 
-    All batches are full but the last. With "partial" the last step deals out what is left as evenly
-    as it can; where a rank would get nothing, the ranks that are behind give one sample of the step
-    before to it. With "drop" what is left is not delivered, with "pad" it is filled up with samples
-    from the start.
+    All ranks take the same number of steps, and no batch is empty. All batches are full but those
+    of the last step, and `last_batch` says what happens to the rest of the samples:
+
+    - "partial" divides them as evenly as possible. A rank that would get none takes one sample from
+      its own batch of the step before, which is then one short.
+    - "drop" leaves them out.
+    - "pad" fills the batches up with samples from the start of the epoch.
+
+    Attributes:
+        total: The samples to divide.
+        batch_size: Samples per batch and rank.
+        world_size: The number of ranks.
+        last_batch: "partial", "drop" or "pad".
+
     """
 
     total: int
@@ -52,7 +69,7 @@ class Layout:
         return self.total // everyone if self.last_batch == "drop" else -(-self.total // everyone)
 
     def sizes(self, step: int) -> NDArray[np.int64]:
-        """The batch size of every rank at a step, int64 (world_size,)."""
+        """Return the batch size of every rank at a step, int64 (world_size,)."""
         full = np.full(self.world_size, self.batch_size, np.int64)
         if self.last_batch != "partial" or step < self.steps - 2:
             return full
@@ -61,13 +78,13 @@ class Layout:
         return np.maximum(shares, 1) if step == self.steps - 1 else full - short
 
     def start(self, step: int) -> int:
-        """How many samples all ranks have had before a step."""
+        """Return how many samples all ranks together have had before a step."""
         return step * self.batch_size * self.world_size - (
             self._borrowed() if step == self.steps - 1 and step > 0 else 0
         )
 
     def _shares(self) -> NDArray[np.int64]:
-        """The samples of every rank."""
+        """Return the number of samples of every rank with last_batch "partial"."""
         each, rest = divmod(self.total, self.world_size)
         return each + (np.arange(self.world_size) < rest)
 
@@ -77,7 +94,7 @@ class Layout:
         return int((self._shares() - (self.steps - 1) * self.batch_size < 1).sum())
 
     def problem(self) -> str:
-        """Why these samples cannot be dealt out so, or ""."""
+        """Return why the samples cannot be divided this way, or ""."""
         samples, ranks = counted(self.total, "sample"), counted(self.world_size, "rank")
         if self.total < 1:
             return "there are no samples"
@@ -100,14 +117,17 @@ class Layout:
 
 
 class Sampler:
-    """The order of every epoch, and where in it the loader is.
+    """Plans the batches of every epoch, and keeps the loader's position.
 
-    population: which of the samples each epoch has, where that is not always all of them.
+    Attributes:
+        population: Says which samples each epoch has, for a source that does not always have all
+            of them; else None.
+        settings: The keys of `loader:` that a sampler implements.
+
     """
 
     population: Population | None = None
     settings = frozenset({"batch_size", "shuffle", "seed", "last_batch"})
-    """Of `loader:`."""
 
     def __init__(
         self,
@@ -120,8 +140,20 @@ class Sampler:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """Raises ConfigError where `count` samples cannot be dealt out so that every rank has equal
-        steps and no empty batch.
+        """Create a sampler that begins with epoch 0.
+
+        Args:
+            count: The number of samples in the index.
+            batch_size: Samples per batch and rank.
+            shuffle: Permute the samples in every epoch; else their order is that of the index.
+            seed: Seeds the permutations.
+            last_batch: "partial", "drop" or "pad": see Layout.
+            rank: This process's rank, 0 to world_size - 1.
+            world_size: The number of ranks.
+
+        Raises:
+            ConfigError: If the samples cannot be divided into equal steps without empty batches.
+
         """
         self.count, self.batch_size, self.shuffle, self.seed = count, batch_size, shuffle, seed
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
@@ -131,7 +163,7 @@ class Sampler:
             raise ConfigError([Problem("loader", problem)])
 
     def __len__(self) -> int:
-        """Batches that the whole of the next epoch has on this rank."""
+        """Return the number of batches of the whole next epoch on this rank."""
         return self._layout(self._epoch, 0).steps
 
     @property
@@ -141,25 +173,28 @@ class Sampler:
 
     @property
     def position(self) -> int:
-        """The samples of that epoch, counted over all ranks, that the next iteration leaves out,
-        being delivered already.
+        """How many samples of that epoch all ranks together have already had.
+
+        The next iteration begins after them.
         """
         return self._position
 
     @property
     def left(self) -> int:
-        """Batches that the next iteration has on this rank: those of a whole epoch, or of the rest
-        where a loaded state stands in its middle.
+        """The number of batches of the next iteration on this rank.
+
+        That is the whole epoch, or the rest of it after a loaded state.
         """
         return self._layout(self._epoch, self._position).steps
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration deliver `epoch`.
 
-        It delivers all of it, or the rest of it where a loaded state stands in the middle of it.
+        If `epoch` is already the next one, this changes nothing: the iteration then delivers the
+        rest of the epoch after a loaded state.
 
         Args:
-            epoch: A whole number from 0 on, also one of NumPy's.
+            epoch: A whole number from 0 on; NumPy integers count too.
 
         Raises:
             ConfigError: if `epoch` is anything else.
@@ -170,16 +205,15 @@ class Sampler:
             self._epoch, self._position = number, 0
 
     def begin(self) -> Iterator[Plan]:
-        """The plans of the next epoch, or of the rest of it; the epoch after it is then the
-        next.
-        """
+        """Return the plans of the next epoch, or of its rest, and advance to the epoch after it."""
         epoch, position = self._epoch, self._position
         self._epoch, self._position = epoch + 1, 0
         return self._plans(epoch, position)
 
     def endless(self) -> Iterator[Plan]:
-        """What `begin` gives, and behind it all epochs that follow, for those who work ahead of
-        what is asked for. Nothing begins by it.
+        """Return the plans that `begin` returns, then those of all later epochs.
+
+        It does not advance the sampler.
         """
         epoch, position = self._epoch, self._position
         later = (self._plans(e, 0) for e in itertools.count(epoch + 1))
@@ -203,15 +237,16 @@ class Sampler:
             yield from self._plans(later, 0)
 
     def state_after(self, plan: Plan) -> dict[str, Any]:
-        """What `load_state` takes to go on behind a batch; behind the last of an epoch, with the
-        next epoch.
+        """Return the state with which `load_state` continues after a batch.
+
+        After the last batch of an epoch, that is the start of the next epoch.
         """
         if plan.last:
             return self._state(plan.epoch + 1, 0)
         return self._state(plan.epoch, plan.end)
 
     def state(self) -> dict[str, Any]:
-        """What `load_state` takes to begin where the next iteration begins."""
+        """Return the state with which `load_state` continues where the next iteration begins."""
         return self._state(self._epoch, self._position)
 
     def _state(self, epoch: int, position: int) -> dict[str, Any]:
@@ -223,11 +258,19 @@ class Sampler:
         )
 
     def load_state(self, state: dict[str, Any], strict: bool = True) -> None:
-        """Go on where the state was made, also with another batch size or world size: what is left
-        of the epoch is dealt out anew.
+        """Continue at a saved position.
 
-        strict: raise StateError where the state belongs to another order. Raises StateError where
-        what is left cannot be dealt out.
+        The batch size and the world size may differ from before: the rest of the epoch is divided
+        again.
+
+        Args:
+            state: What `state` or `state_after` returned.
+            strict: Refuse a state with another seed or another `shuffle`.
+
+        Raises:
+            StateError: If the state does not fit this sampler, or the rest of the epoch cannot be
+                divided into equal steps.
+
         """
         for key in ("seed", "shuffle") if strict else ():
             theirs, ours = state[key], getattr(self, key)
@@ -256,19 +299,19 @@ class Sampler:
         self._epoch, self._position = epoch, position
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """All ids in the order of an epoch, int64 (n,)."""
+        """Return all ids in the order of an epoch, int64 (n,)."""
         count = self._count(epoch)
-        places = (
+        order = (
             draws.permutation(self.seed, epoch, count)
             if self.shuffle
             else np.arange(count, dtype=np.int64)
         )
         return (
-            places if self.population is None else self.population.ids(epoch, self._problem)[places]
+            order if self.population is None else self.population.ids(epoch, self._problem)[order]
         )
 
     def _count(self, epoch: int) -> int:
-        """The samples of an epoch."""
+        """Return the number of samples of an epoch."""
         return (
             self.count
             if self.population is None
@@ -276,8 +319,9 @@ class Sampler:
         )
 
     def _count_at(self, state: dict[str, Any]) -> int:
-        """The samples of a state's epoch, which is settled by it; of all where it has settled
-        none.
+        """Return the number of samples in a state's epoch.
+
+        A state of a growing data set has a generation, which restores the samples of its epoch.
         """
         generation = state.get("generation")
         if (
@@ -302,13 +346,13 @@ class Sampler:
         for step in range(layout.steps):
             sizes = layout.sizes(step)
             start = position + layout.start(step)
-            mine = start + int(sizes[: self.rank].sum())
-            places = np.arange(mine, mine + sizes[self.rank]) % len(order)
-            yield Plan(epoch, order[places], start + int(sizes.sum()), step == layout.steps - 1)
+            first = start + int(sizes[: self.rank].sum())
+            positions = np.arange(first, first + sizes[self.rank]) % len(order)
+            yield Plan(epoch, order[positions], start + int(sizes.sum()), step == layout.steps - 1)
 
 
 def _whole_epoch(epoch: object) -> int:
-    """`epoch` as an int. Raises ConfigError if it is no whole number from 0 on."""
+    """Return `epoch` as an int; raise ConfigError if it is no whole number from 0 on."""
     if isinstance(epoch, numbers.Integral) and not isinstance(epoch, bool) and int(epoch) >= 0:
         return int(epoch)
     rule = "an epoch is a whole number from 0 on, such as sampler.epoch or the epoch of the trainer"
