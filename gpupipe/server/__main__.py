@@ -1,6 +1,6 @@
-"""python -m gpupipe.server: a server whose orders come over the standard input.
+"""python -m gpupipe.server: a server that reads its configuration from standard input.
 
-For people there is `gpupipe serve`.
+ServerProcess starts it. On the command line use `gpupipe serve`.
 """
 
 import sys

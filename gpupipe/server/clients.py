@@ -1,5 +1,6 @@
-"""Who is there, where each may stand, and for whom a batch is needed: what can be asked of clients
-and lanes without changing what they have.
+"""Queries about sessions and partitions: members, start positions, credits, and what to make next.
+
+Only `lane_for` changes anything. leases.py explains the terms.
 """
 
 from __future__ import annotations
@@ -13,13 +14,20 @@ from gpupipe.protocol.messages import Key
 from gpupipe.server.client_state import Client, Refusal, Rules
 from gpupipe.server.epoch_pass import EpochPass, Partition
 
-_NAMED, _SILENT = 4, 2.0
+_MAX_NAMED, _SILENT_SECONDS = 4, 2.0
 
 
 class Clients:
-    """Clients by their tokens, and lanes by their names.
+    """All sessions and partitions of a server.
 
-    first: (epoch, position) where lanes begin.
+    Args:
+        rules: Mode, timeouts and limits.
+        first: (epoch, position) where partitions begin.
+
+    Attributes:
+        clients: Sessions by client token.
+        lanes: Partitions by name: the rank, or the client token with `broadcast`.
+
     """
 
     def __init__(self, rules: Rules, first: tuple[int, int]) -> None:
@@ -30,10 +38,10 @@ class Clients:
             for rank in range(rules.count or 1):
                 self.lanes[str(rank)] = Partition(str(rank), rank)
 
-    # --- where clients stand
+    # --- positions and members
 
     def place(self, client: Client) -> tuple[int, int]:
-        """(epoch, position) where a client that has no wish of its own begins."""
+        """Return (epoch, position) where a client begins if its user names no position."""
         lanes = [
             lane
             for lane in self.lanes.values()
@@ -44,34 +52,32 @@ class Clients:
         return client.lane.next_place(self._first)
 
     def late(self, client: Client, now: float) -> messages.Late | None:
-        """What a new client must know of the run that it finds: None where nothing of it is
-        consumed yet.
-        """
+        """Return what a new client misses of the current pass; None if nothing is consumed yet."""
         run = client.lane.run
         if run is None or run.over or not (run.done or len(run.out) == run.steps):
             return None
         others = [c for c in self.members(client.lane) if c is not client]
         names = [
             c.hello.name
-            + (f", silent for {now - c.heard:.0f} s" if now - c.heard > _SILENT else "")
+            + (f", silent for {now - c.heard:.0f} s" if now - c.heard > _SILENT_SECONDS else "")
             for c in others
         ]
         return messages.Late(
             run.steps - len(run.done) - len(run.out),
             run.steps,
-            [name[:300] for name in names[:_NAMED]],
+            [name[:300] for name in names[:_MAX_NAMED]],
         )
 
     def members(self, lane: Partition) -> list[Client]:
-        """The clients of a lane."""
+        """Return the clients of a partition."""
         return [c for c in self.clients.values() if c.lane is lane]
 
     def inside(self, lane: Partition, run: EpochPass) -> list[Client]:
-        """The clients that read a run."""
+        """Return the clients of a partition that read the pass."""
         return [c for c in self.members(lane) if c.run == run.number]
 
     def lane_of(self, key: Key) -> Partition | None:
-        """The lane whose run a batch is of."""
+        """Return the partition whose current pass a batch belongs to, or None."""
         return next(
             (
                 lane
@@ -82,7 +88,7 @@ class Clients:
         )
 
     def lane_for(self, hello: messages.Hello) -> Partition:
-        """The lane of one who is new. Raises Refusal."""
+        """Return the partition for a new client; with `broadcast`, create it. Raises Refusal."""
         rules = self.rules
         if len(self.clients) >= rules.most_clients:
             raise Refusal(
@@ -108,24 +114,22 @@ class Clients:
                 f"{count}: serve with --clients {hello.world}"
             )
         free = [lane for lane in self.lanes.values() if not self.members(lane)]
-        mine = [lane for lane in free if hello.world == 1 or lane.rank == hello.rank]
-        if not mine:
+        candidates = [lane for lane in free if hello.world == 1 or lane.rank == hello.rank]
+        if not candidates:
             taken = f"rank {hello.rank} is" if hello.world > 1 else f"all {count} places are"
             raise Refusal(
                 f"{taken} taken on the server: by "
                 f"{', '.join(c.hello.name for c in self.clients.values())}",
                 again=True,
             )
-        return mine[0]
+        return candidates[0]
 
     def runs_now(self) -> list[int]:
-        """The numbers of the runs of all lanes."""
+        """Return the numbers of the current passes of all partitions."""
         return [lane.run.number for lane in self.lanes.values() if lane.run is not None]
 
     def must_wait(self, lane: Partition, epoch: int) -> bool:
-        """Whether others of a broadcast are in the epoch before: those in one epoch keep
-        together.
-        """
+        """Return whether a broadcast partition must wait for clients in the previous epoch."""
         if self.rules.mode != "broadcast":
             return False
         others = [
@@ -135,22 +139,20 @@ class Clients:
         ]
         return any(run.epoch == epoch - 1 for run in others)
 
-    # --- what is needed
+    # --- demand
 
     def room(self, run: int) -> int:
-        """How many batches the readers of a run have room for."""
+        """Return the total credits of the readers of a pass."""
         return sum(max(0, c.credits) for c in self.clients.values() if c.run == run)
 
     def needy(self) -> Partition | None:
-        """The lane for which a batch should be made first."""
+        """Return the partition with the most unmet demand, or None if there is no demand."""
         lanes = [(self._need(lane), lane) for lane in self.lanes.values()]
         need, lane = max(lanes, key=lambda pair: pair[0], default=(0, None))
         return lane if need > 0 else None
 
     def spare(self) -> Partition | None:
-        """A lane of which something is left to be made and may be made now, needed or not: for an
-        engine that works ahead.
-        """
+        """Return a partition with steps left that may be made ahead of demand, or None."""
         lanes = [
             lane
             for lane in self.lanes.values()
@@ -162,35 +164,38 @@ class Clients:
         return max(lanes, key=self._need, default=None)
 
     def _need(self, lane: Partition) -> int:
-        """Batches that readers have room for and that are not under way."""
+        """Return the credits of a partition's readers minus the batches that are being made."""
         if lane.run is None or not lane.run.left:
             return 0
         room = self.room(lane.run.number) - len(lane.run.making)
         return min(room, self._lead_left(lane.run))
 
     def _lead_left(self, run: EpochPass) -> int:
-        """How far a lane of a broadcast may still go ahead of the slowest in the same epoch."""
+        """Return how many steps a broadcast partition may still go ahead of its slowest peer."""
         if self.rules.mode != "broadcast":
             return run.steps
-        given = (
-            self._given_beside(run, c, c.lane.run)
+        steps_taken = (
+            self._steps_taken(run, c, c.lane.run)
             for c in self.clients.values()
             if c.lane.run is not None and not c.quiet
         )
         return (
-            self.rules.hwm + min((g for g in given if g is not None), default=run.given) - run.given
+            self.rules.hwm
+            + min((s for s in steps_taken if s is not None), default=run.given)
+            - run.given
         )
 
-    def _given_beside(self, run: EpochPass, client: Client, theirs: EpochPass) -> int | None:
-        """How far a client is in the epoch of a run, 0 where it is about to begin it; None where it
-        is elsewhere.
+    def _steps_taken(self, run: EpochPass, client: Client, theirs: EpochPass) -> int | None:
+        """Return how many steps a client took in the epoch of `run`.
+
+        0 if it is about to begin that epoch, None if it reads another one.
         """
         if client.run == theirs.number and theirs.same_as(run):
             return theirs.given
         return 0 if client.between and theirs.epoch == run.epoch - 1 else None
 
     def facts(self, now: float) -> Iterator[dict[str, Any]]:
-        """What there is to say of each client."""
+        """Yield the metrics of each client."""
         for c in self.clients.values():
             lag = {
                 "holds": len(c.leases),

@@ -1,4 +1,4 @@
-"""A run: one pass over an epoch, or over the rest of one, and how far each of its steps is."""
+"""One pass over an epoch, or over the rest of one, and the state of each of its steps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,23 @@ from dataclasses import dataclass, field
 
 @dataclass
 class EpochPass:
-    """Every step is to be made (`fresh` and those behind it, and `back`), being made, out with a
-    client, or done.
+    """A pass over an epoch. Each of its steps is queued, being made, leased or done.
 
-    number: of all runs of a server. position: the samples of the epoch that it leaves out.
+        queued (fresh, back) ──take──> making ──lease──> out ──finish──> done
+                  ^                       │               │
+                  └───────put_back────────┴───give_back───┘
+
+    Attributes:
+        number: Counts all passes of a server, from 0.
+        epoch: The epoch that is read.
+        position: Number of samples at the start of the epoch that this pass leaves out.
+        steps: Number of steps.
+        fresh: This step and all later ones were never taken.
+        back: Heap of requeued steps.
+        making: Steps that are being made.
+        out: Leased steps, and the token of the client that leases each.
+        done: Steps that are consumed, or had no sample that could be read.
+
     """
 
     number: int
@@ -26,20 +39,21 @@ class EpochPass:
 
     @property
     def over(self) -> bool:
+        """Whether all steps are done."""
         return len(self.done) == self.steps
 
     @property
     def left(self) -> bool:
-        """Whether a step is left to be made."""
+        """Whether any step is queued."""
         return bool(self.back) or self.fresh < self.steps
 
     @property
     def given(self) -> int:
-        """Steps that were taken to be made so far, without those that came back."""
+        """Number of steps taken so far, without those that were requeued."""
         return self.fresh - len(self.back)
 
     def is_all_with(self, token: str) -> bool:
-        """Whether all that is not done is out with one client."""
+        """Return whether one client leases all steps that are not done."""
         return (
             not self.left
             and not self.making
@@ -47,13 +61,15 @@ class EpochPass:
         )
 
     def is_at(self, epoch: int, position: int) -> bool:
+        """Return whether the pass starts at this epoch and position."""
         return (self.epoch, self.position) == (epoch, position)
 
     def same_as(self, other: EpochPass) -> bool:
+        """Return whether both passes start at the same epoch and position."""
         return self.is_at(other.epoch, other.position)
 
     def take(self) -> int | None:
-        """The next step to make: what came back first."""
+        """Take the next step to make, requeued steps first; None if none is queued."""
         if self.back:
             step = heapq.heappop(self.back)
         elif self.fresh < self.steps:
@@ -64,48 +80,49 @@ class EpochPass:
         return step
 
     def lease(self, step: int, token: str) -> None:
-        """A step that was made is a client's now."""
+        """Lease a step that was made to the client `token`."""
         self.making.remove(step)
         self.out[step] = token
 
     def take_again(self, step: int, token: str) -> bool:
-        """A client still holds a step that went back: it is its own again, unless it is being made
-        again or another has got it.
+        """Lease a requeued step again to a client that still holds its batch.
+
+        False if the step is no longer queued: it is being made again, leased or done.
         """
         if step not in self.back:
             return False
-        self._unback(step)
+        self._remove_requeued(step)
         self.out[step] = token
         return True
 
     def give_back(self, step: int) -> None:
-        """A step comes back from a client."""
+        """Requeue a leased step. Does nothing if the step is not leased."""
         if self.out.pop(step, None) is not None:
             heapq.heappush(self.back, step)
 
     def put_back(self, step: int) -> None:
-        """A step that was being made comes to nothing."""
+        """Requeue a step whose making failed. Does nothing if the step is not being made."""
         if step in self.making:
             self.making.remove(step)
             heapq.heappush(self.back, step)
 
     def finish(self, step: int) -> bool:
-        """A step is consumed. False where it was so already, or was never made."""
+        """Mark a step as done. False if it was already, or was never taken."""
         if step in self.done or not 0 <= step < self.fresh:
             return False
         if step in self.back:
-            self._unback(step)
+            self._remove_requeued(step)
         self.making.discard(step)
         self.out.pop(step, None)
         self.done.add(step)
         return True
 
-    def _unback(self, step: int) -> None:
+    def _remove_requeued(self, step: int) -> None:
         self.back.remove(step)
         heapq.heapify(self.back)
 
     def resume(self) -> None:
-        """Behind a restart: all that is neither out nor done is to be made."""
+        """Requeue all steps that are neither leased nor done, after a restart of the server."""
         self.making = set()
         self.fresh = self.steps
         self.back = [
@@ -115,10 +132,15 @@ class EpochPass:
 
 @dataclass
 class Partition:
-    """A sequence of runs, of the plans of one rank.
+    """A sequence of passes over the plans of one rank.
 
-    anew: the number of the first run after the lane was begun anew last; those before it are
-    forgotten.
+    Attributes:
+        name: The rank, or the client's token with `broadcast`.
+        rank: Rank among the partitions of this server.
+        run: The current pass, or None.
+        anew: Number of the first pass since the partition last started from the beginning. Earlier
+            passes are forgotten.
+
     """
 
     name: str
@@ -127,7 +149,7 @@ class Partition:
     anew: int = 0
 
     def next_place(self, first: tuple[int, int]) -> tuple[int, int]:
-        """(epoch, position) where one who joins begins."""
+        """Return (epoch, position) where a client begins; `first` if there is no pass."""
         if self.run is None:
             return first
         return (self.run.epoch + 1, 0) if self.run.over else (self.run.epoch, self.run.position)

@@ -1,8 +1,8 @@
-"""Cuts off connections that send more than a client has to say.
+"""Cuts connections that send more than a client needs to.
 
-ZeroMQ limits how long a frame is, but not how many frames a message has: a message without an end
-would fill the memory, and never be seen by who receives. So the kernel is asked how much each
-connection has sent. A client's messages are small: a few hundred bytes for every batch.
+ZeroMQ limits the size of a frame, but not the number of frames in a message. A message without end
+would fill the memory, and the application would never receive it. So this asks the kernel how much
+each connection has sent. A client's messages are small: a few hundred bytes per batch.
 """
 
 from __future__ import annotations
@@ -22,27 +22,33 @@ from zmq.utils.monitor import recv_monitor_message
 from gpupipe.server.limits import Allowance
 
 _log = logging.getLogger("gpupipe")
-_SHAKEN = (
+_HANDSHAKE_DONE = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-"""Not FAILED_NO_DETAIL: so it ends if the client is the first to see that the sockets do not fit.
+"""Not FAILED_NO_DETAIL: the handshake fails so if the client is the first to notice that the socket
+types do not match.
 """
-_OTHER_KIND = (
+_OTHER_PROTOCOL = (
     "gpupipe: a connection ended before ZeroMQ's handshake did. If it was Fuel's own "
     "ServerDataStream: that needs 'gpupipe serve --wire fuel', and gpupipe.ServerDataStream reads "
     "from this server"
 )
-_ENDED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+_CLOSED = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _RECEIVED_AT = 128
-"""Where Linux has tcpi_bytes_received in struct tcp_info."""
+"""Offset of tcpi_bytes_received in Linux's struct tcp_info, in bytes."""
 
 
 @dataclass
 class _Sender:
-    """A connection. peer: its address; counted: bytes that it had sent when it was looked at
-    last.
+    """A connection.
+
+    Attributes:
+        peer: Address of the other side.
+        counted: Bytes that it had sent at the last check.
+        may_send: Bytes that it may still send.
+
     """
 
     peer: Any
@@ -51,62 +57,70 @@ class _Sender:
 
 
 class Guard:
-    """For the connections of a listening ROUTER.
+    """Limits what the connections of a listening ROUTER socket send. Only for TCP on Linux.
 
-    A connection may send `burst` bytes at once and `rate` a second. Only TCP on Linux is looked at.
+    Args:
+        listening: The socket.
+        burst: Bytes that a connection may send at once.
+        rate: Bytes per second that a connection may send.
+
+    Attributes:
+        cut: Number of connections that were cut.
+
     """
 
     def __init__(self, listening: Any, burst: float = 4e6, rate: float = 4e6) -> None:
         self._listening, self._burst, self._rate = listening, burst, rate
-        self._events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _SHAKEN | _ENDED)
+        self._events = listening.get_monitor_socket(zmq.EVENT_ACCEPTED | _HANDSHAKE_DONE | _CLOSED)
         self._senders: dict[int, _Sender] = {}
-        self._shaking: set[int] = set()
-        self._told = False
+        self._in_handshake: set[int] = set()
+        self._has_warned = False
         self.cut = 0
 
     def look(self, now: float) -> None:
-        """Look at all connections, and cut those that sent too much.
+        """Check all connections, and cut those that sent too much.
 
-        now: seconds, of a clock that only goes forward.
+        Args:
+            now: Seconds, of a monotonic clock.
+
         """
         while self._events.poll(0):
             self._on_event(recv_monitor_message(self._events, zmq.NOBLOCK), now)
         for descriptor, sender in list(self._senders.items()):
-            self._look_at(descriptor, sender, now)
+            self._check_sender(descriptor, sender, now)
 
     def close(self) -> None:
-        """Before the socket is closed."""
+        """Stop watching. Call it before the socket is closed."""
         self._listening.disable_monitor()
         self._events.close(0)
 
     def _on_event(self, event: Any, now: float) -> None:
-        if event["event"] & _SHAKEN:  # of some connection: the event does not say which
-            self._shaking.clear()
+        if event["event"] & _HANDSHAKE_DONE:  # the event does not say of which connection
+            self._in_handshake.clear()
             return
         descriptor = int(event["value"])
-        self._look_for_other_kinds(descriptor, event["event"])
+        self._warn_of_other_protocol(descriptor, event["event"])
         self._senders.pop(descriptor, None)
         if event["event"] == zmq.EVENT_ACCEPTED and (seen := _seen(descriptor)) is not None:
             self._senders[descriptor] = _Sender(*seen, Allowance(self._burst, self._rate, now))
 
-    def _look_for_other_kinds(self, descriptor: int, event: int) -> None:
+    def _warn_of_other_protocol(self, descriptor: int, event: int) -> None:
         """Log once that a connection ended before its handshake did.
 
-        Either side ends it so if the types of their sockets do not fit, whichever sees it first.
+        If the socket types do not match, the side that notices first ends the connection like this.
         """
         if event == zmq.EVENT_ACCEPTED:
-            self._shaking.add(descriptor)
-        elif descriptor in self._shaking:
-            self._shaking.discard(descriptor)
-            if not self._told:
-                self._told = True
-                _log.warning(_OTHER_KIND)
+            self._in_handshake.add(descriptor)
+        elif descriptor in self._in_handshake:
+            self._in_handshake.discard(descriptor)
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(_OTHER_PROTOCOL)
 
-    def _look_at(self, descriptor: int, sender: _Sender, now: float) -> None:
+    def _check_sender(self, descriptor: int, sender: _Sender, now: float) -> None:
         seen = _seen(descriptor)
-        if (
-            seen is None or seen[0] != sender.peer
-        ):  # closed, and the number is another file's by now
+        # closed, or the descriptor number belongs to another file by now
+        if seen is None or seen[0] != sender.peer:
             del self._senders[descriptor]
             return
         sent, sender.counted = seen[1] - sender.counted, seen[1]
@@ -118,9 +132,9 @@ class Guard:
 
 @contextmanager
 def _connection(descriptor: int) -> Iterator[socket.socket]:
-    """The socket behind a descriptor that is ZeroMQ's, and stays so.
+    """Open a duplicate of a socket that belongs to ZeroMQ, from its descriptor number.
 
-    Raises OSError where it is none, or none any more.
+    Raises OSError if the descriptor is closed or is no socket.
     """
     own = os.dup(descriptor)
     try:
@@ -133,8 +147,9 @@ def _connection(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _seen(descriptor: int) -> tuple[Any, int] | None:
-    """The address of the other side of a TCP connection, and the bytes that came from it; None
-    where it is none, or the system does not tell.
+    """Return the peer address of a TCP connection and the bytes received from it.
+
+    None if the descriptor is no TCP connection, or if the system does not count the bytes.
     """
     try:
         with _connection(descriptor) as connection:
@@ -145,9 +160,8 @@ def _seen(descriptor: int) -> tuple[Any, int] | None:
 
 
 def _shut_down(descriptor: int) -> None:
-    """ZeroMQ sees that the connection is gone, and gives back what it had of a message."""
+    """Shut a connection down. ZeroMQ notices, and frees its part of an unfinished message."""
     with suppress(OSError), _connection(descriptor) as connection:
-        connection.setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-        )  # so that the other side is told at once
+        # linger of 0 seconds resets the connection, so that the other side notices at once
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.shutdown(socket.SHUT_RDWR)

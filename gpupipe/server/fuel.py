@@ -1,8 +1,8 @@
 """Fuel's own wire format, for its original ServerDataStream: a PUSH socket, a JSON list of .npy
-headers before each batch, one raw frame an array.
+headers before each batch, one raw frame per array.
 
-There are no acknowledgements in it: several clients share the batches as ZeroMQ deals them out, and
-one that dies takes with it what it had.
+It has no acknowledgements. ZeroMQ distributes the batches among several clients, and the batches of
+a client that dies are lost.
 """
 
 from __future__ import annotations
@@ -20,14 +20,25 @@ from gpupipe.errors import ServerError
 from gpupipe.loader import Loader
 from gpupipe.server.options import ServerOptions
 
-_LOOK_MS = 200
+_POLL_MS = 200
 
 
 class FuelServer:
-    """Serves the epochs of a loader, one after another, to whoever pulls."""
+    """Serves the epochs of a loader, one after another, to all clients that pull.
+
+    Args:
+        loader: The loader to serve.
+        options: How to serve. Only address and hwm matter here.
+
+    Attributes:
+        address: The address it listens on, with the actual port.
+
+    Raises:
+        ServerError: The options are wrong, a dtype cannot be sent, or the port is taken.
+
+    """
 
     def __init__(self, loader: Loader, options: ServerOptions) -> None:
-        """Raises ServerError."""
         options.check()
         _check_dtypes(loader)
         self._loader, self._stopping, self._running = loader, False, threading.Lock()
@@ -46,7 +57,7 @@ class FuelServer:
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def run(self, each: Callable[[FuelServer], None] = lambda server: None) -> None:
-        """Serve until stop(). each: called behind every batch."""
+        """Serve until stop() is called. `each` is called after every batch."""
         with self._running:
             while not self._stopping:
                 for frames in _epoch(self._loader):
@@ -55,20 +66,20 @@ class FuelServer:
                     each(self)
 
     def stop(self, ends_run: bool = True) -> None:
-        """Make run() return. There is no state, so ends_run means nothing."""
+        """Make run() return. `ends_run` has no effect: this server keeps no state."""
         self._stopping = True
 
     def close(self) -> None:
-        """Give back the port, when run() has returned. May be called twice."""
+        """Wait for run() to return, then release the port. Idempotent."""
         self.stop()
         with self._running:
             self._socket.close(0)
             self._context.term()
 
     def _send(self, frames: list[Any]) -> bool:
-        """Wait until there is room. False where it was stopped meanwhile."""
+        """Send a message as soon as the socket takes it. False if the server is stopped first."""
         while not self._stopping:
-            if self._socket.poll(_LOOK_MS, zmq.POLLOUT):
+            if self._socket.poll(_POLL_MS, zmq.POLLOUT):
                 self._socket.send_multipart(frames, copy=False)
                 return True
         return False
@@ -81,9 +92,7 @@ class FuelServer:
 
 
 def _check_dtypes(loader: Loader) -> None:
-    """Raises ServerError for a field whose dtype NumPy does not have, since Fuel's headers are
-    those of .npy files.
-    """
+    """Raise ServerError for a dtype that NumPy, and so a .npy header, does not have."""
     pipeline, chosen = loader.config.pipeline, loader.config.loader.dtype
     for name in (pipeline.main,) if loader.as_tuple else pipeline.fields:
         dtype = (
@@ -100,7 +109,7 @@ def _check_dtypes(loader: Loader) -> None:
 
 
 def _epoch(loader: Loader) -> Iterator[list[Any]]:
-    """The messages of an epoch: batches, then the end."""
+    """Yield the messages of an epoch: its batches, then the end marker."""
     for batch in loader:
         tensors = (
             batch

@@ -1,39 +1,51 @@
-"""Who has which batch: the server's half of the protocol, without sockets, threads or clocks of its
-own.
+"""Batch leases: the server's half of the protocol, without sockets, threads or clocks.
 
-The rules, which make every batch of an epoch be consumed once:
+Terms:
 
-1. A batch is a step of a run; a run is one pass over an epoch, or over what is left of it, on a
-   lane. All plans of a run are known when it begins, so a batch that is lost is made again from its
-   plan, with the same samples and draws.
-2. A batch that is handed to a client is leased to it: noted down (journal.py) before it is sent,
-   and given to nobody else while the lease lasts.
-3. A client says Done when its consumer asks for the next batch. That is noted down, and then
-   confirmed.
-4. A client hands a batch to its consumer only while fewer than WINDOW batches before it are
-   unconfirmed (holding.py). So whatever its consumer may have seen is among the first WINDOW of its
-   leases.
-5. A client that was not heard for `silent` seconds loses its leases behind the first WINDOW, and
-   learns so (Revoke) before anything else when it is heard again. By 4 its consumer cannot have
-   seen them.
-6. The first WINDOW leases go to others only when the client is gone for certain: it said Bye, its
-   process on this machine has ended, or it was not heard for `lost` seconds. Where it comes back
-   even then, what it consumed counts as long as nobody else has got it: only beyond `lost` can a
-   batch be consumed twice by clients that both live.
-7. A run is over when all its steps are done, or when nobody wants it any more and somebody wants
-   another. Until then its readers wait at its end, since a batch may still come back from one that
-   dies.
-8. A new client that finds no other on its lane begins anew, with the first epoch; what was left of
-   the run there is forgotten. With `resume` it goes on with it. One that finds others takes part in
-   what they read, and is told how much of it is gone.
-9. A client says Hello again when its connection or the server was new: it names what it holds and
-   what it has done. What was leased to it and never arrived goes back; what it holds and is no
-   longer its own, it drops.
+- Pass (`EpochPass`; `run` in names and messages): one pass over an epoch, or over the rest of one.
+- Partition (`lane` in names): a sequence of passes over the plans of one rank.
+- Key: identifies a batch by the number of its pass and its step in that pass.
+- Session (`Client`): the state that the server keeps of one client. A session survives reconnects
+  and, with a state file, a restart of the server.
 
-Lanes: `share` has one that all clients read, so that a batch goes to exactly one of them; with
-`clients: N` it has one for each of N ranks, with equal steps, as a DataLoader's shards have;
-`broadcast` has one for every client, so that all get everything, and those in one epoch keep
-together.
+The rules. Together they make the clients consume every batch of a pass exactly once; rule 7 names
+the only exception.
+
+1. Fixed plans. All plans of a pass exist when it starts. The server makes a lost batch again from
+   its plan, with the same samples and draws.
+2. Lease. The server leases each batch to one client. It writes the lease to the write-ahead log
+   (write_ahead_log.py) before it sends the batch. No other client gets a leased batch.
+3. Acknowledge. The client acknowledges a batch (Done) when its consumer asks for the next one. The
+   server logs the acknowledgement, then confirms it (Confirm).
+4. Window. The client hands a batch to its consumer only while fewer than WINDOW earlier batches
+   are unconfirmed (client/inbox.py). So the consumer can have seen only the first WINDOW leases.
+5. Heartbeat timeout. If the server hears nothing from a client for `silent` seconds, it requeues
+   all of its leases but the first WINDOW. The consumer cannot have seen those (rule 4). When the
+   client is heard again, the server first says that they are revoked (Revoke, or Welcome).
+6. Session end. The server requeues all leases if the client says Bye, if its process on this
+   machine has ended, if it is not heard for `lost` seconds (session timeout), or if the queue of
+   messages to it is full. A client also returns its leases when it ends its iteration itself (Stop,
+   or another Begin).
+7. Late acknowledgement. A client may come back after the server ended its session. Its
+   acknowledgement counts unless the batch is leased to another client by then. Only then can two
+   live clients consume the same batch.
+8. End of a pass. A pass ends when all of its steps are done. The server drops an unfinished pass if
+   no client wants it and some client wants another one. Until then the pass's readers wait at its
+   end, since the batches of a client that dies are requeued.
+9. New client. If no other client has its partition, a new client starts at the first epoch, and the
+   server forgets the unfinished pass. With the option `resume` the client continues that pass. If
+   there are other clients, it joins their pass, and Welcome says how much of the pass is left.
+10. Reconnect. A client says Hello again after its connection or the server was replaced. Hello
+    names the batches that the client holds and those that it consumed. The server requeues leases
+    whose batches never arrived, and the client drops batches that it no longer leases.
+
+Partitions per mode:
+
+- `share` has one partition for all clients: each batch goes to exactly one of them.
+- `share` with `clients: N` has one partition for each of N ranks. All have equally many steps, as
+  the shards of a DataLoader have.
+- `broadcast` has one partition per client: every client gets every batch. Clients in the same epoch
+  stay within `hwm` batches of each other; silent clients do not hold up the others.
 """
 
 from __future__ import annotations
@@ -51,12 +63,21 @@ Note = Callable[..., None]
 
 
 class Leases(Clients):
-    """All lanes, clients and leases. Messages to send gather in `outbox` as (token, message), in
-    order.
+    """All partitions, clients and leases of a server. It applies the rules at the head of the file.
 
-    steps: how many steps a run has, of (rank, epoch, position); it raises StateError. first: where
-    lanes begin. note: gets every event that must outlive the process. now, where it is asked for,
-    is of a clock that only goes forward.
+    Every `now` is in seconds, of a monotonic clock.
+
+    Args:
+        rules: Mode, timeouts and limits.
+        steps: Returns the number of steps of a pass, from (rank, epoch, position). Raises
+            StateError.
+        first: (epoch, position) where partitions begin.
+        note: Logs an event that must survive the process.
+
+    Attributes:
+        outbox: (client token, message) pairs to send, in order.
+        runs: Number of passes so far, which is the number of the next one.
+
     """
 
     def __init__(
@@ -71,60 +92,70 @@ class Leases(Clients):
         self.outbox: list[tuple[str, messages.ToClient]] = []
         self.runs = 0
 
-    # --- clients come and go
+    # --- sessions
 
     def is_old(self, hello: messages.Hello) -> bool:
-        """Whether a later Hello of this client was heard already, on another connection."""
-        known = self.clients.get(hello.token)
-        return known is not None and hello.number <= known.hello.number
+        """Return whether this client already sent a later Hello, on another connection."""
+        client = self.clients.get(hello.token)
+        return client is not None and hello.number <= client.hello.number
 
     def hello(self, hello: messages.Hello, now: float, returns: bool = False) -> Client:
-        """Know a client, again or for the first time. Its Welcome is for the caller to send.
-        returns: whether it was a client of this server before, though it is not known any more.
-        Raises Refusal.
+        """Open a client's session, or continue it after a reconnect. The caller sends the Welcome.
+
+        Args:
+            hello: The client's message.
+            now: Seconds, of a monotonic clock.
+            returns: Hello names this server's history: the client had a session here before.
+
+        Raises:
+            Refusal: The server has no room, or no partition, for this client.
+
         """
-        known = self.clients.get(hello.token)
-        if known is None:
+        client = self.clients.get(hello.token)
+        if client is None:
             lane = self.lane_for(hello)
             if not (returns or self.rules.resume or self.members(lane)):
-                self._forget_run(lane)
-            known = self.clients[hello.token] = Client(
+                self._drop_pass(lane)
+            client = self.clients[hello.token] = Client(
                 hello.token, hello, lane, min(hello.hwm, self.rules.hwm), now
             )
-            known.late = not returns and self.late(known, now) is not None
+            client.late = not returns and self.late(client, now) is not None
             self._note(
                 "client",
                 hello.token,
-                known.lane.name,
+                client.lane.name,
                 hello.name,
                 hello.place,
                 hello.pid,
                 hello.started,
             )
-        known.hello, known.heard, known.quiet, known.revoked = hello, now, False, []
-        known.pending = known.pending or known.run is not None
-        known.leave_run()
-        self._take_done(known, hello.done)
-        self._keep_only(known, hello.holding)
+        client.hello, client.heard, client.quiet, client.revoked = hello, now, False, []
+        client.pending = client.pending or client.run is not None
+        client.leave_run()
+        self._acknowledge(client, hello.done)
+        self._reconcile(client, hello.holding)
         if hello.done:
-            self._say(known, messages.Confirm(hello.done))
-        return known
+            self._send(client, messages.Confirm(hello.done))
+        return client
 
     def heard(self, token: str, now: float) -> bool:
-        """A sign of life. False where the client is not known."""
+        """Record a heartbeat, and revoke what a silent client lost. False if it has no session."""
         client = self.clients.get(token)
         if client is None:
             return False
         client.heard, client.quiet = now, False
         if client.revoked:
-            self._say(client, messages.Revoke(client.revoked))
+            self._send(client, messages.Revoke(client.revoked))
             client.revoked = []
         return True
 
     def tick(self, now: float, ended: Callable[[messages.Hello], bool]) -> None:
-        """Look at who was not heard for long.
+        """Apply the heartbeat timeout and the session timeout to all clients.
 
-        ended: whether the process of a client is known to be no more.
+        Args:
+            now: Seconds, of a monotonic clock.
+            ended: Returns True if the client's process is known to have ended.
+
         """
         for client in list(self.clients.values()):
             silence = now - client.heard
@@ -133,21 +164,21 @@ class Leases(Clients):
             elif silence > self.rules.silent and not client.quiet:
                 client.quiet = True
                 client.revoked = client.leases[WINDOW:]
-                self._give_back(client, client.revoked)
+                self._requeue(client, client.revoked)
 
     def part(self, token: str, done: list[Key]) -> None:
-        """A client says good-bye, and what it has consumed that was not confirmed."""
+        """End a session at the client's request, after its last acknowledgements `done`."""
         client = self.clients.get(token)
         if client is not None:
-            self._take_done(client, done)
+            self._acknowledge(client, done)
             self.bye(token)
 
     def bye(self, token: str) -> None:
-        """A client is gone; all that it had goes back."""
+        """End a session and requeue all of its leases. Idempotent."""
         client = self.clients.pop(token, None)
         if client is None:
             return
-        self._give_back(client, list(client.leases))
+        self._requeue(client, list(client.leases))
         self._note("gone", token)
         if self.rules.mode == "broadcast":
             self.lanes.pop(client.lane.name, None)
@@ -156,18 +187,26 @@ class Leases(Clients):
     # --- iterations
 
     def begin(self, token: str, begin: messages.Begin) -> None:
-        """A client's iteration begins. Raises Refusal, StateError."""
+        """Start a client's iteration: it enters a pass, or waits for one.
+
+        Raises:
+            Refusal: The position would take a pass from other clients, or the client's own pass
+                was forgotten while it was away.
+            StateError: There is no such epoch or position.
+
+        """
         client = self.clients[token]
         client.leave_run()
         client.number, client.pending = begin.number, False
         run = client.lane.run
         if run is not None and client.late and begin.asked:
-            client.begun.add(run.number)  # so that it does not get the rest in place of the whole
+            # the user named this position: the rest of the current pass does not stand in for it
+            client.begun.add(run.number)
         client.late = False
         goes_on = run is not None and (
             run.number == begin.run or client.entered == (begin.number, run.number)
         )
-        self._give_back(
+        self._requeue(
             client,
             [
                 key
@@ -175,7 +214,7 @@ class Leases(Clients):
                 if not (goes_on and run is not None and key[0] == run.number)
             ],
         )
-        if run is not None and not run.over and (goes_on or self._joins(client, begin, run)):
+        if run is not None and not run.over and (goes_on or self._can_join(client, begin, run)):
             self._enter(client, run)
         elif 0 <= begin.run < client.lane.anew:
             raise Refusal(
@@ -183,31 +222,31 @@ class Leases(Clients):
                 "begun anew since: connect again"
             )
         elif goes_on or (0 <= begin.run < self.runs and (run is None or begin.run <= run.number)):
-            self._say(
+            self._send(
                 client, messages.Ended(begin.run if run is None or not goes_on else run.number)
             )
         else:
             self._steps(client.lane.rank, begin.epoch, begin.position)
-            self._refuse_what_others_bar(client, begin)
+            self._check_position(client, begin)
             client.wants = begin.epoch, begin.position
             self._settle_all()
 
     def stop(self, token: str) -> None:
-        """A client's iteration ended; what it has not consumed goes back."""
+        """End a client's iteration and requeue what it has not consumed."""
         client = self.clients[token]
         client.leave_run()
         client.pending = False
-        self._give_back(client, list(client.leases))
+        self._requeue(client, list(client.leases))
         self._settle_all()
 
     def done(self, token: str, keys: list[Key]) -> None:
-        """A client's consumer is done with these."""
+        """Acknowledge batches that a client's consumer is done with, and confirm that."""
         client = self.clients[token]
-        self._take_done(client, keys)
-        self._say(client, messages.Confirm(keys))
+        self._acknowledge(client, keys)
+        self._send(client, messages.Confirm(keys))
 
     def fail(self, run: int) -> list[Client]:
-        """The readers of a run, for whom an error is; their iterations end."""
+        """End the iterations of all readers of a pass after an error, and return these clients."""
         readers = [c for c in self.clients.values() if c.run == run]
         for client in readers:
             self.stop(client.token)
@@ -216,11 +255,15 @@ class Leases(Clients):
     # --- batches
 
     def lease(self, key: Key) -> tuple[Client, bool] | None:
-        """Give a batch that is made to the reader with most room: None where nobody has any now.
-        Raises KeyError where it is not wanted any more.
+        """Lease a batch that is ready to the reader with the most credits.
 
-        With the client comes whether it now has all that is left of the run, so that this batch is
-        the last that it gets.
+        Returns:
+            (client, is_last), or None if no reader has credits now. is_last: the client now leases
+            all that is left of the pass, so this is the last batch that it gets.
+
+        Raises:
+            KeyError: No pass needs the batch any more.
+
         """
         lane = self.lane_of(key)
         if lane is None or lane.run is None or key[1] not in lane.run.making:
@@ -238,18 +281,18 @@ class Leases(Clients):
         return client, lane.run.is_all_with(client.token)
 
     def left_out(self, key: Key) -> None:
-        """A batch has no sample that could be read: it counts as consumed."""
+        """Mark a batch as done of which no sample could be read."""
         self._finish(key)
         self._settle_all()
 
     def not_made(self, key: Key) -> None:
-        """A plan that was taken came to nothing: it is to be made again."""
+        """Requeue a step that was taken but produced no batch."""
         lane = self.lane_of(key)
         if lane is not None and lane.run is not None:
             lane.run.put_back(key[1])
 
     def take(self, lane: Partition) -> Key | None:
-        """The next step of a lane that is to be made, which is then under way."""
+        """Take the next step of a partition to make. None if there is none."""
         return (
             None
             if lane.run is None or (step := lane.run.take()) is None
@@ -258,7 +301,7 @@ class Leases(Clients):
 
     # --- inside
 
-    def _take_done(self, client: Client, keys: list[Key]) -> None:
+    def _acknowledge(self, client: Client, keys: list[Key]) -> None:
         for key in keys:
             if key in client.leases:
                 client.leases.remove(key)
@@ -275,26 +318,28 @@ class Leases(Clients):
             self._note("done", *key)
         return finished
 
-    def _keep_only(self, client: Client, holding: list[Key]) -> None:
-        """Settle what a client holds: what it lacks goes back, and what went back and nobody has
-        got yet is its own again.
+    def _reconcile(self, client: Client, holding: list[Key]) -> None:
+        """Reconcile leases with the batches that a client holds after a reconnect.
+
+        Requeue leases of batches that it does not hold. Lease again those that were requeued and
+        that the server has not started to make again.
         """
-        self._give_back(client, [key for key in client.leases if key not in holding])
-        kept, client.leases = set(client.leases), []
+        self._requeue(client, [key for key in client.leases if key not in holding])
+        still_leased, client.leases = set(client.leases), []
         run = client.lane.run
         for key in holding:
-            again = (
-                key not in kept
+            is_renewed = (
+                key not in still_leased
                 and run is not None
                 and key[0] == run.number
                 and run.take_again(key[1], client.token)
             )
-            if again:
+            if is_renewed:
                 self._note("lease", *key, client.token)
-            if again or key in kept:
+            if is_renewed or key in still_leased:
                 client.leases.append(key)
 
-    def _give_back(self, client: Client, keys: list[Key]) -> None:
+    def _requeue(self, client: Client, keys: list[Key]) -> None:
         for key in keys:
             client.leases.remove(key)
             lane = self.lane_of(key)
@@ -302,19 +347,17 @@ class Leases(Clients):
                 lane.run.give_back(key[1])
                 self._note("back", *key)
 
-    def _joins(self, client: Client, begin: messages.Begin, run: EpochPass) -> bool:
-        """Whether a client that asks for a whole epoch is given what others read now, which is
-        further on: it was paused, or is new.
+    def _can_join(self, client: Client, begin: messages.Begin, run: EpochPass) -> bool:
+        """Return whether a client joins the pass that others read now, though it asks for a whole
+        earlier epoch. It does if it was paused or is new.
         """
-        behind = (
+        is_earlier = (
             not begin.asked and begin.run < 0 and begin.position == 0 and begin.epoch < run.epoch
         )
-        return behind and bool(self.inside(client.lane, run)) and run.number not in client.begun
+        return is_earlier and bool(self.inside(client.lane, run)) and run.number not in client.begun
 
-    def _refuse_what_others_bar(self, client: Client, begin: messages.Begin) -> None:
-        """Raises Refusal where others read the lane at a place that this one could only leave by
-        taking it from them.
-        """
+    def _check_position(self, client: Client, begin: messages.Begin) -> None:
+        """Raise Refusal if the position is available only by ending a pass that others read."""
         run = client.lane.run
         others = len(self.inside(client.lane, run)) if run is not None else 0
         if (
@@ -324,16 +367,18 @@ class Leases(Clients):
             or (run.is_at(begin.epoch, begin.position) and run.number not in client.begun)
         ):
             return
-        given = len(run.done) + len(run.out)
+        num_leased_or_done = len(run.done) + len(run.out)
         raise Refusal(
             f"epoch {begin.epoch} from sample {begin.position} on was asked for, but "
             f"{counted(others, 'other client')} of this server "
-            f"share epoch {run.epoch} now, and {given:,} of its {run.steps:,} batches are "
+            f"share epoch {run.epoch} now, and "
+            f"{num_leased_or_done:,} of its {run.steps:,} batches are "
             f"given out: go on with epoch {run.epoch + 1}, "
             "or serve with --mode broadcast or --clients N"
         )
 
-    def _forget_run(self, lane: Partition) -> None:
+    def _drop_pass(self, lane: Partition) -> None:
+        """Forget the current pass, so that the partition starts from the beginning."""
         if lane.run is not None:
             lane.run, lane.anew = None, self.runs
             self._note("anew", lane.name, self.runs)
@@ -343,12 +388,12 @@ class Leases(Clients):
             self._settle(lane)
 
     def _settle(self, lane: Partition) -> None:
-        """End a run that is over, and begin the one that is wanted."""
+        """End a pass that is complete, and start the one that clients wait for."""
         if lane.run is not None and lane.run.over:
             for client in self.inside(lane, lane.run):
                 client.leave_run()
                 client.between = True
-                self._say(client, messages.Ended(lane.run.number))
+                self._send(client, messages.Ended(lane.run.number))
         waiting = [c for c in self.members(lane) if c.wants is not None]
         if lane.run is not None and not lane.run.over:
             for client in waiting:
@@ -377,7 +422,7 @@ class Leases(Clients):
         client.wants, client.run = None, run.number
         client.begun.add(run.number)
         client.entered = client.number, run.number
-        self._say(client, messages.Begun(client.number, run.number))
+        self._send(client, messages.Begun(client.number, run.number))
 
-    def _say(self, client: Client, message: messages.ToClient) -> None:
+    def _send(self, client: Client, message: messages.ToClient) -> None:
         self.outbox.append((client.token, message))

@@ -1,5 +1,5 @@
-"""How much a peer may ask for, so that one that asks and never reads does not fill the server's
-memory with answers.
+"""Rate limits on requests, so that a peer that asks and never reads cannot fill the server's memory
+with answers.
 """
 
 from __future__ import annotations
@@ -7,14 +7,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-_CONNECTIONS = 10_000
+_MAX_CONNECTIONS = 10_000
 
 
 @dataclass
 class Allowance:
-    """`burst` at once, and `rate` a second.
+    """A token bucket.
 
-    then: when it was made, or used last; seconds of a clock that only goes forward.
+    Attributes:
+        burst: Capacity, and the initial content.
+        rate: Refill per second.
+        then: Time of the last refill, at first of the creation. Seconds, of a monotonic clock.
+
     """
 
     burst: float
@@ -26,7 +30,7 @@ class Allowance:
         self._left = self.burst
 
     def take(self, amount: float, now: float) -> bool:
-        """Whether so much was left. It is taken in either case, down to nothing."""
+        """Take `amount`, or all that is left if that is less. Return whether there was enough."""
         left = min(self.burst, self._left + (now - self.then) * self.rate)
         self._left, self.then = max(0.0, left - amount), now
         return left >= amount
@@ -34,16 +38,17 @@ class Allowance:
 
 @dataclass
 class Limits:
-    """For what is long to answer, a Hello or an Ask: 20 at once and 4 a second, for each
-    connection.
+    """Rate limits per connection for messages with long answers, Hello and Ask.
+
+    Each connection may send 20 at once and 4 a second.
     """
 
     _of: OrderedDict[bytes, Allowance] = field(default_factory=OrderedDict)
 
     def allow(self, route: bytes, now: float) -> bool:
-        """Whether a connection gets an answer."""
-        mine = self._of.setdefault(route, Allowance(20, 4, now))
+        """Return whether a connection gets an answer now. `now`: seconds, of a monotonic clock."""
+        allowance = self._of.setdefault(route, Allowance(20, 4, now))
         self._of.move_to_end(route)
-        while len(self._of) > _CONNECTIONS:
+        while len(self._of) > _MAX_CONNECTIONS:
             self._of.popitem(last=False)
-        return mine.take(1, now)
+        return allowance.take(1, now)

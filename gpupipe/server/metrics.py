@@ -1,5 +1,7 @@
-"""What is to be said of a running server: rates over the last seconds, a table for people, the same
-for Prometheus, and the answer to `gpupipe status`.
+"""Metrics of a running server: rates, a status line, a table for `gpupipe status`, and an endpoint
+for Prometheus.
+
+"Facts" are the dict that Server.facts_now() returns.
 """
 
 from __future__ import annotations
@@ -16,37 +18,35 @@ from gpupipe.protocol.keys import import_zmq
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SECONDS = 5.0
-_NAMED, _SILENT = 4, 2.0
+_WINDOW_SECONDS = 5.0
+_MAX_NAMED, _SILENT_SECONDS = 4, 2.0
 _LOOPBACK = "127.0.0.1"
 
 
 class Rates:
-    """Batches and bytes a second over the last five seconds, out of facts that are given again and
-    again.
-    """
+    """Batches and bytes per second over the last five seconds, from samples of the facts."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int, int]] = deque()
+        self._samples: deque[tuple[float, int, int]] = deque()
 
     def add(self, facts: Mapping[str, Any]) -> tuple[float, float]:
-        """(batches a second, MB a second)."""
+        """Add a sample. Return (batches per second, MB per second); 1 MB is 10^6 bytes."""
         now = facts["seconds"], facts["batches"], facts["bytes"]
-        self._seen.append(now)
-        while len(self._seen) > 2 and now[0] - self._seen[0][0] > _SECONDS:
-            self._seen.popleft()
-        first = self._seen[0]
+        self._samples.append(now)
+        while len(self._samples) > 2 and now[0] - self._samples[0][0] > _WINDOW_SECONDS:
+            self._samples.popleft()
+        first = self._samples[0]
         seconds = max(1e-9, now[0] - first[0])
         return (now[1] - first[1]) / seconds, (now[2] - first[2]) / seconds / 1e6
 
 
 def line(facts: Mapping[str, Any], rates: tuple[float, float]) -> str:
-    """How it goes, in a line.
+    """Format the facts as one line: rates, buffers, clients, progress in each epoch.
 
-    Of each of the first clients, how many batches it holds, and whether it was silent.
+    For each of the first four clients it says how many batches it holds and whether it is silent.
     """
     held, room = sum(c["holds"] for c in facts["clients"]), sum(c["hwm"] for c in facts["clients"])
-    places = (
+    progress = (
         ", ".join(
             f"epoch {lane['epoch']}: {lane['done']:,} of {lane['steps']:,}"
             for lane in facts["lanes"]
@@ -58,27 +58,27 @@ def line(facts: Mapping[str, Any], rates: tuple[float, float]) -> str:
     )
     return (
         f"{rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, "
-        f"{clients}; {places}"
+        f"{clients}; {progress}"
     )
 
 
 def _lags(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for c in clients[:_NAMED]:
+    for c in clients[:_MAX_NAMED]:
         yield f"{c['name']} holds {c['holds']}{_silence(c)}"
-    if len(clients) > _NAMED:
-        yield f"and {len(clients) - _NAMED} more"
+    if len(clients) > _MAX_NAMED:
+        yield f"and {len(clients) - _MAX_NAMED} more"
 
 
 def _silence(client: Mapping[str, Any]) -> str:
     return (
         f", silent for {client['silent_seconds']:.0f} s"
-        if client["silent_seconds"] > _SILENT
+        if client["silent_seconds"] > _SILENT_SECONDS
         else ""
     )
 
 
 def table(facts: Mapping[str, Any]) -> list[str]:
-    """How it goes, client by client."""
+    """Format the facts as lines: one for the server, then one per client."""
     rates = (
         facts["batches"] / max(1e-9, facts["seconds"]),
         facts["bytes"] / max(1e-9, facts["seconds"]) / 1e6,
@@ -97,7 +97,18 @@ def table(facts: Mapping[str, Any]) -> list[str]:
 def ask(
     address: str, key: Path | None = None, server_key: Path | None = None, patience: float = 5.0
 ) -> dict[str, Any]:
-    """The facts of a running server. Raises ServerError where none answers."""
+    """Return the facts of a running server.
+
+    Args:
+        address: tcp://HOST:PORT or ipc://FILE.
+        key: File of this side's secret key, for a server with keys.
+        server_key: File of the server's public key.
+        patience: Seconds to wait for an answer.
+
+    Raises:
+        ServerError: No server answers, or something else listens at the address.
+
+    """
     zmq = import_zmq()
     from gpupipe.protocol import keys, messages, peer
 
@@ -119,18 +130,18 @@ def ask(
                 "give --key and --server-key"
             )
         try:
-            found = messages.from_server(socket.recv_multipart())
+            answer = messages.from_server(socket.recv_multipart())
         except messages.MalformedMessage as e:
             raise ServerError(
                 f"{address} does not speak as a server of gpupipe does: {e}"
             ) from None
-    if not isinstance(found, messages.State):
+    if not isinstance(answer, messages.State):
         raise ServerError(f"{address} does not answer what it was asked")
-    return found.facts
+    return answer.facts
 
 
 class _Collector:
-    """What Prometheus is told, gathered when it asks."""
+    """Collects the metrics at each request from Prometheus."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
@@ -139,25 +150,27 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         facts = self._server.facts_now()
-        for name, what in (
+        for name, help_text in (
             ("batches", "batches sent"),
             ("bytes", "bytes of batches sent"),
             ("malformed", "messages that were none"),
             ("cut", "connections cut for what they sent"),
         ):
-            yield CounterMetricFamily(f"gpupipe_server_{name}", what, value=facts[name])
-        for name, what in (
+            yield CounterMetricFamily(f"gpupipe_server_{name}", help_text, value=facts[name])
+        for name, help_text in (
             ("parked", "batches made that nobody has room for"),
             ("hwm", "batches that a client may hold"),
         ):
-            yield GaugeMetricFamily(f"gpupipe_server_{name}", what, value=facts[name])
+            yield GaugeMetricFamily(f"gpupipe_server_{name}", help_text, value=facts[name])
         yield GaugeMetricFamily("gpupipe_server_clients", "clients", value=len(facts["clients"]))
-        for name, what in (
+        for name, help_text in (
             ("holds", "batches sent and not consumed"),
             ("consumed", "batches consumed"),
             ("silent_seconds", "seconds since it was heard"),
         ):
-            family = GaugeMetricFamily(f"gpupipe_server_client_{name}", what, labels=["client"])
+            family = GaugeMetricFamily(
+                f"gpupipe_server_client_{name}", help_text, labels=["client"]
+            )
             for c in facts["clients"]:
                 family.add_metric([c["name"]], c[name])
             yield family
@@ -165,9 +178,15 @@ class _Collector:
 
 @contextmanager
 def exposed(server: Any, port: int | None) -> Iterator[None]:
-    """Answer Prometheus at http://127.0.0.1:PORT/metrics meanwhile; nothing where there is no port.
+    """Serve metrics to Prometheus at http://127.0.0.1:PORT/metrics inside the `with` block.
 
-    Raises ServerError.
+    Args:
+        server: The running server.
+        port: TCP port, or None to serve no metrics.
+
+    Raises:
+        ServerError: prometheus-client is not installed, or the port cannot be used.
+
     """
     if port is None:
         yield
@@ -193,7 +212,13 @@ def exposed(server: Any, port: int | None) -> Iterator[None]:
 
 
 class Ticker:
-    """Shows a line: each second where somebody watches, else each ten."""
+    """Shows a status line regularly; use it as the `each` of Server.run().
+
+    Args:
+        show: Called with the line.
+        every: Seconds between two lines.
+
+    """
 
     def __init__(self, show: Any, every: float) -> None:
         self._show, self._every, self._rates, self._last = show, every, Rates(), 0.0

@@ -1,4 +1,4 @@
-"""What a server does before it serves: what it takes on, and the socket that it listens on."""
+"""Prepares a server: checks and splits the loader to serve, and opens the listening socket."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from gpupipe.loader import Loader, quietly
 from gpupipe.protocol import keys, messages
 from gpupipe.server.options import ServerOptions
 
-_MOST_ANSWERS = 100_000
+_MAX_QUEUED_ANSWERS = 100_000
 _SOCKET_BUFFER = 4 << 20
 
 
 def served(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, Any]]:
-    """The loader whose engine makes what is sent, and what clients are told of it.
+    """Return the loader whose batches are sent, and its description for clients.
 
-    Raises ServerError.
+    With `ship: uint8` that is a new loader without the steps that clients do; `loader` is closed.
+
+    Raises:
+        ServerError: This loader cannot be served, or its description is too long.
+
     """
     if loader.config.source.grows:
         raise ServerError(
@@ -32,16 +36,18 @@ def served(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, An
             "what a server serves cannot be served again: connect to the server itself, or "
             "serve the config where its data is"
         )
-    made, head = (loader, None) if options.ship == "batch" else _shortened(loader)
+    served_loader, head = (
+        (loader, None) if options.ship == "batch" else _without_client_steps(loader)
+    )
     about = describe(loader.config, loader.index, head)
     _check_fits(about)
-    return made, about
+    return served_loader, about
 
 
-def _shortened(loader: Loader) -> tuple[Loader, int]:
-    """In place of a loader, one that stops behind the last uint8 image, and how many steps it does.
+def _without_client_steps(loader: Loader) -> tuple[Loader, int]:
+    """Replace a loader by one that stops after the last uint8 image. Also return its step count.
 
-    Raises ServerError.
+    Raises ServerError if the pipeline cannot be split.
     """
     shorter, head = split(loader.config)
     loader.close()
@@ -49,7 +55,7 @@ def _shortened(loader: Loader) -> tuple[Loader, int]:
 
 
 def _check_fits(about: dict[str, Any]) -> None:
-    """Raises ServerError where what is served cannot be told in one message."""
+    """Raise ServerError if the description does not fit in one message."""
     size = len(messages.encode(messages.State(about)))
     if size > messages.MESSAGE_LIMIT // 2:
         raise ServerError(
@@ -59,13 +65,13 @@ def _check_fits(about: dict[str, Any]) -> None:
 
 
 def listen(options: ServerOptions) -> tuple[Any, Any, Any]:
-    """(context, authenticator or None, bound socket). Raises ServerError."""
+    """Return (ZeroMQ context, authenticator or None, bound ROUTER socket). Raises ServerError."""
     context = zmq.Context(io_threads=2)
     authenticator = None
     socket = context.socket(zmq.ROUTER)
     for option, value in (
         (zmq.LINGER, 200),
-        (zmq.SNDHWM, _MOST_ANSWERS),
+        (zmq.SNDHWM, _MAX_QUEUED_ANSWERS),
         (zmq.RCVHWM, 1000),
         (zmq.MAXMSGSIZE, messages.HEAD_LIMIT),
         (zmq.ROUTER_MANDATORY, 1),
@@ -97,7 +103,7 @@ def listen(options: ServerOptions) -> tuple[Any, Any, Any]:
 
 
 def _authenticator(context: Any, options: ServerOptions) -> Any:
-    """What asks, for every new connection, whether its key is among the allowed ones."""
+    """Start the thread that checks the key of every new connection against the allowed ones."""
     from zmq.auth.thread import ThreadAuthenticator
 
     authenticator = ThreadAuthenticator(context)

@@ -1,4 +1,4 @@
-"""How a server is run."""
+"""The options of a server, and their validation."""
 
 from __future__ import annotations
 
@@ -25,18 +25,27 @@ _COUNTS = {"hwm": 1000, "clients": 1_000_000, "most_clients": 1_000_000, "metric
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server is run.
+    """The options of a server.
 
-    address: what it listens on: tcp://HOST:PORT, port 0 for any that is free, or ipc://FILE. hwm:
-    batches that a client may hold. mode: share (each batch goes to one client) or broadcast (to
-    all). clients: ranks of `share` with equal steps, or None. state: the file that a server goes on
-    from after a crash, or None. resume: go on also after a stop, and keep the place when all
-    clients are gone; fresh: begin anew in any case. compress: none, lz4 or zstd, of what goes over
-    a socket. ship: batch, or uint8 to leave the steps behind the last uint8 image to the clients.
-    wire: gpupipe, or fuel for Fuel's own stream. keys: this server's secret key; allowed: the
-    folder of the public keys of clients. silent, lost: seconds without a word from a client until
-    its prefetched batches, and until all of its batches, go to others. metrics: a port for
-    Prometheus, or None.
+    Attributes:
+        address: Address to listen on: tcp://HOST:PORT (port 0 for any free port) or ipc://FILE.
+        hwm: Number of batches that a client may hold, 1 to 1000.
+        mode: "share" sends each batch to one client, "broadcast" to every client.
+        clients: Number of ranks for `share`, all with equally many steps; None to share freely.
+        state: File that a server resumes from after a crash, or None for no such file.
+        resume: Resume also after a stop, and keep the position while there are no clients.
+        fresh: Start from the beginning, even after a crash.
+        compress: Codec of batches that go over a socket: "none", "lz4" or "zstd".
+        ship: "batch", or "uint8" to leave the steps after the last uint8 image to the clients.
+        wire: "gpupipe", or "fuel" for Fuel's own protocol.
+        keys: File of this server's secret key, or None for a server without keys.
+        allowed: Folder with the public keys of the clients that may connect. Needed with `keys`.
+        silent: Heartbeat timeout: seconds until a silent client's prefetched batches are requeued.
+        lost: Session timeout: seconds until all batches of a silent client are requeued. More than
+            `silent`.
+        most_clients: Number of clients that may be connected at once.
+        metrics: Port for Prometheus, or None for no metrics.
+
     """
 
     address: str = "tcp://127.0.0.1:5557"
@@ -57,16 +66,16 @@ class ServerOptions:
     metrics: int | None = None
 
     def check(self) -> None:
-        """Raises ServerError where one is none, or they do not fit together."""
-        for name, known in _CHOICES.items():
-            if (given := getattr(self, name)) not in known:
-                raise ServerError(f"{name} is {given!r}{did_you_mean(str(given), known)}")
+        """Raise ServerError if an option is invalid, or if options contradict each other."""
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise ServerError(f"{name} is {value!r}{did_you_mean(str(value), choices)}")
         for name, most in _COUNTS.items():
-            if (given := getattr(self, name)) is not None and not (
-                type(given) is int and 1 <= given <= most
+            if (value := getattr(self, name)) is not None and not (
+                type(value) is int and 1 <= value <= most
             ):
                 raise ServerError(
-                    f"{name} is {given!r}, but should be a whole number from 1 to {most:,}"
+                    f"{name} is {value!r}, but should be a whole number from 1 to {most:,}"
                 )
         if not keys.is_loopback(self.address) and (self.keys is None or self.wire == "fuel"):
             no = (
@@ -118,7 +127,7 @@ class ServerOptions:
 
     @property
     def rules(self) -> Rules:
-        """What the ledger goes by."""
+        """The options that the leases need."""
         from gpupipe.server.client_state import Rules
 
         return Rules(
@@ -132,19 +141,21 @@ class ServerOptions:
         )
 
     def what(self, fingerprints: dict[str, Any]) -> dict[str, Any]:
-        """What a state file must be of, so that it can be gone on from."""
+        """Return what identifies the served work: a state file must agree with it to be resumed."""
         return fingerprints | {"mode": self.mode, "clients": self.clients}
 
 
 def options_of(given: Mapping[str, Any]) -> ServerOptions:
-    """Options by their names.
+    """Build options from a mapping of names to values, and check them.
 
-    Raises ServerError for a name that is none, and what Options.check() raises.
+    Raises:
+        ServerError: A name is unknown, or ServerOptions.check() fails.
+
     """
-    known = [f.name for f in fields(ServerOptions)]
+    names = [f.name for f in fields(ServerOptions)]
     for name in given:
-        if name not in known:
-            raise ServerError(f"a server has no option '{name}'{did_you_mean(name, known)}")
+        if name not in names:
+            raise ServerError(f"a server has no option '{name}'{did_you_mean(name, names)}")
     options = ServerOptions(**given)
     options.check()
     return options

@@ -1,4 +1,4 @@
-"""The plans of every run: the order that a loader has, of any rank, from any place."""
+"""The plans of every pass: the order of a loader, for any rank, from any position."""
 
 from __future__ import annotations
 
@@ -10,28 +10,43 @@ from gpupipe.dataset.index import Index
 from gpupipe.loader import sampler_of
 from gpupipe.sampling.sampler import Plan, Sampler
 
-_KEPT = 4
+_MAX_CACHED_PASSES = 4
 Identity = tuple[int, int, int, int]
-"""Of a batch: rank, epoch, position at which the run began, step.
+"""Identity of a batch: (rank, epoch, position at which the pass starts, step).
 
-Two runs with one identity have one content.
+Batches of the same identity have the same content.
 """
 
 
 @dataclass(frozen=True)
 class Asked(Plan):
-    """A plan that is to be made, with its identity, which it keeps where samples are left out of
-    it.
+    """A plan for the engine, with the identity of its batch.
+
+    Attributes:
+        identity: Stays the same if the engine leaves samples out of the plan.
+
     """
 
     identity: Identity
 
 
 class Plans:
-    """For a config whose shard is dealt out further to `ranks` lanes."""
+    """The plans of a server, whose shard of the samples is divided among its partitions.
+
+    Args:
+        config: The served config; its shard is that of this server among several.
+        index: The samples.
+        ranks: Number of partitions to divide the shard among.
+
+    Attributes:
+        world: Number of ranks over all servers.
+
+    Raises:
+        ConfigError: The samples cannot be divided among so many ranks.
+
+    """
 
     def __init__(self, config: Config, index: Index, ranks: int) -> None:
-        """Raises ConfigError where the samples cannot be dealt out so."""
         shard = config.loader.shard
         self.world = shard.world_size * ranks
         self._first = shard.rank * ranks
@@ -45,24 +60,26 @@ class Plans:
         return sampler_of(replace(config, loader=loader), index)
 
     def global_rank(self, rank: int) -> int:
-        """Of a lane, among those of all servers."""
+        """Return the rank of a partition among those of all servers."""
         return self._first + rank
 
     def of(self, rank: int, epoch: int, position: int) -> Sequence[Plan]:
-        """The plans of a run. Raises StateError."""
+        """Return the plans of a pass, by step. Raises StateError if there is no such position."""
         key = rank, epoch, position
         if key not in self._runs:
             sampler = self._samplers[rank]
             sampler.load_state(sampler.state() | {"epoch": epoch, "position": position})
             self._runs[key] = list(sampler.begin())
-            for old in list(self._runs)[: -_KEPT * len(self._samplers)]:
+            for old in list(self._runs)[: -_MAX_CACHED_PASSES * len(self._samplers)]:
                 del self._runs[old]
         return self._runs[key]
 
     def steps(self, rank: int, epoch: int, position: int) -> int:
+        """Return the number of steps of a pass. Raises StateError as `of` does."""
         return len(self.of(rank, epoch, position))
 
     def asked(self, identity: Identity) -> Asked:
+        """Return the plan of a batch."""
         rank, epoch, position, step = identity
         plan = self.of(rank, epoch, position)[step]
         return Asked(plan.epoch, plan.ids, plan.end, plan.last, identity)

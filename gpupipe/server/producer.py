@@ -1,16 +1,17 @@
-"""The thread that makes batches, as many as clients have room for.
+"""The producer thread: makes as many batches as clients have credits for.
 
-1. An engine works ahead of what it delivers, so it takes plans before they are asked for; a batch
-   that nobody has room for yet is parked.
-2. It is asked for the next batch only while somebody has room and nothing is parked for him: that
-   is the backpressure, and what bounds the memory.
-3. A batch that several want (broadcast) is made once: it is attached to the plan that is under way,
-   or found among those parked or given last.
-4. Plans that do not come out of the engine, in order, had no sample that could be read.
-5. An error of the data ends the iterations of those who read the plan that failed, or of all
-   readers if no plan is at fault. The next plan starts the engine again.
-6. An EngineError is no fault of a plan: nothing that follows could be made. All clients get it, and
-   the server ends.
+1. An engine works ahead: it takes plans before there is demand for them. A batch is parked until a
+   client has credits for it.
+2. Backpressure: the producer asks the engine for the next batch only while clients have more
+   credits than batches are parked for them. That bounds the memory.
+3. With `broadcast` a batch is made once for all clients. If its plan is in flight, the further keys
+   are attached to that plan; else the batch is taken from the parked or the last leased ones.
+4. The engine returns batches in the order of the plans. A plan that it skips had no sample that
+   could be read.
+5. A data error ends the iterations of the clients that read the failed plan, or of all readers if
+   no plan is in flight. The next plan starts the engine again.
+6. An EngineError is not the fault of a plan, so no further batch can be made. All clients get it,
+   and the server ends.
 """
 
 from __future__ import annotations
@@ -33,11 +34,20 @@ Made = tuple[Plan, Batch]
 
 
 class Producer(threading.Thread):
-    """deliver: sends a batch to a client; it is called without the lock. failed: gets an error, the
-    clients whose iterations it ended, and whether the server ends with it, under the lock.
+    """The thread that makes batches.
 
-    changed: the condition under which the ledger is used; notified whenever there may be something
-    to do.
+    Args:
+        engine: Makes the batches.
+        plans: The plans of all passes.
+        ledger: The leases.
+        changed: Condition whose lock guards the leases. It is notified whenever there may be work.
+        deliver: Sends a batch to a client. Called without the lock.
+        failed: Called under the lock with an error, the clients whose iterations it ended, and
+            whether the server ends with it.
+
+    Attributes:
+        error: The error that ended the thread, or None.
+
     """
 
     def __init__(
@@ -52,14 +62,14 @@ class Producer(threading.Thread):
         super().__init__(name="gpupipe producer", daemon=True)
         self._engine, self._plans, self._ledger, self._changed = engine, plans, ledger, changed
         self._deliver, self._failed = deliver, failed
-        self._fed: OrderedDict[Identity, list[Key]] = OrderedDict()
+        self._in_flight: OrderedDict[Identity, list[Key]] = OrderedDict()
         self._parked: OrderedDict[Key, Made] = OrderedDict()
         self._recent: OrderedDict[Identity, Made] = OrderedDict()
         self._ended = False
         self.error: Exception | None = None
 
     def end(self) -> None:
-        """Stop, after what is being made."""
+        """Stop after the batch that is being made, and wait for the thread to end."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -82,19 +92,19 @@ class Producer(threading.Thread):
                 running.close()
 
     def _next_job(self) -> tuple[Client, Key, Plan, Batch] | bool | None:
-        """A batch for a client; True where one should be made; None at the end."""
+        """Wait for work: return a batch to deliver, True to make one, or None at the end."""
         with self._changed:
             while not self._ended:
-                given = self._give()
-                if given is not None:
-                    return given
+                delivery = self._lease_parked()
+                if delivery is not None:
+                    return delivery
                 if self._should_pull():
                     return True
                 self._changed.wait()
         return None
 
-    def _give(self) -> tuple[Client, Key, Plan, Batch] | None:
-        """A parked batch that somebody has room for now."""
+    def _lease_parked(self) -> tuple[Client, Key, Plan, Batch] | None:
+        """Lease a parked batch to a client that has credits; None if there is none."""
         for key in list(self._parked):
             try:
                 leased = self._ledger.lease(key)
@@ -103,19 +113,19 @@ class Producer(threading.Thread):
                 continue
             if leased is not None:
                 client, last = leased
-                made = self._parked.pop(key)
-                self._remember(made)
-                return client, key, replace(made[0], last=last), made[1]
+                plan, batch = self._parked.pop(key)
+                self._remember((plan, batch))
+                return client, key, replace(plan, last=last), batch
         return None
 
     def _should_pull(self) -> bool:
-        waiting = {key[0] for keys in self._fed.values() for key in keys}
+        waiting = {key[0] for keys in self._in_flight.values() for key in keys}
         return self._ledger.needy() is not None or any(
             self._ledger.room(run) > sum(key[0] == run for key in self._parked) for run in waiting
         )
 
     def _source(self) -> Iterator[Plan]:
-        """What the engine takes plans from."""
+        """Yield plans to the engine."""
         while True:
             with self._changed:
                 identity = self._take()
@@ -126,8 +136,10 @@ class Producer(threading.Thread):
                 yield plan
 
     def _take(self) -> Identity | bool | None:
-        """The next plan to make; True where it was, or is being, made for another; None where
-        nothing is left.
+        """Take the next step and return the identity of its batch.
+
+        True if the batch exists already, or is being made, for another client; None if no step is
+        left.
         """
         lane = self._ledger.needy() or self._ledger.spare()
         if (
@@ -138,20 +150,20 @@ class Producer(threading.Thread):
         ):
             return None
         identity = lane.rank, lane.run.epoch, lane.run.position, key[1]
-        made = self._recent.get(identity) or next(
+        existing = self._recent.get(identity) or next(
             (m for m in self._parked.values() if _identity(m) == identity), None
         )
-        if made is not None:
-            self._parked[key] = made
+        if existing is not None:
+            self._parked[key] = existing
             return True
-        if identity in self._fed:
-            self._fed[identity].append(key)
+        if identity in self._in_flight:
+            self._in_flight[identity].append(key)
             return True
-        self._fed[identity] = [key]
+        self._in_flight[identity] = [key]
         return identity
 
     def _pull(self, running: Generator[Made, None, None]) -> Generator[Made, None, None] | None:
-        """One batch out of the engine. Returns what goes on running."""
+        """Park the engine's next batch. Return the engine's iterator, or None if it has ended."""
         try:
             made = next(running, None)
         except EngineError:
@@ -164,12 +176,13 @@ class Producer(threading.Thread):
         return running if made is not None else None
 
     def _park(self, made: Made | None) -> None:
-        """Put a batch where clients get it from; plans before it, or all where there is none, were
-        left out.
+        """Park a batch, and mark the skipped plans before it as left out.
+
+        None means that the engine has ended: then all plans in flight are left out.
         """
         identity = None if made is None else _identity(made)
-        while self._fed:
-            first, keys = self._fed.popitem(last=False)
+        while self._in_flight:
+            first, keys = self._in_flight.popitem(last=False)
             if first == identity and made is not None:
                 self._parked.update((key, made) for key in keys)
                 return
@@ -184,18 +197,21 @@ class Producer(threading.Thread):
 
     def _on_error(self, error: GpupipeError) -> None:
         with self._changed:
-            runs = [key[0] for key in next(iter(self._fed.values()), [])] or self._ledger.runs_now()
-            for key in (key for keys in self._fed.values() for key in keys):
+            runs = [
+                key[0] for key in next(iter(self._in_flight.values()), [])
+            ] or self._ledger.runs_now()
+            for key in (key for keys in self._in_flight.values() for key in keys):
                 self._ledger.not_made(key)
-            self._fed.clear()
+            self._in_flight.clear()
             self._failed(
                 error, [client for run in runs for client in self._ledger.fail(run)], False
             )
 
     def facts(self) -> dict[str, Any]:
-        return {"parked": len(self._parked), "under_way": len(self._fed)}
+        """Return the metrics: batches parked, and plans in flight."""
+        return {"parked": len(self._parked), "under_way": len(self._in_flight)}
 
 
 def _identity(made: Made) -> Identity:
-    # engines hand back the plans that they were given
+    # an engine returns the very plans that it took, and these are `Asked`
     return made[0].identity  # type: ignore[attr-defined, no-any-return]

@@ -1,18 +1,18 @@
 """The data processing server.
 
-1. One thread has the socket (run), one makes batches (producer.py); what both use is under one
-   lock, whose condition wakes the producer.
-2. Every message is answered from the ledger (server/leases.py, where the rules are); what it
-   decides is in the journal before it is sent.
-3. A message that is none is counted and dropped; so is one from a connection that said no Hello,
-   which is asked who it is.
-4. Nothing that a peer sends makes memory grow: batches go out against room that the ledger grants,
-   long answers are rationed (limits.py), a peer whose queue of answers is full is dropped, and a
-   connection that sends more than any client has to say is cut (guard.py).
-5. Where the engine fails, all clients get the error, also those who say Hello before the socket is
-   closed, and run() raises it.
-6. close() ends the producer and tells nobody: clients find out, and try to reconnect. The journal
-   notes that the run has ended, unless an error did it.
+1. Two threads: run() owns the socket, the producer (producer.py) makes batches. One lock guards
+   what both use; its condition wakes the producer.
+2. The leases decide the answer to every message (leases.py holds the rules of the protocol). Each
+   decision is in the write-ahead log before the answer is sent.
+3. A malformed message is counted and dropped. A message on a connection without a session is
+   dropped, and answered with Who.
+4. No peer can make the server's memory grow. Batches go only to clients that have credits. Long
+   answers are rate-limited (limits.py). The server ends the session of a client whose queue of
+   messages is full. It cuts a connection that sends more than a client needs (flood_guard.py).
+5. If the engine fails, all clients get the error, and run() raises it. Clients that say Hello
+   before the socket is closed get it too.
+6. close() ends the producer and sends nothing: clients notice, and try to reconnect. The
+   write-ahead log records the stop, unless an error caused it or stop(ends_run=False) was called.
 """
 
 from __future__ import annotations
@@ -48,17 +48,30 @@ from gpupipe.server.write_ahead_log import WriteAheadLog
 
 _TICK_MS = 250
 _LOOK_MS = 50
-_IN_A_ROW = 200
-_FAREWELL = 5.0
-"""Seconds that a server whose engine failed waits until its clients say that they know."""
+_MAX_RECEIVES = 200
+_FAREWELL_SECONDS = 5.0
+"""Seconds to wait, after the engine failed, until all clients have acknowledged the error."""
 _log = logging.getLogger("gpupipe")
 
 
 class Server:
-    """Serves what a loader makes; the loader is not to be used beside it. Use it as a context
-    manager, or call close().
+    """Serves the batches of a loader. Use it as a context manager, or call close().
 
-    Raises ServerError, and what its config raises.
+    Args:
+        loader: The loader to serve. Do not iterate it yourself meanwhile.
+        options: How to serve.
+
+    Attributes:
+        address: The address it listens on, with the actual port.
+        history: Names the sequence of passes. It stays the same over a restart that resumes.
+        resumed: The server continues from its state file.
+        malformed: Number of malformed messages so far.
+
+    Raises:
+        ConfigError: The samples cannot be split among the ranks.
+        ServerError: The options are wrong, or the address or the state file cannot be used.
+        StateError: The state file belongs to other data, another pipeline or other options.
+
     """
 
     def __init__(self, loader: Loader, options: ServerOptions | None = None) -> None:
@@ -69,7 +82,7 @@ class Server:
         self._changed = threading.Condition()
         self._stopping, self._ends_run = False, True
         self._failure: messages.Failed | None = None
-        self._untold: set[str] = set()
+        self._uninformed: set[str] = set()
         self._ends_at = 0.0
         self._running = threading.Lock()
         self.malformed, self._limits = 0, Limits()
@@ -78,8 +91,8 @@ class Server:
         self.resumed = False
         self._context, self._authenticator, self._socket = listen(self.options)
         try:
-            self._journal = self._open_journal()
-            self.ledger = self._new_ledger()
+            self._wal = self._open_wal()
+            self.ledger = self._new_leases()
         except BaseException:
             self._close_socket()
             raise
@@ -100,9 +113,14 @@ class Server:
     # --- running
 
     def run(self, each: Callable[[Server], None] = lambda server: None) -> None:
-        """Serve until stop(). each: called about four times a second.
+        """Serve until stop() is called.
 
-        Raises what broke the producer.
+        Args:
+            each: Called about four times a second.
+
+        Raises:
+            Exception: The error that ended the producer.
+
         """
         with self._running:
             self._producer.start()
@@ -132,23 +150,28 @@ class Server:
         self._send_all()
 
     def _is_over(self) -> bool:
-        """Whether the engine failed and all clients know. A message that is sent right before the
-        socket closes may not arrive: a client whose connection ends drops what it has not read."""
+        """Return whether the engine failed and all clients have acknowledged the error.
+
+        A message sent right before the socket closes may not arrive: a client whose connection ends
+        drops what it has not read.
+        """
         return not self._producer.is_alive() and (
-            not self._untold & set(self.sessions.of) or time.monotonic() > self._ends_at
+            not self._uninformed & set(self.sessions.of) or time.monotonic() > self._ends_at
         )
 
     def stop(self, ends_run: bool = True) -> None:
-        """Make run() return. May be called from a signal handler, or another thread.
+        """Make run() return. Safe to call from a signal handler or another thread.
 
-        ends_run: False where the next server is to go on, as after a crash.
+        Args:
+            ends_run: If False, the next server resumes from the state file, as after a crash.
+
         """
         self._ends_run = self._ends_run and ends_run
         self._stopping = True
         self._waker.wake()
 
     def close(self) -> None:
-        """Give back the port, threads and memory, when run() has returned. May be called twice."""
+        """Wait for run() to return, then release port, threads and memory. Idempotent."""
         self.stop()
         with self._running:
             if not self._socket.closed:
@@ -162,18 +185,18 @@ class Server:
         with self._changed:
             for token in list(self.sessions.of):
                 self.sessions.close(token)
-        if self._journal is not None:
-            self._close_journal(self._journal)
+        if self._wal is not None:
+            self._close_wal(self._wal)
         self.loader.close()
         self._waker.close()
 
-    def _close_journal(self, journal: WriteAheadLog) -> None:
+    def _close_wal(self, wal: WriteAheadLog) -> None:
         if self._ends_run and self._producer.error is None:
             try:
-                journal.stop()
+                wal.stop()
             except ServerError as e:
                 _log.warning("gpupipe: %s", e)
-        journal.close()
+        wal.close()
 
     def _close_socket(self) -> None:
         if self._authenticator is not None:
@@ -196,14 +219,14 @@ class Server:
 
     # --- state
 
-    def _open_journal(self) -> WriteAheadLog | None:
+    def _open_wal(self) -> WriteAheadLog | None:
         if self.options.state is None:
             return None
         config, index = self.loader.config, self.loader.index
         loader = config.loader.model_dump(
             mode="json", include={"batch_size", "shuffle", "seed", "last_batch", "shard"}
         )
-        journal = WriteAheadLog(
+        wal = WriteAheadLog(
             self.options.state,
             self.options.what(
                 {
@@ -214,23 +237,23 @@ class Server:
             ),
         )
         if self.options.fresh:
-            journal.forget()
-        return journal
+            wal.forget()
+        return wal
 
-    def _new_ledger(self) -> Leases:
+    def _new_leases(self) -> Leases:
         first = self.loader.sampler.epoch, self.loader.sampler.position
-        if self._journal is None:
+        if self._wal is None:
             return Leases(self.options.rules, self._plans.steps, first)
-        ledger = Leases(self.options.rules, self._plans.steps, first, self._journal.note)
+        leases = Leases(self.options.rules, self._plans.steps, first, self._wal.note)
         try:
-            self.resumed = self._journal.resume(
-                ledger, self.history, time.monotonic(), self.options.resume
+            self.resumed = self._wal.resume(
+                leases, self.history, time.monotonic(), self.options.resume
             )
         except BaseException:
-            self._journal.close()
+            self._wal.close()
             raise
-        self.history = self._journal.history
-        return ledger
+        self.history = self._wal.history
+        return leases
 
     # --- the producer's calls
 
@@ -247,8 +270,8 @@ class Server:
             self.sessions.tell(client.token, failed)
         self.sessions.flush()
         if final:
-            self._failure, self._ends_at = failed, time.monotonic() + _FAREWELL
-            self._untold = {client.token for client in clients}
+            self._failure, self._ends_at = failed, time.monotonic() + _FAREWELL_SECONDS
+            self._uninformed = {client.token for client in clients}
         else:
             _log.warning("gpupipe: %s got an error: %s", counted(len(clients), "client"), text)
 
@@ -256,7 +279,7 @@ class Server:
 
     def _receive_some(self) -> None:
         with self._changed:
-            for _ in range(_IN_A_ROW):
+            for _ in range(_MAX_RECEIVES):
                 try:
                     route, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
                 except zmq.Again:
@@ -300,7 +323,7 @@ class Server:
         if self.ledger.is_old(hello):
             return
         now = time.monotonic()
-        self.ledger.tick(now, self.sessions.ended)  # who is gone is nobody to join
+        self.ledger.tick(now, self.sessions.ended)  # no new client joins a pass of dead clients
         try:
             client = self.ledger.hello(hello, now, hello.history == self.history)
         except Refusal as e:
@@ -335,7 +358,7 @@ class Server:
             self.sessions.tell(token, messages.Pong())
         elif isinstance(message, messages.Stop):
             self.ledger.stop(token)
-            self._untold.discard(token)
+            self._uninformed.discard(token)
         elif isinstance(message, messages.Begin):
             try:
                 self.ledger.begin(token, message)
@@ -351,7 +374,7 @@ class Server:
             route, frames = out.popleft()
             try:
                 self._socket.send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
-            # it does not read: without what it missed it cannot go on, so it is no client any more
+            # The client does not read. It cannot continue without this message: end its session.
             except zmq.Again:
                 with self._changed:
                     self.ledger.bye(self.sessions.tokens.get(route, ""))
@@ -367,7 +390,7 @@ class Server:
             self._changed.notify_all()
 
     def facts_now(self) -> dict[str, Any]:
-        """How it goes, for other threads."""
+        """Return the facts that `gpupipe status` shows. Takes the lock, for other threads."""
         with self._changed:
             return self._facts()
 

@@ -1,5 +1,5 @@
-"""The sending half of a server: which client is behind which connection, its shared memory, and
-what is on its way to it.
+"""The sending half of a server: the connection of each session, its shared memory, and the queue of
+messages to send.
 """
 
 from __future__ import annotations
@@ -19,17 +19,22 @@ from gpupipe.sampling.sampler import Plan
 from gpupipe.server.leases import Leases
 
 Frames = list[Any]
-_HELD_BESIDE = 2
-"""Slots beyond hwm: a consumer's variable holds a batch until it has the next, and one is on its
-way back.
+_EXTRA_SLOTS = 2
+"""Slots beyond hwm: a consumer's variable holds one batch until the next one is assigned to it, and
+one slot is on its way back to the server.
 """
 
 
 @dataclass
 class Session:
-    """A client's connection.
+    """The current connection of a client.
 
-    route: ZeroMQ's name of it; slots: shared memory, where client and server can share it.
+    Attributes:
+        route: Identity of the connection in ZeroMQ's ROUTER socket.
+        slots: Shared memory, or None if client and server cannot share any.
+        codec: Compression of batches that go over the socket; "" for none.
+        gone: The connection is closed; nothing more is sent over it.
+
     """
 
     route: bytes
@@ -40,7 +45,7 @@ class Session:
 
 @dataclass
 class SentBatch:
-    """What was sent since the start."""
+    """Counters since the start: batches sent, their bytes, and batches through shared memory."""
 
     batches: int = 0
     bytes: int = 0
@@ -49,8 +54,20 @@ class SentBatch:
 
 @dataclass
 class Sessions:
-    """All sessions. What leaves gathers in `out`, in order; all is under the server's lock, but
-    `send_batch`, which only the producer calls.
+    """All connections of a server. Callers hold the server's lock; for `send_batch`, which only the
+    producer calls, they do not.
+
+    Attributes:
+        ledger: The leases; their outbox is sent from here.
+        compress: Codec that the server is configured with, "none" for no compression.
+        wake: Wakes the thread that owns the socket.
+        lock: The server's lock.
+        of: Sessions by client token.
+        tokens: Client tokens by route.
+        out: (route, frames) to send, in order.
+        sent: Counters.
+        here: Names this machine, process namespace and user; see shared_memory.place.
+
     """
 
     ledger: Leases
@@ -64,7 +81,7 @@ class Sessions:
     here: str = field(default_factory=place)
 
     def open(self, route: bytes, hello: wire.Hello, hwm: int) -> None:
-        """A client's connection is new."""
+        """Open the session of a new connection, in place of the client's earlier one."""
         self.close(hello.token)
         shares = (
             hello.shared
@@ -73,11 +90,11 @@ class Sessions:
             and started(hello.pid) == hello.started
         )
         codec = self.compress if self.compress in hello.codecs else ""
-        self.of[hello.token] = Session(route, Slots(hwm + _HELD_BESIDE) if shares else None, codec)
+        self.of[hello.token] = Session(route, Slots(hwm + _EXTRA_SLOTS) if shares else None, codec)
         self.tokens[route] = hello.token
 
     def close(self, token: str) -> None:
-        """A client, or its connection, is gone."""
+        """Close a client's connection and free its slots. Does nothing if there is none."""
         old = self.of.pop(token, None)
         if old is not None:
             old.gone = True
@@ -86,16 +103,17 @@ class Sessions:
                 old.slots.close()
 
     def ended(self, hello: wire.Hello) -> bool:
-        """Whether the process of a client is known to be no more."""
+        """Return whether the client's process runs on this machine and has ended."""
         return self.here != "" and hello.place == self.here and started(hello.pid) != hello.started
 
     def tell(self, token: str, message: wire.ToClient) -> None:
+        """Queue a message to a client. Does nothing if the client has no connection."""
         if token in self.of:
             self.out.append((self.of[token].route, [wire.encode(message)]))
 
     def flush(self) -> None:
-        """Put what the ledger has to say behind what is there; forget clients that it does not know
-        any more; let the other thread send.
+        """Queue the messages of the leases, close connections without a session, and wake the
+        thread that sends.
         """
         for token, message in self.ledger.outbox:
             self.tell(token, message)
@@ -105,7 +123,7 @@ class Sessions:
         self.wake()
 
     def send_batch(self, token: str, key: Key, plan: Plan, batch: Batch) -> None:
-        """Send a batch, through shared memory where there is a slot, else in pieces."""
+        """Send a batch through shared memory, or in pieces if no slot is free."""
         fields = fields_of(batch)
         size = wire.offsets(fields)[1]
         with self.lock:

@@ -1,4 +1,4 @@
-"""Starting a server: in this process, which it then occupies, or in one of its own."""
+"""Starts a server: in this process, which it then blocks, or in a child process."""
 
 from __future__ import annotations
 
@@ -24,19 +24,36 @@ from gpupipe.server.options import ServerOptions, options_of
 
 Served = Loader | Config | str | Path | Mapping[str, Any]
 _STOP = "stop\n"
-"""Sent by close(). Without it the end of the standard input means that the parent died."""
+"""close() writes this. If standard input ends without it, the parent process has died."""
 
 
 def start_server(
     served: Served, port: int = 5557, hwm: int = 10, host: str = "127.0.0.1", **options: Any
 ) -> ServerProcess | None:
-    """Serve batches to other processes, which get them with gpupipe.connect().
+    """Serve batches to other processes, which receive them with gpupipe.connect().
 
-    served: a Loader: this process serves what it makes, until it is interrupted (Ctrl-C, SIGTERM),
-    as Fuel's start_server does. Or a config, as for gpupipe.load(): a fresh process serves it, and
-    ends with this one at the latest; returns it, with its `address`. hwm: batches that a client may
-    hold. options: those of gpupipe.server.options.Options. Raises ConfigError, ServerError, and
-    what loading raises.
+    Args:
+        served: A Loader, or a config as for gpupipe.load(). This process serves a Loader itself,
+            and blocks until Ctrl-C or SIGTERM, as Fuel's start_server does. A config is served by
+            a new process, which ends with this one at the latest.
+        port: TCP port to listen on; 0 for any free port.
+        hwm: Number of batches that a client may hold, 1 to 1000.
+        host: Address of the network interface to listen on. Other machines can connect only if the
+            server has keys.
+        **options: Fields of gpupipe.server.options.ServerOptions.
+
+    Returns:
+        The new process, with its `address`. None for a Loader, after it was interrupted.
+
+    Raises:
+        ConfigError: The config is wrong.
+        ServerError: An option is wrong, or the server cannot start.
+        GpupipeError: Loading fails.
+
+    Example:
+        >>> with gpupipe.start_server("lfw", port=0) as server:
+        ...     loader = gpupipe.connect(server.address)
+
     """
     import_zmq()
     chosen = options_of({"address": f"tcp://{host}:{port}", "hwm": hwm} | options)
@@ -52,9 +69,14 @@ def run(
     announce: Callable[[Any], None] = lambda server: None,
     each: Callable[[Any], None] = lambda server: None,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or server.stop().
+    """Serve a loader until SIGINT, SIGTERM or server.stop().
 
-    announce: gets the server when it listens; each: again and again while it runs.
+    Args:
+        loader: The loader to serve.
+        options: How to serve.
+        announce: Called with the server once it listens.
+        each: Called with the server repeatedly while it runs.
+
     """
     from gpupipe.server.fuel import FuelServer
     from gpupipe.server.metrics import exposed
@@ -72,9 +94,13 @@ def run(
 
 
 class ServerProcess:
-    """A server in a process of its own, which ends when this one does.
+    """A server in a child process, which ends with this process at the latest.
 
     Use it as a context manager, or call close().
+
+    Attributes:
+        address: The address that the server listens on, for gpupipe.connect().
+
     """
 
     def __init__(
@@ -83,15 +109,27 @@ class ServerProcess:
         options: ServerOptions | None = None,
         **changes: Any,
     ) -> None:
-        """changes: of the config, as for gpupipe.load(). Raises ConfigError, ServerError."""
+        """Start the server and wait until it listens.
+
+        Args:
+            config: Name, path or dict of a config, as for gpupipe.load(). A Config object is
+                refused: it cannot be sent to another process.
+            options: How to serve; by default on any free port of the loopback interface.
+            **changes: Overrides of the config, as for gpupipe.load().
+
+        Raises:
+            ConfigError: The config is wrong.
+            ServerError: The server does not start.
+
+        """
         if isinstance(config, Config):
             raise ServerError(
                 "a config that is checked already cannot be sent to another process: give "
                 "its path, its name or a dict"
             )
         configs.read(config, **changes)
-        given = {"config": configs.plain(config), "changes": configs.plain(changes)}
-        given["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
+        request = {"config": configs.plain(config), "changes": configs.plain(changes)}
+        request["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gpupipe.server"],
             stdin=subprocess.PIPE,
@@ -99,29 +137,30 @@ class ServerProcess:
             text=True,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(given, default=_plain) + "\n")
+        self._process.stdin.write(json.dumps(request, default=_to_json) + "\n")
         self._process.stdin.flush()
         self.address = self._address()
 
     @property
     def pid(self) -> int:
+        """Process id of the server."""
         return self._process.pid
 
     def _address(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        said = (
+        answer = (
             json.loads(line)
             if line.strip()
             else {"error": f"it ended with status {self._process.wait()}"}
         )
-        if "address" in said:
-            return str(said["address"])
+        if "address" in answer:
+            return str(answer["address"])
         self.close()
-        raise ServerError(f"the server did not start: {said['error']}")
+        raise ServerError(f"the server did not start: {answer['error']}")
 
     def close(self) -> None:
-        """End it, and wait for that."""
+        """Stop the server and wait for its process to end; kill it after 10 seconds. Idempotent."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             with suppress(BrokenPipeError):
                 self._process.stdin.write(_STOP)
@@ -147,17 +186,18 @@ class ServerProcess:
         self.close()
 
 
-def _plain(value: Any) -> Any:
-    """What JSON cannot say: paths, and mappings that are no dicts."""
+def _to_json(value: Any) -> Any:
+    """Convert what json.dumps does not take: paths, and mappings other than dict."""
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def child() -> int:
-    """What the process of a ServerProcess does: its orders come over the standard input, whose end
-    is its own.
+    """Run the server in the process of a ServerProcess, and return the exit status.
+
+    The first line of standard input is the request as JSON. The server stops when the input ends.
     """
-    given = json.loads(sys.stdin.readline())
-    options = given["options"]
+    request = json.loads(sys.stdin.readline())
+    options = request["options"]
     for name in ("state", "keys", "allowed"):
         options[name] = Path(options[name]) if options[name] is not None else None
 
@@ -171,12 +211,12 @@ def child() -> int:
     try:
         import_zmq()
         run(
-            quietly(configs.read(given["config"], **given["changes"])),
+            quietly(configs.read(request["config"], **request["changes"])),
             ServerOptions(**options),
             announce,
         )
     except (ConfigError, ServerError, Exception) as e:
-        if announced:  # the parent has read the address, and reads no more
+        if announced:  # the parent reads only the first line, the address
             print(
                 f"gpupipe: the server at {announced[0].address} ended: {e}",
                 file=sys.stderr,
@@ -189,11 +229,12 @@ def child() -> int:
 
 
 def _stop_at_end(server: Any) -> None:
-    """Stop a server at the end of the standard input. It is read without `sys.stdin`: a worker of a
-    DataLoader, which is forked meanwhile, closes that, and would wait for ever for the lock that
-    its reader holds.
+    """Stop a server at the end of standard input.
+
+    It reads the file descriptor, not `sys.stdin`. A DataLoader worker that is forked meanwhile
+    closes `sys.stdin`, and would wait forever for the lock that the reading thread holds.
     """
-    said = b""
-    while more := os.read(0, 4096):
-        said += more
-    server.stop(said == _STOP.encode())
+    received = b""
+    while chunk := os.read(0, 4096):
+        received += chunk
+    server.stop(received == _STOP.encode())

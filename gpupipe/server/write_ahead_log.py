@@ -1,11 +1,10 @@
-"""What a server must still know when it is killed and started again: one JSON line an event,
-written before what it tells of happens.
+"""Write-ahead log of a server: one JSON line per event, written before any message about it.
 
-A server that is stopped says so in its last line. The next one then begins anew, unless it is asked
-to go on.
+A server that was killed resumes from it. A server that is stopped writes that as the last line; the
+next server then starts from the beginning, unless it is asked to resume.
 
-A line goes to the kernel in one write, so that it outlives the process, though not a power failure.
-The file is written anew when a run begins and when it is opened: then it holds only what counts.
+Each line is one write to the kernel: it survives the process, but not a power failure. The file is
+compacted when it is opened and at the start of each pass: it then holds only the current state.
 """
 
 from __future__ import annotations
@@ -29,15 +28,24 @@ _LOCKED = "another server keeps its state in {}: give each its own --state, or e
 
 
 class WriteAheadLog:
-    """The file at `path`, for a server that serves `what` (plain JSON: data, pipeline, order,
-    mode).
+    """The state file of one server. The constructor locks it.
 
-    Raises ServerError where another server has it, or where it cannot be written; StateError where
-    it is the state of something else.
+    Args:
+        path: The file. The lock is a second file beside it, with the suffix ".lock".
+        what: Identifies the work that is served, as plain JSON: data, pipeline, order, mode.
+
+    Attributes:
+        path: The file.
+        history: Names the sequence of passes; clients compare it to detect a server that started
+            over.
+
+    Raises:
+        ServerError: Another server holds the lock, or the folder cannot be written.
+
     """
 
     def __init__(self, path: Path, what: dict[str, Any]) -> None:
-        self.path, self._what = path, what
+        self.path, self._serves = path, what
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(
@@ -49,67 +57,71 @@ class WriteAheadLog:
             os.close(self._lock)
             raise ServerError(_LOCKED.format(path)) from None
         self._file = -1
-        self._ledger: Leases | None = None
+        self._leases: Leases | None = None
         self.history = ""
 
     def resume(self, ledger: Leases, history: str, now: float, after_stop: bool = False) -> bool:
-        """Bring a new ledger to where the file says, and note down from here on. Returns whether
-        there was anything to go on from.
+        """Replay the file into new leases, compact it, and log from here on.
 
         Args:
-            ledger: A new one.
-            history: The name of a history that begins here, where the file's is not gone on with.
-            now: Seconds, of the ledger's clock.
-            after_stop: Go on also from a server that was stopped; else only from one that crashed.
+            ledger: New leases, without clients.
+            history: Name of the history if a new one begins, because there is nothing to resume.
+            now: Seconds, of the leases' clock.
+            after_stop: Resume also from a server that was stopped, not only from one that crashed.
+
+        Returns:
+            True if the file held events to resume from.
 
         Raises:
-            StateError: The file is the state of a server of something else.
+            ServerError: The file cannot be written.
+            StateError: The file belongs to a server of other work.
 
         """
-        self._ledger, self.history = ledger, history
+        self._leases, self.history = ledger, history
         events = self._events(after_stop)
         for event in events:
             _replay(ledger, event, now)
         after_restart(ledger)
-        self._rewrite()
+        self._compact()
         return bool(events)
 
     def note(self, *event: Any) -> None:
-        """Note down an event. Raises ServerError."""
+        """Log an event; the start of a pass compacts the file instead. Raises ServerError."""
         if event[0] == "run":
-            self._rewrite()
+            self._compact()
         else:
             with _writing(self.path):
                 os.write(self._file, json.dumps(event).encode() + b"\n")
 
     def stop(self) -> None:
-        """Note down that the server was stopped, so that its run ends with it.
+        """Log that the server was stopped, so that the next one does not resume its pass.
 
         Raises ServerError.
         """
         self.note(_STOPPED)
 
     def forget(self) -> None:
-        """Remove what is there, so that a server begins anew. Raises ServerError."""
+        """Delete the file, so that the server starts from the beginning. Raises ServerError."""
         with _writing(self.path):
             self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
+        """Close the file and release the lock. Idempotent."""
         for descriptor in (self._file, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)
         self._file = self._lock = -1
 
     def _events(self, after_stop: bool) -> list[list[Any]]:
-        """What the file holds; a last line that was cut off does not count. Raises StateError."""
+        """Return the events to resume from, but for a torn last line. Raises StateError."""
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except OSError:
             return []
         if not lines:
             return []
-        head = _parsed(lines[0])
-        events = [event for event in map(_parsed, lines[1:]) if isinstance(event, list)]
+        head = _parse(lines[0])
+        events = [event for event in map(_parse, lines[1:]) if isinstance(event, list)]
         if (
             isinstance(head, dict)
             and "serves" in head
@@ -117,20 +129,20 @@ class WriteAheadLog:
             and not after_stop
         ):
             return []
-        if not isinstance(head, dict) or head.get("serves") != self._what:
+        if not isinstance(head, dict) or head.get("serves") != self._serves:
             raise StateError(
                 f"{self.path} is the state of a server of something else "
-                f"({_difference(head, self._what)}): name another --state, or begin anew "
+                f"({_difference(head, self._serves)}): name another --state, or begin anew "
                 "with --fresh"
             )
         self.history = head["history"]
         return [event for event in events if event != [_STOPPED]]
 
-    def _rewrite(self) -> None:
-        """Replace the file by what counts now, and open it to go on."""
-        assert self._ledger is not None
-        head = {"history": self.history, "runs": self._ledger.runs, "serves": self._what}
-        text = "".join(json.dumps(line) + "\n" for line in [head, *_state(self._ledger)])
+    def _compact(self) -> None:
+        """Replace the file by the current state, and open it to append."""
+        assert self._leases is not None
+        head = {"history": self.history, "runs": self._leases.runs, "serves": self._serves}
+        text = "".join(json.dumps(line) + "\n" for line in [head, *_state(self._leases)])
         new = self.path.with_name(self.path.name + ".new")
         with _writing(self.path):
             new.write_text(text, encoding="utf-8")
@@ -143,7 +155,7 @@ class WriteAheadLog:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Raises ServerError for an OSError inside."""
+    """Raise ServerError for an OSError inside the `with` block."""
     try:
         yield
     except OSError as e:
@@ -154,8 +166,10 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def after_restart(ledger: Leases) -> None:
-    """What is neither out nor done is to be made; who has something is expected to say that it goes
-    on.
+    """Requeue all steps that are neither leased nor done.
+
+    Clients that hold leases are marked as pending: the server waits until they say that they
+    continue, or until their sessions end.
     """
     for lane in ledger.lanes.values():
         if lane.run is not None:
@@ -164,26 +178,26 @@ def after_restart(ledger: Leases) -> None:
         client.pending = bool(client.leases)
 
 
-def _parsed(line: str) -> Any:
+def _parse(line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError:
         return None
 
 
-def _difference(head: Any, what: dict[str, Any]) -> str:
-    found = head.get("serves") if isinstance(head, dict) else None
-    if not isinstance(found, dict):
+def _difference(head: Any, serves: dict[str, Any]) -> str:
+    stored = head.get("serves") if isinstance(head, dict) else None
+    if not isinstance(stored, dict):
         return "it cannot be read"
     return ", ".join(
-        f"{key}: {found.get(key)} there, {value} here"
-        for key, value in what.items()
-        if found.get(key) != value
+        f"{key}: {stored.get(key)} there, {value} here"
+        for key, value in serves.items()
+        if stored.get(key) != value
     )
 
 
 def _state(ledger: Leases) -> Iterator[list[Any]]:
-    """The events that lead to where a ledger is."""
+    """Yield events whose replay leads to the current state of the leases."""
     yield ["runs", ledger.runs]
     for client in ledger.clients.values():
         hello = client.hello
@@ -213,9 +227,9 @@ def _replay(ledger: Leases, event: list[Any], now: float) -> None:
     elif kind == "client":
         _replay_client(ledger, rest, now)
     elif kind == "gone":
-        gone = ledger.clients.pop(rest[0], None)
-        if gone is not None and ledger.rules.mode == "broadcast":
-            ledger.lanes.pop(gone.lane.name, None)
+        client = ledger.clients.pop(rest[0], None)
+        if client is not None and ledger.rules.mode == "broadcast":
+            ledger.lanes.pop(client.lane.name, None)
     elif kind == "anew":
         ledger.lanes[rest[0]].run, ledger.lanes[rest[0]].anew = None, rest[1]
     elif kind == "run":
@@ -227,12 +241,12 @@ def _replay(ledger: Leases, event: list[Any], now: float) -> None:
 
 
 def _replay_client(ledger: Leases, rest: list[Any], now: float) -> None:
-    token, name, called, place, pid, started = rest
+    token, lane_name, client_name, place, pid, started = rest
     hello = messages.Hello(
         messages.VERSION,
         token,
         0,
-        called,
+        client_name,
         0,
         1,
         ledger.rules.hwm,
@@ -244,7 +258,7 @@ def _replay_client(ledger: Leases, rest: list[Any], now: float) -> None:
         [],
         [],
     )
-    lane = ledger.lanes.setdefault(name, Partition(name, 0))
+    lane = ledger.lanes.setdefault(lane_name, Partition(lane_name, 0))
     ledger.clients[token] = Client(token, hello, lane, ledger.rules.hwm, now)
 
 
