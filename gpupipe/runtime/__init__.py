@@ -1,5 +1,5 @@
-"""The process and the machine it runs on: devices, ranks, the cache folder, malloc, plugins.
+"""The process and its machine: devices, ranks, the cache folder, memory, GPU probes, plugins.
 
-Nothing here knows of data or steps, and nearly every folder may import it. Begin to read in
-devices.py.
+Nothing here imports data sets or steps, and nearly every folder may import this one. Start reading
+in devices.py.
 """

@@ -1,11 +1,12 @@
-"""What DALI and nvJPEG can do on a device, tried in a child process, since a decoder may crash and
-nothing can catch that.
+"""Probes what DALI and nvJPEG can do on a device.
 
-nvImageCodec sets samples up on several threads only in batches of more than 4 samples for each
-thread and one (DALI's image_decoder.h), and the path that it takes depends on the size of a batch,
-on whether its images differ in chroma subsampling, and on the share of the hardware decoder. So the
-child decodes batches of one image, of 128 alike and of 132 that differ, on 16 threads, with each
-share. This file imports nothing of gpupipe: the child runs it by its path.
+The probe runs in a child process: a decoder may crash, and the parent could not catch that.
+
+nvImageCodec sets samples up on several threads only if the batch has more than 4 * (num_threads +
+1) samples (DALI's image_decoder.h). Its code path also depends on the batch size, on mixed chroma
+subsampling, and on the share of the hardware decoder. The child therefore decodes batches of 1
+image, of 128 equal images and of 132 different ones, on 16 threads, with each share. This file
+imports nothing from gpupipe, because the child runs it by its path.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from typing import Any
 _SECONDS = 120
 _START = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 _THREADS, _MANY = 16, 128
-"""Threads of DALI, and images of a large batch: more than 4 for each thread and one, or a single
-thread sets all of them up.
+"""Threads of DALI, and images in a large batch. With 4 * (_THREADS + 1) images or fewer, one thread
+would set all of them up.
 """
 _STAGES = ("pipeline", "decode", "region")
 NVJPEG = ("nvidia-nvjpeg-cu12", "nvidia-nvjpeg", "nvidia-nvjpeg-cu13")
 NVIMGCODEC = ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
 _BROKEN = ("0.9.0",)
-"""Versions of nvImageCodec that fail or crash on parts of images, on some GPUs and not on others:
+"""Versions of nvImageCodec that fail or crash on some GPUs when they decode parts of images:
 github.com/NVIDIA/nvImageCodec/issues/55.
 """
 _HARDWARE = 3  # NVJPEG_BACKEND_HARDWARE of nvjpeg.h
@@ -40,19 +41,23 @@ _NO_MEMORY = re.compile(
     r"allocate|can't allocate|failure: '#(5|15)'",
     re.IGNORECASE,
 )
-"""Said by CUDA, DALI, C++, Python, the C library; nvImageCodec's ALLOCATOR_FAILURE are 5 and 15 in
-nvimgcodec.h.
+"""Out-of-memory messages of CUDA, DALI, C++, Python and the C library. In nvimgcodec.h the
+allocator failures have the numbers 5 and 15.
 """
 _ABSENT = (7, 9)  # NVJPEG_STATUS_ARCH_MISMATCH, NVJPEG_STATUS_IMPLEMENTATION_NOT_SUPPORTED
 
 
 @dataclass(frozen=True)
 class ProbeOutcome:
-    """How far DALI came on a device; `reason` is what stopped it, and empty where nothing did.
+    """How far DALI gets on a device.
 
-    pipeline: it computes there. decode: it decodes whole images. region: it decodes parts of
-    images, and the pixels are right. conclusive: the same would come of another try. A time-out and
-    a lack of memory tell of the moment, and not of the device.
+    Attributes:
+        pipeline: Whether a DALI pipeline computes on the device.
+        decode: Whether it decodes whole images.
+        region: Whether it decodes parts of images, with the right pixels.
+        reason: Why DALI stopped, or why parts of images were not tried; empty if neither happened.
+        conclusive: Whether another try would end the same. False after a time-out or a lack of
+            memory, which depend on the moment and not on the device.
     """
 
     pipeline: bool
@@ -64,8 +69,12 @@ class ProbeOutcome:
 
 @dataclass(frozen=True)
 class Engines:
-    """A GPU's hardware JPEG decoder, as nvJPEG counts it; `number` is None where it gave no answer,
-    and `reason` says why.
+    """The hardware JPEG decoder of a GPU, as nvJPEG reports it.
+
+    Attributes:
+        number: Number of engines, 0 if the GPU has none; None if nvJPEG did not answer.
+        cores: Cores in each engine.
+        reason: Why nvJPEG did not answer; otherwise empty.
     """
 
     number: int | None
@@ -75,39 +84,51 @@ class Engines:
 
 @cache
 def probe(device_id: int | None, even_if_broken: bool = False) -> ProbeOutcome:
-    """What DALI can do on GPU `device_id`, or on the CPU (None). Takes some seconds, once in a
-    process.
+    """Probe what DALI can do on a device, in a child process that takes some seconds.
 
-    even_if_broken: also try parts of images on a GPU where the version of nvImageCodec is known to
-    fail there.
+    The outcome is cached for the lifetime of this process.
+
+    Args:
+        device_id: CUDA's number of the GPU; None for the CPU.
+        even_if_broken: Decode parts of images even if this version of nvImageCodec is known to
+            fail.
     """
     broken = broken_codec() if device_id is not None and not even_if_broken else ""
-    said, reason, conclusive = _child(
+    output, reason, conclusive = _child(
         "decode", "cpu" if device_id is None else str(device_id), *([] if broken else ["region"])
     )
-    passed = [stage in said.split() for stage in _STAGES]
-    # A child that dies on its way out may have spoilt memory while it decoded.
+    passed = [stage in output.split() for stage in _STAGES]
+    # A child that crashes at exit may have corrupted memory while it decoded.
     return ProbeOutcome(
         passed[0], passed[1], passed[2] and not reason, reason or broken, conclusive
     )
 
 
 def broken_codec() -> str:
-    """Why the nvImageCodec that is installed cannot be trusted with parts of images; empty where
-    nothing is known against it.
+    """Return why the installed nvImageCodec cannot decode parts of images reliably.
+
+    Returns:
+        The reason, or "" if no fault of the installed version is known.
     """
     return known_to_break(installed(NVIMGCODEC))
 
 
 def known_to_break(version: str | None) -> str:
-    """The same of a version, as 0.9.0 or 0.9.0.20; None: not installed."""
+    """Return why a version of nvImageCodec cannot decode parts of images reliably.
+
+    Args:
+        version: For example "0.9.0" or "0.9.0.20"; None if nvImageCodec is not installed.
+
+    Returns:
+        The reason, or "" if no fault of this version is known.
+    """
     if version is None or not any(version == v or version.startswith(f"{v}.") for v in _BROKEN):
         return ""
     return f"nvImageCodec {version} fails or crashes on parts of images (its issue 55)"
 
 
 def installed(names: Sequence[str]) -> str | None:
-    """The version of the first of these packages that is installed."""
+    """Return the version of the first of these packages that is installed, or None."""
     for name in names:
         try:
             return metadata.version(name)
@@ -117,43 +138,49 @@ def installed(names: Sequence[str]) -> str | None:
 
 
 def region_decode_survives(device_id: int) -> bool:
-    """Whether region-of-interest decoding works on GPU `device_id`.
+    """Return whether region-of-interest decoding works on GPU `device_id`.
 
-    Takes some seconds, once in a process.
+    Takes some seconds on the first call in a process.
     """
     return probe(device_id).region
 
 
 @cache
 def jpeg_engines(device_id: int) -> Engines:
-    """The hardware JPEG decoder of GPU `device_id`, found the way DALI's decoder finds it: by
-    asking nvJPEG for that back end.
+    """Return the hardware JPEG decoder of GPU `device_id`.
+
+    Asks nvJPEG for its hardware back end, as DALI's decoder does. The answer is cached for the
+    lifetime of this process.
     """
     visible = visible_device(os.environ.get("CUDA_VISIBLE_DEVICES"), device_id)
-    said, reason, _ = _child("engines", CUDA_VISIBLE_DEVICES=visible)
-    words = said.split()
+    output, reason, _ = _child("engines", CUDA_VISIBLE_DEVICES=visible)
+    fields = output.split()
     return (
         Engines(None, 0, reason or "nothing was said")
-        if reason or len(words) != 2
-        else Engines(int(words[0]), int(words[1]))
+        if reason or len(fields) != 2
+        else Engines(int(fields[0]), int(fields[1]))
     )
 
 
 def visible_device(setting: str | None, device_id: int) -> str:
-    """What CUDA_VISIBLE_DEVICES must be for a child to see only what is GPU `device_id` under
-    `setting`.
+    """Return the CUDA_VISIBLE_DEVICES with which a child sees one GPU only.
+
+    Args:
+        setting: CUDA_VISIBLE_DEVICES of this process; None if it is not set.
+        device_id: Number of the GPU under `setting`.
     """
-    shown = [s.strip() for s in setting.split(",")] if setting else []
-    return shown[device_id] if device_id < len(shown) else str(device_id)
+    visible = [s.strip() for s in setting.split(",")] if setting else []
+    return visible[device_id] if device_id < len(visible) else str(device_id)
 
 
 def _child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
-    """What a child said, why it failed (empty where it did not), and whether another would do the
-    same.
+    """Run this file in a child process.
+
+    Returns its output, why it failed ("" if it did not), and if another try would end the same.
     """
     command = [sys.executable, "-c", _START, __file__, *arguments]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             capture_output=True,
             timeout=_SECONDS,
@@ -164,13 +191,14 @@ def _child(*arguments: str, **environment: str) -> tuple[str, str, bool]:
         return _text(e.stdout), f"no answer within {_SECONDS} s", False
     except OSError as e:  # fork() needs memory too
         return "", str(e), False
-    reason = why_it_ended(done.returncode, _text(done.stderr))
-    return _text(done.stdout), reason, not lacked_memory(done.returncode, reason)
+    reason = why_it_ended(completed.returncode, _text(completed.stderr))
+    return _text(completed.stdout), reason, not lacked_memory(completed.returncode, reason)
 
 
 def lacked_memory(returncode: int, reason: str) -> bool:
-    """Whether a child ended for lack of memory: by what it said, or killed, as Linux does when
-    there is none left.
+    """Return whether a child ended for lack of memory.
+
+    True if `reason` says so, or on SIGKILL, which Linux sends when memory runs out.
     """
     return returncode == -signal.SIGKILL or bool(_NO_MEMORY.search(reason))
 
@@ -180,24 +208,24 @@ def _text(output: bytes | None) -> str:
 
 
 def why_it_ended(returncode: int, stderr: str) -> str:
-    """The reason behind an exit status: empty, a signal's name, or the last line of stderr."""
+    """Return why a child ended: "" for success, a signal's name, or the last line of stderr."""
     if returncode < 0:
-        known = {s.value: s.name for s in signal.Signals}
-        return f"crashed with {known.get(-returncode, f'signal {-returncode}')}"
+        signal_names = {s.value: s.name for s in signal.Signals}
+        return f"crashed with {signal_names.get(-returncode, f'signal {-returncode}')}"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     return "" if returncode == 0 else (lines[-1] if lines else f"exit status {returncode}")
 
 
-# --- what the child does
+# --- the code of the child process
 
 
 def _decode(device: str, region: str = "") -> None:
-    """Say each stage that `device` ("cpu" or a GPU's number) passes; an exception ends it.
+    """Print each stage that `device` ("cpu" or a GPU's number) passes; raise at the first failure.
 
-    region: also try parts of images.
+    Parts of images are tried only if `region` is not empty.
     """
     device_id = None if device == "cpu" else int(device)
-    _compute(device_id)
+    _check_compute(device_id)
     print("pipeline", flush=True)
     for load in loads(device_id):
         for images in _batches():
@@ -215,12 +243,12 @@ def _decode(device: str, region: str = "") -> None:
 
 
 def loads(device_id: int | None) -> tuple[float | None, ...]:
-    """The shares of images for the hardware decoder that are tried; a CPU has none."""
+    """Return the values of `hw_decoder_load` to try; a CPU has none, so (None,)."""
     return (None,) if device_id is None else (0.0, 0.9, 1.0)
 
 
-def _compute(device_id: int | None) -> None:
-    """Raises where DALI cannot run a kernel there."""
+def _check_compute(device_id: int | None) -> None:
+    """Raise an exception if DALI cannot run a kernel on the device."""
     import numpy as np
     from nvidia.dali import fn
 
@@ -228,13 +256,13 @@ def _compute(device_id: int | None) -> None:
         numbers = fn.external_source(lambda: [np.arange(8, dtype=np.float32)], batch=True)
         return (numbers if device_id is None else numbers.gpu()) * 2
 
-    assert _ran(device_id, 1, graph)[0].tolist() == list(range(0, 16, 2))
+    assert _run_pipeline(device_id, 1, graph)[0].tolist() == list(range(0, 16, 2))
 
 
-def _ran(
+def _run_pipeline(
     device_id: int | None, batch_size: int, graph: Callable[[], Any], times: int = 1
 ) -> list[Any]:
-    """The last batch of a pipeline, as arrays."""
+    """Build a pipeline, run it `times` times, and return the last batch as arrays."""
     from nvidia.dali import Pipeline
 
     pipe = Pipeline(
@@ -254,9 +282,9 @@ def _decoded(
     gray: bool = False,
     windows: list[Any] | None = None,
 ) -> list[Any]:
-    """Pixels of JPEG images, or of (start, shape) windows in them."""
+    """Return the pixels of JPEG images, or of one (start, shape) window in each."""
     device = "cpu" if device_id is None else "mixed"
-    return _ran(
+    return _run_pipeline(
         device_id,
         len(images),
         lambda: decoder(device, images, load, gray, windows),
@@ -267,7 +295,15 @@ def _decoded(
 def decoder(
     device: str, images: list[Any], load: float | None, gray: bool, windows: list[Any] | None
 ) -> Any:
-    """The DataNode of the decoder, with the options of gpupipe.engines.dali.ops.decode."""
+    """Return the DataNode of the decoder, with the options of gpupipe.engines.dali.ops.decode.
+
+    Args:
+        device: "cpu" or "mixed".
+        images: JPEG files, uint8 (n,) each.
+        load: `hw_decoder_load`; None leaves DALI's default.
+        gray: Decode to one channel instead of RGB.
+        windows: One (start, shape) in (height, width) order for each image; None for whole images.
+    """
     from nvidia.dali import fn, types
 
     options: dict[str, Any] = {
@@ -289,8 +325,9 @@ def decoder(
 
 @cache
 def _batches() -> list[list[Any]]:
-    """Batches of JPEG images: one alone, many of one kind, and many of several sizes and kinds (0:
-    4:4:4, 1: 4:2:2, 2: 4:2:0 chroma).
+    """Return three batches of JPEG images: one image, one image many times, and many of six kinds.
+
+    In `_jpeg`, `subsampling` is 0 for 4:4:4, 1 for 4:2:2 and 2 for 4:2:0 chroma.
     """
     plain = _jpeg(480, 640, subsampling=2)
     chroma = [_jpeg(375, 500, subsampling=0), _jpeg(250, 250, subsampling=1)]
@@ -304,8 +341,9 @@ def _batches() -> list[list[Any]]:
 
 
 def _jpeg(height: int, width: int, turned: int = 1, gray: bool = False, **options: Any) -> Any:
-    """An image file of soft blobs some pixels wide: a part that is cut elsewhere has clearly other
-    pixels. turned: its EXIF orientation.
+    """Return a JPEG file of soft blobs, so that a window cut elsewhere has clearly other pixels.
+
+    `turned` is the image's EXIF orientation.
     """
     import io
 
@@ -322,24 +360,22 @@ def _jpeg(height: int, width: int, turned: int = 1, gray: bool = False, **option
 
 
 def _window(n: int, shape: tuple[int, ...]) -> Any:
-    """The start and shape of the n-th window in an image of `shape`: inside it, at its far corner,
-    all of it, an odd strip.
-    """
+    """Return start and shape of window `n`: inside, a far corner, all of it, or an odd strip."""
     import numpy as np
 
     high, wide = shape[:2]
-    cuts = [
+    windows = [
         ((10, 20), (200, 200)),
         ((high - 64, wide - 96), (64, 96)),
         ((0, 0), (high, wide)),
         ((101, 33), (17, 199)),
     ]
-    start, size = cuts[(n + n // 6) % 4]  # each of the six kinds of image meets each window
+    start, size = windows[(n + n // 6) % 4]  # each of the six images meets each window
     return np.array(start, np.int32), np.array(size, np.int32)
 
 
 def _compare(parts: list[Any], whole: list[Any]) -> None:
-    """Raises where a part is not that part of its image; decoders may differ by a few levels."""
+    """Raise ValueError if a part differs from its window; decoders may differ by a few levels."""
     import numpy as np
 
     for n, (part, image) in enumerate(zip(parts, whole, strict=True)):
@@ -355,7 +391,7 @@ def _compare(parts: list[Any], whole: list[Any]) -> None:
 
 
 def _engines() -> None:
-    """Say how many engines nvJPEG counts on the visible GPU, and cores in each."""
+    """Print how many engines nvJPEG counts on the visible GPU, and how many cores each has."""
     import ctypes
 
     library = ctypes.CDLL(_library())
@@ -371,36 +407,35 @@ def _engines() -> None:
 
 
 def _library() -> str:
-    """The path of the nvJPEG that DALI brought, or the name of the system's."""
+    """Return the path of the nvJPEG that DALI installed, or the name of the system's library."""
     for name in NVJPEG:
         try:
             files = metadata.files(name) or []
         except metadata.PackageNotFoundError:
             continue
-        found = [str(f.locate()) for f in files if f.name.startswith("libnvjpeg.so")]
-        if found:
-            return found[0]
+        paths = [str(f.locate()) for f in files if f.name.startswith("libnvjpeg.so")]
+        if paths:
+            return paths[0]
     return "libnvjpeg.so.12"
 
 
 def _main(task: str, *arguments: str) -> None:
     import resource
 
-    resource.setrlimit(
-        resource.RLIMIT_CORE, (0, 0)
-    )  # a crash that is expected leaves no core file behind
+    # An expected crash must not leave a core file.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tasks: dict[str, Callable[..., None]] = {"decode": _decode, "engines": _engines}
     try:
         tasks[task](*arguments)
     except Exception as e:
-        sys.exit(
-            f"\n{type(e).__name__}: {short(str(e))}"
-        )  # on a line of its own: CUDA's libraries do not end theirs
+        # The leading newline: lines that CUDA's libraries print may lack their own.
+        sys.exit(f"\n{type(e).__name__}: {short(str(e))}")
 
 
 def short(message: str) -> str:
-    """What went wrong, out of a message of DALI's: it tells first where in the graph, and last that
-    the pipeline is lost.
+    """Return the cause in an error message of DALI, at most 300 characters.
+
+    DALI's messages begin with the place in the graph and end by saying that the pipeline is lost.
     """
     core = message.rpartition("encountered:")[2].replace(
         "Current pipeline object is no longer valid.", ""

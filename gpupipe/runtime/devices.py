@@ -1,4 +1,4 @@
-"""Which GPUs and cores there are, found without starting CUDA."""
+"""Finds the GPUs and CPU cores of this process without initialising CUDA."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from gpupipe.runtime.ranks import cores_of_job, local_rank, ranks_on_machine
 
 
 def cores() -> int:
-    """The cores that this process may run on: its affinity, and the quota of its control group
-    where that is less.
+    """Return the number of cores that this process may run on, at least 1.
+
+    That is its CPU affinity, or the CPU quota of its control group if that is less.
     """
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -24,13 +25,16 @@ def cores() -> int:
 
 
 def cores_of_rank() -> int:
-    """The cores that this rank should take, at least 1: an equal share of the launcher's cores, and
-    never more than cores().
+    """Return the number of cores that this rank should use, at least 1.
 
-    The launcher's cores are those of the job on this machine under Slurm, and else those of the
-    parent process. So what the launcher shares out is divided, and what it gave to this rank alone
-    is not divided a second time: a rank that is bound to 8 of 32 cores beside 3 others gets all 8,
-    and 4 ranks that are bound to the same 8 of them get 2 each. Raises DeviceError.
+    That is an equal share of the launcher's cores, and never more than `cores()`. Under Slurm the
+    launcher's cores are those of the job on this machine, otherwise those of the parent process.
+    Cores that the launcher gave to this rank alone are thus not divided a second time. A rank that
+    is bound to 8 of 32 cores, beside 3 other ranks, gets all 8. Of 4 ranks that are bound to the
+    same 8 cores, each gets 2.
+
+    Raises:
+        DeviceError: An environment variable of the launcher is malformed.
     """
     ranks = ranks_on_machine()
     if ranks == 1:
@@ -40,14 +44,18 @@ def cores_of_rank() -> int:
 
 
 def share(own: int, launcher: int, ranks: int) -> int:
-    """Of the launcher's cores, what one of `ranks` should take that may run on `own` of them."""
+    """Return the cores for one of `ranks` ranks on a machine, at least 1.
+
+    Args:
+        own: Cores that this rank may run on.
+        launcher: Cores that the launcher may run on.
+        ranks: Number of ranks that share the launcher's cores.
+    """
     return max(1, min(own, launcher // ranks))
 
 
 def _cores_of_parent() -> int:
-    """The cores of the process that started this one; this one's where that cannot be asked, as
-    beyond a container's border.
-    """
+    """Return the parent's cores, or this process's if the parent is outside the container."""
     parent = os.getppid()
     try:
         return len(os.sched_getaffinity(parent or os.getpid()))
@@ -56,18 +64,16 @@ def _cores_of_parent() -> int:
 
 
 def _quota() -> int | None:
-    """Whole cores of the control group's CPU quota (version 2, else 1), or None where there is
-    none.
-    """
+    """Return the whole cores of the control group's CPU quota (version 2, else 1), or None."""
     quota, period = (
-        _words("cpu.max")
-        or (*_words("cpu/cpu.cfs_quota_us"), *_words("cpu/cpu.cfs_period_us"))
+        _read_cgroup("cpu.max")
+        or (*_read_cgroup("cpu/cpu.cfs_quota_us"), *_read_cgroup("cpu/cpu.cfs_period_us"))
         or ("max", "1")
     )
     return None if quota in ("max", "-1") else max(1, int(quota) // int(period))
 
 
-def _words(name: str) -> tuple[str, ...]:
+def _read_cgroup(name: str) -> tuple[str, ...]:
     try:
         return tuple(Path("/sys/fs/cgroup", name).read_text(encoding="ascii").split())
     except OSError:
@@ -76,39 +82,44 @@ def _words(name: str) -> tuple[str, ...]:
 
 @cache
 def gpu_count() -> int:
-    """GPUs that CUDA would show to this process."""
+    """Return how many GPUs CUDA shows to this process."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def resolve(device: str) -> int | None:
-    """The number of the GPU to use, or None for the CPU.
+    """Return the number of the GPU to use, or None for the CPU.
 
-    device: "auto", "cpu", "gpu" or "gpu:N". Without a number it is the one of the local rank, else
-    torch's current device. Warns where "auto" is the CPU although there is a GPU. Raises
-    DeviceError where a GPU is asked for and is not there, or CUDA was in use before this process
-    was forked.
+    Warns once in a process if "auto" means the CPU although the driver sees a GPU.
+
+    Args:
+        device: "auto", "cpu", "gpu" or "gpu:N". Without a number, the GPU is that of the local
+            rank, else torch's current device.
+
+    Raises:
+        DeviceError: The requested GPU does not exist, or this process was forked after its parent
+            initialised CUDA.
     """
     if device == "cpu":
         return None
     if device == "auto" and gpu_count() == 0:
         _warn_of_unused_gpus()
         return None
-    if _forked_behind_cuda():
+    if _forked_after_cuda():
         raise DeviceError(
             "CUDA was in use before this process was forked, and cannot be used in it: "
             "start it with spawn or forkserver, or set loader.device=cpu"
         )
-    number = int(device.partition(":")[2] or _own_gpu())
+    number = int(device.partition(":")[2] or _default_gpu())
     if number >= gpu_count():
-        found = (
+        available = (
             f"there are {gpu_count()}"
             if gpu_count()
             else "PyTorch sees none: 'gpupipe doctor' says why"
         )
         raise DeviceError(
-            f"loader.device={device} asks for a GPU, and {found}. Set loader.device=cpu (or "
+            f"loader.device={device} asks for a GPU, and {available}. Set loader.device=cpu (or "
             "auto) to run on the CPU"
         )
     return number
@@ -116,47 +127,51 @@ def resolve(device: str) -> int | None:
 
 @cache
 def _warn_of_unused_gpus() -> None:
-    """Once a process."""
+    """Warn once in a process."""
     import torch
 
-    why = why_unused(nvml.cards(), torch.version.cuda, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if why:
+    reason = why_unused(nvml.cards(), torch.version.cuda, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if reason:
         warnings.warn(
-            f"loader.device=auto runs on the CPU: {why}. loader.device=cpu says nothing of it",
+            f"loader.device=auto runs on the CPU: {reason}. loader.device=cpu says nothing of it",
             stacklevel=2,
         )
 
 
 def why_unused(cards: Sequence[str], torch_cuda: str | None, setting: str | None) -> str:
-    """Why torch sees no GPU where the driver sees `cards`; empty where there is none, or the user
-    hides them.
+    """Return why torch sees no GPU although the driver does.
 
-    torch_cuda: the CUDA that torch is built for. setting: CUDA_VISIBLE_DEVICES.
+    Args:
+        cards: Names of the GPUs that the driver sees.
+        torch_cuda: CUDA version that torch is built for; None without CUDA.
+        setting: CUDA_VISIBLE_DEVICES; None if it is not set.
+
+    Returns:
+        The reason, or "" if there is no GPU or the user hides all of them.
     """
     if not cards or (setting is not None and setting.strip() in ("", "-1")):
         return ""
-    there = f"the driver sees {'; '.join(cards)}, but "
+    prefix = f"the driver sees {'; '.join(cards)}, but "
     if torch_cuda is None:
-        return f"{there}torch is built without CUDA (see pytorch.org/get-started)"
+        return f"{prefix}torch is built without CUDA (see pytorch.org/get-started)"
     if setting is not None:
-        return f"{there}CUDA_VISIBLE_DEVICES={setting!r} leaves torch none"
-    return f"{there}torch sees none: 'gpupipe doctor' says why"
+        return f"{prefix}CUDA_VISIBLE_DEVICES={setting!r} leaves torch none"
+    return f"{prefix}torch sees none: 'gpupipe doctor' says why"
 
 
-def _own_gpu() -> int:
-    """The GPU of this process where none is named."""
+def _default_gpu() -> int:
+    """Return the GPU of the local rank, else torch's current device."""
     import torch
 
     local = local_rank()
     if local is not None and gpu_count():
         return local % gpu_count()
-    # torch's
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return torch.cuda.current_device()
 
 
-def _forked_behind_cuda() -> bool:
+def _forked_after_cuda() -> bool:
     import torch
 
     return bool(getattr(torch.cuda, "_is_in_bad_fork", lambda: False)())

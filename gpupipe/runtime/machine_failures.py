@@ -1,8 +1,8 @@
-"""Failures of the machine: memory, open files, CUDA. No sample and no step is to blame for them.
+"""Recognises failures of the machine: memory, open files, CUDA. No sample and no step causes them.
 
-DALI tells them by their words alone: every C++ exception reaches Python as a RuntimeError. The
-words are those of dali/core/cuda_error.h, of its NVML wrapper, of nvImageCodec and of torch. What
-they do not tell is told by an image that is known to be good: see engines/dali/known_good.py.
+Every C++ exception in DALI reaches Python as a RuntimeError, so only its text tells them apart. The
+patterns match texts of dali/core/cuda_error.h, DALI's NVML wrapper, nvImageCodec and torch. If the
+text decides nothing, engines/dali/known_good.py decodes an image that is known to be good.
 """
 
 from __future__ import annotations
@@ -37,29 +37,31 @@ _RULES = {
         "raise the limit (ulimit -n)",
     ),
 }
-"""By what an error says: what happened, and what to do. The first that fits counts."""
+"""Pattern of an error's text -> (what happened, what to do). The first match counts."""
 _ERRNOS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def machine_failure(error: BaseException) -> str:
-    """What failed of the machine, and what to do, in a line; empty if an error is of another
-    kind.
+    """Return in one line what failed on the machine and what to do about it.
+
+    Returns:
+        The line, or "" if `error` is no failure of the machine.
     """
     if isinstance(error, OSError) and error.errno not in _ERRNOS:
         return ""
-    said = f"{type(error).__name__}: {error}" if isinstance(error, MemoryError) else str(error)
-    for words, (what, advice) in _RULES.items():
-        if found := re.search(words, said):
-            return f"{what} ({found.group().rstrip(' :.')}): {advice}"
+    text = f"{type(error).__name__}: {error}" if isinstance(error, MemoryError) else str(error)
+    for pattern, (failure, advice) in _RULES.items():
+        if match := re.search(pattern, text):
+            return f"{failure} ({match.group().rstrip(' :.')}): {advice}"
     return ""
 
 
 @contextmanager
 def machine_errors() -> Iterator[None]:
-    """Raise EngineError in place of an error that is the machine's."""
+    """Turn the machine's failures inside the `with` block into EngineError."""
     try:
         yield
     except (RuntimeError, OSError, MemoryError) as e:
-        if not (what := machine_failure(e)):
+        if not (failure := machine_failure(e)):
             raise
-        raise EngineError(what) from e
+        raise EngineError(failure) from e

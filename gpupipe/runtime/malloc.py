@@ -1,4 +1,4 @@
-"""Memory that is free but not yet given back to the system."""
+"""Returns free memory to the operating system, and makes DALI reuse its CPU buffers."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from functools import cache
 from typing import Any
 
 _POOLED = "DALI_MALLOC_POOL_THRESHOLD"
-"""DALI's own variable. It pools buffers on the CPU from 32 MB on by default; smaller ones go to the
-C library and on to the system, and each batch pays for the faults of its pages again: a batch of 32
-MB of raw numbers then takes 8 times as long, and images take more memory, not less.
+"""DALI's own environment variable. By default DALI pools CPU buffers of 32 MB and more.
+
+Smaller buffers go back to the C library and on to the system, so each batch pays for its page
+faults again. A batch of 32 MB of raw numbers then takes 8 times as long, and images take more
+memory, not less.
 """
 
 
 def pool() -> None:
-    """Let DALI keep buffers of 1 MB and more for the next batch, where the user has not said
-    otherwise. To be called before its first pipeline.
+    """Let DALI keep CPU buffers of 1 MB and more for the next batch.
+
+    Call it before the process builds its first DALI pipeline. A user's own setting of
+    DALI_MALLOC_POOL_THRESHOLD stays.
     """
     os.environ.setdefault(_POOLED, "1M")
 
 
 def give_back() -> None:
-    """Ask the C library to return free heap memory: without it the process swings by a tenth from
-    epoch to epoch.
+    """Return free heap memory to the system (malloc_trim).
+
+    Without it, the memory of the process varies by a tenth from epoch to epoch.
     """
     trim = _malloc_trim()
     if trim is not None:
@@ -32,18 +37,18 @@ def give_back() -> None:
 
 
 def release_unused_memory() -> None:
-    """Let DALI return what its pools hold and nobody uses: of GPUs, and of page-locked memory. They
-    never do that by themselves.
+    """Let DALI free the unused GPU memory and page-locked memory in its pools.
 
-    The pool of the CPU's memory is not among them; the next loader of the process uses it again.
+    DALI's pools never do so by themselves. The pool of CPU memory is not among them; the next
+    loader of the process uses it again.
     """
     from nvidia.dali import backend
 
-    with contextlib.suppress(RuntimeError):  # of a GPU that has failed: close() must not hide why
+    with contextlib.suppress(RuntimeError):  # on a failed GPU: close() must not hide the cause
         backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]  # its stub lacks it
 
 
 @cache
 def _malloc_trim() -> Any:
-    """glibc's malloc_trim, or None where the C library has none."""
+    """Return glibc's malloc_trim, or None if the C library has none."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None)

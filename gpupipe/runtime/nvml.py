@@ -1,6 +1,4 @@
-"""What NVIDIA's driver says about GPUs, through NVML: it needs no CUDA, and counts every GPU of the
-machine.
-"""
+"""Queries NVIDIA's driver through NVML, which needs no CUDA and sees every GPU of the machine."""
 
 from __future__ import annotations
 
@@ -11,8 +9,10 @@ from typing import Any
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """The module pynvml, initialised; None where there is no driver, or no pynvml to ask it
-    with.
+    """Initialise NVML, and shut it down at the end of the `with` block.
+
+    Yields:
+        The module pynvml, or None if there is no driver or pynvml is not installed.
     """
     try:
         import pynvml
@@ -31,7 +31,16 @@ def session() -> Iterator[Any]:
 
 
 def ask(nvml: Any, otherwise: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer to a question, or `otherwise`: a card, driver or container may refuse any."""
+    """Return `question(*arguments)`, or `otherwise` if NVML raises an error.
+
+    A card, a driver or a container may refuse any query.
+
+    Args:
+        nvml: The module pynvml.
+        otherwise: The value to return after an NVMLError.
+        question: A function of pynvml.
+        *arguments: Its arguments.
+    """
     try:
         return question(*arguments)
     except nvml.NVMLError:
@@ -39,13 +48,13 @@ def ask(nvml: Any, otherwise: Any, question: Callable[..., Any], *arguments: Any
 
 
 def driver_version() -> str | None:
-    """The version of NVIDIA's driver; None where nothing answers."""
+    """Return the version of NVIDIA's driver, or None if NVML does not answer."""
     with session() as nvml:
         return None if nvml is None else ask(nvml, None, nvml.nvmlSystemGetDriverVersion)
 
 
 def cards() -> list[str]:
-    """The name of each GPU that the driver sees, also of those that CUDA_VISIBLE_DEVICES hides."""
+    """Return the name of each GPU that the driver sees, even if CUDA_VISIBLE_DEVICES hides it."""
     with session() as nvml:
         if nvml is None:
             return []
@@ -53,7 +62,7 @@ def cards() -> list[str]:
 
 
 def card_name(nvml: Any, number: int) -> str:
-    """The name of card `number` as NVML counts them, which is not how CUDA does."""
+    """Return the name of card `number` in NVML's order, which is not CUDA's."""
     handle = ask(nvml, None, nvml.nvmlDeviceGetHandleByIndex, number)
     return (
         str(ask(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle))
@@ -63,10 +72,15 @@ def card_name(nvml: Any, number: int) -> str:
 
 
 def handle_of(nvml: Any, device_id: int) -> Any:
-    """NVML's handle of GPU `device_id` as CUDA counts them, so after CUDA_VISIBLE_DEVICES and
-    CUDA_DEVICE_ORDER.
+    """Return NVML's handle of a GPU.
 
-    Raises NVMLError.
+    Args:
+        nvml: The module pynvml.
+        device_id: Number of the GPU for CUDA, which depends on CUDA_VISIBLE_DEVICES and
+            CUDA_DEVICE_ORDER.
+
+    Raises:
+        NVMLError: NVML does not know the GPU.
     """
     import torch
 
@@ -74,9 +88,17 @@ def handle_of(nvml: Any, device_id: int) -> Any:
 
 
 def handle_of_uuid(nvml: Any, uuid: str) -> Any:
-    """The handle of a GPU, or of the part of one (MIG) whose UUID this is. Raises NVMLError."""
+    """Return NVML's handle of a GPU or of a MIG instance.
+
+    Args:
+        nvml: The module pynvml.
+        uuid: Its UUID, with or without the prefix "GPU-" or "MIG-".
+
+    Raises:
+        NVMLError: NVML knows no such UUID.
+    """
     bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
     try:
         return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{bare}")
-    except nvml.NVMLError:  # CUDA gives the parts of a GPU UUIDs without saying that they are parts
+    except nvml.NVMLError:  # CUDA's UUIDs do not say whether they belong to a MIG instance
         return nvml.nvmlDeviceGetHandleByUUID(f"MIG-{bare}")

@@ -1,4 +1,4 @@
-"""Steps and sources of other packages: found by entry points, and named where they fail."""
+"""Loads steps and sources of other packages by entry points, and names the package if one fails."""
 
 from __future__ import annotations
 
@@ -15,47 +15,59 @@ from gpupipe.runtime.machine_failures import machine_failure
 
 _Base = TypeVar("_Base")
 STEPS, SOURCES = "gpupipe.steps", "gpupipe.sources"
-"""Groups of entry points."""
-_OWN = __name__.partition(".")[0]
+"""Entry point groups of other packages' steps and sources."""
+_OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def find(group: str, name: str, base: type[_Base]) -> type[_Base] | None:
-    """The class behind an entry point, or None where there is none of this name.
+    """Load the class of an entry point.
 
-    Raises LookupError, which names the package, where it cannot be imported or is no `base`.
+    Args:
+        group: Entry point group, `STEPS` or `SOURCES`.
+        name: Name of the entry point, which is the name of the step or source in YAML.
+        base: Class that the loaded class must derive from.
+
+    Returns:
+        The class, or None if no entry point has this name.
+
+    Raises:
+        LookupError: The class cannot be imported, does not derive from `base`, or is abstract. The
+            message names the package.
     """
     for entry in entry_points(group=group, name=name):
-        return _loaded(entry, base)
+        return _load_class(entry, base)
     return None
 
 
 def names(group: str) -> set[str]:
-    """The names of all entry points, imported or not."""
+    """Return the names of all entry points in `group`, without importing them."""
     return {entry.name for entry in entry_points(group=group)}
 
 
-def _loaded(entry: EntryPoint, base: type[_Base]) -> type[_Base]:
+def _load_class(entry: EntryPoint, base: type[_Base]) -> type[_Base]:
     kind = base.__name__
-    what = f"the {kind.lower()} '{entry.name}' of {_distribution(entry)}"
+    label = f"the {kind.lower()} '{entry.name}' of {_distribution(entry)}"
     try:
-        found = entry.load()
+        cls = entry.load()
     except Exception as e:  # whatever the package's own code raises
         why = short(f"{type(e).__name__}: {e}".splitlines()[0], 200)
         reinstall = "repair or uninstall that package"
         raise LookupError(
-            f"{what} cannot be imported from {entry.value} ({why}): {reinstall}"
+            f"{label} cannot be imported from {entry.value} ({why}): {reinstall}"
         ) from e
-    if not (isinstance(found, type) and issubclass(found, base)):
+    if not (isinstance(cls, type) and issubclass(cls, base)):
         is_what = (
-            f"a class that is no {kind}" if isinstance(found, type) else f"a {type(found).__name__}"
+            f"a class that is no {kind}" if isinstance(cls, type) else f"a {type(cls).__name__}"
         )
         raise LookupError(
-            f"{what}, {entry.value}, is {is_what}: it must derive from {base.__module__}.{kind}"
+            f"{label}, {entry.value}, is {is_what}: it must derive from {base.__module__}.{kind}"
         )
-    if inspect.isabstract(found):
-        lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
-        raise LookupError(f"{what}, {entry.value}, does not define {lacks}, which each {kind} must")
-    return found
+    if inspect.isabstract(cls):
+        lacks = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise LookupError(
+            f"{label}, {entry.value}, does not define {lacks}, which each {kind} must"
+        )
+    return cls
 
 
 def _distribution(entry: EntryPoint) -> str:
@@ -64,22 +76,22 @@ def _distribution(entry: EntryPoint) -> str:
 
 
 def is_foreign(cls: type) -> bool:
-    """Whether a class comes from another package."""
-    return cls.__module__.partition(".")[0] != _OWN
+    """Return whether another package defines the class."""
+    return cls.__module__.partition(".")[0] != _OWN_PACKAGE
 
 
 def origin(cls: type) -> str:
-    """The package and the file of a class, as messages name them."""
+    """Return the package and the file of a class, for messages."""
     if not is_foreign(cls):
-        return _OWN
+        return _OWN_PACKAGE
     top = cls.__module__.partition(".")[0]
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    where = [file] if file else []
-    return ", ".join([_package(top) or cls.__module__, *where])
+    files = [file] if file else []
+    return ", ".join([_distribution_of_module(top) or cls.__module__, *files])
 
 
-def _package(module: str) -> str:
-    """The distribution whose entry points lead into a top-level module."""
+def _distribution_of_module(module: str) -> str:
+    """Return name and version of the distribution with a step in this top-level module, or ""."""
     for entry in entry_points(group=STEPS):
         if entry.module.partition(".")[0] == module and entry.dist:
             return f"{entry.dist.name} {entry.dist.version}"
@@ -88,39 +100,57 @@ def _package(module: str) -> str:
 
 @contextmanager
 def blamed(step: str, cls: type, where: str, call: str, *passed: type[Exception]) -> Iterator[None]:
-    """Around a step's own code: raises StepError for every exception that is none of gpupipe's.
+    """Run a step's own code, and raise StepError in place of its exceptions.
 
-    EngineError for what is the machine's failure.
+    Exceptions of gpupipe pass through unchanged.
 
     Args:
-        step: What the pipeline calls it.
-        cls: Its class.
-        where: Its place in the YAML.
-        call: The method, "torch()".
-        passed: Exceptions that say something else, and are left as they are.
+        step: Name of the step in the pipeline.
+        cls: Class of the step.
+        where: Line of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        call: The method that runs, such as "torch()".
+        *passed: Exception types that also pass through unchanged.
 
+    Raises:
+        StepError: The step's code raised an exception.
+        EngineError: The exception is a failure of the machine.
     """
     try:
         yield
     except Exception as e:
         if isinstance(e, (GpupipeError, *passed)):
             raise
-        if what := machine_failure(e):
-            raise EngineError(what) from e
+        if failure := machine_failure(e):
+            raise EngineError(failure) from e
         raise step_failed(step, cls, where, call, e) from e
 
 
 def step_failed(step: str, cls: type, where: str, call: str, error: Exception) -> StepError:
-    """What to raise, from `error`, where a step's own code raised it. call: "torch()"."""
-    said = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    """Return the StepError to raise after a step's own code raised `error`.
+
+    Args:
+        step: Name of the step in the pipeline.
+        cls: Class of the step.
+        where: Line of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        call: The method that raised, such as "torch()".
+        error: The exception.
+    """
+    reason = f"{type(error).__name__}: {error}".strip().rstrip(":")
     text = "".join(traceback.format_exception(error))
-    return StepError(f"{_named(step, cls, where)}: its {call} raised {said}", text)
+    return StepError(f"{_describe_step(step, cls, where)}: its {call} raised {reason}", text)
 
 
 def step_wrong(step: str, cls: type, where: str, what: str) -> StepError:
-    """What to raise where a step's result is wrong. what: "its torch() made ..., but ..."."""
-    return StepError(f"{_named(step, cls, where)}: {what}")
+    """Return the StepError to raise if a step's result is wrong.
+
+    Args:
+        step: Name of the step in the pipeline.
+        cls: Class of the step.
+        where: Line of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        what: The fault, such as "its torch() made ..., but ...".
+    """
+    return StepError(f"{_describe_step(step, cls, where)}: {what}")
 
 
-def _named(step: str, cls: type, where: str) -> str:
+def _describe_step(step: str, cls: type, where: str) -> str:
     return f"{f'{where}: ' if where else ''}step '{step}' ({origin(cls)})"

@@ -1,9 +1,9 @@
-"""Which rank this process is, of how many, and how many share its machine: asked of
-torch.distributed, else of the launcher's environment.
+"""Finds this process's rank, the world size, and how many ranks share its machine.
 
-torchrun sets RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. Open MPI's mpirun and Slurm's srun
-have variables of their own. Those of srun count only in a job step: the batch script has some of
-them too, and is one process however many tasks the job has.
+torch.distributed answers first, then the launcher's environment variables. torchrun sets RANK,
+WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. Open MPI's mpirun and Slurm's srun have variables of
+their own. srun's variables count only inside a job step: Slurm also sets some of them in the batch
+script, which is one process however many tasks the job has.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from contextvars import ContextVar
 from gpupipe.errors import DeviceError
 
 _TASKS_PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
-_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-_told: ContextVar[int] = ContextVar("ranks on this machine", default=1)
+_TASKS_PATTERN = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_minimum_ranks: ContextVar[int] = ContextVar("ranks on this machine", default=1)
 
 
 def rank_and_world() -> tuple[int, int]:
-    """(rank, world size): of torch.distributed where it is initialised, else RANK and WORLD_SIZE,
-    else (0, 1).
+    """Return (rank, world size), (0, 1) without distributed training.
 
-    Warns where mpirun or srun started several processes and neither is there: they may work apart,
-    or be ranks that load too early. Raises DeviceError where the environment contradicts itself.
+    Uses torch.distributed if it is initialised, else RANK and WORLD_SIZE. Warns if mpirun or srun
+    started several processes and neither is available: the processes may be independent, or may
+    call load() before init_process_group().
+
+    Raises:
+        DeviceError: The environment variables contradict each other.
     """
     import torch.distributed as dist
 
@@ -39,9 +42,9 @@ def rank_and_world() -> tuple[int, int]:
     if world is None or (world == 1 and rank is None):
         return 0, 1
     if rank is None or rank >= world:
-        said = "RANK is not set" if rank is None else f"RANK={rank}"
+        rank_text = "RANK is not set" if rank is None else f"RANK={rank}"
         raise DeviceError(
-            f"WORLD_SIZE={world} is set, but {said}: start with torchrun, or set "
+            f"WORLD_SIZE={world} is set, but {rank_text}: start with torchrun, or set "
             f"loader.shard={{rank: R, world_size: {world}}}"
         )
     return rank, world
@@ -66,59 +69,70 @@ def _warn_of_unknown_ranks() -> None:
 
 
 def local_rank() -> int | None:
-    """The number of this process on its machine: LOCAL_RANK, else mpirun's, else srun's; None where
-    there is none. Raises DeviceError.
+    """Return the rank of this process on its machine, or None if no launcher sets it.
+
+    Reads LOCAL_RANK, else mpirun's variable, else srun's.
+
+    Raises:
+        DeviceError: A variable is not a whole number.
     """
     for name in (
         "LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_RANK",
         *(["SLURM_LOCALID"] if _in_step() else []),
     ):
-        found = _number(name)
-        if found is not None:
-            return found
+        number = _number(name)
+        if number is not None:
+            return number
     return None
 
 
 def ranks_on_machine() -> int:
-    """How many ranks share this machine: LOCAL_WORLD_SIZE, else what mpirun or srun says, else 1;
-    or more, if it was told so. Raises DeviceError.
+    """Return how many ranks share this machine.
+
+    Reads LOCAL_WORLD_SIZE, else mpirun's or srun's variable, else assumes 1. Inside
+    `told_ranks_on_machine(n)` the result is at least n.
+
+    Raises:
+        DeviceError: A variable is malformed.
     """
-    said = (
+    count = (
         _number("LOCAL_WORLD_SIZE")
         or _number("OMPI_COMM_WORLD_LOCAL_SIZE")
         or (_tasks_here() if _in_step() else None)
     )
-    return max(_told.get(), said or 1)
+    return max(_minimum_ranks.get(), count or 1)
 
 
 @contextmanager
 def told_ranks_on_machine(count: int) -> Iterator[None]:
-    """Inside, at least that many ranks share this machine: for a trainer that starts them itself,
-    and sets no variable.
+    """Assume at least `count` ranks on this machine inside the `with` block.
+
+    For a trainer that starts the ranks itself and sets no environment variable.
     """
-    token = _told.set(count)
+    token = _minimum_ranks.set(count)
     try:
         yield
     finally:
-        _told.reset(token)
+        _minimum_ranks.reset(token)
 
 
 def cores_of_job() -> int | None:
-    """The cores that Slurm gave the job on this machine, for all of its tasks here; None elsewhere.
+    """Return the cores that Slurm gave to all tasks of the job on this machine; None without Slurm.
 
-    Raises DeviceError.
+    Raises:
+        DeviceError: SLURM_CPUS_ON_NODE is not a whole number.
     """
     return _number("SLURM_CPUS_ON_NODE") if _in_step() else None
 
 
 def _in_step() -> bool:
-    """Whether srun started this process, or one that it comes from."""
+    """Return whether srun started this process or one of its ancestors."""
     return any(name in os.environ for name in ("SLURM_STEP_ID", "SLURM_STEPID"))
 
 
 def _tasks_here() -> int | None:
-    """Tasks of the job step on this machine."""
+    """Return how many tasks of the job step run on this machine, or None if Slurm does not say."""
     name = next((n for n in _TASKS_PER_NODE if os.environ.get(n)), None)
     return (
         None
@@ -128,10 +142,17 @@ def _tasks_here() -> int | None:
 
 
 def tasks_of_node(name: str, text: str, node: int) -> int:
-    """How many of a step's tasks run on node `node`: text is "4", or "4(x2),3" for 4, 4 and 3, the
-    value of `name`. Raises DeviceError.
+    """Return how many tasks of a job step run on a node.
+
+    Args:
+        name: Environment variable that holds `text`, for the error message.
+        text: Tasks of each node in Slurm's notation: "4", or "4(x2),3" for 4, 4 and 3.
+        node: Number of the node in the job step, from 0.
+
+    Raises:
+        DeviceError: `text` is malformed.
     """
-    parts = [_TASKS.fullmatch(part.strip()) for part in text.split(",")]
+    parts = [_TASKS_PATTERN.fullmatch(part.strip()) for part in text.split(",")]
     if not all(parts):
         raise DeviceError(
             f"{name}={text} in the environment is not understood (it should be like "

@@ -1,8 +1,7 @@
-"""Whether a GPU may be asked to decode parts of images: by nvImageCodec's version, else by a probe,
-once a machine.
+"""Decides if a GPU decodes parts of images: by nvImageCodec's version, else by a probe per machine.
 
-The answer is kept in the cache folder under everything that it depends on. Ranks that start
-together wait for the first one's probe.
+The cache folder stores the answer under everything that it depends on. Of ranks that start
+together, one probes and the others wait for its answer.
 """
 
 from __future__ import annotations
@@ -37,8 +36,12 @@ _LOCK = "region-decode.lock"
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether parts of images are decoded right, and why not; `lasting`: whether it holds for later
-    runs too.
+    """Whether a GPU decodes parts of images correctly.
+
+    Attributes:
+        works: Whether it does.
+        reason: Why it does not; empty if it does.
+        lasting: Whether the answer also holds for later runs.
     """
 
     works: bool
@@ -48,9 +51,10 @@ class Answer:
 
 @cache
 def region_decode(number: int) -> bool:
-    """Whether GPU `number` decodes parts of images.
+    """Return whether GPU `number` decodes parts of images.
 
-    Once in a process; where no process of this machine asked before, it takes some seconds.
+    The first call in a process takes some seconds if no process of this machine has asked before.
+    Logs the reason if the answer is no.
     """
     broken = broken_codec()
     if broken:
@@ -70,16 +74,14 @@ def region_decode(number: int) -> bool:
 
 
 def _answer(outcome: ProbeOutcome) -> Answer:
-    """A GPU on which DALI did not get as far as whole images has said nothing about parts of
-    them.
-    """
+    """Convert a probe's outcome; it says nothing about parts of images if whole images failed."""
     return Answer(
         outcome.region, outcome.reason, outcome.region or (outcome.decode and outcome.conclusive)
     )
 
 
 def key(number: int) -> str:
-    """All that the answer depends on: GPU, driver, DALI, nvImageCodec, nvJPEG."""
+    """Return the key of the answer for GPU `number`: GPU, driver, DALI, nvImageCodec, nvJPEG."""
     import torch
     from nvidia.dali import __version__ as dali
 
@@ -87,82 +89,85 @@ def key(number: int) -> str:
 
 
 def versions(gpu: str, dali: str) -> str:
-    """The key of a GPU and a DALI."""
-    others = {
+    """Return the key for a GPU's name and a DALI version."""
+    parts = {
         "driver": nvml.driver_version(),
         "DALI": dali,
         "nvImageCodec": installed(NVIMGCODEC),
         "nvJPEG": installed(NVJPEG),
     }
-    return ", ".join([gpu, *(f"{name} {version or 'unknown'}" for name, version in others.items())])
+    return ", ".join([gpu, *(f"{name} {version or 'unknown'}" for name, version in parts.items())])
 
 
 def ask_once(key: str, ask: Callable[[], Answer]) -> Answer:
-    """The answer that is kept under `key`, else what `ask` says.
+    """Return the stored answer for `key`, else call `ask`.
 
-    One process asks at a time. Those that waited for it take its answer, also one that does not
-    last and so is not kept.
+    One process at a time calls `ask`. Processes that waited for it take its answer, even one that
+    is not lasting and therefore not stored.
+
+    Args:
+        key: What the answer depends on, from `key()`.
+        ask: Finds the answer, for instance by a probe.
     """
     file = cache_dir() / _FILE
-    kept = _kept(file).get(key)
-    if kept is not None:
-        return kept
-    with _turn(cache_dir() / _LOCK) as turn:
-        answer = _kept(file).get(key) or turn.said_meanwhile(key)
+    stored = _stored_answers(file).get(key)
+    if stored is not None:
+        return stored
+    with _probe_lock(cache_dir() / _LOCK) as turn:
+        answer = _stored_answers(file).get(key) or turn.answer_while_waiting(key)
         if answer is not None:
             return answer
         answer = ask()
         if answer.lasting:
-            _keep(file, key, answer)
+            _store_answer(file, key, answer)
         else:
-            turn.say(key, answer)
+            turn.pass_on(key, answer)
         return answer
 
 
-def _kept(file: Path) -> dict[str, Answer]:
+def _stored_answers(file: Path) -> dict[str, Answer]:
     entries = _read(file)
-    sound = {
+    valid = {
         k: e for k, e in entries.items() if isinstance(e, dict) and isinstance(e.get("works"), bool)
     }
-    return {k: Answer(e["works"], str(e.get("reason", ""))) for k, e in sound.items()}
+    return {k: Answer(e["works"], str(e.get("reason", ""))) for k, e in valid.items()}
 
 
-def _keep(file: Path, key: str, answer: Answer) -> None:
-    entries = {
-        k: {"works": a.works, "reason": a.reason} for k, a in (_kept(file) | {key: answer}).items()
-    }
-    beside = file.with_name(f"{file.name}.{os.getpid()}")
+def _store_answer(file: Path, key: str, answer: Answer) -> None:
+    answers = _stored_answers(file) | {key: answer}
+    entries = {k: {"works": a.works, "reason": a.reason} for k, a in answers.items()}
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
-        beside.write_text(json.dumps(entries, indent=1), encoding="utf-8")
-        beside.replace(file)
+        temporary.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+        temporary.replace(file)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """What a file of JSON says; {} where there is none, or no object in it."""
+    """Return the JSON object in a file; {} if the file is missing or holds something else."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-class _Turn:
-    """A process's turn to ask.
+class _ProbeLock:
+    """The lock under which one process at a time probes.
 
-    The lock's file holds the last answer that does not last, for those that were waiting when it
-    was given.
+    The lock file holds the last answer that is not lasting, for the processes that waited
+    meanwhile.
     """
 
     def __init__(self, file: Path | None, before: dict[str, Any]) -> None:
         self._file, self._before = file, before
 
-    def said_meanwhile(self, key: str) -> Answer | None:
-        said = {} if self._file is None else _read(self._file)
-        if said == self._before or said.get("key") != key:
+    def answer_while_waiting(self, key: str) -> Answer | None:
+        passed_on = {} if self._file is None else _read(self._file)
+        if passed_on == self._before or passed_on.get("key") != key:
             return None
-        return Answer(False, str(said.get("reason", "")), lasting=False)
+        return Answer(False, str(passed_on.get("reason", "")), lasting=False)
 
-    def say(self, key: str, answer: Answer) -> None:
+    def pass_on(self, key: str, answer: Answer) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.write_text(
@@ -172,18 +177,17 @@ class _Turn:
 
 
 @contextlib.contextmanager
-def _turn(file: Path) -> Iterator[_Turn]:
-    """Wait for this process's turn. Where the cache folder cannot be written there are no turns."""
+def _probe_lock(file: Path) -> Iterator[_ProbeLock]:
+    """Wait for the lock. Without a writable cache folder there is none, and each process probes."""
     before = _read(file)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            handle = held.enter_context(file.open("ab"))
+            handle = stack.enter_context(file.open("ab"))
             fcntl.flock(handle, fcntl.LOCK_EX)
         except OSError:
-            yield _Turn(None, {})
+            yield _ProbeLock(None, {})
             return
-        held.callback(
-            fcntl.flock, handle, fcntl.LOCK_UN
-        )  # closing alone does not, where another thread forked meanwhile
-        yield _Turn(file, before)
+        # If another thread forked meanwhile, its child holds a copy: closing would not unlock.
+        stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
+        yield _ProbeLock(file, before)

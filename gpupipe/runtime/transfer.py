@@ -1,4 +1,4 @@
-"""Tensors on their way to a GPU. Nothing here waits for it."""
+"""Copies tensors to a GPU without waiting for it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ if TYPE_CHECKING:
 
 
 def to_device(tensor: Tensor, where: device) -> Tensor:
-    """A tensor of the CPU on the device `where`.
+    """Return a CPU tensor on the device `where`.
 
-    To a GPU it is copied on the current stream, out of page-locked memory. A copy that blocks, or
-    that comes from pageable memory, would wait for all work that is queued on that stream.
+    The copy to a GPU runs on the current stream, from page-locked memory. A blocking copy, or one
+    from pageable memory, would wait for all work that is queued on that stream.
+
+    Args:
+        tensor: A tensor on the CPU.
+        where: The target device. For the CPU, the tensor itself is returned.
     """
     if where.type == "cpu":
         return tensor
@@ -21,10 +25,14 @@ def to_device(tensor: Tensor, where: device) -> Tensor:
 
 
 def record_stream(batch: Mapping[str, Tensor], stream: Stream) -> None:
-    """Tell torch that `stream` uses the GPU tensors of a batch, which were made on another stream.
+    """Tell torch that `stream` uses the GPU tensors of a batch that another stream made.
 
-    Otherwise torch gives their memory to the next copy as soon as the last reference to them is
-    gone, though kernels that read them may still be queued on `stream`.
+    Otherwise torch reuses their memory as soon as the last reference to them is gone. Kernels that
+    read them may still be queued on `stream` then.
+
+    Args:
+        batch: Tensors by field; tensors on the CPU are ignored.
+        stream: The consumer's stream.
     """
     for tensor in batch.values():
         if tensor.device.type == "cuda":
