@@ -1,4 +1,4 @@
-"""The data sets that gpupipe can fetch, and drawn images that stand in where it cannot.
+"""Downloads data sets, or draws synthetic images if a download fails.
 
-The folder source and the command `gpupipe fetch` import it. Begin to read in dataset_catalog.py.
+The folder source and the command `gpupipe fetch` import it. Start reading in dataset_catalog.py.
 """

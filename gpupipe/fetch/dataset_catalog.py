@@ -1,4 +1,7 @@
-"""Data sets that gpupipe can fetch, and the stand-in for when it cannot."""
+"""The data sets that gpupipe can download, and the synthetic images that replace them.
+
+YAML keys and messages call the synthetic images "stand-in".
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,14 @@ _NO_ARCHIVE = (tarfile.TarError, EOFError, ValueError, gzip.BadGzipFile, zlib.er
 
 @dataclass(frozen=True)
 class Dataset:
-    """A tar archive with one folder in it, which becomes the root of the data set."""
+    """A tar archive that contains one folder, which becomes the root of the data set.
+
+    Attributes:
+        name: Name in YAML and on the command line.
+        title: Name for people, with the number of images.
+        url: Address of the archive.
+        sha256: SHA-256 of the archive, in hexadecimal.
+    """
 
     name: str
     title: str
@@ -57,15 +67,22 @@ DATASETS = {
 
 @dataclass(frozen=True)
 class DatasetLocation:
-    """Where the data is, and what every output must say of it."""
+    """The folder of a data set.
+
+    Attributes:
+        root: The folder.
+        note: What every output must say about the data, such as that it is synthetic; or "".
+    """
 
     root: Path
     note: str
 
 
 def known(name: str) -> str:
-    """`name`, where it is a data set's; raises ValueError, with the nearest name, where it is
-    not.
+    """Return `name` if it is the name of a data set.
+
+    Raises:
+        ValueError: It is not; the message suggests the nearest name.
     """
     if name not in DATASETS:
         raise ValueError(f"unknown data set '{name}'{did_you_mean(name, DATASETS)}")
@@ -75,30 +92,39 @@ def known(name: str) -> str:
 def present(
     root: Path, name: str | None, images: int | None, progress: Progress = quiet
 ) -> DatasetLocation:
-    """The data at `root`: as it is there, else fetched, else made.
+    """Return the location of a data set; download it, or draw synthetic images, if it is missing.
 
-    A stand-in lies beside `root`, under another name, so that it is never taken for the data; once
-    it is there no download is tried again. Raises DataError where there is nothing and nothing to
-    do about it, FetchError where the download fails and no stand-in is asked for.
+    Synthetic images lie beside `root` under another name, so that they are never mistaken for the
+    data. Once they exist, no download is tried again.
+
+    Args:
+        root: Folder of the data.
+        name: Data set to download if `root` does not exist; None to download nothing.
+        images: Number of synthetic images to draw if the download fails; None or 0 for none.
+        progress: Called with (text, done, total).
+
+    Raises:
+        DataError: `root` does not exist and `name` is None.
+        FetchError: The download fails and `images` allows no synthetic images.
     """
-    place = _there(root, images)
-    if place:
-        return place
+    location = _existing_location(root, images)
+    if location:
+        return location
     if name is None:
         raise DataError(
             f"{root}: no such folder: put the data there, or set data.root (for instance "
             "data.root=/path/to/images)"
         )
-    with _alone(root, progress):
-        return _there(root, images) or _fetched_or_made(root, name, images, progress)
+    with _data_set_lock(root, progress):
+        return _existing_location(root, images) or _fetch_or_draw(root, name, images, progress)
 
 
-def _there(root: Path, images: int | None) -> DatasetLocation | None:
+def _existing_location(root: Path, images: int | None) -> DatasetLocation | None:
     roots = [root, _stand_in_root(root, images)] if images else [root]
     return next((DatasetLocation(r, _note(r)) for r in roots if r.is_dir()), None)
 
 
-def _fetched_or_made(
+def _fetch_or_draw(
     root: Path, name: str, images: int | None, progress: Progress
 ) -> DatasetLocation:
     try:
@@ -107,22 +133,25 @@ def _fetched_or_made(
     except FetchError as e:
         if not images:
             raise
-        made = _stand_in_root(root, images)
+        synthetic_root = _stand_in_root(root, images)
         progress(f"{e}; making a stand-in", 0, images)
-        _make_whole(made, lambda folder: synthetic_faces.make(folder, images, progress))
-        return DatasetLocation(made, _note(made))
+        _make_atomically(
+            synthetic_root, lambda folder: synthetic_faces.make(folder, images, progress)
+        )
+        return DatasetLocation(synthetic_root, _note(synthetic_root))
 
 
 def default_root(name: str) -> Path:
-    """Where the shipped configs look for a data set: $GPUPIPE_DATA/NAME, else
-    ~/.cache/gpupipe/NAME.
+    """Return the folder in which the built-in configs look for a data set.
+
+    That is `$GPUPIPE_DATA/NAME`, or `~/.cache/gpupipe/NAME` if GPUPIPE_DATA is not set.
     """
     return Path(os.environ.get("GPUPIPE_DATA", "~/.cache/gpupipe")).expanduser() / name
 
 
 def absent(root: Path, name: str | None, images: int | None) -> str:
-    """What `present` would have to fetch or make first, or ""."""
-    if name is None or _there(root, images):
+    """Return a sentence about what `present` would download or draw first, or ""."""
+    if name is None or _existing_location(root, images):
         return ""
     return f"{name} is not here yet: the first run fetches it" + (
         f", or makes {images:,} stand-in images" if images else ""
@@ -138,10 +167,20 @@ def _note(root: Path) -> str:
 
 
 def fetch(dataset: Dataset, root: Path, progress: Progress = quiet) -> None:
-    """Download the archive, check its SHA-256 and unpack it to `root`, which appears whole or not
-    at all. Raises FetchError.
+    """Download the archive, check its SHA-256 and unpack it to `root`.
+
+    `root` appears complete or not at all. An existing `root` stays as it is.
+
+    Args:
+        dataset: What to download.
+        root: The new folder.
+        progress: Called with (text, done, total).
+
+    Raises:
+        FetchError: The download fails, the archive is not the expected one, or the disk cannot be
+            written.
     """
-    with _alone(root, progress):
+    with _data_set_lock(root, progress):
         if not root.is_dir():
             _fetch(dataset, root, progress)
 
@@ -153,16 +192,14 @@ def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:
         unpack(archive, folder)
         archive.unlink(missing_ok=True)
 
-    _make_whole(root, fill)
+    _make_atomically(root, fill)
 
 
 @contextlib.contextmanager
-def _alone(root: Path, progress: Progress) -> Iterator[None]:
-    """Hold the lock on a data set: of several processes (the ranks of a machine), one fetches, and
-    the others wait for it.
+def _data_set_lock(root: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a data set: one process fetches it, the others wait.
 
-    Where the cache cannot hold a lock, each goes on; the first to end is then the one whose work is
-    kept.
+    If the cache folder cannot hold a lock, each process fetches. The first to finish then wins.
     """
     lock = (
         cache_dir()
@@ -190,7 +227,7 @@ def _download(dataset: Dataset, progress: Progress) -> Path:
     folder = cache_dir() / "downloads"
     _check_name_resolves(dataset.url)
     downloader = pooch.HTTPDownloader(
-        progressbar=_Bar(f"downloading {dataset.name}", progress),
+        progressbar=_PoochProgress(f"downloading {dataset.name}", progress),
         timeout=(_CONNECT_SECONDS, _READ_SECONDS),
     )
     pooch.get_logger().setLevel("ERROR")
@@ -206,7 +243,7 @@ def _download(dataset: Dataset, progress: Progress) -> Path:
         )
     except requests.RequestException as e:
         raise FetchError(
-            f"{dataset.name} cannot be downloaded from {dataset.url} ({_why(e)})"
+            f"{dataset.name} cannot be downloaded from {dataset.url} ({_describe_error(e)})"
         ) from e
     except ValueError as e:
         raise FetchError(
@@ -216,7 +253,7 @@ def _download(dataset: Dataset, progress: Progress) -> Path:
         raise FetchError(f"{dataset.name} cannot be stored in {folder}: {e.strerror or e}") from e
 
 
-def _why(error: requests.RequestException) -> str:
+def _describe_error(error: requests.RequestException) -> str:
     import requests
 
     if error.response is not None:
@@ -225,32 +262,33 @@ def _why(error: requests.RequestException) -> str:
 
 
 def _check_name_resolves(url: str) -> None:
-    """Give up soon where the name server does not answer, which no time-out of the HTTP library
-    covers.
+    """Raise FetchError soon if the name server does not answer.
+
+    The HTTP library's time-outs do not cover the name server.
     """
     host = urllib.parse.urlsplit(url).hostname
     if host is None or urllib.request.getproxies():
         return
-    done: list[str] = []
+    errors: list[str] = []
 
     def resolve() -> None:
         try:
             socket.getaddrinfo(host, None)
-            done.append("")
+            errors.append("")
         except OSError as e:
-            done.append(e.strerror or str(e))
+            errors.append(e.strerror or str(e))
 
     thread = threading.Thread(target=resolve, daemon=True)
     thread.start()
     thread.join(_CONNECT_SECONDS)
-    if not done or done[0]:
+    if not errors or errors[0]:
         raise FetchError(
-            f"{host} cannot be found ({done[0] if done else 'the name server does not answer'})"
+            f"{host} cannot be found ({errors[0] if errors else 'the name server does not answer'})"
         )
 
 
-class _Bar:
-    """What pooch calls while it downloads."""
+class _PoochProgress:
+    """A progress bar with the methods that pooch calls."""
 
     def __init__(self, what: str, progress: Progress) -> None:
         self.what, self.progress, self.total, self.done = what, progress, 0, 0
@@ -263,31 +301,35 @@ class _Bar:
         self.done = 0
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """The one folder in a tar archive, as `folder`.
+    """Unpack the one folder in a tar archive as `folder`.
 
-    Raises FetchError where a member would land outside it or is no plain file.
+    Raises:
+        FetchError: The archive does not hold exactly one folder, or a member lies outside it or is
+            neither a file nor a folder.
     """
-    inside = folder.with_name(f"{folder.name}.unpacking")
+    unpacked = folder.with_name(f"{folder.name}.unpacking")
     try:
-        inside.mkdir()
+        unpacked.mkdir()
         with tarfile.open(archive) as tar:
             members = tar.getmembers()
             for member in members:
                 _check_member(member, archive)
-            safely: dict[str, str] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            tar.extractall(inside, members, **safely)  # type: ignore[arg-type]
-        tops = list(inside.iterdir())
-        if len(tops) != 1 or not tops[0].is_dir():
-            raise ValueError(f"there are {len(tops)} files and folders at its top")
-        tops[0].rename(folder)
+            filter_option: dict[str, str] = (
+                {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            )
+            tar.extractall(unpacked, members, **filter_option)  # type: ignore[arg-type]
+        top_entries = list(unpacked.iterdir())
+        if len(top_entries) != 1 or not top_entries[0].is_dir():
+            raise ValueError(f"there are {len(top_entries)} files and folders at its top")
+        top_entries[0].rename(folder)
     except _NO_ARCHIVE as e:
         raise FetchError(f"{archive.name}: not an archive with one folder in it ({e})") from e
     finally:
-        shutil.rmtree(inside, ignore_errors=True)
+        shutil.rmtree(unpacked, ignore_errors=True)
 
 
 def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
@@ -303,24 +345,22 @@ def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
         )
 
 
-def _make_whole(root: Path, make: Callable[[Path], None]) -> None:
-    """Have `make` fill a folder, and show it under `root` only when it is whole; another process
-    may have been first.
-    """
-    making = root.with_name(f".{root.name}.{secrets.token_hex(4)}")
+def _make_atomically(root: Path, make: Callable[[Path], None]) -> None:
+    """Let `make` fill a temporary folder, then rename it to `root` unless another process did."""
+    temporary = root.with_name(f".{root.name}.{secrets.token_hex(4)}")
     try:
         if os.path.lexists(root) and not root.is_dir():
             raise NotADirectoryError(
                 errno.ENOTDIR, "there is something in its place that is no folder"
             )
-        making.mkdir(parents=True)
-        make(making)
+        temporary.mkdir(parents=True)
+        make(temporary)
         try:
-            making.rename(root)
+            temporary.rename(root)
         except OSError:
             if not root.is_dir():
                 raise
     except OSError as e:
         raise FetchError(f"{root} cannot be written: {e.strerror or e}") from e
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

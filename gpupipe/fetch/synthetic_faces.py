@@ -1,8 +1,7 @@
-"""Drawn faces for when a data set cannot be downloaded: textured JPEGs of 250x250 and about LFW's
-file size.
+"""Draws synthetic faces for use when a data set cannot be downloaded.
 
-They cost a decoder and an augmentation what LFW's photographs cost. They are not LFW, and
-everything made of them says so.
+They are textured JPEGs of 250x250 pixels and about LFW's file size. Decoding and augmenting them
+costs about as much as LFW's photographs. They are not LFW, and every result made from them says so.
 """
 
 from __future__ import annotations
@@ -24,39 +23,45 @@ _MARKER = ".gpupipe-stand-in.json"
 _MOST_A_PERSON = 9
 _GRAIN_SIDE = 640
 _GRAIN_OCTAVES = ((20, 22.0), (80, 16.0), (320, 14.0))
-"""Side of a grid of noise in cells, and its strength in levels: from soft shades down to grain, as
-in a photograph.
+"""(side of a noise grid in cells, strength in levels) for each octave: from soft shades to fine
+grain, as in a photograph.
 """
 
 
 def make(root: Path, count: int, progress: Progress) -> None:
-    """Write `count` images under `root`, a folder a "person" with 1 to 9 images; the same pixels
-    every time.
+    """Write synthetic JPEG faces; every call writes the same pixels.
+
+    Each "person" has a folder with 1 to 9 images.
+
+    Args:
+        root: The folder to write to.
+        count: Number of images.
+        progress: Called with (text, done, total) after every 50 images.
     """
-    grain = _grain()
-    person, left = -1, 0
+    grain = _make_grain()
+    person, remaining = -1, 0
     for n in range(count):
-        if left == 0:
+        if remaining == 0:
             person += 1
-            left = 1 + int(_numbers(person, "images", 1)[0] * _MOST_A_PERSON)
+            remaining = 1 + int(_numbers(person, "images", 1)[0] * _MOST_A_PERSON)
             (root / f"person_{person:05d}").mkdir(parents=True)
-        left -= 1
+        remaining -= 1
         name = f"person_{person:05d}"
-        _face(n, person, grain).save(root / name / f"{name}_{left:04d}.jpg", quality=_QUALITY)
+        _draw_face(n, person, grain).save(
+            root / name / f"{name}_{remaining:04d}.jpg", quality=_QUALITY
+        )
         if n % 50 == 49 or n == count - 1:
             progress("making stand-in images", n + 1, count)
     (root / _MARKER).write_text(json.dumps({"stand_in_for": "lfw", "images": count}) + "\n")
 
 
 def is_stand_in(root: Path) -> bool:
-    """Whether a folder holds images made here."""
+    """Return whether a folder holds images that `make` wrote."""
     return (root / _MARKER).is_file()
 
 
-def _grain() -> Image.Image:
-    """A sheet of noise around the level 128, larger than an image, of which each image takes
-    another part.
-    """
+def _make_grain() -> Image.Image:
+    """Return a sheet of noise around level 128; each image takes another part of it."""
     sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)
     for cells, strength in _GRAIN_OCTAVES:
         noise = (
@@ -69,9 +74,10 @@ def _grain() -> Image.Image:
     return Image.fromarray(np.clip(sheet, 0, 255).astype(np.uint8))
 
 
-def _face(n: int, person: int, grain: Image.Image) -> Image.Image:
-    """Image `n`: colours and proportions are the person's; place, size, background and grain are
-    the image's.
+def _draw_face(n: int, person: int, grain: Image.Image) -> Image.Image:
+    """Draw image `n` of `person`.
+
+    Colours and proportions depend on the person; pose, background and grain on the image.
     """
     look, pose = _numbers(person, "look", 12), _numbers(n, "pose", 8 + 4 * 4 * 3)
     background = (60 + pose[8:] * 160).astype(np.uint8).reshape(4, 4, 3)
