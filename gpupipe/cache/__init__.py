@@ -1,15 +1,31 @@
-"""The growing local cache of a remote data set: a folder that several processes, also of several
-machines, fill, read and evict from.
+"""The growing local cache of a remote data set.
 
-DIR/dataset.json        what the cache is of DIR/listing/            the rows of the data set: a
-row's number is its sample's id for good DIR/manifest.jsonl      append-only: a line for all that
-was published or evicted; a generation is a number of lines DIR/shards/00000007.tar a published
-shard: a WebDataset tar that is never changed DIR/tables/00000007.npy which rows it holds, and
-where: kept when the shard is evicted, so that a resume can fetch it again DIR/tmp/
-shards that are being written DIR/claims/, pins/, samplers/, runs/
-                        files whose owners are alive as long as they hold a lock on them: bytes that
-                        were reserved, generations that epochs train on, samplers at work, ranks of
-                        a run
-DIR/epochs.jsonl        a line for each epoch that began
-DIR/lock                whoever changes any of this holds it
+Several processes, also on several machines, fill the cache folder, read it and evict from it. The
+remote source and the command `gpupipe cache` import this folder. Start reading in folder.py.
+
+Terms:
+
+    download worker  a process that fetches samples; YAML calls their number `samplers`
+    shard            a WebDataset tar file of samples, which never changes once it is published
+    table            which rows a shard holds, and where their images lie in the tar
+    generation       the state of the cache after that many lines of manifest.jsonl
+    pin              a claim on a generation: its shards stay while an epoch trains on them
+    claim            a file that its process locks until it ends; without the lock it is abandoned
+
+The cache folder DIR:
+
+    DIR/dataset.json         which data set the cache is for
+    DIR/listing/             the rows of the data set; a row's number is its sample's id forever
+    DIR/manifest.jsonl       append-only: one line for each publication or eviction
+    DIR/shards/00000007.tar  a published shard
+    DIR/tables/00000007.npy  its table, kept after eviction so that a resume can fetch the shard
+    DIR/tmp/                 shards that are being written
+    DIR/claims/              claims: shards that are being written, with their reserved bytes
+    DIR/pins/                claims: generations that epochs train on
+    DIR/samplers/            claims: running download workers, with their state
+    DIR/runs/                claims: ranks of a training run; and the generations they agreed on
+    DIR/epochs.jsonl         one line for each epoch that began
+    DIR/rate                 the state of the common rate limit
+    DIR/listing.lock         the lock for listing the data set
+    DIR/lock                 the lock for changing any of the rest
 """

@@ -1,4 +1,4 @@
-"""The samples of each epoch of a loader: those of the generation that it pins."""
+"""Chooses the samples of each epoch: those of the cache generation that the epoch pins."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from gpupipe.errors import DataError, StateError, counted
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
 _SAY_AFTER = 1.0
-_NOBODY = (
+_NO_WORKERS = (
     "no sampler is at work: run 'gpupipe cache fill CONFIG --serve', or set data.cache.samplers"
 )
 
 
 class ShardNames(StringArray):
-    """Shard n is the file 0000000n.tar: names that are not stored, so that there may be more of
-    them at any time.
+    """File names of shards, computed and not stored: shard n is the file 0000000n.tar.
+
+    Shards may thus be added at any time.
     """
 
     def __getitem__(self, i: int) -> str:
@@ -41,7 +42,12 @@ class ShardNames(StringArray):
 
 
 def spans(folder: CacheFolder, rows: int) -> SpanColumn:
-    """Where the bytes of `rows` samples are: to be filled in by a Cached."""
+    """Return an empty column for the places of `rows` samples, which a `Cached` fills in.
+
+    Args:
+        folder: The cache.
+        rows: Number of rows of the data set.
+    """
     nothing = np.empty(0, np.uint8), np.empty(0, np.int64)
     return SpanColumn(
         str(folder.dir / "shards"),
@@ -53,22 +59,33 @@ def spans(folder: CacheFolder, rows: int) -> SpanColumn:
 
 
 def here(folder: CacheFolder, spans: SpanColumn) -> Rows:
-    """The rows that the newest generation has, noted in `spans`; nothing is pinned."""
+    """Return the rows in the newest generation, and write their places into `spans`. Pins nothing.
+
+    Args:
+        folder: The cache.
+        spans: The column to write to, from `spans()`.
+
+    Returns:
+        Row numbers, ascending, int64 (n,).
+
+    Raises:
+        DataError: The table of a shard is damaged.
+    """
     with folder.lock():
-        there = folder.there()
-        found = [
-            _note(folder, spans, shard)
+        present = folder.there()
+        rows_of_shards = [
+            _locate_shard(folder, spans, shard)
             for name, shard in folder.manifest.alive().items()
-            if name in there
+            if name in present
         ]
-    rows: Rows = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+    rows: Rows = np.unique(np.concatenate([np.empty(0, np.int64), *rows_of_shards]))
     return rows
 
 
-def _note(folder: CacheFolder, spans: SpanColumn, shard: CachedShard) -> Rows:
-    """Note where the samples of a shard are.
+def _locate_shard(folder: CacheFolder, spans: SpanColumn, shard: CachedShard) -> Rows:
+    """Write the places of a shard's samples into `spans`, and return their rows.
 
-    Returns their rows. Raises DataError where its table is damaged.
+    Raises DataError if the shard's table is damaged.
     """
     table = folder.table(shard.name)
     rows: Rows
@@ -82,8 +99,8 @@ def _note(folder: CacheFolder, spans: SpanColumn, shard: CachedShard) -> Rows:
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """An epoch's generation, and its ids in ascending order."""
+class _PinnedEpoch:
+    """The generation of an epoch, the names of its shards, and its sample ids, ascending."""
 
     generation: int
     pin: Claim
@@ -92,10 +109,14 @@ class _Taken:
 
 
 class Cached(Population):
-    """What a growing cache has.
+    """The samples of each epoch, from a growing cache.
 
-    whole: how many rows `epoch: full` waits for. spans: where it says of each row of an epoch where
-    it is.
+    Args:
+        folder: The cache.
+        spans: Column in which the place of each sample is written when an epoch begins.
+        whole: Number of rows that an epoch waits for under `epoch: full`.
+        crew: Download workers of this process; may be empty.
+        run: This rank's part in the agreement between ranks; None for a single rank.
     """
 
     def __init__(
@@ -114,18 +135,18 @@ class Cached(Population):
             crew,
             run,
         )
-        self._taken: dict[int, _Taken] = {}
+        self._pinned_epochs: dict[int, _PinnedEpoch] = {}
         self._rows: dict[str, Rows] = {}
         self._inodes: dict[str, int] = {}
         self._overlap = False
 
     def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
-        if epoch not in self._taken:
-            self._taken[epoch] = self._take(epoch, problem)
-        return self._taken[epoch].ids
+        if epoch not in self._pinned_epochs:
+            self._pinned_epochs[epoch] = self._pin_epoch(epoch, problem)
+        return self._pinned_epochs[epoch].ids
 
     def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
-        if epoch in self._taken:
+        if epoch in self._pinned_epochs:
             return True
         self._crew.check()
         with self._folder.lock():
@@ -135,11 +156,11 @@ class Cached(Population):
             choice = self._choose(epoch, problem)
         if isinstance(choice, str):
             return False
-        self._taken[epoch] = self._loaded(*choice)
+        self._pinned_epochs[epoch] = self._wait_and_locate(*choice)
         return True
 
     def generation(self, epoch: int) -> int | None:
-        return self._taken[epoch].generation if epoch in self._taken else None
+        return self._pinned_epochs[epoch].generation if epoch in self._pinned_epochs else None
 
     def resume(self, epoch: int, generation: int) -> None:
         with self._folder.lock():
@@ -149,26 +170,26 @@ class Cached(Population):
                     f"the state is of generation {generation}, and the cache in "
                     f"{self._folder.dir} has {newest}: it is another cache, or was deleted"
                 )
-            lost = sorted(
+            evicted = sorted(
                 n
                 for n in self._folder.manifest.alive(generation)
                 if not self._folder.table(n).exists()
             )
-            if lost:
-                gone = (
-                    f"{counted(len(lost), 'shard')} of it were evicted too long ago to be made "
-                    f"again, the first {lost[0]}"
+            if evicted:
+                details = (
+                    f"{counted(len(evicted), 'shard')} of it were evicted too long ago to be made "
+                    f"again, the first {evicted[0]}"
                 )
                 raise StateError(
                     f"the state is of generation {generation} of the cache in "
-                    f"{self._folder.dir}, and {gone}"
+                    f"{self._folder.dir}, and {details}"
                 )
             pin = self._pin(epoch, generation)
-            self._told(epoch, generation, 0)
-        self._replace(epoch, self._loaded(generation, pin))
+            self._record_choice(epoch, generation, 0)
+        self._replace(epoch, self._wait_and_locate(generation, pin))
 
     def release(self, keep: Callable[[int], bool]) -> None:
-        for epoch in [e for e in self._taken if not keep(e)]:
+        for epoch in [e for e in self._pinned_epochs if not keep(e)]:
             self._replace(epoch, None)
 
     def close(self) -> None:
@@ -179,48 +200,48 @@ class Cached(Population):
         if len(self._crew):
             cleaned(self._folder)
 
-    # --- taking
+    # --- choosing and pinning a generation
 
-    def _take(self, epoch: int, problem: Callable[[int], str]) -> _Taken:
-        def chosen() -> tuple[int, Claim] | str:
+    def _pin_epoch(self, epoch: int, problem: Callable[[int], str]) -> _PinnedEpoch:
+        def choose() -> tuple[int, Claim] | str:
             with self._folder.lock():
                 return self._choose(epoch, problem)
 
         self._crew.check()
-        return self._loaded(*self._wait(f"epoch {epoch} waits", chosen))
+        return self._wait_and_locate(*self._wait(f"epoch {epoch} waits", choose))
 
     def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
-        """The generation of an epoch, pinned, or why there is none yet. Needs the lock."""
-        chosen = self._chosen(epoch)
+        """Return the pinned generation of an epoch, or why there is none yet. Needs the lock."""
+        agreed = self._agreed_generation(epoch)
         generation = self._generation(epoch)
         samples = sum(s.samples for s in self._folder.manifest.alive(generation).values())
-        why = "" if chosen is not None else self._lacks(samples) or problem(samples)
-        if why:
-            return why
+        reason = "" if agreed is not None else self._why_incomplete(samples) or problem(samples)
+        if reason:
+            return reason
         try:
             pin = self._pin(epoch, generation)
-            if chosen is None:
-                self._told(epoch, generation, samples)
+            if agreed is None:
+                self._record_choice(epoch, generation, samples)
         except OSError as e:
             return f"{self._folder.dir} cannot be written: {e.strerror or e}"
         return generation, pin
 
-    def _chosen(self, epoch: int) -> int | None:
-        """The generation that another rank chose for an epoch. Needs the lock."""
+    def _agreed_generation(self, epoch: int) -> int | None:
+        """Return the generation that another rank chose for an epoch, or None. Needs the lock."""
         return self._run.chosen(epoch) if self._run is not None else None
 
     def _generation(self, epoch: int) -> int:
-        """The generation that an epoch has if it begins now. Needs the lock."""
-        chosen = self._chosen(epoch)
-        return self._folder.manifest.generation if chosen is None else chosen
+        """Return the generation of an epoch that begins now. Needs the lock."""
+        agreed = self._agreed_generation(epoch)
+        return self._folder.manifest.generation if agreed is None else agreed
 
-    def _told(self, epoch: int, generation: int, samples: int) -> None:
-        """Tell the other ranks, and the statistics, what was chosen. Needs the lock."""
+    def _record_choice(self, epoch: int, generation: int, samples: int) -> None:
+        """Record the choice for the other ranks and for the statistics. Needs the lock."""
         if self._run is not None:
             self._run.choose(epoch, generation)
         epochs.add(self._folder, generation, samples)
 
-    def _lacks(self, samples: int) -> str:
+    def _why_incomplete(self, samples: int) -> str:
         if self._folder.options.epoch == "full" and samples < self._whole:
             return (
                 f"{samples:,} of {self._whole:,} samples are in the cache, and data.cache.epoch "
@@ -234,10 +255,8 @@ class Cached(Population):
             "pins", name, {"generation": generation, "epoch": epoch, "pid": os.getpid()}
         )
 
-    def _loaded(self, generation: int, pin: Claim) -> _Taken:
-        """Wait until all shards of a pinned generation are there, and note where its samples
-        are.
-        """
+    def _wait_and_locate(self, generation: int, pin: Claim) -> _PinnedEpoch:
+        """Wait until all shards of a pinned generation are present, then locate its samples."""
         alive = self._folder.manifest.alive(generation)
 
         def complete() -> str | None:
@@ -249,12 +268,17 @@ class Cached(Population):
 
         try:
             self._wait(f"generation {generation} is not whole", complete)
-            return _Taken(generation, pin, frozenset(alive), self._noted(alive))
+            return _PinnedEpoch(generation, pin, frozenset(alive), self._locate_samples(alive))
         except BaseException:
             pin.release()
             raise
 
-    def _noted(self, alive: dict[str, CachedShard]) -> Rows:
+    def _locate_samples(self, alive: dict[str, CachedShard]) -> Rows:
+        """Write the places of all samples into `spans`, and return their ids in ascending order.
+
+        Reads only tables of new or replaced shards. If shards overlap, it reads all of them in
+        order, so that the newest shard of a sample counts.
+        """
         mask = np.zeros(len(self._spans.file), bool)
         inodes = {name: os.stat(self._folder.shard(name)).st_ino for name in alive}
         self.let_go(
@@ -262,29 +286,30 @@ class Cached(Population):
         )
         for name, shard in alive.items():
             if self._overlap or self._inodes.get(name) != inodes[name]:
-                self._rows[name] = _note(self._folder, self._spans, shard)
+                self._rows[name] = _locate_shard(self._folder, self._spans, shard)
             mask[self._rows[name]] = True
         ids = np.flatnonzero(mask)
         overlap = len(ids) < sum(s.samples for s in alive.values())
         self._inodes |= inodes
         if overlap and not self._overlap:
             self._overlap = True
-            return self._noted(alive)
+            return self._locate_samples(alive)
         return ids
 
-    def _replace(self, epoch: int, taken: _Taken | None) -> None:
-        """Let go of an epoch's generation, or of what stood there before another; files first, so
-        that they are gone when they count as gone.
+    def _replace(self, epoch: int, taken: _PinnedEpoch | None) -> None:
+        """Replace an epoch's generation, or remove it (None).
+
+        Files are unmapped before the pin is released: afterwards they count as evictable.
         """
-        before = self._taken.pop(epoch, None)
+        before = self._pinned_epochs.pop(epoch, None)
         if taken is not None:
-            self._taken[epoch] = taken
+            self._pinned_epochs[epoch] = taken
         if before is None:
             return
-        needed = {name for t in self._taken.values() for name in t.names}
-        gone = before.names - needed
-        self.let_go({int(name) for name in gone})
-        for name in gone:
+        needed = {name for t in self._pinned_epochs.values() for name in t.names}
+        unneeded = before.names - needed
+        self.let_go({int(name) for name in unneeded})
+        for name in unneeded:
             self._rows.pop(name, None)
             self._inodes.pop(name, None)
         before.pin.release()
@@ -292,11 +317,14 @@ class Cached(Population):
     # --- waiting
 
     def _wait(self, what: str, attempt: Callable[[], T | str]) -> T:
-        """What `attempt` gives when it gives something else than why not. Raises DataError where
-        there is no hope, or nothing happens for data.cache.wait seconds. what: waits."""
+        """Call `attempt` until it returns something other than a reason (str) to wait.
+
+        `what` begins the messages. Raises DataError if waiting cannot help, or if nothing happens
+        for data.cache.wait seconds.
+        """
         began = last = time.monotonic()
-        seen, said = None, False
-        while isinstance(found := attempt(), str):
+        seen, reported = None, False
+        while isinstance(result := attempt(), str):
             now, samplers = time.monotonic(), self._folder.claims("samplers")
             self._crew.check()
             self._refuse_hopeless(samplers)
@@ -307,32 +335,35 @@ class Cached(Population):
             last, seen = (now, state) if state != seen else (last, seen)
             if now - last > self._folder.options.wait:
                 raise DataError(
-                    f"{what}: {found}, and nothing came for {now - last:.0f} s "
+                    f"{what}: {result}, and nothing came for {now - last:.0f} s "
                     f"(data.cache.wait): {self._reasons(samplers)}"
                 )
-            if not said and now - began > _SAY_AFTER:
-                said = True
+            if not reported and now - began > _SAY_AFTER:
+                reported = True
                 print(
-                    f"gpupipe cache: {what}: {found} ({self._reasons(samplers)})",
+                    f"gpupipe cache: {what}: {result} ({self._reasons(samplers)})",
                     file=sys.stderr,
                     flush=True,
                 )
             time.sleep(_POLL_SECONDS)
-        return found
+        return result
 
     def _reasons(self, samplers: dict[str, dict[str, Any]]) -> str:
-        """What the samplers say of themselves."""
+        """Return the states and failures that the download workers report."""
         if not samplers:
-            return "samplers are starting" if len(self._crew) else _NOBODY
-        said = [str(s.get("state", "starting")) for s in samplers.values()]
+            return "samplers are starting" if len(self._crew) else _NO_WORKERS
+        states = [str(s.get("state", "starting")) for s in samplers.values()]
         return "; ".join(
             dict.fromkeys(
-                [*said, *(why for s in samplers.values() for why in s.get("failures", []))]
+                [*states, *(why for s in samplers.values() for why in s.get("failures", []))]
             )
         )
 
     def _refuse_hopeless(self, samplers: dict[str, dict[str, Any]]) -> None:
-        """`epoch: full` never evicts, so a cache that is full stays as it is."""
+        """Raise DataError if `epoch: full` waits on a full cache.
+
+        Under `epoch: full` nothing is evicted, so a full cache stays as it is.
+        """
         if self._folder.options.epoch == "full" and any(
             str(s.get("state", "")).startswith("waiting: the cache is full")
             for s in samplers.values()
@@ -342,8 +373,9 @@ class Cached(Population):
             )
 
     def _refuse_lost(self, missing: set[str]) -> None:
-        for said in self._folder.claims("samplers").values():
-            for name, why in said.get("lost", {}).items():
+        """Raise StateError if a missing shard cannot be fetched again."""
+        for worker in self._folder.claims("samplers").values():
+            for name, why in worker.get("lost", {}).items():
                 if name in missing:
                     raise StateError(
                         f"{self._folder.shard(name)}: was evicted and cannot be fetched "
@@ -352,7 +384,12 @@ class Cached(Population):
 
 
 def does_not_fit(folder: CacheFolder, why: str) -> str:
-    """The message for `epoch: full` where it cannot be."""
+    """Return the message for a data set that does not fit into the cache under `epoch: full`.
+
+    Args:
+        folder: The cache.
+        why: The first part of the message.
+    """
     return (
         f"{why}: data.cache.max_bytes is {folder.options.max_bytes:,}; make it larger, or set "
         f"data.cache.epoch: grow ({folder.dir})"

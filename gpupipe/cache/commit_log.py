@@ -1,4 +1,4 @@
-"""What was published and evicted, in order: an append-only file of JSON lines.
+"""The append-only log of published and evicted shards: manifest.jsonl, one JSON object a line.
 
 Generation n is the state after n lines.
 """
@@ -21,8 +21,16 @@ _HASH = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class CachedShard:
-    """A published shard. bytes, table_bytes: sizes of its tar and its table; the hashes are
-    blake2b, 128 bits; time: when, in s since 1970.
+    """A published shard.
+
+    Attributes:
+        name: Eight digits, the stem of its files.
+        samples: Number of samples.
+        bytes: Size of its tar file.
+        hash: 128-bit BLAKE2b of its tar file, in hexadecimal.
+        table_bytes: Size of its table's file.
+        table_hash: 128-bit BLAKE2b of its table's file, in hexadecimal.
+        time: When it was published, in seconds since 1970.
     """
 
     name: str
@@ -35,40 +43,47 @@ class CachedShard:
 
 
 class Manifest:
-    """A reader of the file at `path`, and its writer for who holds the cache's lock.
+    """Reader of the log at `path`, and its writer for the holder of the cache's lock.
 
-    A line that was not written to its end, by a process that was killed, was never there: readers
-    ignore it, the next writer cuts it off.
+    A killed process may leave an incomplete last line. Readers ignore it, and the next writer cuts
+    it off.
+
+    Attributes:
+        path: The file.
+        known: Every shard that was ever published, by name.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read = 0
+        self._read_bytes = 0
         self._steps: list[CachedShard | list[str]] = []
         self._alive: dict[str, CachedShard] = {}
         self.known: dict[str, CachedShard] = {}
-        """Every shard that was ever published."""
 
     @property
     def generation(self) -> int:
-        """The newest that was read."""
+        """The newest generation that was read."""
         return len(self._steps)
 
     def refresh(self) -> None:
-        """Read what is new. Raises DataError where a line is none of the manifest's."""
+        """Read new lines.
+
+        Raises:
+            DataError: A line does not belong to a manifest.
+        """
         try:
             with self.path.open("rb") as f:
-                f.seek(self._read)
+                f.seek(self._read_bytes)
                 new = f.read()
         except FileNotFoundError:
             return
         for line in new[: new.rfind(b"\n") + 1].splitlines(keepends=True):
-            self._take(line)
-            self._read += len(line)
+            self._apply_line(line)
+            self._read_bytes += len(line)
 
-    def _take(self, line: bytes) -> None:
+    def _apply_line(self, line: bytes) -> None:
         try:
-            step = _parsed(json.loads(line), self.generation + 1)
+            step = _parse_record(json.loads(line), self.generation + 1)
         except (ValueError, TypeError, KeyError) as e:
             where = f"{self.path}:{self.generation + 1}"
             raise DataError(
@@ -81,40 +96,42 @@ class Manifest:
         self._steps.append(step)
 
     def alive(self, generation: int | None = None) -> dict[str, CachedShard]:
-        """The shards of a generation by name, by default of the newest that was read, in the order
-        in which they were published.
+        """Return the shards of a generation by name, in the order of publication.
+
+        Args:
+            generation: By default the newest that was read.
         """
         if generation is None or generation == self.generation:
             return dict(self._alive)
-        found: dict[str, CachedShard] = {}
+        shards: dict[str, CachedShard] = {}
         for step in self._steps[:generation]:
-            _apply(step, found)
-        return found
+            _apply(step, shards)
+        return shards
 
     def published_at(self) -> dict[str, int]:
-        """Of every shard the generation that it came with."""
+        """Return the generation in which each shard was published."""
         return {
             step.name: n for n, step in enumerate(self._steps, 1) if isinstance(step, CachedShard)
         }
 
     def publish(self, shard: CachedShard) -> None:
-        """Under the cache's lock."""
+        """Append a published shard. Needs the lock."""
         self._append({"publish": asdict(shard)})
 
     def evict(self, names: list[str], why: str) -> None:
-        """Under the cache's lock: the newest generation is without them."""
+        """Append an eviction: the next generation is without these shards. Needs the lock."""
         self._append({"evict": names, "why": why})
 
     def _append(self, record: dict[str, Any]) -> None:
         self.refresh()
         line = json.dumps({"generation": self.generation + 1} | record).encode() + b"\n"
         with self.path.open("ab", buffering=0) as f:
-            f.truncate(self._read)
+            f.truncate(self._read_bytes)
             try:
                 write_all(f, line)
                 os.fsync(f.fileno())
             except OSError:
-                f.truncate(self._read)
+                f.truncate(self._read_bytes)
                 raise
         self.refresh()
 
@@ -127,8 +144,11 @@ def _apply(step: CachedShard | list[str], alive: dict[str, CachedShard]) -> None
         alive.pop(name, None)
 
 
-def _parsed(record: Any, generation: int) -> CachedShard | list[str]:
-    """A line as what it says. Raises ValueError, TypeError, KeyError."""
+def _parse_record(record: Any, generation: int) -> CachedShard | list[str]:
+    """Return a published shard or the names of evicted ones.
+
+    Raises ValueError, TypeError or KeyError if the line is malformed.
+    """
     if record["generation"] != generation:
         raise ValueError(f"generation {record['generation']} in place of {generation}")
     if "publish" in record:
@@ -138,15 +158,15 @@ def _parsed(record: Any, generation: int) -> CachedShard | list[str]:
             _HASH.fullmatch(h) for h in (shard.hash, shard.table_hash)
         ):
             raise ValueError("sizes or hashes that are none")
-        _checked(shard.name)
+        _check_name(shard.name)
         return shard
-    return [_checked(name) for name in record["evict"]]
+    return [_check_name(name) for name in record["evict"]]
 
 
-def _checked(name: str) -> str:
-    """A shard's name, which becomes part of paths.
+def _check_name(name: str) -> str:
+    """Return the name if it is a shard's; names become parts of paths.
 
-    Raises ValueError where it could lead elsewhere.
+    Raises ValueError for any other name, which could lead outside the folder.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no shard's name")

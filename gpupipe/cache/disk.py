@@ -1,4 +1,4 @@
-"""Files as the disk sees them."""
+"""File sizes in disk blocks, unbuffered writes, and atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 BLOCK = 4096
-"""What a file system gives out at a time, bytes."""
+"""Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
 
 
 def on_disk(size: int) -> int:
-    """What a file of `size` bytes takes."""
+    """Return the bytes that a file of `size` bytes takes on disk."""
     return -(-size // BLOCK) * BLOCK
 
 
 def write_all(file: io.FileIO, data: bytes) -> None:
-    """Write to a file without a buffer, so that a full disk is an OSError here and not when the
-    file is closed.
+    """Write all of `data` to an unbuffered file.
+
+    Without a buffer, a full disk raises OSError here, and not when the file is closed.
     """
     view = memoryview(data)
     while view:
@@ -25,10 +26,15 @@ def write_all(file: io.FileIO, data: bytes) -> None:
 
 
 def replaced(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` make a file beside `path`, and put it in its place: whole or not at all."""
-    making = path.with_name(f"{path.name}.making")
+    """Create or replace the file at `path` atomically.
+
+    Args:
+        path: The file.
+        write: Called with a temporary path beside `path`, to which it writes the file.
+    """
+    temporary = path.with_name(f"{path.name}.making")
     try:
-        write(making)
-        making.replace(path)
+        write(temporary)
+        temporary.replace(path)
     finally:
-        making.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

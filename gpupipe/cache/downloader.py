@@ -1,9 +1,10 @@
-"""One sampler: a process that fills a cache until its parent ends, or until there is no more to do.
-`python -m gpupipe.cache.downloader`.
+"""One download worker: a process that fills the cache until its parent ends or all is fetched.
 
-It reads one line of JSON, a Task, from its standard input, and ends when that ends: so it never
-outlives whoever started it. Not a fork, because its parent may hold the threads of DALI; and not
-the parent itself, because fetching and writing would take the GIL from training.
+Usage: `python -m gpupipe.cache.downloader`. (YAML calls the workers `samplers`.)
+
+It reads a Task, one line of JSON, from standard input, and ends when standard input is closed. So
+it never outlives its parent. It is no fork, because the parent may run DALI's threads. It is no
+thread of the parent, because fetching and writing would take the GIL from training.
 """
 
 from __future__ import annotations
@@ -43,10 +44,13 @@ _STATES = {
 
 
 class Task(pydantic.BaseModel):
-    """list: only list the data set.
+    """What a download worker does.
 
-    fill: fetch until all is there or the cache is full; serve: also after that, for epochs evict
-    and ask for more.
+    Attributes:
+        do: list: only list the data set. fill: fetch until the data set is complete or the cache is
+            full. serve: continue after that, because epochs evict shards and ask for more.
+        dataset: Which samples there are.
+        cache: The cache to fill.
     """
 
     do: Literal["list", "fill", "serve"]
@@ -55,7 +59,7 @@ class Task(pydantic.BaseModel):
 
 
 class _Sampler:
-    """A filler, and what it says of itself in the folder."""
+    """A download worker: runs a Filler, and reports its state in the cache folder."""
 
     def __init__(self, folder: CacheFolder, task: Task) -> None:
         self._folder, self._task = folder, task
@@ -68,7 +72,7 @@ class _Sampler:
             task.dataset.weight is not None,
         )
         self._state, self._idle = "fetching", 0
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
         self._history: list[tuple[float, int]] = []
         with folder.lock():
             self._claim: Claim = folder.claim(
@@ -76,11 +80,11 @@ class _Sampler:
             )
 
     def run(self) -> dict[str, Any]:
-        """Fill, until there is no more to do. Returns how it ended."""
+        """Fill the cache until nothing remains to do; return the outcome and the last report."""
         threading.Thread(target=self._beat, daemon=True).start()
         while True:
             outcome = self._filler.step()
-            self._tell(outcome)
+            self._print_news(outcome)
             if self._task.do == "fill" and outcome in ("complete", "no room", "failed"):
                 break
             time.sleep(self._pause(outcome))
@@ -89,7 +93,7 @@ class _Sampler:
         return {"outcome": outcome} | self._report()
 
     def _pause(self, outcome: Outcome) -> float:
-        """Seconds until the next step: the longer, the longer there was nothing to do."""
+        """Return the seconds until the next step; they grow while there is nothing to do."""
         self._idle = 0 if outcome == "published" else self._idle + 1
         return min(_PAUSES.get(outcome, 0.0) * 1.2**self._idle, _LONGEST_PAUSE)
 
@@ -99,16 +103,14 @@ class _Sampler:
             time.sleep(_BEAT_SECONDS)
             if os.getppid() != parent:
                 os._exit(0)
-            self._say()
+            self._write_report()
 
-    def _say(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # there is no block more on the disk: the next one comes in a moment
+    def _write_report(self) -> None:
+        with contextlib.suppress(OSError):  # the disk is full; the next report follows soon
             self._claim.write(self._report())
 
-    def _tell(self, outcome: Outcome) -> None:
-        """Say on the standard error stream what is new and somebody should know."""
+    def _print_news(self, outcome: Outcome) -> None:
+        """Print new problems to standard error, each once."""
         self._state = _STATES.get(outcome, "fetching")
         tally = self._filler.tally
         news = [f"{outcome}, and fetching is paused until there is space: {self._folder.dir}"] * (
@@ -119,11 +121,11 @@ class _Sampler:
             for why in (*tally.failed.values(), *tally.lost.values())
         ]
         for text in news:
-            if text not in self._told:
-                self._told.add(text)
+            if text not in self._printed:
+                self._printed.add(text)
                 print(f"gpupipe cache: {text}", file=sys.stderr, flush=True)
         if outcome == "published":
-            self._told = {text for text in self._told if not text.startswith("disk full")}
+            self._printed = {text for text in self._printed if not text.startswith("disk full")}
 
     def _report(self) -> dict[str, Any]:
         tally = self._filler.tally
@@ -144,7 +146,7 @@ class _Sampler:
         }
 
     def _rate(self) -> float:
-        """Bytes a second, over the last seconds."""
+        """Return the bytes per second over the last seconds."""
         now = time.monotonic()
         self._history = [
             *(h for h in self._history if h[0] > now - _RATE_SECONDS),
@@ -155,14 +157,22 @@ class _Sampler:
 
 
 def list_rows(folder: CacheFolder, task: Task) -> None:
-    """List the data set, unless that was done before. Raises DataError."""
-    with exclusive(folder.dir / "listing.lock"):  # or each rank would ask the store
+    """List the data set and save the listing, unless it exists.
+
+    Args:
+        folder: The cache.
+        task: Names the data set and how to reach it.
+
+    Raises:
+        DataError: The data set cannot be listed, or its listing does not fit into the cache.
+    """
+    with exclusive(folder.dir / "listing.lock"):  # otherwise each rank would ask the store
         if not listing.is_there(folder):
-            found = store_listing.listed(
+            rows = store_listing.listed(
                 task.dataset, Store(task.dataset, task.cache.retries, task.cache.timeout)
             )
             with folder.lock():
-                listing.save(found, folder)
+                listing.save(rows, folder)
 
 
 def _end_with_parent() -> None:
@@ -171,7 +181,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> NoReturn:
-    """Carry out the task on the standard input; the last line of the output is how it ended."""
+    """Run the task from standard input; the last line of output is the outcome as JSON."""
     task = Task.model_validate_json(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = CacheFolder(task.cache)

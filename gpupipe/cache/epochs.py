@@ -1,5 +1,6 @@
-"""Which epochs began, with which generation: what says of a shard whether it was trained on, and
-when last.
+"""Records when each epoch began, and with which generation, in epochs.jsonl.
+
+Eviction derives from it if an epoch has used a shard, and when last.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from gpupipe.cache.folder import CacheFolder
 
 @dataclass(frozen=True)
 class Epoch:
-    """One that began. time: s since 1970."""
+    """An epoch that began.
+
+    Attributes:
+        generation: The generation of the cache that it trains on.
+        samples: Number of its samples; 0 if it was resumed.
+        time: When it began, in seconds since 1970.
+    """
 
     generation: int
     samples: int
@@ -25,7 +32,7 @@ class Epoch:
 
 
 def add(folder: CacheFolder, generation: int, samples: int) -> None:
-    """Needs the lock."""
+    """Record an epoch that begins now. Needs the lock."""
     line = (
         json.dumps({"generation": generation, "samples": samples, "time": time.time()}).encode()
         + b"\n"
@@ -35,33 +42,36 @@ def add(folder: CacheFolder, generation: int, samples: int) -> None:
 
 
 def read(folder: CacheFolder) -> list[Epoch]:
-    """All of them; a line that a process did not live to finish is left out."""
+    """Return all recorded epochs; skip lines that a killed process left incomplete."""
     try:
         lines = (folder.dir / "epochs.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    return [e for e in map(_parsed, lines) if e is not None]
+    return [e for e in map(_parse_line, lines) if e is not None]
 
 
-def _parsed(line: bytes) -> Epoch | None:
+def _parse_line(line: bytes) -> Epoch | None:
     try:
-        found: Any = json.loads(line)
-        return Epoch(int(found["generation"]), int(found["samples"]), float(found["time"]))
+        record: Any = json.loads(line)
+        return Epoch(int(record["generation"]), int(record["samples"]), float(record["time"]))
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def last_used(folder: CacheFolder) -> dict[str, float]:
-    """When the last epoch began that had each shard; shards of which none had are left out.
+    """Return when the last epoch that used each shard began, by the shard's name.
 
-    Needs the lock.
+    Shards that no epoch has used are missing. Needs the lock.
+
+    Returns:
+        Seconds since 1970.
     """
-    began = sorted(read(folder), key=lambda e: e.generation)
-    latest = list(accumulate((e.time for e in reversed(began)), max))[::-1]
-    generations = [e.generation for e in began]
-    found = {}
+    recorded = sorted(read(folder), key=lambda e: e.generation)
+    latest = list(accumulate((e.time for e in reversed(recorded)), max))[::-1]
+    generations = [e.generation for e in recorded]
+    times = {}
     for name, generation in folder.manifest.published_at().items():
-        place = bisect_left(generations, generation)
-        if place < len(latest):
-            found[name] = latest[place]
-    return found
+        first = bisect_left(generations, generation)
+        if first < len(latest):
+            times[name] = latest[first]
+    return times

@@ -1,6 +1,4 @@
-"""A sampler's work: draws samples that are not in the cache, fetches them, and publishes a shard of
-them.
-"""
+"""The work of a download worker: draw samples that are not cached, fetch them, publish a shard."""
 
 from __future__ import annotations
 
@@ -30,16 +28,20 @@ from gpupipe.cache.store import Store, Unfetchable
 Outcome = Literal["published", "complete", "no room", "disk full", "failed"]
 _MOST_SAMPLES = 100_000
 _OF_UNKNOWN_SIZE = 4096
-_OTHERS = "its samples are others in the store than when it was made"
+_CHANGED = "its samples are others in the store than when it was made"
 _RETRY_FIRST, _RETRY_LAST = 30.0, 3600.0
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
 class Tally:
-    """What a sampler has done so far, and what went wrong.
+    """What a download worker has done so far, and what failed.
 
-    failed: why, by row; lost: why a shard cannot be fetched again, by its name.
+    Attributes:
+        bytes: Bytes fetched.
+        samples: Samples written to shards.
+        failed: Why a sample could not be fetched, by row.
+        lost: Why an evicted or damaged shard cannot be fetched again, by its name.
     """
 
     bytes: int = 0
@@ -50,9 +52,7 @@ class Tally:
 
 @dataclass
 class _Order:
-    """A shard to be made: its claim, its samples, and, where it is fetched again, as what it was
-    published.
-    """
+    """A shard to make: its claim, its samples, and its record if it was published before."""
 
     name: str
     claim: Claim
@@ -62,7 +62,18 @@ class _Order:
 
 
 class Filler:
-    """Fills a folder with samples of a listing from a store, a shard at a time."""
+    """Fills a cache with samples from a store, one shard at a time.
+
+    Args:
+        folder: The cache.
+        listing: The rows of the data set.
+        store: Where the files are.
+        seed: Seed of the order in which samples are drawn.
+        weighted: Whether to draw samples in proportion to the listing's weights.
+
+    Attributes:
+        tally: What this object has fetched so far, and what failed.
+    """
 
     def __init__(
         self, folder: CacheFolder, listing: Listing, store: Store, seed: int, weighted: bool
@@ -79,9 +90,14 @@ class Filler:
         self.tally = Tally()
 
     def step(self, fresh: bool = True) -> Outcome:
-        """Publish a shard, or say why there is none to publish.
+        """Publish one shard.
 
-        fresh: also of samples that are not missing from what was published.
+        Args:
+            fresh: Whether to draw new samples if no published shard is missing.
+
+        Returns:
+            "published", or why nothing was published: "complete" if every sample is cached, "no
+            room" if the cache is full, "disk full", or "failed" if samples could not be fetched.
         """
         try:
             order = self._order(fresh)
@@ -91,36 +107,36 @@ class Filler:
                 raise
             return "disk full"
 
-    # --- what is to be made
+    # --- choosing the samples of a shard
 
     def _order(self, fresh: bool) -> _Order | Outcome:
-        """Claim the next shard."""
+        """Claim the next shard: a missing one first, else one of new samples."""
         folder = self._folder
         with folder.lock():
             folder.tidy()
             for name in folder.missing():
                 if name not in self.tally.lost:
-                    return self._again(name)
+                    return self._refetch(name)
             rows = self._drawn() if fresh else np.empty(0, np.int64)
             if not len(rows):
                 return "failed" if self._retry else "complete"
-            samples, cost = self._fitting(rows)
+            samples, cost = self._choose_samples(rows)
             reserve = on_disk(cost) + on_disk(shard_files.table_size(len(samples)))
             if not evict.make_room(folder, reserve + on_disk(len(samples) * 12)):
                 return "no room"
-            return self._claimed(self._next_name(), samples, reserve)
+            return self._claim(self._next_name(), samples, reserve)
 
-    def _again(self, name: str) -> _Order | Outcome:
-        """A shard that was there before, in place of a file that is gone."""
+    def _refetch(self, name: str) -> _Order | Outcome:
+        """Claim a published shard whose file is gone."""
         before = self._folder.manifest.known[name]
         table = shard_files.open_table(self._folder.table(name), before.table_hash)
         samples = [self._listing.sample(int(row)) for row in table[0]]
         reserve = on_disk(before.bytes) + on_disk(before.table_bytes)
         if not evict.make_room_for_pinned(self._folder, reserve):
             return "no room"
-        return self._claimed(name, samples, reserve, before)
+        return self._claim(name, samples, reserve, before)
 
-    def _claimed(
+    def _claim(
         self, name: str, samples: list[ShardSample], reserve: int, before: CachedShard | None = None
     ) -> _Order | Outcome:
         if shutil.disk_usage(self._folder.dir).free < reserve:
@@ -135,10 +151,12 @@ class Filler:
         return f"{int(max(taken, default='0')) + 1:08}"
 
     def _drawn(self) -> NDArray[np.int64]:
-        """Rows that nobody has or fetches, in the order in which they are drawn: without
-        replacement, each as likely as its weight says.
+        """Draw up to 100,000 rows that no worker has cached or is fetching.
+
+        The order is random without replacement; a row's probability follows its weight. The row
+        with the smallest exponential variate divided by its weight comes first.
         """
-        free = self._free()
+        free = self._available_rows()
         if not len(free):
             return free
         random = np.random.default_rng([self._seed, int(self._next_name())])
@@ -149,11 +167,11 @@ class Filler:
         first = np.argpartition(times, count - 1)[:count]
         return free[first[np.argsort(times[first])]]
 
-    def _free(self) -> NDArray[np.int64]:
+    def _available_rows(self) -> NDArray[np.int64]:
         free = self._not_cached().copy()
         for claim in self._folder.claims().values():
             free[claim.get("rows", [])] = False
-        for row in [row for row in self._retry if not free[row]]:  # others fetched them meanwhile
+        for row in [row for row in self._retry if not free[row]]:  # other workers fetched them
             del self._retry[row]
             self.tally.failed.pop(row, None)
         now = time.time()
@@ -161,7 +179,7 @@ class Filler:
         return np.flatnonzero(free)
 
     def _not_cached(self) -> NDArray[np.bool_]:
-        """Which rows may be drawn, as far as the newest generation says, bool (N,)."""
+        """Return the rows of weight above 0 that are not in the newest generation, bool (N,)."""
         manifest = self._folder.manifest
         if self._seen != manifest.generation:
             free = (
@@ -177,17 +195,18 @@ class Filler:
         return self._mask
 
     def _rows_of(self, shard: CachedShard) -> NDArray[np.int64]:
-        known = self._rows.get(shard.name)
-        found: NDArray[np.int64] = (
+        cached = self._rows.get(shard.name)
+        rows: NDArray[np.int64] = (
             shard_files.open_table(self._folder.table(shard.name), shard.table_hash)[0]
-            if known is None
-            else known
+            if cached is None
+            else cached
         )
-        return found
+        return rows
 
-    def _fitting(self, rows: NDArray[np.int64]) -> tuple[list[ShardSample], int]:
-        """The first of the rows that make a shard, and its bytes; of samples whose size is not
-        known, those that may be in it.
+    def _choose_samples(self, rows: NDArray[np.int64]) -> tuple[list[ShardSample], int]:
+        """Return the samples of the next shard, and the bytes to reserve for it.
+
+        If a sample's size is unknown, take up to 4,096 samples and reserve at least a whole shard.
         """
         samples: list[ShardSample] = []
         total, most = shard_files.END, int(self._options.shard_size)
@@ -200,10 +219,10 @@ class Filler:
                 break
             samples.append(sample)
             total += cost
-        known = all(self._listing.sizes[s.row] != UNKNOWN for s in samples)
-        return samples, total if known else max(total, most)
+        is_exact = all(self._listing.sizes[s.row] != UNKNOWN for s in samples)
+        return samples, total if is_exact else max(total, most)
 
-    # --- making it
+    # --- fetching and publishing the shard
 
     def _carried_out(self, order: _Order) -> Outcome:
         tar, table = (
@@ -211,19 +230,19 @@ class Filler:
         )
         writer = shard_files.Writer(tar)
         try:
-            full = self._written(order, writer)
+            full = self._write_samples(order, writer)
             if order.before is not None and len(writer) < len(order.samples):
-                return self._lost(order, self._why_not(order))
+                return self._give_up(order, self._why_incomplete(order))
             if not len(writer):
                 return "no room" if full else "failed"
             writer.finish()
-            made = self._as_published(order, writer, shard_files.save_table(writer.table, table))
-            if order.before is not None and (made.hash, made.table_hash) != (
+            shard = self._shard_record(order, writer, shard_files.save_table(writer.table, table))
+            if order.before is not None and (shard.hash, shard.table_hash) != (
                 order.before.hash,
                 order.before.table_hash,
             ):
-                return self._lost(order, _OTHERS)
-            self._publish(made, order, tar, table)
+                return self._give_up(order, _CHANGED)
+            self._publish(shard, order, tar, table)
             return "published"
         finally:
             writer.close()
@@ -232,20 +251,21 @@ class Filler:
             with self._folder.lock():
                 order.claim.release()
 
-    def _why_not(self, order: _Order) -> str:
+    def _why_incomplete(self, order: _Order) -> str:
         return next(
-            (self.tally.failed[s.row] for s in order.samples if s.row in self.tally.failed), _OTHERS
+            (self.tally.failed[s.row] for s in order.samples if s.row in self.tally.failed),
+            _CHANGED,
         )
 
-    def _lost(self, order: _Order, why: str) -> Outcome:
-        """A shard that cannot be made again: the generations that follow are without it."""
+    def _give_up(self, order: _Order, why: str) -> Outcome:
+        """Evict a shard that cannot be fetched again, and record why."""
         self.tally.lost[order.name] = why
         with self._folder.lock():
             if order.name in self._folder.manifest.alive():
                 self._folder.manifest.evict([order.name], "not to be fetched again")
         return "failed"
 
-    def _as_published(
+    def _shard_record(
         self, order: _Order, writer: shard_files.Writer, table_hash: str
     ) -> CachedShard:
         return CachedShard(
@@ -258,41 +278,42 @@ class Filler:
             time.time(),
         )
 
-    def _publish(self, made: CachedShard, order: _Order, tar: Any, table: Any) -> None:
-        """The files first, under names that nobody looks for yet; then the line that says that they
-        are there.
+    def _publish(self, shard: CachedShard, order: _Order, tar: Any, table: Any) -> None:
+        """Rename the files first, then append the line that publishes them.
+
+        No reader looks for the files before the line exists.
         """
         with self._folder.lock():
             table.replace(self._folder.table(order.name))
             tar.replace(self._folder.shard(order.name))
             if order.before is None:
                 try:
-                    self._folder.manifest.publish(made)
+                    self._folder.manifest.publish(shard)
                 except OSError:
                     self._folder.table(order.name).unlink()
                     self._folder.shard(order.name).unlink()
                     raise
             order.claim.release()
 
-    def _written(self, order: _Order, writer: shard_files.Writer) -> bool:
-        """Write the samples as they come; those that do not fit any more stay for another shard.
+    def _write_samples(self, order: _Order, writer: shard_files.Writer) -> bool:
+        """Write samples as they arrive; return whether one did not fit.
 
-        Returns whether one did not fit.
+        Samples that do not fit remain for another shard.
         """
-        for sample, image in self._fetched(order):
+        for sample, image in self._iter_fetched(order):
             if image is None:
                 continue
             need = on_disk(writer.size_with(sample.cost(len(image)))) + on_disk(
                 shard_files.table_size(len(order.samples))
             )
-            if need > order.reserved and (len(writer) or not self._extended(order, need)):
+            if need > order.reserved and (len(writer) or not self._extend_reservation(order, need)):
                 return True
             writer.add(sample, image)
             self.tally.samples += 1
         return False
 
-    def _extended(self, order: _Order, need: int) -> bool:
-        """Reserve more for a sample that is larger than a shard."""
+    def _extend_reservation(self, order: _Order, need: int) -> bool:
+        """Reserve more bytes for a single sample that is larger than a shard."""
         with self._folder.lock():
             self._folder.tidy()
             if not evict.make_room(self._folder, need - order.reserved):
@@ -301,25 +322,26 @@ class Filler:
             order.reserved = need
             return True
 
-    def _fetched(self, order: _Order) -> Iterator[tuple[ShardSample, bytes | None]]:
-        """The samples in order and their bytes, None for those that cannot be fetched, with some of
-        those that follow under way.
+    def _iter_fetched(self, order: _Order) -> Iterator[tuple[ShardSample, bytes | None]]:
+        """Yield the samples in order with their bytes, or None if a sample cannot be fetched.
+
+        Up to 2 * connections samples are in flight.
         """
         samples = iter(order.samples)
-        flight: deque[tuple[ShardSample, Future[bytes]]] = deque()
+        in_flight: deque[tuple[ShardSample, Future[bytes]]] = deque()
         try:
             while True:
-                for sample in islice(samples, 2 * self._options.connections - len(flight)):
-                    flight.append((sample, self._pool.submit(self._one, sample)))
-                if not flight:
+                for sample in islice(samples, 2 * self._options.connections - len(in_flight)):
+                    in_flight.append((sample, self._pool.submit(self._fetch_one, sample)))
+                if not in_flight:
                     return
-                sample, future = flight.popleft()
+                sample, future = in_flight.popleft()
                 yield sample, self._result(order, sample, future)
         finally:
-            for _, future in flight:
+            for _, future in in_flight:
                 future.cancel()
 
-    def _one(self, sample: ShardSample) -> bytes:
+    def _fetch_one(self, sample: ShardSample) -> bytes:
         size = int(self._listing.sizes[sample.row])
         self._rate.take(max(size, 0))
         data = self._store.fetch(sample.name, size, int(self._listing.tags[sample.row]))

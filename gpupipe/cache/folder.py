@@ -1,9 +1,8 @@
-"""The cache's folder: what is in it, what it takes on disk, and what there must not be in it any
-more.
+"""The cache folder: its files, the bytes it takes on disk, and the removal of leftovers.
 
-The folder is its own ledger: published shards have their sizes in the manifest, shards that are
-being written have reserved theirs in a claim, and the few other files are looked at. So whatever
-dies at whatever moment leaves nothing that is not counted.
+The folder itself records its use. Published shards have their sizes in the manifest. Shards that
+are being written have reserved theirs in a claim. The few other files are measured. A process that
+dies at any moment thus leaves nothing uncounted.
 """
 
 from __future__ import annotations
@@ -25,23 +24,35 @@ _CLAIMS, _PINS, _SAMPLERS, _RUNS = "claims", "pins", "samplers", "runs"
 _OWNED = (_CLAIMS, _PINS, _SAMPLERS, _RUNS)
 _FOLDERS = (*_OWNED, "shards", "tables", "tmp", "listing")
 _TABLE_SHARE = 1 / 16
-"""Of max_bytes: what tables of evicted shards may take."""
+"""Share of max_bytes that the tables of evicted shards may take."""
 
 
 class CacheFolder:
-    """A cache's folder. What is said to need the lock is called inside `with folder.lock():`
-    alone.
+    """A cache folder.
+
+    Call methods that need the lock only inside `with folder.lock():`.
+
+    Args:
+        options: The settings; `options.dir` is the folder. `prepared` creates it if necessary.
+
+    Attributes:
+        options: The settings.
+        dir: The absolute path of the folder.
+        manifest: The log of published and evicted shards.
     """
 
     def __init__(self, options: CacheOptions) -> None:
-        """Open the folder at options.dir; see `prepared` for one that may not be there yet."""
         self.options = options
         self.dir = options.dir.absolute()
         self.manifest = Manifest(self.dir / "manifest.jsonl")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Nobody else changes anything meanwhile; the manifest is as it stands."""
+        """Hold the cache's lock inside the `with` block; first, read new lines of the manifest.
+
+        Raises:
+            DataError: The folder no longer exists, or its manifest is damaged.
+        """
         if not self.dir.is_dir():
             raise DataError(
                 f"{self.dir}: the cache's folder is gone: load() again, and it is filled anew"
@@ -50,73 +61,91 @@ class CacheFolder:
             self.manifest.refresh()
             yield
 
-    # --- where what is
+    # --- contents
 
     def shard(self, name: str) -> Path:
+        """Return the path of a shard's tar file."""
         return self.dir / "shards" / f"{name}.tar"
 
     def table(self, name: str) -> Path:
+        """Return the path of a shard's table."""
         return self.dir / "tables" / f"{name}.npy"
 
     def claim(self, kind: str, name: str, said: dict[str, Any]) -> Claim:
-        """A file of the folder `kind` that is there as long as this process. Needs the lock."""
+        """Create a claim, which exists as long as this process. Needs the lock.
+
+        Args:
+            kind: "claims", "pins", "samplers" or "runs".
+            name: Name of the claim's file.
+            said: Its content, which must be JSON.
+        """
         return Claim(self.dir / kind / name, said)
 
     def claims(self, kind: str = _CLAIMS) -> dict[str, dict[str, Any]]:
-        """What the claims of a kind say, by name."""
+        """Return the content of each claim of a kind, by name.
+
+        Args:
+            kind: "claims" (shards being written), "pins", "samplers" or "runs".
+        """
         return {
             name: content(self.dir / kind / name) for name in sorted(os.listdir(self.dir / kind))
         }
 
     def there(self) -> set[str]:
-        """The names of the shards whose tar and table are in the folder."""
+        """Return the names of the shards whose tar and table are both in the folder."""
         return _stems(self.dir / "shards") & _stems(self.dir / "tables")
 
     def pinned(self) -> set[str]:
-        """The names of the shards of all generations that epochs train on.
+        """Return the names of the shards in all generations that epochs train on.
 
-        Needs the lock, behind `tidy`.
+        Needs the lock, after `tidy`.
         """
         generations = {int(pin.get("generation", 0)) for pin in self.claims(_PINS).values()}
         return {name for g in generations for name in self.manifest.alive(g)}
 
     def missing(self) -> list[str]:
-        """Shards that ought to be there and are not: of the newest generation or a pinned one,
-        neither in the folder nor under way. Needs the lock.
+        """Return the names of the shards that must be fetched again. Needs the lock.
+
+        They belong to the newest generation or to a pinned one, and are neither in the folder nor
+        being written.
         """
         wanted = self.pinned() | self.manifest.alive().keys()
         return sorted(wanted - self.there() - self.claims().keys())
 
-    # --- what it takes
+    # --- bytes on disk
 
     def usage(self) -> int:
-        """Bytes on disk, with all that is reserved. Needs the lock."""
-        known = self.manifest.known
+        """Return the bytes on disk, with all reservations. Needs the lock."""
+        shards_by_name = self.manifest.known
         shards = sum(
-            on_disk(known[name].bytes) for name in _stems(self.dir / "shards") if name in known
+            on_disk(shards_by_name[name].bytes)
+            for name in _stems(self.dir / "shards")
+            if name in shards_by_name
         )
         tables = sum(
-            on_disk(known[name].table_bytes)
+            on_disk(shards_by_name[name].table_bytes)
             for name in _stems(self.dir / "tables")
-            if name in known
+            if name in shards_by_name
         )
-        return shards + tables + self._reserved() + self._others()
+        return shards + tables + self._reserved_bytes() + self._other_bytes()
 
-    def _reserved(self) -> int:
+    def _reserved_bytes(self) -> int:
         return sum(int(claim.get("reserved", 0)) for claim in self.claims().values())
 
-    def _others(self) -> int:
+    def _other_bytes(self) -> int:
         total = BLOCK * (len(_FOLDERS) + 1)
         for folder in (self.dir, *(self.dir / name for name in (*_OWNED, "listing"))):
             with os.scandir(folder) as entries:
                 total += sum(on_disk(_size(e)) for e in entries)
         return total
 
-    # --- what must go
+    # --- removal
 
     def tidy(self) -> None:
-        """Remove what the dead have left, shards that nobody needs any more, and the oldest tables
-        beyond their share. Needs the lock.
+        """Remove what is no longer needed. Needs the lock.
+
+        That is: claims and temporary files of dead processes, shards that no generation in use
+        holds, and the oldest tables beyond their share.
         """
         for kind in _OWNED[1:]:
             for path in _files(self.dir / kind):
@@ -124,8 +153,8 @@ class CacheFolder:
                     path.unlink(missing_ok=True)
         for path in _files(self.dir / _CLAIMS):
             if abandoned(path):
-                for left in (self.dir / "tmp").glob(f"{path.name}.*"):
-                    left.unlink(missing_ok=True)
+                for leftover in (self.dir / "tmp").glob(f"{path.name}.*"):
+                    leftover.unlink(missing_ok=True)
                 path.unlink(missing_ok=True)
         claimed = self.claims().keys()
         self._sweep(self.dir / "shards", self.pinned() | self.manifest.alive().keys() | claimed)
@@ -138,8 +167,12 @@ class CacheFolder:
                 path.unlink(missing_ok=True)
 
     def prune(self, room: float) -> None:
-        """Remove the oldest tables of shards that were evicted, but for `room` bytes: a resume from
-        before then says that it cannot be. Needs the lock.
+        """Remove the oldest tables of evicted shards until the rest takes at most `room` bytes.
+
+        Needs the lock. A resume from a generation that needs a removed table raises StateError.
+
+        Args:
+            room: Bytes.
         """
         spare = (
             _stems(self.dir / "tables")
@@ -154,9 +187,14 @@ class CacheFolder:
 
 
 def prepared(options: CacheOptions, dataset: DataSet) -> CacheFolder:
-    """The folder, made where it is not there.
+    """Return the cache folder; create it if it does not exist.
 
-    Raises DataError where it holds other things, another data set, or cannot be written.
+    Args:
+        options: The settings; `options.dir` is the folder.
+        dataset: The data set that the cache is for.
+
+    Raises:
+        DataError: The folder holds other files or another data set, or cannot be written.
     """
     folder = CacheFolder(options)
     try:
@@ -188,14 +226,14 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
         theirs = content(path)
         for key, value in ours.items():
             if theirs.get(key) != value:
-                there = f"data.{key} {shown(theirs.get(key))} there, {shown(value)} here"
+                difference = f"data.{key} {shown(theirs.get(key))} there, {shown(value)} here"
                 raise DataError(
-                    f"{folder.dir}: the cache of another data set: {there}: set "
+                    f"{folder.dir}: the cache of another data set: {difference}: set "
                     "data.cache.dir to another folder, or delete this one"
                 )
         return
     text = json.dumps(ours)
-    replaced(path, lambda making: making.write_text(text))
+    replaced(path, lambda temporary: temporary.write_text(text))
 
 
 def _files(folder: Path) -> list[Path]:

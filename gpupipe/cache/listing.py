@@ -1,5 +1,6 @@
-"""The rows of a remote data set, kept in the cache's folder: their names, labels, sizes, versions
-and weights. Made once: a row's number is an id for good.
+"""The rows of a remote data set: names, labels, sizes, versions and weights.
+
+The listing is written to the cache folder once, so a row's number is its sample's id forever.
 """
 
 from __future__ import annotations
@@ -36,13 +37,18 @@ _ARRAYS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Listing:
-    """A data set of N rows.
+    """The N rows of a remote data set.
 
-    names: of the files, under the data set's url. labels: int64 (N,), numbers of `classes`. about:
-    JSON of further columns, of no row or of each. sizes: int64 (N,), bytes, -1 where the store was
-    not asked; tags: uint64 (N,), a hash of what tells a version of a file (ETag...), 0: not known.
-    weights: float64 (N,), or (0,) where all are the same. values: (N,) each, what is delivered with
-    the samples.
+    Attributes:
+        names: Names of the files under the data set's url.
+        labels: int64 (N,), indices into `classes`.
+        sizes: int64 (N,), bytes; -1 if unknown.
+        tags: uint64 (N,), hash of the file's version (ETag...); 0 if unknown.
+        weights: float64 (N,), or (0,) if all rows weigh the same.
+        about: Further columns of the manifest, as a JSON object for each row; or empty.
+        classes: Names of the classes.
+        fingerprint: Hash of names, labels and classes.
+        values: Columns that are delivered with the samples, (N,) each, by name.
     """
 
     names: StringArray
@@ -59,13 +65,23 @@ class Listing:
         return len(self.labels)
 
     def sample(self, row: int) -> ShardSample:
+        """Return row `row` as a sample to write to a shard."""
         label = int(self.labels[row])
         about = json.loads(self.about[row]) if len(self.about) else {}
         return ShardSample(row, self.names[row], label, {"class": self.classes[label]} | about)
 
 
 def fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str]) -> str:
-    """What makes two data sets the same for a resume."""
+    """Return a hash that decides whether a resume finds the same data set.
+
+    Args:
+        names: Names of the files.
+        labels: int64 (N,), indices into `classes`.
+        classes: Names of the classes.
+
+    Returns:
+        128-bit BLAKE2b in hexadecimal.
+    """
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
     for array in (names.letters, names.ends, labels):
         digest.update(array.tobytes())
@@ -73,7 +89,10 @@ def fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str
 
 
 def tag(version: str) -> int:
-    """A version as a number that is not 0; 0 for none."""
+    """Return the version of a file as a 64-bit number other than 0, or 0 if `version` is empty.
+
+    Quotes around the version are ignored.
+    """
     return (
         int.from_bytes(
             hashlib.blake2b(version.strip('"').encode(), digest_size=8).digest(), "little"
@@ -85,13 +104,21 @@ def tag(version: str) -> int:
 
 
 def is_there(folder: CacheFolder) -> bool:
-    """Whether the data set was listed before."""
+    """Return whether the data set has been listed."""
     return (folder.dir / "listing" / "listing.json").exists()
 
 
 def save(listing: Listing, folder: CacheFolder) -> None:
-    """Keep it. Raises DataError where it does not fit into the cache. Needs the lock."""
-    place = folder.dir / "listing"
+    """Save the listing in the cache folder. Needs the lock.
+
+    Args:
+        listing: The rows.
+        folder: The cache.
+
+    Raises:
+        DataError: The listing does not fit under max_bytes.
+    """
+    directory = folder.dir / "listing"
     arrays: dict[str, NDArray[Any]] = {name: attrgetter(name)(listing) for name in _ARRAYS}
     arrays |= {f"values.{number}": array for number, array in enumerate(listing.values.values())}
     size = sum(on_disk(array.nbytes + 128) for array in arrays.values())
@@ -101,8 +128,8 @@ def save(listing: Listing, folder: CacheFolder) -> None:
             f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
         )
     for name, array in arrays.items():
-        replaced(place / f"{name}.npy", partial(_save, array))
-    text = json.dumps(
+        replaced(directory / f"{name}.npy", partial(_save, array))
+    header = json.dumps(
         {
             "classes": listing.classes,
             "fingerprint": listing.fingerprint,
@@ -110,7 +137,7 @@ def save(listing: Listing, folder: CacheFolder) -> None:
             "values": list(listing.values),
         }
     )
-    replaced(place / "listing.json", lambda path: path.write_text(text))
+    replaced(directory / "listing.json", lambda path: path.write_text(header))
 
 
 def _save(array: NDArray[Any], path: Path) -> None:
@@ -119,47 +146,51 @@ def _save(array: NDArray[Any], path: Path) -> None:
 
 
 def opened(folder: CacheFolder) -> Listing:
-    """The listing that was kept, memory-mapped. Raises DataError where it is damaged."""
-    place = folder.dir / "listing"
+    """Return the saved listing, with large arrays memory-mapped.
+
+    Raises:
+        DataError: The saved listing is damaged or missing.
+    """
+    directory = folder.dir / "listing"
     try:
-        about = json.loads((place / "listing.json").read_bytes())
-        arrays = {name: _array(place / f"{name}.npy", kind) for name, kind in _ARRAYS.items()}
-        names, further = (
+        header = json.loads((directory / "listing.json").read_bytes())
+        arrays = {name: _array(directory / f"{name}.npy", kind) for name, kind in _ARRAYS.items()}
+        names, about = (
             StringArray(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
             for name in ("names", "about")
         )
         values = {
-            name: _array(place / f"values.{number}.npy", None)
-            for number, name in enumerate(about["values"])
+            name: _array(directory / f"values.{number}.npy", None)
+            for number, name in enumerate(header["values"])
         }
-        found = Listing(
+        listing = Listing(
             names=names,
-            about=further,
+            about=about,
             **arrays,
-            classes=about["classes"],
-            fingerprint=about["fingerprint"],
+            classes=header["classes"],
+            fingerprint=header["fingerprint"],
             values=values,
         )
         if (
-            not len(found.names)
-            == len(found.labels)
-            == len(found.sizes)
-            == len(found.tags)
-            == about["rows"]
+            not len(listing.names)
+            == len(listing.labels)
+            == len(listing.sizes)
+            == len(listing.tags)
+            == header["rows"]
         ):
             raise ValueError("columns of different lengths")
     except (OSError, ValueError, KeyError, TypeError, EOFError) as e:
         raise DataError(
-            f"{place}: the list of the samples is damaged ({e}): delete the cache's folder, "
+            f"{directory}: the list of the samples is damaged ({e}): delete the cache's folder, "
             "and it is filled anew"
         ) from e
-    return found
+    return listing
 
 
 def _array(path: Path, kind: type | None) -> NDArray[Any]:
-    found: NDArray[Any] = np.load(
+    array: NDArray[Any] = np.load(
         path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False
     )
-    if (kind is not None and found.dtype != kind) or found.ndim != 1:
-        raise ValueError(f"{path.name} holds {found.dtype}")
-    return found
+    if (kind is not None and array.dtype != kind) or array.ndim != 1:
+        raise ValueError(f"{path.name} holds {array.dtype}")
+    return array

@@ -1,5 +1,6 @@
-"""Locks between processes, also over a network file system whose locks work (NFS 4): the system
-takes them back from whoever dies.
+"""Locks between processes, which the operating system releases when their owner dies.
+
+They also work over a network file system that supports locks (NFS 4).
 """
 
 from __future__ import annotations
@@ -19,25 +20,34 @@ from gpupipe.cache.disk import on_disk
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Only one process, and one thread of it, is in here at a time."""
+    """Hold an exclusive lock on the file at `path` inside the `with` block.
+
+    Only one process, and only one of its threads, is inside at a time.
+
+    Args:
+        path: The lock file, created if necessary.
+    """
     with path.open("ab") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.flock(
-                f,
-                fcntl.LOCK_UN,
-                # closing alone would not, where another thread forked meanwhile and its child has a
-                # copy of the file
-            )
+            # If another thread forked meanwhile, its child holds a copy: closing would not unlock.
+            fcntl.flock(f, fcntl.LOCK_UN)
 
 
 class Claim:
-    """A file that its maker holds a lock on until it ends, in whatever way. It holds JSON.
+    """A file of JSON on which its creator holds a lock until it ends, however it ends.
 
-    It is made, and found to be abandoned, by whoever holds the cache's lock: between its making and
-    its locking nobody looks.
+    Only the holder of the cache's lock creates claims or checks if they are abandoned. So no
+    process sees a claim between its creation and its locking.
+
+    Args:
+        path: The new file.
+        content: Its content, which must be JSON.
+
+    Raises:
+        OSError: The file exists already or cannot be written.
     """
 
     def __init__(self, path: Path, content: dict[str, Any]) -> None:
@@ -52,8 +62,12 @@ class Claim:
             raise
 
     def write(self, content: dict[str, Any]) -> None:
-        """Replace the content, in place and in whole blocks: where it needs no more of them, this
-        works on a full disk. Raises OSError.
+        """Replace the content in place and in whole disk blocks.
+
+        If the content needs no more blocks than before, this works even on a full disk.
+
+        Raises:
+            OSError: The disk is full, or the write fails.
         """
         text = json.dumps(content).encode()
         self._size = max(self._size, on_disk(len(text)))
@@ -61,19 +75,19 @@ class Claim:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def release(self) -> None:
-        """May be called twice."""
+        """Remove the file and its lock. Idempotent."""
         self._release()
 
 
 def _release(file: int, path: Path, owner: int) -> None:
-    """A forked child of the owner only lets go of its own handle."""
+    """Remove the file and close it; in a forked child of the owner, only close it."""
     if os.getpid() == owner:
         path.unlink(missing_ok=True)
     os.close(file)
 
 
 def abandoned(path: Path) -> bool:
-    """Whether nobody alive holds the claim at `path`."""
+    """Return whether no living process holds the claim at `path`."""
     try:
         with path.open("r+b") as f:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,9 +99,9 @@ def abandoned(path: Path) -> bool:
 
 
 def content(path: Path) -> dict[str, Any]:
-    """What a claim says; {} where it is gone, or its maker died before it wrote anything."""
+    """Return the content of a claim; {} if it is gone, or if its creator died before writing."""
     try:
-        found = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -1,5 +1,6 @@
-"""Agreement between the ranks of a run: the first that begins an epoch chooses its generation, the
-others take the same.
+"""Agreement between the ranks of a run on the generation of each epoch.
+
+The first rank that begins an epoch chooses its generation; the others follow.
 """
 
 from __future__ import annotations
@@ -14,26 +15,30 @@ from gpupipe.cache.disk import replaced
 from gpupipe.cache.folder import CacheFolder
 
 _ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
-_KEPT = 64
+_MAX_CHOICES = 64
 
 
 class TrainingRun:
-    """One rank's part in a run.
+    """One rank's part in the agreement between the ranks of a run.
 
-    What was chosen holds as long as a loader of any of its ranks is open, so a later run never
-    meets it.
+    Choices hold as long as any rank of the run has a loader open, so no later run finds them.
+    Loaders belong to the same run if `what` and the launcher's environment variables are equal.
+
+    Args:
+        folder: The cache.
+        rank: This process's rank.
+        what: JSON values that identify the loaders of a run, such as data, seed and world size.
     """
 
     def __init__(self, folder: CacheFolder, rank: int, what: list[Any]) -> None:
-        """what: tells the loaders of a run from one another: data, seed..."""
         key = _hash([*(os.environ.get(name) for name in _ENVIRONMENT), *what])
         self._path = folder.dir / "runs" / f"{key}.json"
         with folder.lock():
             folder.tidy()
-            self._forget_the_dead()
+            self._remove_dead_runs()
             self._member = folder.claim("runs", f"{key}-{rank}-{uuid.uuid4().hex[:8]}", {})
 
-    def _forget_the_dead(self) -> None:
+    def _remove_dead_runs(self) -> None:
         names = os.listdir(self._path.parent)
         living = {name.partition("-")[0] for name in names if "-" in name}
         for name in names:
@@ -41,25 +46,28 @@ class TrainingRun:
                 (self._path.parent / name).unlink()
 
     def chosen(self, epoch: int) -> int | None:
-        """The generation of an epoch, or None where no rank has begun it. Needs the lock."""
+        """Return the generation of an epoch, or None if no rank has begun it. Needs the lock."""
         return self._choices().get(str(epoch))
 
     def choose(self, epoch: int, generation: int) -> None:
-        """Needs the lock."""
+        """Record the generation of an epoch for the other ranks. Needs the lock.
+
+        The file keeps the last 64 choices.
+        """
         choices = self._choices()
         choices.pop(str(epoch), None)
-        text = json.dumps(dict([*choices.items(), (str(epoch), generation)][-_KEPT:]))
+        text = json.dumps(dict([*choices.items(), (str(epoch), generation)][-_MAX_CHOICES:]))
         replaced(self._path, lambda path: path.write_text(text))
 
     def _choices(self) -> dict[str, int]:
         try:
-            found: dict[str, int] = json.loads(self._path.read_bytes())
+            choices: dict[str, int] = json.loads(self._path.read_bytes())
         except FileNotFoundError:
             return {}
-        return found
+        return choices
 
     def leave(self) -> None:
-        """May be called twice."""
+        """End this rank's part in the run. Idempotent."""
         self._member.release()
 
 

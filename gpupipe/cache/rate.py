@@ -1,4 +1,4 @@
-"""A limit of bytes a second that all processes of a cache keep together."""
+"""A limit of bytes per second that all processes of a cache share."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ _FORMAT = struct.Struct("<d")
 
 
 class Rate:
-    """bytes_per_second: None for no limit.
+    """A rate limit that processes share through a file.
 
-    path: a file that says until when what was taken so far lasts, s since 1970.
+    Args:
+        path: File with one float64: until when the bytes taken so far last, in seconds since 1970.
+        bytes_per_second: The limit; None for no limit.
+        pause: Waits a number of seconds.
     """
 
     def __init__(
@@ -25,14 +28,14 @@ class Rate:
         self._path, self._rate, self._pause = path, bytes_per_second, pause
 
     def take(self, size: int) -> None:
-        """Wait until `size` bytes more are within the limit."""
+        """Wait until `size` more bytes are within the limit."""
         if self._rate is None:
             return
         with exclusive(self._path), self._path.open("r+b", buffering=0) as f:
-            now, said = time.time(), f.read(_FORMAT.size)
+            now, stored = time.time(), f.read(_FORMAT.size)
             until = (
                 max(
-                    _FORMAT.unpack(said)[0] if len(said) == _FORMAT.size else 0.0,
+                    _FORMAT.unpack(stored)[0] if len(stored) == _FORMAT.size else 0.0,
                     now - _BURST_SECONDS,
                 )
                 + size / self._rate

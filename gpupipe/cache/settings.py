@@ -1,4 +1,4 @@
-"""What can be set of a cache, and of the data set that it is a cache of."""
+"""The settings of a cache, and of the remote data set that it caches."""
 
 from __future__ import annotations
 
@@ -36,20 +36,29 @@ class _Frozen(pydantic.BaseModel):
 
 
 class CacheOptions(_Frozen):
-    """How the local cache grows, and how large.
+    """The settings of the local cache.
 
-    dir: the folder; ~ stands for the home directory. All ranks of a run use the same one.
-    max_bytes: what the folder may take on disk, all that is in it included, such as 500GB.
-    low_water: when it is full, shards that an epoch has trained on are evicted down to this share
-    of max_bytes. policy: which shards go first: fifo, those that were published first; lru, those
-    that no epoch has used for longest; random. epoch: grow: an epoch is what is published when it
-    begins; full: it begins when the whole data set is in the cache. samplers: processes that fetch,
-    started by rank 0; 0: none, because `gpupipe cache fill` runs elsewhere. connections: samples
-    that a sampler fetches at a time. rate_limit: bytes a second over all samplers of the folder;
-    none by default. shard_size: of the tar files, 64 to 256 MB where samples are not few. retries,
-    timeout: attempts after the first for a sample, with growing pauses; the seconds after which one
-    has stalled. wait: seconds without progress after which an epoch that waits for samples is an
-    error.
+    The cache fetches with processes called download workers; their number is set as `samplers`.
+
+    Attributes:
+        dir: The folder; ~ stands for the home directory. All ranks of a run use the same one.
+        max_bytes: The most that the folder may take on disk, all its files included, such as 500GB.
+            At least 4 times `shard_size`.
+        low_water: Share of max_bytes, 0 to 1, down to which a full cache evicts shards. Only shards
+            that an epoch has trained on are evicted.
+        policy: Which shards are evicted first. fifo: those published first; lru: those that no
+            epoch has used for longest; random.
+        epoch: Which samples an epoch has. grow: those that are published when it begins; full: all,
+            and it begins once the whole data set is in the cache.
+        samplers: Number of download workers that rank 0 starts, 0 to 256. With 0, run `gpupipe
+            cache fill` elsewhere.
+        connections: Samples that a download worker fetches at the same time, 1 to 256.
+        rate_limit: Bytes per second over all download workers of the folder; null: no limit.
+        shard_size: Bytes of a shard's tar file. 64 to 256 MB suit all but small data sets.
+        retries: Attempts to fetch a sample after the first one, 0 to 100, with growing pauses.
+        timeout: Seconds after which an attempt has stalled, at most 86,400.
+        wait: Seconds without progress after which an epoch that waits for samples raises DataError,
+            at most 86,400.
     """
 
     dir: Annotated[Path, AfterValidator(expanded)]
@@ -80,17 +89,23 @@ class CacheOptions(_Frozen):
 
 
 class DataSet(_Frozen):
-    """Which samples there are in a remote store.
+    """The samples of a data set in a remote store.
 
-    url: the folder that all lie in, as fsspec takes it: s3://bucket/folder, gs://, https://,
-    file:///folder... storage_options: what fsspec's file system takes: key, secret, endpoint_url,
-    anon, headers... They are handed to the samplers and written nowhere. manifest: a .csv or
-    .parquet (a path or a URL) with a row a sample; none: all files under `url` with one of
-    `extensions`, in the order of their names. path, label, weight: the manifest's columns of paths
-    under `url`, of labels (null: none; without a manifest: the name of the folder that a
-      file lies in) and of how much likelier a row is fetched than others (null: all the same).
-    values: the manifest's columns of numbers that are delivered with each batch, by their names.
-    seed: of the order in which samples are fetched.
+    Attributes:
+        url: The folder that contains all samples, as fsspec takes it: s3://bucket/folder, gs://,
+            https://, file:///folder...
+        storage_options: Options of fsspec's file system: key, secret, endpoint_url, anon,
+            headers... The download workers receive them; no file contains them.
+        manifest: A .csv or .parquet (a path or a URL) with one row per sample. null: all files
+            under `url` with one of `extensions`, in the order of their names.
+        path: The manifest's column of paths under `url`.
+        label: The manifest's column of labels; null: no labels. Without a manifest, the label is
+            the name of the folder that contains the file.
+        weight: The manifest's column of weights: a row of weight 2 is fetched twice as likely as
+            one of weight 1. null: all weigh the same.
+        values: The manifest's columns of numbers that each batch delivers, by their names.
+        extensions: Endings of the files that are samples if there is no manifest.
+        seed: Seed of the order in which samples are fetched.
     """
 
     url: Annotated[str, AfterValidator(_url)]
@@ -107,26 +122,27 @@ class DataSet(_Frozen):
     def _columns_are_of_a_manifest(self) -> DataSet:
         if self.manifest is not None and not self.manifest.lower().endswith((".csv", ".parquet")):
             raise ValueError(f"manifest is {self.manifest!r}, but should end in .csv or .parquet")
-        given = [
+        unusable = [
             name
             for name in ("path", "weight", "values")
             if self.manifest is None and name in self.model_fields_set and getattr(self, name)
         ]
-        taken = sorted({"image", "label", "id"} & set(self.values))
-        if taken:
+        reserved = sorted({"image", "label", "id"} & set(self.values))
+        if reserved:
             raise ValueError(
-                f"values: {', '.join(taken)}: what a batch has anyway cannot be a column of "
+                f"values: {', '.join(reserved)}: what a batch has anyway cannot be a column of "
                 "the manifest too: rename the column"
             )
-        if given:
+        if unusable:
             raise ValueError(
-                f"{' and '.join(given)}: of a manifest, and none is given: set data.manifest"
+                f"{' and '.join(unusable)}: of a manifest, and none is given: set data.manifest"
             )
         return self
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two caches must have in common to be of the same data: no secrets, and nothing that
-        only says how it is reached.
+        """The settings that two caches of the same data set have in common.
+
+        Secrets are not among them, nor is `seed`.
         """
         return self.model_dump(mode="json", exclude={"storage_options", "seed"})

@@ -1,8 +1,8 @@
-"""Shards: tar files as WebDataset reads them, whose content follows from the samples that they
-hold, and the tables of what is where in them.
+"""Shards (tar files in WebDataset's format) and their tables, which say where each image lies.
 
-A sample of row 7 is the members 000000007.jpg, its bytes; 000000007.cls, its label's number; and
-000000007.json, all that is known of it.
+The samples of a shard determine every byte of it. The sample of row 7 has the members
+000000007.jpg, its image; 000000007.cls, its label's number; and 000000007.json, its path, label and
+further columns.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ from gpupipe.cache.disk import write_all
 from gpupipe.errors import DataError
 
 Table = NDArray[np.int64]
-"""(3, samples): row of the data set, offset and length of its image in the shard."""
+"""int64 (3, samples): row of the data set; offset and length of its image in the shard, in bytes.
+"""
 END = 2 * tarfile.BLOCKSIZE
 _BLOCKS_BESIDE = 5
-"""Of a sample, beside its image: three headers, the label, and the first of the JSON."""
+"""Tar blocks of a sample besides its image, at least: three headers, the label, the JSON."""
 _CHUNK = 1 << 22
 _TABLE_HEADER = 128
 
 
 @dataclass(frozen=True)
 class ShardSample:
-    """A sample as it goes into a shard.
+    """A sample to write to a shard.
 
-    row: of the data set; name: under its url; about: what further is known of it.
+    Attributes:
+        row: Its row of the data set.
+        name: Path of its file under the data set's url.
+        label: Index of its class.
+        about: Further columns, which its .json member contains.
     """
 
     row: int
@@ -44,8 +49,13 @@ class ShardSample:
     about: dict[str, Any] = field(default_factory=dict)
 
     def members(self, size: int) -> list[tuple[tarfile.TarInfo, bytes | None]]:
-        """The headers of its members, and what is in them; None for the image itself, of `size`
-        bytes.
+        """Return the tar header and the content of each member.
+
+        Args:
+            size: Bytes of the image.
+
+        Returns:
+            Three pairs, for image, label and JSON. The image's content is None.
         """
         text = json.dumps({"path": self.name, "label": self.label} | self.about).encode()
         parts: list[tuple[str, bytes | None, int]] = [(_ending(self.name), None, size)]
@@ -56,7 +66,7 @@ class ShardSample:
         ]
 
     def cost(self, size: int) -> int:
-        """Bytes that it takes in a shard where its image has `size`."""
+        """Return the bytes that the sample takes in a shard if its image has `size` bytes."""
         return sum(tarfile.BLOCKSIZE + _padded(info.size) for info, _ in self.members(size))
 
 
@@ -83,13 +93,26 @@ def _padded(size: int) -> int:
 
 
 def least_bytes(sizes: NDArray[np.int64]) -> int:
-    """What samples of these sizes (-1: not known) take in shards, at the least."""
+    """Return the least bytes that samples take in shards.
+
+    Args:
+        sizes: Bytes of their images, int64 (N,); -1 if unknown.
+    """
     blocks = -(-np.maximum(sizes, 0) // tarfile.BLOCKSIZE)
     return int((blocks + _BLOCKS_BESIDE).sum()) * tarfile.BLOCKSIZE
 
 
 class Writer:
-    """Writes a shard to a file of its own; `hash` and `table` tell of it."""
+    """Writes one shard to a new file.
+
+    Args:
+        path: The new file.
+
+    Attributes:
+        bytes: Bytes written so far.
+        hash: 128-bit BLAKE2b of them, in hexadecimal.
+        table: The table of the samples written so far.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=0)
@@ -101,10 +124,11 @@ class Writer:
         return len(self._rows)
 
     def size_with(self, cost: int) -> int:
-        """Bytes of the whole shard if a sample of this cost were the last."""
+        """Return the bytes of the finished shard if a sample of this cost is the last."""
         return self.bytes + cost + END
 
     def add(self, sample: ShardSample, image: bytes) -> None:
+        """Append a sample and its image file's bytes."""
         for info, content in sample.members(len(image)):
             self._write(info.tobuf(tarfile.USTAR_FORMAT))
             if content is None:
@@ -113,13 +137,13 @@ class Writer:
             self._write(part + b"\0" * (_padded(len(part)) - len(part)))
 
     def finish(self) -> None:
-        """Write the end, and see to it that all is on the disk."""
+        """Write the end of the tar file, and sync it to disk."""
         self._write(b"\0" * END)
         os.fsync(self._file.fileno())
         self._file.close()
 
     def close(self) -> None:
-        """Give up."""
+        """Close the file; without `finish` the shard is incomplete. Idempotent."""
         self._file.close()
 
     def _write(self, data: bytes) -> None:
@@ -137,12 +161,20 @@ class Writer:
 
 
 def table_size(samples: int) -> int:
-    """Bytes of a table's file."""
+    """Return the bytes of the file of a table with this many samples."""
     return _TABLE_HEADER + 24 * samples
 
 
 def save_table(table: Table, path: Path) -> str:
-    """Write it. Returns its hash."""
+    """Write a table to a new file and sync it to disk.
+
+    Args:
+        table: int64 (3, samples).
+        path: The new file.
+
+    Returns:
+        The 128-bit BLAKE2b of the file, in hexadecimal.
+    """
     buffer = io.BytesIO()
     np.save(buffer, table, allow_pickle=False)
     with path.open("xb", buffering=0) as f:
@@ -152,7 +184,15 @@ def save_table(table: Table, path: Path) -> str:
 
 
 def open_table(path: Path, expected: str) -> Table:
-    """The table that `save_table` wrote. Raises DataError where it is another or none."""
+    """Return the table that `save_table` wrote.
+
+    Args:
+        path: The file.
+        expected: The hash that `save_table` returned.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     try:
         data = path.read_bytes()
     except OSError as e:
@@ -166,12 +206,12 @@ def open_table(path: Path, expected: str) -> Table:
             "'gpupipe cache verify CONFIG', which mends the cache"
         )
     try:
-        found: Table = np.load(io.BytesIO(data), allow_pickle=False)
+        table: Table = np.load(io.BytesIO(data), allow_pickle=False)
     except ValueError as e:
         raise DataError(
             f"{path}: damaged: {e}: run 'gpupipe cache verify CONFIG', which mends the cache"
         ) from e
-    return found
+    return table
 
 
 def _hash(data: bytes) -> str:
@@ -179,7 +219,11 @@ def _hash(data: bytes) -> str:
 
 
 def hash_of(path: Path) -> str:
-    """The blake2b of a file, 128 bits. Raises OSError."""
+    """Return the 128-bit BLAKE2b of a file, in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as f:
         while chunk := f.read(_CHUNK):
@@ -188,19 +232,27 @@ def hash_of(path: Path) -> str:
 
 
 def scanned(path: Path, rows: int) -> Table:
-    """The table of a shard from its tar alone, of a data set of `rows`.
+    """Rebuild the table of a shard from its tar file alone.
 
-    Raises DataError where a member is none that gpupipe writes.
+    Args:
+        path: The tar file.
+        rows: Number of rows of the data set.
+
+    Returns:
+        The table, int64 (3, samples).
+
+    Raises:
+        DataError: The tar file is damaged, or gpupipe does not write such members.
     """
     try:
         with path.open("rb") as f, tarfile.open(fileobj=f, mode="r:") as tar:
             members = [(_row(path, m, rows), m) for m in tar]
     except (tarfile.TarError, OSError, EOFError) as e:
         raise DataError(f"{path}: not a whole tar file: {e}") from e
-    found = [
+    images = [
         (row, m.offset_data, m.size) for row, m in members if not m.name.endswith((".cls", ".json"))
     ]
-    return np.array(found, np.int64).reshape(-1, 3).T.copy()
+    return np.array(images, np.int64).reshape(-1, 3).T.copy()
 
 
 def _row(path: Path, member: tarfile.TarInfo, rows: int) -> int:

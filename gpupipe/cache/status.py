@@ -1,4 +1,4 @@
-"""What a cache holds, and who is at work in it."""
+"""Reports what a cache holds, and which processes use it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,25 @@ from gpupipe.cache.folder import CacheFolder
 
 @dataclass(frozen=True)
 class Status:
-    """A cache at a moment.
+    """The state of a cache at one moment.
 
-    bytes: on disk, with all that is reserved, of max_bytes. rows: of the data set, None where it is
-    not listed yet. samples, shards: of the newest generation; evicted: shards so far. epochs: that
-    began, with `asked` samples in all. hit_rate: the share of these that an earlier epoch had
-    already, so that nothing had to be fetched for them; None before the first. fetch_rate: bytes a
-    second over all samplers, as of the last seconds. samplers: what each says of itself. pinned:
-    the generations that epochs train on.
+    Attributes:
+        dir: The cache folder.
+        bytes: Bytes on disk, with all reservations.
+        max_bytes: The most that the folder may take.
+        generation: The newest generation.
+        shards: Shards of the newest generation.
+        samples: Samples of the newest generation.
+        evicted: Shards evicted so far.
+        rows: Rows of the data set; None if it is not listed yet.
+        epochs: Epochs that began.
+        asked: Samples of all these epochs together.
+        hit_rate: Share of `asked` for which no new sample had to be fetched:
+            1 - (samples published up to the generation of the newest epoch) / asked. None if
+            `asked` is 0.
+        fetch_rate: Bytes per second over all download workers in the last seconds.
+        pinned: Generations that epochs train on.
+        samplers: What each download worker reports.
     """
 
     dir: str
@@ -38,11 +49,11 @@ class Status:
 
 
 def of(folder: CacheFolder) -> Status:
-    """The status of a folder."""
+    """Return the status of a cache."""
     rows = len(listing.opened(folder)) if listing.is_there(folder) else None
     with folder.lock():
         folder.tidy()
-        used, began = folder.usage(), epochs.read(folder)
+        used, recorded = folder.usage(), epochs.read(folder)
         samplers = list(folder.claims("samplers").values())
         pinned = sorted({int(pin.get("generation", 0)) for pin in folder.claims("pins").values()})
     manifest = folder.manifest
@@ -56,24 +67,24 @@ def of(folder: CacheFolder) -> Status:
         sum(s.samples for s in alive.values()),
         len(manifest.known) - len(alive),
         rows,
-        len(began),
-        sum(e.samples for e in began),
-        _hit_rate(folder, began),
+        len(recorded),
+        sum(e.samples for e in recorded),
+        _compute_hit_rate(folder, recorded),
         sum(s.get("rate", 0.0) for s in samplers),
         pinned,
         samplers,
     )
 
 
-def _hit_rate(folder: CacheFolder, began: list[epochs.Epoch]) -> float | None:
+def _compute_hit_rate(folder: CacheFolder, began: list[epochs.Epoch]) -> float | None:
     asked = sum(e.samples for e in began)
     if not asked:
         return None
     newest = max(e.generation for e in began)
-    came = folder.manifest.published_at()
-    first = sum(
+    published_at = folder.manifest.published_at()
+    fetched = sum(
         folder.manifest.known[name].samples
-        for name, generation in came.items()
+        for name, generation in published_at.items()
         if generation <= newest
     )
-    return max(0.0, 1 - first / asked)
+    return max(0.0, 1 - fetched / asked)

@@ -1,5 +1,6 @@
-"""A remote store through fsspec: what lies in it, and how a sample is fetched so that it is whole
-and of the version that was listed.
+"""A remote store, accessed through fsspec: lists its files and fetches them.
+
+A fetched file is complete, and has the version that was listed.
 """
 
 from __future__ import annotations
@@ -27,26 +28,31 @@ _VERSIONS = (
     "created",
 )
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_OF_ALL = {"use_listings_cache": False}
-_OF_S3 = {"max_concurrency": 1}
-"""A sampler fetches many objects at a time, and needs no parts of one at a time, for which s3fs
-would ask for its size first.
+_OPTIONS = {"use_listings_cache": False}
+_S3_OPTIONS = {"max_concurrency": 1}
+"""Stops s3fs from fetching parts of an object at the same time, for which it first asks for the
+size. A download worker already fetches many objects at the same time.
 """
 
 
 class Unfetchable(Exception):
-    """A sample that could not be fetched, and why."""
+    """A sample could not be fetched; the message says why."""
 
 
 def version(info: dict[str, Any]) -> str:
-    """What tells one version of a file from another, of what a store says about it; "" where it
-    says nothing of the kind.
+    """Return what identifies the version of a file: its ETag, MD5, time of change...
+
+    Args:
+        info: What the store reports about the file.
+
+    Returns:
+        The version, or "" if the store reports none.
     """
     return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
 
 
 def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """fsspec's file system of a URL, and the path in it. Raises DataError."""
+    """Return fsspec's file system for a URL, and the path in it. Raises DataError."""
     try:
         import fsspec
     except ImportError as e:
@@ -54,17 +60,24 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
             "a remote data set is read with fsspec, which is not installed: run 'pip "
             "install gpupipe[remote]'"
         ) from e
-    preset = _OF_ALL | (_OF_S3 if url.startswith(("s3://", "s3a://")) else {})
+    preset = _OPTIONS | (_S3_OPTIONS if url.startswith(("s3://", "s3a://")) else {})
     try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
+        file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
     except (ImportError, ValueError, TypeError) as e:
         raise DataError(f"{url}: cannot be opened: {e} (data.url, data.storage_options)") from e
-    return found
+    return file_system_and_path
 
 
 def opened(url: str, dataset: DataSet) -> bytes:
-    """The content of a file at a path or a URL; with the data set's storage_options where it is in
-    the same kind of store. Raises OSError, DataError.
+    """Return the content of a file.
+
+    Args:
+        url: A path or a URL.
+        dataset: Its storage_options are used if `url` has the same protocol as the data set.
+
+    Raises:
+        OSError: The file cannot be read.
+        DataError: No file system of fsspec takes the URL.
     """
     same = url.partition("://")[0] == dataset.url.partition("://")[0]
     files, path = _file_system(url, dataset.storage_options if same else {})
@@ -73,9 +86,16 @@ def opened(url: str, dataset: DataSet) -> bytes:
 
 
 class Store:
-    """The files below a data set's url.
+    """The files under a data set's url.
 
-    attempts: after the first; timeout: seconds that one may take; pause: waits so many seconds.
+    Args:
+        dataset: The url, and options of its file system.
+        retries: Attempts to fetch a file after the first one.
+        timeout: Seconds that an attempt may take.
+        pause: Waits a number of seconds.
+
+    Attributes:
+        url: The data set's url.
     """
 
     def __init__(
@@ -89,24 +109,34 @@ class Store:
         self._files, self._root = _file_system(dataset.url, dataset.storage_options)
 
     def files(self) -> dict[str, dict[str, Any]]:
-        """What the store says of every file, by name below the url. Raises DataError."""
+        """Return what the store reports about every file, by its name under the url.
+
+        Raises:
+            DataError: The store cannot be listed.
+        """
         try:
-            found = self._files.find(self._root, detail=True)
+            entries = self._files.find(self._root, detail=True)
         except Exception as e:  # whatever the clients of the stores raise
             raise DataError(
                 f"{self.url}: cannot be listed: {said(e)}: see data.url and data.storage_options"
             ) from e
-        start = self._root.rstrip("/") + "/"
+        prefix = self._root.rstrip("/") + "/"
         return {
-            path.removeprefix(start): info
-            for path, info in found.items()
+            path.removeprefix(prefix): info
+            for path, info in entries.items()
             if info.get("type") != "directory"
         }
 
     def fetch(self, name: str, size: int = UNKNOWN, listed: int = 0) -> bytes:
-        """The bytes of a file, of `size` and the version `listed` where those are known.
+        """Return the content of a file.
 
-        Raises Unfetchable when all attempts failed.
+        Args:
+            name: Path under the url.
+            size: Its expected bytes; -1 if unknown.
+            listed: Tag of the expected version; 0 if unknown.
+
+        Raises:
+            Unfetchable: The file is missing or access is denied, or all attempts failed.
         """
         for attempt in range(self._retries + 1):
             try:
@@ -124,16 +154,16 @@ class Store:
     def _fetch_once(self, name: str, size: int, listed: int) -> bytes:
         path = f"{self._root.rstrip('/')}/{name}"
         if size == UNKNOWN or not listed:
-            before = self._timely("info", path)
+            before = self._call_with_timeout("info", path)
             size = (
                 before["size"] if size == UNKNOWN and isinstance(before.get("size"), int) else size
             )
             listed = listed or tag(version(before))
-        data: bytes = self._timely("cat_file", path)
+        data: bytes = self._call_with_timeout("cat_file", path)
         if size not in (UNKNOWN, len(data)):
             raise OSError(f"{len(data):,} bytes came in place of {size:,}")
         if listed and listed != tag(hashlib.md5(data, usedforsecurity=False).hexdigest()):
-            now = version(self._timely("info", path))
+            now = version(self._call_with_timeout("info", path))
             if tag(now) != listed:
                 raise OSError(
                     "it was changed since it was listed (its version is now "
@@ -142,19 +172,21 @@ class Store:
                 )
         return data
 
-    def _timely(self, what: str, path: str) -> Any:
-        """The outcome of a call of the file system.
+    def _call_with_timeout(self, method: str, path: str) -> Any:
+        """Return the result of a call of the file system.
 
-        Where that is asynchronous, as those of networks are, a call that stalls is a TimeoutError.
+        If the file system is asynchronous, as those of networks are, a stalled call raises OSError.
         """
         from fsspec.asyn import AsyncFileSystem, sync
 
         if not isinstance(self._files, AsyncFileSystem):
-            return getattr(self._files, what)(path)
+            return getattr(self._files, method)(path)
 
         async def call() -> Any:
             try:
-                return await asyncio.wait_for(getattr(self._files, f"_{what}")(path), self._timeout)
+                return await asyncio.wait_for(
+                    getattr(self._files, f"_{method}")(path), self._timeout
+                )
             except asyncio.TimeoutError as e:
                 raise OSError(
                     f"it was not whole after {self._timeout:g} s (data.cache.timeout)"
@@ -164,7 +196,7 @@ class Store:
 
 
 def said(error: BaseException) -> str:
-    """An error in a line."""
+    """Return an error as one line, with its type unless it is an OSError with a message."""
     text = " ".join(
         str(error.strerror if isinstance(error, OSError) and error.strerror else error).split()
     )

@@ -1,6 +1,6 @@
 """Lists a remote data set: its files, or the rows of its manifest.
 
-Runs in a process of its own, so that training imports no client of a store.
+It runs in a process of its own, so that training imports no client library of a store.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gpupipe.dataset.index import StringArray
 from gpupipe.errors import DataError, did_you_mean, shown
 
 _ODD = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
-"""A name that is not plainly NAME/NAME/...: with NUL or backslash, with a part that is '', '.' or
-'..', or a URL.
+"""Matches names that are not plain paths NAME/NAME/...: with NUL or backslash, with a part that is
+'', '.' or '..', or URLs.
 """
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _LONGEST = 4096
@@ -33,7 +33,7 @@ _LONGEST = 4096
 
 @dataclass
 class StoreRows:
-    """Columns as they were found; labels, weights and about are empty where there are none."""
+    """The columns of a listing, as read. Columns that the data set lacks are empty."""
 
     names: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
@@ -45,14 +45,19 @@ class StoreRows:
 
 
 def listed(dataset: DataSet, store: Store) -> Listing:
-    """The samples of a data set.
+    """List the samples of a data set.
 
-    Raises DataError where there are none, or a name or a value is not what it must be.
+    Args:
+        dataset: Which samples there are.
+        store: Where the files are.
+
+    Raises:
+        DataError: There are no samples, or a name or a value is invalid.
     """
     rows = _files(dataset, store) if dataset.manifest is None else _manifest(dataset)
     if not rows.names:
-        raise DataError(_nothing(dataset))
-    labels, classes = _numbered(rows, dataset.manifest)
+        raise DataError(_explain_no_rows(dataset))
+    labels, classes = _number_labels(rows, dataset.manifest)
     names, unknown = StringArray.of(rows.names), [UNKNOWN] * len(rows.names)
     sizes, tags = (
         np.array(rows.sizes or unknown, np.int64),
@@ -73,7 +78,7 @@ def listed(dataset: DataSet, store: Store) -> Listing:
     )
 
 
-def _nothing(dataset: DataSet) -> str:
+def _explain_no_rows(dataset: DataSet) -> str:
     if dataset.manifest is not None:
         return f"{dataset.manifest}: no rows: list at least one sample"
     return (
@@ -83,7 +88,15 @@ def _nothing(dataset: DataSet) -> str:
 
 
 def safe(name: str, where: str) -> str:
-    """`name`, which lies under the url. Raises DataError where it could lead elsewhere."""
+    """Return `name` if it is a path that stays under the url.
+
+    Args:
+        name: Path of a file under the url.
+        where: The place of the name in the manifest, or the url, for the message.
+
+    Raises:
+        DataError: The name could lead elsewhere.
+    """
     if len(name) > _LONGEST or _ODD.search(name):
         raise DataError(
             f"{where}: {shown(name)} is no name of a file below data.url: parts like '..', "
@@ -93,10 +106,10 @@ def safe(name: str, where: str) -> str:
 
 
 def _files(dataset: DataSet, store: Store) -> StoreRows:
-    """All files below the url, sorted by name."""
-    endings, rows = tuple(f".{e.lower().lstrip('.')}" for e in dataset.extensions), StoreRows()
+    """Return all files under the url, sorted by name."""
+    suffixes, rows = tuple(f".{e.lower().lstrip('.')}" for e in dataset.extensions), StoreRows()
     for name, info in sorted(store.files().items()):
-        if not name.lower().endswith(endings):
+        if not name.lower().endswith(suffixes):
             continue
         rows.names.append(safe(name, dataset.url))
         size = info.get("size")
@@ -138,7 +151,7 @@ def _manifest(dataset: DataSet) -> StoreRows:
 
 
 def _records(dataset: DataSet) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of the manifest and where each stands, with all columns that the data set names."""
+    """Yield each row of the manifest: its place, for messages, and its columns by name."""
     manifest = str(dataset.manifest)
     read = _csv if manifest.lower().endswith(".csv") else _parquet
     try:
@@ -161,13 +174,13 @@ def _records(dataset: DataSet) -> Iterator[tuple[str, dict[str, Any]]]:
 def _check_columns(manifest: str, columns: list[str], wanted: list[str]) -> None:
     for name in wanted:
         if columns.count(name) != 1:
-            found = (
+            problem = (
                 f"no column '{name}'{did_you_mean(name, columns)}"
                 if name not in columns
                 else f"several columns '{name}'"
             )
             raise DataError(
-                f"{manifest}: {found}; data.path, data.label, data.weight and data.values "
+                f"{manifest}: {problem}; data.path, data.label, data.weight and data.values "
                 "name columns; data.label: null where there are no labels"
             )
 
@@ -230,7 +243,7 @@ def _weight(value: Any, where: str) -> float:
 
 
 def _number(value: Any, column: str, where: str) -> float:
-    """A number, whole where it is written so."""
+    """Return an int if the value is written as one, else a float."""
     try:
         return int(value) if _WHOLE.fullmatch(str(value).lstrip("-")) else float(value)
     except (TypeError, ValueError):
@@ -241,18 +254,19 @@ def _number(value: Any, column: str, where: str) -> float:
 
 
 def _numbers(column: list[float]) -> NDArray[Any]:
-    """int64 where all are whole, else float64, as file_list has them."""
+    """Return int64 if all numbers are whole, else float64, as the source file_list does."""
     return np.array(column, np.int64 if all(isinstance(n, int) for n in column) else np.float64)
 
 
-def _numbered(rows: StoreRows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:
-    """Labels int64 (N,) and the names of the classes: those of a manifest as every source has them;
-    folders are names, numbered in sorted order.
+def _number_labels(rows: StoreRows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:
+    """Return labels, int64 (N,), and the names of the classes.
+
+    A manifest's labels are numbered as in every source; folders are numbered in sorted order.
     """
     if not rows.labels:
         return classes_of.none(len(rows.names))
     if manifest is not None:
         return classes_of.of_texts(rows.labels, lambda i: f"{manifest}: {rows.names[i]}")
     distinct = sorted(set(rows.labels))
-    place = {label: n for n, label in enumerate(distinct)}
-    return np.array([place[label] for label in rows.labels], np.int64), distinct
+    number_of = {label: n for n, label in enumerate(distinct)}
+    return np.array([number_of[label] for label in rows.labels], np.int64), distinct

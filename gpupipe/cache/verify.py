@@ -1,7 +1,4 @@
-"""Finds shards that are not what they were when they were published.
-
-They are removed at once, and fetched again.
-"""
+"""Finds damaged shards, removes them, and fetches them again."""
 
 from __future__ import annotations
 
@@ -17,9 +14,12 @@ from gpupipe.errors import DataError
 
 
 def damaged(folder: CacheFolder, rows: int, progress: Callable[[int, int], None]) -> dict[str, str]:
-    """What is wrong with which shards, by name; they are gone from the folder then.
+    """Remove the damaged shards, and return what is wrong with each, by name.
 
-    rows: of the data set. progress: shards that were read, of how many.
+    Args:
+        folder: The cache.
+        rows: Number of rows of the data set.
+        progress: Called with (shards read, all shards).
     """
     with folder.lock():
         folder.tidy()
@@ -27,19 +27,26 @@ def damaged(folder: CacheFolder, rows: int, progress: Callable[[int, int], None]
             name: folder.manifest.known[name]
             for name in sorted(folder.pinned() | folder.manifest.alive().keys())
         }
-    found = {}
+    problems = {}
     for number, (name, shard) in enumerate(wanted.items(), 1):
-        why = _wrong(folder, shard, rows)
-        if why and _removed(folder, shard):
-            found[name] = why
+        problem = _check_shard(folder, shard, rows)
+        if problem and _remove_shard(folder, shard):
+            problems[name] = problem
         progress(number, len(wanted))
-    return found
+    return problems
 
 
 def mend(folder: CacheFolder, filler: Filler) -> dict[str, str]:
-    """Fetch the missing shards again.
+    """Fetch missing shards again.
 
-    Those that cannot be are evicted, for their samples to be drawn anew: why, by name.
+    A shard that cannot be fetched is evicted, and its samples will be drawn again.
+
+    Args:
+        folder: The cache.
+        filler: Fetches the shards.
+
+    Returns:
+        Why a shard could not be fetched again, by name.
     """
     while _missing(folder) - filler.tally.lost.keys():
         if filler.step(fresh=False) not in ("published", "failed"):
@@ -54,8 +61,8 @@ def _missing(folder: CacheFolder) -> set[str]:
         return set(folder.missing())
 
 
-def _wrong(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
-    """What is wrong with a shard, or ""."""
+def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
+    """Return what is wrong with a shard, or "". A damaged table is repaired if possible."""
     try:
         if shard_files.hash_of(folder.shard(shard.name)) != shard.hash:
             return "its checksum is another than when it was published"
@@ -64,7 +71,7 @@ def _wrong(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
         return f"cannot be read: {e.strerror or e}"
     except DataError as e:
         return str(e)
-    return "" if _table_is_right(folder, shard) else _table_again(folder, shard, table)
+    return "" if _table_is_right(folder, shard) else _rebuild_table(folder, shard, table)
 
 
 def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
@@ -75,8 +82,8 @@ def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
     return True
 
 
-def _table_again(folder: CacheFolder, shard: CachedShard, table: shard_files.Table) -> str:
-    """Make a damaged table again out of its shard."""
+def _rebuild_table(folder: CacheFolder, shard: CachedShard, table: shard_files.Table) -> str:
+    """Rebuild a damaged table from its shard; return what is wrong with it, or ""."""
 
     def write(path: Path) -> None:
         if shard_files.save_table(table, path) != shard.table_hash:
@@ -90,10 +97,10 @@ def _table_again(folder: CacheFolder, shard: CachedShard, table: shard_files.Tab
     return ""
 
 
-def _removed(folder: CacheFolder, shard: CachedShard) -> bool:
-    """Remove a damaged shard, unless it was evicted meanwhile.
+def _remove_shard(folder: CacheFolder, shard: CachedShard) -> bool:
+    """Remove a damaged shard; return False if it was evicted meanwhile.
 
-    Where its table is damaged too, what it held is not known any more: it is evicted.
+    If its table is damaged too, its samples are unknown, and it is evicted.
     """
     with folder.lock():
         if shard.name not in folder.pinned() | folder.manifest.alive().keys():

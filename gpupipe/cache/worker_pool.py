@@ -1,4 +1,4 @@
-"""Starts samplers, watches them, and ends them."""
+"""Starts download workers (`samplers` in YAML), watches them, and ends them."""
 
 from __future__ import annotations
 
@@ -20,78 +20,96 @@ _PACKAGES = str(Path(__file__).parents[2])
 
 
 class Crew:
-    """The samplers of this process."""
+    """The download workers that this process started.
+
+    Args:
+        dataset: Which samples there are.
+        cache: The cache to fill.
+        count: Number of download workers; may be 0.
+        do: "fill" to end when the data set is complete or the cache is full, "serve" to continue.
+    """
 
     def __init__(
         self, dataset: DataSet, cache: CacheOptions, count: int, do: str = "serve"
     ) -> None:
-        self._line = _line(dataset, cache, do)
-        self._processes = [_started(self._line) for _ in range(count)]
-        self._finalizer = weakref.finalize(self, _stop, self._processes, os.getpid())
+        self._task_line = _task_line(dataset, cache, do)
+        self._processes = [_start_process(self._task_line) for _ in range(count)]
+        self._finalizer = weakref.finalize(self, _stop_processes, self._processes, os.getpid())
 
     def __len__(self) -> int:
         return len(self._processes)
 
     def check(self) -> None:
-        """Start anew those that somebody killed.
+        """Restart download workers that a signal killed or that exited with status 0.
 
-        Raises DataError where one gave up, with its reason.
+        Raises:
+            DataError: A download worker failed; the message has its reason.
         """
-        for place, process in enumerate(self._processes):
+        for i, process in enumerate(self._processes):
             status = process.poll()
             if status is None:
                 continue
-            ended = _outcome(process)
-            _closed(process)
+            ended = _read_outcome(process)
+            _close_pipes(process)
             if status > 0:
                 raise DataError(
                     f"a sampler of the cache gave up: {ended.get('error', f'exit status {status}')}"
                 )
-            self._processes[place] = _started(self._line)
+            self._processes[i] = _start_process(self._task_line)
 
     def ended(self) -> list[dict[str, Any]] | None:
-        """How all of them ended; None as long as one is at work.
+        """Return how each download worker ended, or None while one is still running.
 
-        Raises DataError where one failed.
+        Raises:
+            DataError: A download worker failed.
         """
         if any(p.poll() is None for p in self._processes):
             return None
-        return [_checked(p) for p in self._processes]
+        return [_check_outcome(p) for p in self._processes]
 
     def stop(self) -> None:
-        """End them, and wait until they have. May be called twice."""
+        """End the download workers, and wait for them. Idempotent."""
         self._finalizer()
 
 
 def listed(dataset: DataSet, cache: CacheOptions) -> None:
-    """Have a process list the data set. Raises DataError."""
-    process = _started(_line(dataset, cache, "list"))
+    """List the data set in a child process, and save the listing in the cache.
+
+    Args:
+        dataset: Which samples there are.
+        cache: The cache.
+
+    Raises:
+        DataError: The data set cannot be listed.
+    """
+    process = _start_process(_task_line(dataset, cache, "list"))
     try:
         process.wait()
-        _checked(process)
+        _check_outcome(process)
     finally:
-        _stop([process], os.getpid())
+        _stop_processes([process], os.getpid())
 
 
 def cleaned(folder: CacheFolder) -> None:
-    """Remove what samplers that were ended have left."""
+    """Remove the leftovers of download workers that were ended."""
     with folder.lock():
         folder.tidy()
 
 
-def _line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
+def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
     task = Task(
         do=do, dataset=dataset, cache=cache.model_copy(update={"dir": cache.dir.absolute()})
     )
     return task.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-def _started(line: bytes) -> subprocess.Popen[bytes]:
-    """A process with its task, which may hold secrets, so that it stands neither among its
-    arguments nor in its environment.
+def _start_process(line: bytes) -> subprocess.Popen[bytes]:
+    """Start a process and send it its task.
+
+    The task may hold secrets, so it is neither among the arguments nor in the environment.
     """
-    known = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(known), "PYTHONSAFEPATH": "1"}
+    python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONSAFEPATH": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "gpupipe.cache.downloader"],
         stdin=subprocess.PIPE,
@@ -104,18 +122,18 @@ def _started(line: bytes) -> subprocess.Popen[bytes]:
         process.stdin.write(line)
         process.stdin.flush()
     except BrokenPipeError:
-        pass  # it ended already, and its status says why
+        pass  # it has ended already; its exit status says why
     return process
 
 
-def _outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def _read_outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     assert process.stdout is not None
     lines = [] if process.stdout.closed else process.stdout.read().splitlines()
     return json.loads(lines[-1]) if lines else {}
 
 
-def _checked(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    ended = _outcome(process)
+def _check_outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    ended = _read_outcome(process)
     if process.returncode:
         raise DataError(
             ended.get("error", f"a process of the cache ended with status {process.returncode}")
@@ -123,20 +141,20 @@ def _checked(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     return ended
 
 
-def _closed(process: subprocess.Popen[bytes]) -> None:
-    """Its pipes: it ends by that, if it has not."""
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    """Close the process's pipes, which also ends it."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
 
 
-def _stop(processes: list[subprocess.Popen[bytes]], owner: int) -> None:
-    """Not in a forked child of the owner, which has copies of all."""
+def _stop_processes(processes: list[subprocess.Popen[bytes]], owner: int) -> None:
+    """End the processes; in a forked child of the owner, which only has copies, do nothing."""
     if os.getpid() != owner:
         return
     for process in processes:
-        _closed(process)
-        process.terminate()  # a child that was forked since may hold the other end of its pipe open
+        _close_pipes(process)
+        process.terminate()  # a later fork may hold its pipe open, so closing is not enough
     for process in processes:
         try:
             process.wait(_PATIENCE)

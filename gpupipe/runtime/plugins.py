@@ -107,7 +107,7 @@ def blamed(step: str, cls: type, where: str, call: str, *passed: type[Exception]
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Line of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
         call: The method that runs, such as "torch()".
         *passed: Exception types that also pass through unchanged.
 
@@ -131,7 +131,7 @@ def step_failed(step: str, cls: type, where: str, call: str, error: Exception) -
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Line of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
         call: The method that raised, such as "torch()".
         error: The exception.
     """
@@ -146,7 +146,7 @@ def step_wrong(step: str, cls: type, where: str, what: str) -> StepError:
     Args:
         step: Name of the step in the pipeline.
         cls: Class of the step.
-        where: Line of the step in the YAML, "FILE:LINE:COLUMN", or "".
+        where: Place of the step in the YAML, "FILE:LINE:COLUMN", or "".
         what: The fault, such as "its torch() made ..., but ...".
     """
     return StepError(f"{_describe_step(step, cls, where)}: {what}")
