@@ -1,1 +1,1 @@
-"""The built-in sources: one a file."""
+"""The built-in sources, one per file: NAME.py holds `data: {source: NAME}`."""

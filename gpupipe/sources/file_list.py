@@ -1,4 +1,4 @@
-"""file_list: the samples that a manifest lists, a row each: .txt, .csv, .tsv or .parquet."""
+"""file_list: one sample per row of a manifest, which is a .txt, .csv, .tsv or .parquet file."""
 
 from __future__ import annotations
 
@@ -19,28 +19,36 @@ from gpupipe.schema.field_types import expanded
 
 _MAIN = "image"
 _FORMAT = 2
-"""Part of the cache's key: to be raised when the same manifest gives another index than before."""
+"""Part of the cache's key. Raise it when the same manifest yields another index."""
 
 
 class FileList(Source):
-    """The files that the manifest `file` lists, a sample a row, in the order of the rows; a path
-    may stand in several of them.
+    """The files that a manifest lists, one sample per row, in the order of the rows.
 
-    file: .txt (a path a line, behind it a TAB or spaces and a label, or nothing; blank lines and
-    lines that begin with # are left out), .csv or .tsv (its first line names the columns), or
-    .parquet (needs pyarrow). UTF-8; other bytes in paths are kept as they are. root: what relative
-    paths are relative to, by default the manifest's folder; ~ stands for the home directory. Every
-    path must lie in it, in its letters: 'a/../b' is read as 'b', links are followed. Whether the
-    files exist is seen when they are loaded. path, label: the names of the columns (not of .txt). A
-    table with the column `path` alone has no labels; `label: null` says that there are none to be
-    read: neither in a table's other columns, nor in a .txt whose paths hold spaces. fields: further
-    columns with paths, and what their files are called in a batch, beside the "image" of `path`:
-    {mask: mask_path}. values: further columns with numbers, to be delivered with each sample under
-    their names: int64 where all are whole, else float64.
+    Several rows may list the same path. Labels are whole numbers of at least 0, which stay as they
+    are (class 7 is called "7"), or names, which are numbered in sorted order. Without labels, every
+    label is 0, and the one class is called "0".
 
-    Labels are whole numbers of at least 0, which stay as they are (class 7 is called "7"), or
-    names, which are numbered in sorted order. Without labels every label is 0, of the one class
-    "0".
+    The text formats are UTF-8; other bytes in paths are kept as they are. They are:
+
+    - .txt: one path per line, optionally followed by a TAB or spaces and a label. Blank lines and
+      lines that begin with # are left out.
+    - .csv, .tsv: the first line names the columns.
+    - .parquet: needs pyarrow.
+
+    Attributes:
+        file: The manifest: a .txt, .csv, .tsv or .parquet file.
+        root: The folder that paths are relative to, by default the manifest's. ~ stands for the
+            home directory. Every path must lie in it as written, with 'a/../b' read as 'b'.
+            Symbolic links are followed. Missing files are noticed only when they are loaded.
+        path: Name of the column with paths. Not for .txt.
+        label: Name of the column with labels. Not for .txt. A table with the column `path` alone
+            has no labels. null means that labels are not read. A .txt whose paths hold spaces,
+            and a table with other columns, may need it.
+        fields: Further columns with paths, by the name of the field in a batch: {mask: mask_path}.
+            The field of `path` is "image".
+        values: Further columns with numbers, delivered under their names. They are int64 if all
+            are whole, else float64.
     """
 
     name: ClassVar[str] = "file_list"
@@ -72,7 +80,12 @@ class FileList(Source):
         return {name: Spec() for name in (_MAIN, *self.fields)}
 
     def index(self, progress: Progress = quiet) -> Index:
-        """The rows of the manifest. Raises DataError, with FILE:LINE where a line is to blame."""
+        """List the rows of the manifest.
+
+        Raises:
+            DataError: The manifest is missing or wrong. The message names FILE:LINE if one line
+                is wrong.
+        """
         try:
             self.file.stat()
             root = folder(self.root or self.file.parent)

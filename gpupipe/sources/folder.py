@@ -1,4 +1,4 @@
-"""folder: a folder a class, as torchvision's ImageFolder."""
+"""folder: image files in one folder per class, as in torchvision's ImageFolder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", 
 
 
 class Folder(Source):
-    """Images in `root`/CLASS/..., at any depth, in ImageFolder's order. Labels are the numbers of
-    the class names in sorted order.
+    """Images in `root`/CLASS/..., at any depth, in ImageFolder's order.
 
-    root: the folder; ~ stands for the home directory. Hidden files and folders are left out, links
-    are followed. extensions: which files are images, without regard to case. fetch: the name of a
-    data set to download to `root` where `root` does not exist. stand_in: how many images to make
-    instead where that download fails.
+    Labels are the numbers of the class names in sorted order.
+
+    Attributes:
+        root: The folder; ~ stands for the home directory. Hidden files and folders are left out.
+            Links are followed.
+        extensions: Which files are images, regardless of case.
+        fetch: Name of a data set to download to `root` if `root` does not exist.
+        stand_in: Number of images to draw instead if the download fails.
     """
 
     name: ClassVar[str] = "folder"
@@ -37,38 +40,36 @@ class Folder(Source):
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 
     def index(self, progress: Progress = quiet) -> Index:
-        place = dataset_catalog.present(self.root, self.fetch, self.stand_in, progress)
-        root = place.root.resolve()
+        location = dataset_catalog.present(self.root, self.fetch, self.stand_in, progress)
+        root = location.root.resolve()
         saved = index_cache.place(self.name, root, self.extensions)
         index = index_file.open_saved(saved)
         if index is None or not _unchanged(root, index):
             started = time.time()
             index = self._scan(root, progress)
             index_file.keep(index, saved, max(index.extra["times"].values()), started)
-        return replace(index, note=place.note, warning=self._warning(place))
+        return replace(index, note=location.note, warning=self._warning(location))
 
-    def _warning(self, place: dataset_catalog.DatasetLocation) -> str:
-        if self.fetch is None or place.root == self.root:
+    def _warning(self, location: dataset_catalog.DatasetLocation) -> str:
+        if self.fetch is None or location.root == self.root:
             return ""
         to = "" if self.root == dataset_catalog.default_root(self.fetch) else f" --root {self.root}"
         return (
-            f"{place.note}: {self.fetch} could not be fetched, and drawn images in {place.root} "
-            f"stand in for it. For the data itself run 'gpupipe fetch {self.fetch}{to}', or "
-            "set data.root"
+            f"{location.note}: {self.fetch} could not be fetched, and drawn images in "
+            f"{location.root} stand in for it. For the data itself run 'gpupipe fetch "
+            f"{self.fetch}{to}', or set data.root"
         )
 
     def absent(self) -> str:
         return dataset_catalog.absent(self.root, self.fetch, self.stand_in)
 
     def _scan(self, root: Path, progress: Progress) -> Index:
-        found = class_folders.scan(root, self.extensions, "image", progress)
-        return build(str(root), found.paths, found.labels, found.classes, {"times": found.times})
+        scan = class_folders.scan(root, self.extensions, "image", progress)
+        return build(str(root), scan.paths, scan.labels, scan.classes, {"times": scan.times})
 
 
 def _unchanged(root: Path, index: Index) -> bool:
-    """Whether the index is of this root, and no folder gained, lost or renamed an entry since the
-    scan.
-    """
+    """Whether the index is of this root, and no folder has changed its entries since the scan."""
     times = index.extra.get("times")
     if index.root != str(root) or not isinstance(times, dict) or "" not in times:
         return False

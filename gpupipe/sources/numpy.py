@@ -1,4 +1,4 @@
-"""numpy: arrays in .npy files, one a file, or many in a file along its first axis."""
+"""numpy: arrays in .npy files, one per file or many along the first axis of a file."""
 
 from __future__ import annotations
 
@@ -16,24 +16,28 @@ from gpupipe.formats import Damaged, npy
 
 
 class Numpy(ArraySource):
-    """Arrays in .npy files: numbers in C order and of the machine's byte order. Nothing is
-    unpickled.
+    """Arrays in .npy files, in C order and native byte order. Nothing is unpickled.
 
-    root: a folder with a folder for each class: ROOT/CLASS/x.npy, at any depth. manifest: a list of
-    files, as the source file_list has it: .txt, or a table with the columns path and label; its
-    paths are relative to
-      root, or to its folder.
-    label: with a manifest: the name of the column with labels; null: none. files: in place of both,
-    one pattern or several: paths with * and ?, and {000..012} for numbers. rows: each row of a
-    file's array, along the first axis, is a sample; else a file is one. labels: with files: a .npy
-    file, or several as for files, with a whole number for each sample, in their order. values: with
-    files: further .npy files with a number, or several, for each sample, and what they are called
-    in a batch: {target: y.npy}. field: what the array is called in a batch. layout: a letter for
-    each axis of a sample, such as CHW; by default L, HW, CHW or CDHW, by the number of axes.
-    extensions: with root: which files are arrays, without regard to case.
+    Complex numbers become pairs of real numbers: a last axis P of length 2 holds the real and the
+    imaginary part.
 
-    complex numbers become pairs of real ones: a last axis P of length 2, the real and the imaginary
-    part.
+    Attributes:
+        root: The folder that holds one folder per class: ROOT/CLASS/x.npy, at any depth.
+        manifest: The list of files, in the format of the source file_list: a .txt, or a table with
+            the columns path and label. Its paths are relative to `root`, or to its own folder.
+        label: Name of the manifest's column with labels; null if there are none.
+        files: One pattern or several, in place of `root` and `manifest`. A pattern is a path
+            with * and ?, and {000..012} for numbers.
+        rows: Whether each row of a file's array, along the first axis, is a sample. If false, a
+            file is one sample.
+        labels: With `files`: one pattern or several of .npy files that hold one whole number for
+            each sample, in the order of the samples.
+        values: With `files`: further .npy files with one number or several for each sample, by
+            the name of the value in a batch: {target: y.npy}.
+        field: Name of the array in a batch.
+        layout: One letter for each axis of a sample, such as CHW. By default L, HW, CHW or CDHW,
+            by the number of axes.
+        extensions: With `root`: which files are arrays, regardless of case.
     """
 
     name: ClassVar[str] = "numpy"
@@ -51,21 +55,21 @@ class Numpy(ArraySource):
         return tuple(self.values)
 
     def read(self, path: str) -> FilePart:
-        found = _header(path)
+        header = _header(path)
         if not self.rows:
-            return FilePart(found.dtype, found.shape, found.offset, pairs=found.pairs)
-        if len(found.shape) < 1 + found.pairs:
+            return FilePart(header.dtype, header.shape, header.offset, pairs=header.pairs)
+        if len(header.shape) < 1 + header.pairs:
             raise ValueError(
                 "a single number, which has no rows: set rows: false, or leave the file out"
             )
-        count, *shape = found.shape
+        count, *shape = header.shape
         return FilePart(
-            found.dtype,
+            header.dtype,
             tuple(shape),
-            found.offset,
+            header.offset,
             count,
-            found.length // count if count else 0,
-            found.pairs,
+            header.length // count if count else 0,
+            header.pairs,
         )
 
     def beside(self) -> dict[str, ArrayFiles]:
@@ -85,30 +89,30 @@ class Numpy(ArraySource):
 
 
 def _header(path: str) -> npy.Header:
-    """Raises OSError, ValueError, Damaged."""
+    """Read and check the header of a file. Raises OSError, ValueError, Damaged."""
     with open(path, "rb", buffering=0) as file:
-        found, size = npy.header(file.read(npy.MOST_HEADER)), os.fstat(file.fileno()).st_size
-    if size < found.offset + found.length:
-        lacking = found.offset + found.length - size
+        header, size = npy.header(file.read(npy.MOST_HEADER)), os.fstat(file.fileno()).st_size
+    if size < header.offset + header.length:
+        lacking = header.offset + header.length - size
         raise Damaged(
-            f"cut off: {lacking:,} of the {found.length:,} bytes are missing that an array "
-            f"of {found.dtype} {found.shape} has"
+            f"cut off: {lacking:,} of the {header.length:,} bytes are missing that an array "
+            f"of {header.dtype} {header.shape} has"
         )
-    if size > found.offset + found.length:
+    if size > header.offset + header.length:
         raise Damaged(
-            f"{size - found.offset - found.length:,} bytes behind its array of "
-            f"{found.dtype} {found.shape}"
+            f"{size - header.offset - header.length:,} bytes behind its array of "
+            f"{header.dtype} {header.shape}"
         )
-    return found
+    return header
 
 
 def _numbers(path: str) -> NDArray[Any]:
-    """A file's whole array: one number a row, or several. Raises OSError, ValueError, Damaged."""
-    found = _header(path)
-    if not 1 <= len(found.shape) <= 2:
+    """Read the array of a file, (N,) or (N, n). Raises OSError, ValueError, Damaged."""
+    header = _header(path)
+    if not 1 <= len(header.shape) <= 2:
         raise ValueError(
-            f"an array of the shape {found.shape}, but there should be one number a sample, "
+            f"an array of the shape {header.shape}, but there should be one number a sample, "
             "or several: (N,) or (N, n)"
         )
-    numbers = np.fromfile(path, found.dtype, offset=found.offset)
-    return numbers.reshape(found.shape)
+    numbers = np.fromfile(path, header.dtype, offset=header.offset)
+    return numbers.reshape(header.shape)

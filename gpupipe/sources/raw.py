@@ -1,4 +1,4 @@
-"""raw: numbers of one dtype and shape in flat files, one sample or many a file."""
+"""raw: arrays of one dtype and shape in flat binary files, one or many per file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ Bytes = Annotated[int, Field(ge=0, le=2**62), WHOLE]
 
 
 class Labels(pydantic.BaseModel):
-    """Flat files with a label for each sample, in their order.
+    """Flat files with one label for each sample, in the order of the samples.
 
-    files: one pattern or several. dtype: of a label. offset: bytes at the beginning of each file
-    that are no labels. every: bytes from one label to the next, where something else stands between
-    them; by default those of a label.
+    Attributes:
+        files: One pattern or several, as in `data.files`.
+        dtype: The dtype of a label.
+        offset: Number of bytes to skip at the beginning of each file.
+        every: Bytes from one label to the next, by default the size of a label. Set it if labels
+            are not contiguous.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -48,23 +51,29 @@ class Labels(pydantic.BaseModel):
 
 
 class Raw(ArraySource):
-    """Arrays in flat files: nothing but numbers, in C order and of the machine's byte order
-    (little-endian on all that gpupipe runs on).
+    """Arrays in flat files, which hold nothing but numbers in C order and native byte order.
 
-    root: a folder with a folder for each class: ROOT/CLASS/x.bin, at any depth. manifest: a list of
-    files, as the source file_list has it: .txt, or a table with the columns path and label; its
-    paths are relative to
-      root, or to its folder.
-    label: with a manifest: the name of the column with labels; null: none. files: in place of both,
-    one pattern or several: paths with * and ?, and {000..012} for numbers. dtype: float16, float32,
-    float64, int8 to int64, uint8 to uint64, bool; complex64, complex128: pairs of real numbers, a
-    last axis P of length 2. shape: of a sample, such as [3, 224, 224]. A file holds as many as fit;
-    what does not divide into samples is an error. offset: bytes at the beginning of each file that
-    are no samples. before: bytes in front of each sample that are not of it, as the label in
-    CIFAR-10's files. labels: with files: further files, with a label for each sample, in their
-    order: {files: labels.bin, dtype: uint8, offset: 8}. field: what the array is called in a batch.
-    layout: a letter for each axis of a sample, such as CHW; by default L, HW, CHW or CDHW, by the
-    number of axes. extensions: with root: which files are arrays, without regard to case.
+    The native byte order is little-endian on all machines that gpupipe runs on.
+
+    Attributes:
+        root: The folder that holds one folder per class: ROOT/CLASS/x.bin, at any depth.
+        manifest: The list of files, in the format of the source file_list: a .txt, or a table with
+            the columns path and label. Its paths are relative to `root`, or to its own folder.
+        label: Name of the manifest's column with labels; null if there are none.
+        files: One pattern or several, in place of `root` and `manifest`. A pattern is a path
+            with * and ?, and {000..012} for numbers.
+        dtype: One of float16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64
+            and complex128. Complex numbers become pairs of real numbers: a last axis P of length 2.
+        shape: Shape of a sample, such as [3, 224, 224]. A file holds as many samples as fit, and
+            nothing may be left over.
+        offset: Number of bytes to skip at the beginning of each file.
+        before: Number of bytes to skip before each sample, such as the label in CIFAR-10's files.
+        labels: With `files`: further files with one label for each sample, in the order of the
+            samples: {files: labels.bin, dtype: uint8, offset: 8}.
+        field: Name of the array in a batch.
+        layout: One letter for each axis of a sample, such as CHW. By default L, HW, CHW or CDHW,
+            by the number of axes.
+        extensions: With `root`: which files are arrays, regardless of case.
     """
 
     name: ClassVar[str] = "raw"
@@ -110,21 +119,21 @@ class Raw(ArraySource):
         )
 
     def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
-        told = self.labels
-        assert told is not None
+        labels = self.labels
+        assert labels is not None
 
         def read(path: str) -> NDArray[np.generic]:
-            size = np.dtype(told.dtype).itemsize
-            every = told.every or size
-            count = _count(path, told.offset, every, f"labels, {every:,} bytes each")
-            rows = np.fromfile(path, np.uint8, offset=told.offset).reshape(count, every)
-            return np.ascontiguousarray(rows[:, :size]).view(told.dtype)[:, 0]
+            size = np.dtype(labels.dtype).itemsize
+            every = labels.every or size
+            count = _count(path, labels.offset, every, f"labels, {every:,} bytes each")
+            rows = np.fromfile(path, np.uint8, offset=labels.offset).reshape(count, every)
+            return np.ascontiguousarray(rows[:, :size]).view(labels.dtype)[:, 0]
 
         return array_files.whole(files.paths, array_files.joined(files.paths, read))
 
 
-def _count(path: str, offset: int, step: int, what: str) -> int:
-    """How many things of `step` bytes stand behind the offset. Raises OSError, Damaged."""
+def _count(path: str, offset: int, step: int, items: str) -> int:
+    """Count the items of `step` bytes after the offset. Raises OSError, Damaged."""
     size = os.stat(path).st_size - offset
     if size < 0:
         raise Damaged(f"only {size + offset:,} bytes, but data.offset leaves out {offset:,}")
@@ -132,6 +141,6 @@ def _count(path: str, offset: int, step: int, what: str) -> int:
     if rest:
         raise Damaged(
             f"{size:,} bytes{f' behind the first {offset:,}' if offset else ''} are not "
-            f"{what}: {rest:,} are left over; see data.dtype and data.shape"
+            f"{items}: {rest:,} are left over; see data.dtype and data.shape"
         )
     return count

@@ -1,4 +1,4 @@
-"""recordio: image records in MXNet's .rec files."""
+"""recordio: image records in MXNet's .rec files, one sample per record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpupipe.formats import recordio
 from gpupipe.formats.recordio import Images, Records
 from gpupipe.schema.field_types import WHOLE, form, listed, ordered
 
-_Place = Annotated[int, Field(ge=0, le=2**31), WHOLE]
+_NumberIndex = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 
 
 def _range(value: Any) -> Any:
@@ -34,20 +34,27 @@ def _range(value: Any) -> Any:
 
 
 class Recordio(Sharded):
-    """The records of .rec files, a sample each: an image, and the numbers in its header.
+    """The records of .rec files: each is an image, with numbers in its header.
 
-    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the
-    home directory. Where x.idx stands beside x.rec, the samples are the records that it lists; else
-    all. label: which of the header's numbers is the label; 0 is the first, or the only one; null:
-    none, all are 0. values: further numbers of the header to deliver with each sample, float32:
-    {weight: 1, landmarks: [2, 12]}, to before the last. empty: what to do with a record without an
-    image: raise, or skip (face data sets end in such records).
+    Attributes:
+        shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
+            for the home directory.
+            If x.idx exists next to x.rec, the samples are the records that it lists. Else all
+            records are samples.
+        label: Which of the header's numbers is the label, from 0. null means that there is none,
+            and all labels are 0.
+        values: Further numbers of the header, float32, by name: {weight: 1, landmarks: [2, 12]}.
+            [2, 12] are the numbers 2 to 11.
+        empty: What to do with a record without an image: "raise", or "skip". Face data sets end
+            in such records.
     """
 
     name: ClassVar[str] = "recordio"
 
-    label: _Place | None = 0
-    values: dict[str, Annotated[tuple[_Place, _Place], BeforeValidator(_range)]] = Field(default={})
+    label: _NumberIndex | None = 0
+    values: dict[str, Annotated[tuple[_NumberIndex, _NumberIndex], BeforeValidator(_range)]] = (
+        Field(default={})
+    )
     empty: Literal["raise", "skip"] = "raise"
 
     def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -64,25 +71,26 @@ class Recordio(Sharded):
 
     def read(self, path: Path) -> list[ShardFile]:
         with blamed(path):
-            data, wanted = mapped(path), _listed(path.with_suffix(".idx"))
-            found = [
+            data, wanted = mapped(path), _read_idx(path.with_suffix(".idx"))
+            shards = [
                 shard
                 for records in recordio.records(data)
                 for shard in self._shards(path, data, records, wanted)
             ]
         if wanted:
-            key, place = wanted.popitem()[::-1]
+            key, offset = wanted.popitem()[::-1]
             raise DataError(
-                f"{path.with_suffix('.idx')}: no record of {path} begins at byte {place:,}, "
+                f"{path.with_suffix('.idx')}: no record of {path} begins at byte {offset:,}, "
                 f"as it says of '{key}': make it anew, or remove it"
             )
-        return found
+        return shards
 
     def _shards(
         self, path: Path, data: NDArray[np.uint8], records: Records, wanted: dict[int, str] | None
     ) -> Iterator[ShardFile]:
-        """What those of the records say that are wanted, which is taken out of `wanted`; records in
-        several parts by themselves, made whole.
+        """Index the records that `wanted` lists, and remove them from it; None lists all records.
+
+        Records in several parts become shards of their own, with the parts joined.
         """
         several = records.several()
         for run in np.split(np.arange(len(several)), np.flatnonzero(np.diff(several)) + 1):
@@ -100,14 +108,14 @@ class Recordio(Sharded):
             if not names:
                 continue
             if several[rows[0]]:
-                yield self._made_whole(path, data, records, rows, names)
+                yield self._join_parts(path, data, records, rows, names)
             else:
                 first = np.searchsorted(records.part, rows)
                 yield self._shard(
                     data, records.number[rows], records.begin[first], records.length[first], names
                 )
 
-    def _made_whole(
+    def _join_parts(
         self,
         path: Path,
         data: NDArray[np.uint8],
@@ -115,19 +123,17 @@ class Recordio(Sharded):
         rows: NDArray[np.int64],
         names: list[str],
     ) -> ShardFile:
-        """Records in several parts, whose bytes are nowhere behind one another: they are written
-        into the cache folder.
-        """
+        """Write records in several parts to the cache folder: their bytes are not contiguous."""
         payloads = [records.payload(data, int(row)) for row in rows]
-        place = index_cache.place(
+        parts_file = index_cache.place(
             "parts", str(path), index_file.file_state(path), names
         ).with_suffix(".parts")
         try:
-            index_file.write_whole(place, payloads)
+            index_file.write_whole(parts_file, payloads)
         except OSError as e:
-            what = f"{path} holds records in several parts, which are put together there"
+            reason = f"{path} holds records in several parts, which are put together there"
             raise DataError(
-                f"{place}: cannot be written ({e.strerror or e}): {what}: set GPUPIPE_CACHE "
+                f"{parts_file}: cannot be written ({e.strerror or e}): {reason}: set GPUPIPE_CACHE "
                 "to a folder that can"
             ) from e
         length = np.array(list(map(len, payloads)), np.int64)
@@ -139,7 +145,7 @@ class Recordio(Sharded):
             length,
             [f"{path}:{name}" for name in names],
         )
-        shard.path = place
+        shard.path = parts_file
         return shard
 
     def _shard(
@@ -150,38 +156,36 @@ class Recordio(Sharded):
         length: NDArray[np.int64],
         names: list[str],
     ) -> ShardFile:
-        found = recordio.images(data, number, begin, length)
-        full = found.length > 0
+        images = recordio.images(data, number, begin, length)
+        full = images.length > 0
         if not full.all():
             if self.empty == "raise":
                 raise ValueError(
                     f"record {int(number[~full][0]):,} holds no image: set data.empty=skip "
                     "where such records are no samples"
                 )
-            found, number, names = (
-                found.where(full),
+            images, number, names = (
+                images.where(full),
                 number[full],
-                [name for name, there in zip(names, full, strict=True) if there],
+                [name for name, has_image in zip(names, full, strict=True) if has_image],
             )
-        values = {
-            name: _numbers(data, number, found, *where) for name, where in self.values.items()
-        }
+        values = {name: _numbers(data, number, images, *span) for name, span in self.values.items()}
         labels = (
             None
             if self.label is None
-            else _labels(number, _numbers(data, number, found, self.label, self.label + 1))
+            else _labels(number, _numbers(data, number, images, self.label, self.label + 1))
         )
-        return ShardFile(names, {"image": Pieces(found.offset, found.length)}, labels, values)
+        return ShardFile(names, {"image": Pieces(images.offset, images.length)}, labels, values)
 
     def nothing(self) -> str:
         return "the files hold no records: set data.shards"
 
 
 def _numbers(
-    data: NDArray[np.uint8], number: NDArray[np.int64], found: Images, first: int, end: int
+    data: NDArray[np.uint8], number: NDArray[np.int64], images: Images, first: int, end: int
 ) -> NDArray[np.float32]:
-    """(N,) of a single number, else (N, end - first)."""
-    numbers = recordio.numbers(data, number, found, first, end)
+    """Read numbers of the headers: (N,) if it is a single number, else (N, end - first)."""
+    numbers = recordio.numbers(data, number, images, first, end)
     return numbers[:, 0] if end - first == 1 else numbers
 
 
@@ -195,18 +199,19 @@ def _labels(number: NDArray[np.int64], labels: NDArray[np.float32]) -> NDArray[n
     return labels.astype(np.int64)
 
 
-def _listed(file: Path) -> dict[int, str] | None:
-    """The records that an .idx file lists: keys by where each begins; None where there is no such
-    file. Raises DataError.
+def _read_idx(file: Path) -> dict[int, str] | None:
+    """Map the offset of each record in an .idx file to its key; None if there is no such file.
+
+    Raises DataError if the file is wrong.
     """
     if not file.is_file():
         return None
     try:
-        keys, places = recordio.listed(file.read_text("utf-8", "surrogateescape"))
+        keys, offsets = recordio.listed(file.read_text("utf-8", "surrogateescape"))
     except ValueError as e:
         raise DataError(f"{file}:{e}") from e
-    found = dict(zip(places, keys, strict=True))
-    if len(found) < len(places):
-        twice, _ = Counter(places).most_common(1)[0]
+    key_of = dict(zip(offsets, keys, strict=True))
+    if len(key_of) < len(offsets):
+        twice, _ = Counter(offsets).most_common(1)[0]
         raise DataError(f"{file}: byte {twice:,} stands in it more than once: make it anew")
-    return found
+    return key_of

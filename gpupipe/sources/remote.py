@@ -1,7 +1,8 @@
-"""remote: a data set in a remote store, through a local cache that grows from epoch to epoch."""
+"""remote: a data set in a remote store, read through a local cache that grows with the epochs."""
 
 from __future__ import annotations
 
+import inspect
 from typing import ClassVar
 
 import numpy as np
@@ -18,9 +19,10 @@ from gpupipe.errors import DataError
 
 
 class Remote(DataSet, Source):
-    __doc__ = f"""{DataSet.__doc__}
-    cache: the local cache: {{dir, max_bytes, ...}}.
-    """
+    # The docstring of DataSet ends in its Attributes.
+    __doc__ = f"""{inspect.cleandoc(DataSet.__doc__ or "")}
+    cache: The local cache: {{dir, max_bytes, ...}}.
+"""
 
     name: ClassVar[str] = "remote"
     grows: ClassVar[bool] = True
@@ -37,10 +39,10 @@ class Remote(DataSet, Source):
 
     def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
         folder = CacheFolder(self.cache)
-        found = listing.opened(folder)
-        if index.fingerprint != found.fingerprint:
-            return None  # a part of it, chosen by its rows
-        whole = int(np.count_nonzero(found.weights)) if self.weight is not None else len(index)
+        listed = listing.opened(folder)
+        if index.fingerprint != listed.fingerprint:
+            return None  # The index is a subset: all of its rows are in every epoch.
+        whole = int(np.count_nonzero(listed.weights)) if self.weight is not None else len(index)
         run = (
             TrainingRun(folder, rank, [index.fingerprint, seed, world_size])
             if world_size > 1
@@ -65,7 +67,7 @@ class Remote(DataSet, Source):
 
     @property
     def dataset(self) -> DataSet:
-        """This without the cache."""
+        """The options of this source, without those of the cache."""
         return DataSet(
             **{
                 name: getattr(self, name)
@@ -82,21 +84,21 @@ def _spans(index: Index) -> SpanColumn:
 
 
 def _index(folder: CacheFolder, source: Remote) -> Index:
-    found = listing.opened(folder)
+    listed = listing.opened(folder)
     if source.cache.epoch == "full":
-        needed = least_bytes(found.sizes)
+        needed = least_bytes(listed.sizes)
         if needed > source.cache.max_bytes:
             raise DataError(
                 does_not_fit(folder, f"the whole data set takes at least {needed:,} bytes")
             )
-    columns: dict[str, Column] = {"image": spans(folder, len(found))}
+    columns: dict[str, Column] = {"image": spans(folder, len(listed))}
     return Index(
         source.url,
-        found.names,
-        found.labels,
-        found.classes,
+        listed.names,
+        listed.labels,
+        listed.classes,
         columns,
-        found.fingerprint,
-        dict(found.values),
+        listed.fingerprint,
+        dict(listed.values),
         extra={"cache": str(folder.dir)},
     )

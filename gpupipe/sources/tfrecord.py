@@ -1,4 +1,4 @@
-"""tfrecord: samples in TFRecord shards, as TensorFlow's Example messages."""
+"""tfrecord: TensorFlow's Example messages in TFRecord shards, one sample per record."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from gpupipe.pipeline.step import Spec
 class Numbers(pydantic.BaseModel):
     """A feature that is an array.
 
-    feature: its name; a packed list of floats, or bytes. shape: of every sample. dtype: what the
-    bytes are, in C order and little-endian; floats are float32.
+    Attributes:
+        feature: Name of the feature, which is a packed list of floats, or bytes.
+        shape: Shape of every sample.
+        dtype: Dtype of the bytes, which are in C order and little-endian. A list of floats is
+            float32.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -36,14 +39,19 @@ class Numbers(pydantic.BaseModel):
 
 
 class Tfrecord(Sharded):
-    """The records of TFRecord shards, a sample each.
+    """The records of TFRecord shards, one sample per record.
 
-    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the
-    home directory. fields: what is in a batch, and the feature that each is: the bytes of an image
-    file, or with {feature, shape, dtype} an array. label: the feature with the label: an int64, or
-    bytes with a name; null: none, all are 0. values: numbers to deliver with each sample, and the
-    features that they are: int64s or floats, as many in each record. verify: check the checksum of
-    every record, while the shards are indexed.
+    Attributes:
+        shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
+            for the home directory.
+        fields: The feature of each field of a batch, by the field's name. A name of a feature
+            stands for the bytes of an image file; {feature, shape, dtype} for an array.
+        label: The feature with the label: one int64, or bytes with a name. null means that there
+            is none, and all labels are 0.
+        values: Features with further numbers, by the name of the value in a batch. They are int64s
+            or floats, as many in each record.
+        verify: Whether to check the checksum of every record while the shards are indexed. Needs
+            crc32c.
     """
 
     name: ClassVar[str] = "tfrecord"
@@ -58,8 +66,8 @@ class Tfrecord(Sharded):
 
     def specs(self) -> dict[str, Spec]:
         return {
-            name: Spec() if isinstance(told, str) else array_spec(told.dtype, told.shape)
-            for name, told in self.fields.items()
+            name: Spec() if isinstance(field, str) else array_spec(field.dtype, field.shape)
+            for name, field in self.fields.items()
         }
 
     def read(self, path: Path) -> list[ShardFile]:
@@ -72,69 +80,69 @@ class Tfrecord(Sharded):
             ]
 
     def _part(self, data: Bytes, records: Messages) -> ShardFile:
-        """Some records of a shard."""
-        wanted = [told if isinstance(told, str) else told.feature for told in self.fields.values()]
-        wanted += [*self.values.values()] + ([] if self.label is None else [self.label])
-        found = example.features(data, records, dict.fromkeys(wanted))
-        fields = {name: _pieces(told, found) for name, told in self.fields.items()}
-        values = {name: found[feature].numbers(data) for name, feature in self.values.items()}
-        labels = None if self.label is None else _labels(found[self.label], data)
+        """Index some records of a shard."""
+        names = [f if isinstance(f, str) else f.feature for f in self.fields.values()]
+        names += [*self.values.values()] + ([] if self.label is None else [self.label])
+        features = example.features(data, records, dict.fromkeys(names))
+        fields = {name: _pieces(field, features) for name, field in self.fields.items()}
+        values = {name: features[feature].numbers(data) for name, feature in self.values.items()}
+        labels = None if self.label is None else _labels(features[self.label], data)
         return ShardFile([str(n) for n in records.record.tolist()], fields, labels, values)
 
     def nothing(self) -> str:
         return "the files hold no records: set data.shards"
 
 
-def _pieces(told: str | Numbers, found: dict[str, Feature]) -> Pieces:
-    """Where the field is. Raises MalformedProtobuf."""
-    if isinstance(told, str):
-        feature = found[told]
+def _pieces(field: str | Numbers, features: dict[str, Feature]) -> Pieces:
+    """Return the byte ranges of a field. Raises MalformedProtobuf."""
+    if isinstance(field, str):
+        feature = features[field]
         if feature.kind != "bytes":
             raise feature.wrong(
                 0,
-                f"holds {feature.kind}, and no image file: write {{feature: {told}, shape: "
+                f"holds {feature.kind}, and no image file: write {{feature: {field}, shape: "
                 f"[...]}} for an array",
             )
         spans = feature.spans()
         return Pieces(spans.begin, spans.end - spans.begin)
-    feature = found[told.feature]
-    if feature.kind == "floats" and told.dtype != "float32":
+    feature = features[field.feature]
+    if feature.kind == "floats" and field.dtype != "float32":
         raise feature.wrong(
             0,
-            f"holds floats, which are float32, and not {told.dtype}: set dtype: float32, or "
+            f"holds floats, which are float32, and not {field.dtype}: set dtype: float32, or "
             "leave it out",
         )
     spans = feature.spans()
     length, expected = (
         spans.end - spans.begin,
-        math.prod(told.shape) * np.dtype(told.dtype).itemsize,
+        math.prod(field.shape) * np.dtype(field.dtype).itemsize,
     )
     odd = np.flatnonzero(length != expected)
     if len(odd):
         row = int(odd[0])
         raise feature.wrong(
             row,
-            f"holds {int(length[row]):,} bytes, but {told.dtype} of shape "
-            f"{shown(told.shape)} has {expected:,}",
+            f"holds {int(length[row]):,} bytes, but {field.dtype} of shape "
+            f"{shown(field.shape)} has {expected:,}",
         )
     return Pieces(
-        spans.begin, length, told.dtype, np.tile(np.array(told.shape, np.int64), (len(length), 1))
+        spans.begin, length, field.dtype, np.tile(np.array(field.shape, np.int64), (len(length), 1))
     )
 
 
 def _labels(feature: Feature, data: Bytes) -> list[str] | NDArray[np.int64]:
-    """Numbers, or names. Raises MalformedProtobuf."""
+    """Read the labels, as numbers or names. Raises MalformedProtobuf."""
     if feature.kind == "bytes":
         return [text.decode("utf-8", "surrogateescape") for text in feature.texts(data)]
     if feature.kind == "floats":
         raise feature.wrong(
             0, "holds floats, and no label: a label is an int64 or a name; set data.label"
         )
-    found = feature.numbers(data)
-    if found.ndim > 1:
+    numbers = feature.numbers(data)
+    if numbers.ndim > 1:
         raise feature.wrong(
             0,
-            f"holds {found.shape[1]} numbers, and no label, which is one: set data.label, "
+            f"holds {numbers.shape[1]} numbers, and no label, which is one: set data.label, "
             "and use it in data.values",
         )
-    return found.astype(np.int64, copy=False)
+    return numbers.astype(np.int64, copy=False)

@@ -1,5 +1,6 @@
-"""webdataset: samples in tar shards, as WebDataset writes them: members of one stem are one
-sample.
+"""webdataset: samples in tar shards as WebDataset writes them.
+
+Members with the same stem are one sample.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ from gpupipe.schema.field_types import is_number
 
 _NPY = "npy"
 _MOST_TEXT = 1 << 20
-"""Bytes of a member with a label or values."""
+"""Upper limit of the size of a member with a label or values, in bytes."""
 _MOST_VALUES = 1024
 
 
 class ArrayMember(pydantic.BaseModel):
-    """A member that is an array: its ending, and what every sample's must be.
+    """A member that is an array.
 
-    Without `shape` they may differ.
+    Attributes:
+        member: Ending of the member, such as npy.
+        dtype: Dtype that the array of every sample must have.
+        shape: Shape that the array of every sample must have. By default shapes may differ.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -47,16 +51,18 @@ _Parts = dict[str, Member]
 
 
 class Webdataset(Sharded):
-    """Samples in tar shards. The members a/0.jpg and a/0.cls are the sample a/0, and its label.
+    """Samples in tar shards: the members a/0.jpg and a/0.cls are the sample a/0 and its label.
 
-    shards: one pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands for the
-    home directory. fields: what is in a batch, and the ending of the member that each is; of
-    several, the first that a sample has. Members that end in npy are
-      arrays; {member: npy, dtype: float32, shape: [3, 480, 640]} says of which kind all must be.
-    label: the ending of the member with the label: a number or a name as text; cls. With
-    "json:KEY", a key of a JSON member; null: none, all are 0. values: numbers to deliver with each
-    sample, and where they are, as for label: {weight: "json:weight"}; a key may hold a list of
-    them.
+    Attributes:
+        shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
+            for the home directory.
+        fields: Endings of the member of each field of a batch, by the field's name. Of several
+            endings, the first that a sample has counts. Members that end in npy are arrays.
+            {member: npy, dtype: float32, shape: [3, 480, 640]} fixes their dtype and shape.
+        label: Ending of the member with the label, which is a number or a name as text. "json:KEY"
+            is a key of a JSON member. null means that there is none, and all labels are 0.
+        values: Further numbers, by the name of the value in a batch. Each is located like the
+            label: {weight: "json:weight"}. A key may hold a list of numbers.
     """
 
     name: ClassVar[str] = "webdataset"
@@ -73,16 +79,16 @@ class Webdataset(Sharded):
     def _endings_are_of_one_kind(
         cls, fields: dict[str, Endings | ArrayMember]
     ) -> dict[str, Endings | ArrayMember]:
-        for name, told in fields.items():
-            endings = _endings(told)
+        for name, field in fields.items():
+            endings = _endings(field)
             if not endings or len({_is_array(e) for e in endings}) > 1:
                 raise ValueError(
                     f"{name}: {shown(endings)} should be one ending or several, of image "
                     "files or of .npy files"
                 )
-            if isinstance(told, ArrayMember) and not _is_array(told.member):
+            if isinstance(field, ArrayMember) and not _is_array(field.member):
                 raise ValueError(
-                    f"{name}: an array is a member that ends in npy, and not in {told.member}"
+                    f"{name}: an array is a member that ends in npy, and not in {field.member}"
                 )
         return fields
 
@@ -90,33 +96,33 @@ class Webdataset(Sharded):
         return list(self.fields), list(self.values)
 
     def specs(self) -> dict[str, Spec]:
-        return {name: self._spec(told) for name, told in self.fields.items()}
+        return {name: self._spec(field) for name, field in self.fields.items()}
 
-    def _spec(self, told: Endings | ArrayMember) -> Spec:
-        if isinstance(told, ArrayMember):
+    def _spec(self, field: Endings | ArrayMember) -> Spec:
+        if isinstance(field, ArrayMember):
             return array_spec(
-                told.dtype, told.shape or self._first(told).shape, same=told.shape is not None
+                field.dtype, field.shape or self._first(field).shape, same=field.shape is not None
             )
-        if not _is_array(_endings(told)[0]):
+        if not _is_array(_endings(field)[0]):
             return Spec()
-        first = self._first(told)
+        first = self._first(field)
         return array_spec(first.dtype, first.shape, same=False)
 
-    def _first(self, told: Endings | ArrayMember) -> npy.Header:
-        """Of the first array of a field, whose dtype and number of axes all have.
+    def _first(self, field: Endings | ArrayMember) -> npy.Header:
+        """Return the header of a field's first array. Raises DataError if there is none.
 
-        Raises DataError.
+        All arrays of the field must have its dtype and number of axes.
         """
         files = paths(self.shards)
         for path in files:
             with blamed(path):
                 data = mapped(path)
                 for member in tar.members(data):
-                    if _parted(member.name)[1] in _endings(told):
+                    if _split_name(member.name)[1] in _endings(field):
                         return _header(data, member)
         raise DataError(
             f"{files[0]}: no member in {counted(len(files), 'shard')} ends in "
-            f"{', '.join(_endings(told))}: set data.fields"
+            f"{', '.join(_endings(field))}: set data.fields"
         )
 
     def read(self, path: Path) -> list[ShardFile]:
@@ -124,16 +130,16 @@ class Webdataset(Sharded):
             data = mapped(path)
             samples: dict[str, _Parts] = {}
             for member in tar.members(data):
-                stem, ending = _parted(member.name)
+                stem, ending = _split_name(member.name)
                 if samples.setdefault(stem, {}).setdefault(ending, member) is not member:
                     raise ValueError(
                         f"{member.name}: the sample {stem} has two members that end in "
                         f"{ending}: its samples must have different names"
                     )
             chosen = {
-                stem: found
+                stem: members
                 for stem, parts in samples.items()
-                if (found := self._chosen(stem, parts))
+                if (members := self._chosen(stem, parts))
             }
             texts = {stem: _Texts(data, stem, samples[stem]) for stem in chosen}
             labels = None if self.label is None else [_label(t, self.label) for t in texts.values()]
@@ -142,39 +148,39 @@ class Webdataset(Sharded):
                 for name, where in self.values.items()
             }
             fields = {
-                name: self._pieces(data, name, [found[name] for found in chosen.values()])
+                name: self._pieces(data, name, [members[name] for members in chosen.values()])
                 for name in self.fields
             }
             return [ShardFile(list(chosen), fields, labels, values)]
 
     def _chosen(self, stem: str, parts: _Parts) -> _Parts:
-        """The member of each field; none where there is not one of them, so that this is no sample.
+        """Return the member of each field; empty if the stem has none, and so is no sample.
 
-        Raises ValueError where some are missing.
+        Raises ValueError if only some are missing.
         """
-        found = {
-            name: next((parts[e] for e in _endings(told) if e in parts), None)
-            for name, told in self.fields.items()
+        members = {
+            name: next((parts[e] for e in _endings(field) if e in parts), None)
+            for name, field in self.fields.items()
         }
-        missing = [name for name, member in found.items() if member is None]
-        if missing and len(missing) < len(found):
+        missing = [name for name, member in members.items() if member is None]
+        if missing and len(missing) < len(members):
             wanted = ", ".join(_endings(self.fields[missing[0]]))
             raise ValueError(
                 f"{stem}: no member for the field '{missing[0]}' ({wanted}; it has "
                 f"{', '.join(sorted(parts))}): set data.fields"
             )
-        return {name: member for name, member in found.items() if member is not None}
+        return {name: member for name, member in members.items() if member is not None}
 
     def _pieces(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> Pieces:
-        """Where a field is. Raises ValueError."""
-        told = self.fields[name]
+        """Return the byte ranges of a field. Raises ValueError if its arrays are not alike."""
+        field = self.fields[name]
         offset, length = (
-            np.array([getattr(m, what) for m in members], np.int64) for what in ("offset", "size")
+            np.array([getattr(m, part) for m in members], np.int64) for part in ("offset", "size")
         )
-        if not _is_array(_endings(told)[0]):
+        if not _is_array(_endings(field)[0]):
             return Pieces(offset, length)
         headers = [_header(data, member) for member in members]
-        _check_alike(members, headers, told)
+        _check_alike(members, headers, field)
         return Pieces(
             offset + np.array([h.offset for h in headers], np.int64),
             np.array([h.length for h in headers], np.int64),
@@ -185,21 +191,21 @@ class Webdataset(Sharded):
     def nothing(self) -> str:
         return (
             "none has a member that ends in "
-            f"{', '.join(e for told in self.fields.values() for e in _endings(told))}: set "
+            f"{', '.join(e for field in self.fields.values() for e in _endings(field))}: set "
             "data.fields"
         )
 
 
 @dataclass(frozen=True)
 class _Texts:
-    """What is written in the small members of a sample."""
+    """Reads the small members of a sample, which hold its label and values."""
 
     data: NDArray[np.uint8]
     stem: str
     parts: _Parts
 
     def at(self, where: str) -> Any:
-        """What stands at "ENDING", or at "ENDING:KEY" in its JSON. Raises ValueError."""
+        """Read the member "ENDING" as text, or "ENDING:KEY" as JSON. Raises ValueError."""
         ending, _, key = where.partition(":")
         member = self.parts.get(ending)
         if member is None:
@@ -223,16 +229,16 @@ class _Texts:
             ) from e
 
     def numbers(self, where: str) -> list[int | float]:
-        """The numbers that stand there. Raises ValueError."""
-        found = self.at(where)
-        if isinstance(found, str):
-            found = _number(found)
-        numbers = found if isinstance(found, list) else [found]
+        """Read one number or a list of numbers, located as in `at`. Raises ValueError."""
+        value = self.at(where)
+        if isinstance(value, str):
+            value = _number(value)
+        numbers = value if isinstance(value, list) else [value]
         if not 0 < len(numbers) <= _MOST_VALUES or not all(
             is_number(n) and (isinstance(n, float) or -(2**63) <= n < 2**63) for n in numbers
         ):
             raise ValueError(
-                f"{self.stem}: {shown(found)} at {where} is no number, and no list of 1 to "
+                f"{self.stem}: {shown(value)} at {where} is no number, and no list of 1 to "
                 f"{_MOST_VALUES:,} numbers: set data.values"
             )
         return numbers
@@ -248,63 +254,66 @@ def _number(text: str) -> int | float | str:
 
 
 def _label(texts: _Texts, where: str) -> str:
-    """A label as it is written: a number, or a name. Raises ValueError."""
-    found = texts.at(where)
-    if isinstance(found, bool) or not isinstance(found, (int, str)) or found == "":
+    """Read a label, a number or a name, as text. Raises ValueError."""
+    label = texts.at(where)
+    if isinstance(label, bool) or not isinstance(label, (int, str)) or label == "":
         raise ValueError(
-            f"{texts.stem}: {shown(found)} at {where} is no label: a label is a number from "
+            f"{texts.stem}: {shown(label)} at {where} is no label: a label is a number from "
             "0 on, or a name"
         )
-    return str(found)
+    return str(label)
 
 
-def _values(name: str, found: Sequence[list[int | float]]) -> NDArray[Any]:
-    """int64 or float64, (N,) where each sample has one, else (N, n). Raises ValueError."""
-    counts = {len(numbers) for numbers in found}
+def _values(name: str, rows: Sequence[list[int | float]]) -> NDArray[Any]:
+    """Stack the numbers of all samples, int64 or float64; (N,) if each has one, else (N, n).
+
+    Raises ValueError if samples differ in the number of numbers.
+    """
+    counts = {len(numbers) for numbers in rows}
     if len(counts) > 1:
         raise ValueError(
             f"the value '{name}' has from {min(counts)} to {max(counts)} numbers: it must "
             "have as many in each sample"
         )
     array = np.array(
-        found,
-        np.int64 if all(isinstance(n, int) for numbers in found for n in numbers) else np.float64,
+        rows,
+        np.int64 if all(isinstance(n, int) for numbers in rows for n in numbers) else np.float64,
     )
     return array[:, 0] if counts == {1} else array
 
 
 def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
-    """Raises ValueError where the member is no array that can be taken."""
+    """Parse the header of an array. Raises ValueError if gpupipe cannot take the array."""
     content = data[member.offset : member.offset + min(member.size, npy.MOST_HEADER)].tobytes()
     try:
-        found = npy.header(content)
+        header = npy.header(content)
     except ValueError as e:
         raise ValueError(f"{member.name}: {e}") from e
-    if found.offset + found.length != member.size:
+    if header.offset + header.length != member.size:
         raise ValueError(
             f"{member.name}: {member.size:,} bytes, but its header tells of "
-            f"{found.offset + found.length:,}: the array is not whole"
+            f"{header.offset + header.length:,}: the array is not whole"
         )
-    if not found.length:
-        raise ValueError(f"{member.name}: an array without numbers, of shape {shown(found.shape)}")
-    return found
+    if not header.length:
+        raise ValueError(f"{member.name}: an array without numbers, of shape {shown(header.shape)}")
+    return header
 
 
 def _check_alike(
-    members: list[Member], headers: list[npy.Header], told: Endings | ArrayMember
+    members: list[Member], headers: list[npy.Header], field: Endings | ArrayMember
 ) -> None:
-    """Raises ValueError where an array is not like the first, or not as it was told."""
+    """Raise ValueError if an array differs from the first, or from what `field` demands."""
     for member, header in zip(members, headers, strict=True):
-        dtype = told.dtype if isinstance(told, ArrayMember) else headers[0].dtype
+        dtype = field.dtype if isinstance(field, ArrayMember) else headers[0].dtype
         if header.dtype != dtype:
             raise ValueError(
                 f"{member.name}: an array of {header.dtype}, where {dtype} was expected: "
                 "all must have one dtype"
             )
-        if isinstance(told, ArrayMember) and told.shape not in (None, header.shape):
+        if isinstance(field, ArrayMember) and field.shape not in (None, header.shape):
             raise ValueError(
                 f"{member.name}: an array of shape {shown(header.shape)}, where "
-                f"{shown(told.shape)} was expected: see data.fields"
+                f"{shown(field.shape)} was expected: see data.fields"
             )
         if len(header.shape) != len(headers[0].shape):
             raise ValueError(
@@ -313,19 +322,17 @@ def _check_alike(
             )
 
 
-def _endings(told: Endings | ArrayMember) -> tuple[str, ...]:
-    told = told.member if isinstance(told, ArrayMember) else told
-    return (told,) if isinstance(told, str) else told
+def _endings(field: Endings | ArrayMember) -> tuple[str, ...]:
+    field = field.member if isinstance(field, ArrayMember) else field
+    return (field,) if isinstance(field, str) else field
 
 
 def _is_array(ending: str) -> bool:
     return ending == _NPY or ending.endswith(f".{_NPY}")
 
 
-def _parted(name: str) -> tuple[str, str]:
-    """The stem and the ending, which begins at the first dot of the last part, as WebDataset has
-    it.
-    """
+def _split_name(name: str) -> tuple[str, str]:
+    """Split a name into stem and ending, at the first dot of the last part, as WebDataset does."""
     folder, slash, file = name.rpartition("/")
     stem, _, ending = file.partition(".")
     return folder + slash + stem, ending.lower()
