@@ -25,13 +25,13 @@ KILLS = int(os.environ.get("GPUPIPE_KILLS", "50"))
 SAMPLERS = """
 import os, sys
 from gpupipe.cache.downloader import Task, _Sampler
-from gpupipe.cache.folder import Folder
+from gpupipe.cache.folder import CacheFolder
 import gpupipe.cache.store, fsspec.implementations.local, numpy.random
 task = Task.model_validate_json(sys.stdin.readline())
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        _Sampler(Folder(task.cache), task).run()
+        _Sampler(CacheFolder(task.cache), task).run()
         os._exit(0)
     print(child, flush=True)
     os.waitpid(child, 0)
