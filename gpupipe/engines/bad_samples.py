@@ -1,4 +1,4 @@
-"""Samples that cannot be read or decoded: which they are, why, and how many are too many."""
+"""Samples that cannot be read or decoded: finds them, says why, and enforces `loader.max_bad`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gpupipe.sampling.sampler import Plan
 
 _END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND", "JPEG 2000": b"\xff\xd9"}
 _TAIL_BYTES = 64
-_SAYS_NOTHING = (
+_UNINFORMATIVE = (
     "Failed to decode",
     "nvImageCodec failure",
     "the file is empty",
     "not an image in a known format",
-    "a JPEG that was cut off",  # jpeg_end.py's own words, which `suspicion` repeats
+    "a JPEG that was cut off",  # raised by jpeg_end.py, and repeated by `suspicion`
     'Assert on "fp_ != nullptr" failed',
     'Assert on "read_nbytes == file_size" failed',
 )
-"""Messages that name no cause: what the file itself shows tells as much, or more."""
+"""Beginnings of messages that name no cause. The file's own bytes say as much, or more."""
 
 _LOST_STEP = (
     "every sample of a batch was skipped, and this rank would have fewer steps than the "
@@ -40,10 +40,17 @@ _LOST_STEP = (
 
 
 class Quarantine:
-    """The samples of a job that were left out."""
+    """The set of bad samples of a job, which engines skip and list in a file.
+
+    Attributes:
+        settings: The `loader:` settings that this class uses.
+        refusal: Why `without_bad` ended early, or None. The engine raises it after it has delivered
+            all earlier batches.
+        file: The JSON lines file that lists the samples. By default it is in the cache folder,
+            under the fingerprint of the index.
+    """
 
     settings = frozenset({"on_error", "max_bad", "quarantine"})
-    """Of `loader:`."""
 
     def __init__(self, job: LoadSpec) -> None:
         self._job = job
@@ -58,46 +65,50 @@ class Quarantine:
         return len(self._bad)
 
     def good(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ids that are not known to be bad."""
+        """Return `ids` without the samples that are known to be bad."""
         if not self._bad:
             return ids
         return ids[[int(i) not in self._bad for i in ids]]
 
     def without_bad(self, plans: Iterator[Plan]) -> Iterator[Plan]:
-        """Plans without the samples that are known to be bad; those of which nothing is left are
-        left out.
+        """Yield the plans without the samples that are known to be bad, and skip empty plans.
 
-        Where that cannot go on they end, and `refusal` is why: for the engine to raise when all
-        that comes before is delivered.
+        The generator sets `refusal` and ends in two cases: an empty plan would leave this rank with
+        fewer steps than the others, or no sample of an epoch is left.
         """
-        some = True
+        has_samples = True  # in this epoch; the first one may have begun before this iteration
         for plan in plans:
             good = self.good(plan.ids)
             if len(good):
-                some = True
+                has_samples = True
                 yield replace(plan, ids=good)
             elif self._job.loader.shard.world_size > 1:
                 self.refusal = EngineError(_LOST_STEP)
-            elif plan.last and not some:
+            elif plan.last and not has_samples:
                 self.refusal = TooManyBadError(
                     f"every sample of epoch {plan.epoch} is one that was skipped before: "
                     f"see {self.file}"
                 )
             if self.refusal is not None:
                 return
-            some = some and not plan.last
+            has_samples = has_samples and not plan.last
 
     def refuse_to_lose_a_step(self) -> None:
-        """Raises EngineError where a batch that is left out would leave this rank with fewer steps
-        than the others.
-        """
+        """Raise EngineError if other ranks would run more steps because this one skips a batch."""
         if self._job.loader.shard.world_size > 1:
             raise EngineError(_LOST_STEP)
 
     def add(self, id: int, reason: str) -> None:
-        """Leave a sample out from now on.
+        """Skip a sample from now on, and list it in `file`.
 
-        Raises SampleError under on_error: raise, TooManyBadError as `check`.
+        Args:
+            id: The sample's row in the index.
+            reason: Why it cannot be used, in one line.
+
+        Raises:
+            SampleError: `loader.on_error` is "raise".
+            TooManyBadError: As for `check`.
+            DataError: `file` cannot be written.
         """
         path = self._job.index.path(id)
         if self._job.loader.on_error == "raise":
@@ -110,9 +121,7 @@ class Quarantine:
         self.check()
 
     def check(self) -> None:
-        """Raises TooManyBadError where more samples were left out than max_bad allows, or all of
-        them.
-        """
+        """Raise TooManyBadError if all samples are bad, or more than `loader.max_bad` allows."""
         bad, count, share = len(self._bad), len(self._job.index), self._job.loader.max_bad
         if bad > share * count:
             too_many = f"more than loader.max_bad={share:g} allows ({share * count:g})"
@@ -139,8 +148,9 @@ class Quarantine:
 
 
 def suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
-    """Which samples look broken from outside: a file missing, empty, of no known format, or a JPEG
-    without its end. Not yet a verdict.
+    """Return which samples look broken without decoding them; see `suspicion`.
+
+    A suspect may still decode: the engine runs each one alone before it blames it.
     """
     return [any(suspicion(column.span(int(i))) for column in _encoded(index)) for i in ids]
 
@@ -150,24 +160,33 @@ def _encoded(index: Index) -> list[Column]:
 
 
 def blame(index: Index, id: int, message: str) -> str:
-    """Why a sample failed, in a line: of the field that looks wrong where there are several, else
-    of the first.
+    """Return why a sample failed, in one line.
+
+    The line is about the first image field whose file looks broken, else the first image field.
+
+    Args:
+        index: The index of the samples.
+        id: The sample's row in the index.
+        message: The engine's message.
     """
     spans = {
         name: column.span(id) for name, column in index.columns.items() if column.array is None
     }
-    wrong = next((name for name, span in spans.items() if suspicion(span)), next(iter(spans), ""))
-    if not wrong:
+    field = next((name for name, span in spans.items() if suspicion(span)), next(iter(spans), ""))
+    if not field:
         return telling_line(message)
-    return (f"its {wrong}, {spans[wrong].path}: " if wrong != index.main else "") + reason(
-        spans[wrong], message
+    return (f"its {field}, {spans[field].path}: " if field != index.main else "") + reason(
+        spans[field], message
     )
 
 
 def suspicion(span: Span) -> str:
-    """What looks wrong with an image from its first and last bytes, or "".
+    """Return what looks wrong with an image file, judged by its first and last bytes, or "".
 
-    Raises EngineError if it cannot be looked at for want of memory or of open files.
+    It notices files that are missing, empty, too short, of no known format, or cut off.
+
+    Raises:
+        EngineError: The process lacks memory or open files, so that the file cannot be read.
     """
     try:
         with machine_errors():
@@ -187,9 +206,7 @@ def suspicion(span: Span) -> str:
 
 
 def _cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
-    """Whether a file ends before its format's end marker, or before the size that its header
-    states.
-    """
+    """Whether a file lacks its format's end marker, or is shorter than its header states."""
     if kind == "BMP":
         return size < int.from_bytes(head[2:6], "little")
     if kind == "WebP":
@@ -198,16 +215,21 @@ def _cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
 
 
 def reason(span: Span, message: str) -> str:
-    """Why a sample failed, in a line: what its file shows, or the first telling line of the
-    engine's message.
+    """Return why a sample failed, in one line, from the engine's message and the file's bytes.
+
+    Args:
+        span: Where the image file is.
+        message: The engine's message.
     """
-    said, seen = telling_line(message), suspicion(span)
-    if not said.startswith(_SAYS_NOTHING):
-        return f"cannot be decoded or transformed: {said}" + (f" ({seen})" if seen else "")
+    line, suspected = telling_line(message), suspicion(span)
+    if not line.startswith(_UNINFORMATIVE):
+        return f"cannot be decoded or transformed: {line}" + (
+            f" ({suspected})" if suspected else ""
+        )
     return (
-        seen
+        suspected
         or "cannot be decoded: its data are damaged, or of a kind that DALI does not know "
-        f"({said.rstrip(' :')})"
+        f"({line.rstrip(' :')})"
     )
 
 
@@ -216,32 +238,39 @@ _DTYPE = re.compile(
     r")?types?\b|(?:element|data) type .*(?:is )?not supported"
     r"|accepts the following input types|accept only uint8 tensors"
 )
-_OF_FILES = ("nvidia.dali.fn.decoders.", "nvidia.dali.fn.peek_image_shape", "nvidia.dali.fn.io.")
-"""Operators whose input is a file, which may well be of a kind that they do not take."""
+_FILE_OPERATORS = (
+    "nvidia.dali.fn.decoders.",
+    "nvidia.dali.fn.peek_image_shape",
+    "nvidia.dali.fn.io.",
+)
+"""Operators whose input is a file. They refuse the type of one file, not of all samples."""
 
 
 def refused_dtype(message: str) -> str:
-    """What an operator of DALI said if it refused the dtype of all samples, else ""."""
-    said = telling_line(message)
+    """Return the line in which a DALI operator refuses the dtype of all samples, else ""."""
+    line = telling_line(message)
     return (
-        said
-        if _DTYPE.search(said) and not any(operator in message for operator in _OF_FILES)
+        line
+        if _DTYPE.search(line) and not any(operator in message for operator in _FILE_OPERATORS)
         else ""
     )
 
 
 def telling_line(message: str) -> str:
-    """The first telling line of an engine's message."""
+    """Return the first line of an engine's message that states a cause.
+
+    It skips DALI's preamble, such as "Critical error in pipeline" and "Error in CPU operator".
+    """
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    telling = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
-    said = next(
+    candidates = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    cause = next(
         (
             line
-            for line in telling
+            for line in candidates
             if not line.startswith(
                 ("Critical error", "Error in", "C++ context", "Current pipeline")
             )
         ),
         "no reason given",
     )
-    return said.removeprefix("Error: ")
+    return cause.removeprefix("Error: ")

@@ -1,4 +1,4 @@
-"""The contract between the loader and an engine, and what every engine shares."""
+"""The contract between the loader and an engine, and helpers that all engines share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 
 Batch = dict[str, "Tensor"]
 Shapes = dict[str, tuple[int, ...]]
-"""Of one sample as it is delivered, by field."""
+"""The shape of each field of one delivered sample, by field name."""
 
 
 @dataclass(frozen=True)
 class LoadSpec:
-    """What an engine is to do: the samples, the steps, and how they are loaded.
+    """The work of an engine: the samples, the steps, and the loader settings.
 
-    max_pixels: image files of more are broken samples; None: no limit.
+    Attributes:
+        index: The samples. Plans refer to its rows.
+        pipeline: The steps for each field.
+        loader: The settings of `loader:` in the YAML.
+        threads: How many CPU threads the engine may use.
+        max_pixels: Image files with more pixels count as broken samples. None means no limit.
     """
 
     index: Index
@@ -40,94 +45,134 @@ class LoadSpec:
 class Engine(ABC):
     """Turns plans into batches.
 
-    One `batches` generator runs at a time; closing it gives up what is in flight.
+    Only one `batches` generator runs at a time. Closing it cancels the batches in flight.
+
+    Attributes:
+        name: The engine's name in the YAML, as in `loader.engine`.
+        device: The device of the batches: "cpu", or "gpu:0" and so on.
+        unit: What `parallelism` counts, in the singular.
+        parallelism: How many threads, workers or servers produce the batches.
+        batches_ahead: How many finished batches can wait until the loader asks for them, at most.
+        settings: The names of the `loader:` settings that this engine uses. The settings that the
+            loader itself uses, such as `format`, are not among them.
     """
 
     name: str
     device: str
     unit: ClassVar[str] = "thread"
-    """What `parallelism` counts."""
     parallelism: int
-    """How many threads, workers or servers make the batches."""
     batches_ahead: int
-    """How many batches are made, at most, before they are asked for."""
     settings: ClassVar[frozenset[str]]
-    """The settings of `loader:` that it uses, without the loader's own, such as format."""
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
-        """Of its settings, those that change nothing beside the others, each with why."""
+        """Return those of `settings` that have no effect beside the other settings in `loader`.
+
+        Returns:
+            The reason by setting, such as {"pin_memory": "device is cpu"}.
+        """
         return {}
 
     @property
     def crew(self) -> str:
-        """Who does the work: "2 threads", "4 workers"."""
+        """The parallelism in words: "2 threads", "4 workers"."""
         return counted(self.parallelism, self.unit)
 
     @classmethod
     @abstractmethod
     def on(cls, job: LoadSpec, device: str) -> Engine:
-        """The engine for a job on a device, named as in loader.device.
+        """Build the engine for a job on a device.
 
-        Raises DeviceError, EngineError.
+        Args:
+            job: The samples, the steps and the loader settings.
+            device: A value of `loader.device`, such as "cpu" or "gpu:0".
+
+        Raises:
+            DeviceError: The device is missing, or does not fit the settings.
+            EngineError: The engine cannot run this job.
         """
 
     @abstractmethod
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        """For each plan, in order, the plan and its batch: the fields, such as "image" (B, C, H,
-        W), the index's values (B, ...), "label" int64 (B,) and "id" int64 (B,). All are on the
-        engine's device but the ids, which stay on the CPU: most users do not ask for them.
+        """Yield each plan with its batch, in the order of the plans.
 
-        Plans are taken ahead of the batches as far as `loader.prefetch` says, and as many again by
-        an engine that reads ahead of what it makes. The plan that comes back holds the ids that
-        were delivered: fewer where samples were skipped. Raises SampleError, ShapeError,
-        TooManyBadError, EngineError.
+        A batch holds the fields, such as "image" (B, C, H, W), the index's values (B, ...),
+        "label" int64 (B,) and "id" int64 (B,). All tensors are on the engine's device except "id".
+        The ids stay on the CPU, because most users do not ask for them.
+
+        The engine takes up to `loader.prefetch` plans ahead of the delivered batch. An engine that
+        reads files ahead of its steps takes as many again.
+
+        Args:
+            plans: The plans of one or more epochs.
+
+        Yields:
+            The plan and its batch. The plan holds the ids that were delivered, which are fewer
+            than requested if samples were skipped.
+
+        Raises:
+            SampleError: A sample cannot be read or decoded, and `loader.on_error` is "raise".
+            ShapeError: The samples of a batch differ in shape.
+            TooManyBadError: More samples were skipped than `loader.max_bad` allows.
+            EngineError: The engine or the machine failed.
         """
 
     @abstractmethod
     def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Only read the files of plans: for each in order, how many samples were read.
+        """Read the files of the plans and do nothing else, for `gpupipe profile`.
 
-        With `making`, what a profile times.
+        Yields:
+            For each plan, in order, how many samples were read.
         """
 
     @abstractmethod
     def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Carry out all steps of plans, but deliver nothing, so that sizes may differ: for each,
-        how many samples were made; fewer, or none, where some failed."""
+        """Run all steps of the plans but deliver no batch, for `gpupipe profile`.
+
+        Without delivery the samples of a batch may differ in size.
+
+        Yields:
+            For each plan, in order, how many samples passed all steps. If samples fail, it is
+            fewer, or 0.
+        """
 
     @abstractmethod
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """What runs: (operator, device, steps whose work it does), in order."""
+        """Return the operators in order: (operator, device, keys of the steps it implements)."""
 
-    def consumed(self, plan: Plan) -> None:  # noqa: B027  # most engines have nobody to tell
-        """Whoever got the batch of a plan is done with it. May be said twice."""
+    def consumed(self, plan: Plan) -> None:  # noqa: B027  # only a remote engine has to acknowledge
+        """Mark the batch of `plan` as consumed. Idempotent."""
 
     @property
     def skipped(self) -> int:
-        """Samples left out so far."""
+        """How many samples were skipped so far."""
         return 0
 
     @property
     def quarantine_file(self) -> str:
-        """Where they are listed."""
+        """The path of the file that lists the skipped samples, or ""."""
         return ""
 
     def let_go(self, files: set[int]) -> None:
-        """Hold none of these files open any more (numbers of SpanColumn.files): they are removed
-        next, or others take their place.
+        """Close and unmap these files: they are about to be removed or replaced.
+
+        Args:
+            files: Positions in SpanColumn.files.
         """
         return
 
     @abstractmethod
     def close(self) -> None:
-        """Give back threads and memory. May be called twice."""
+        """Release threads and memory. Idempotent."""
 
 
 def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset[str]) -> list[str]:
-    """A line for each setting that was set, not to its default, and changes nothing.
+    """Return a warning for each setting that differs from its default but has no effect.
 
-    others: the settings that are used whatever the engine.
+    Args:
+        engine: The engine's class.
+        loader: The settings. Only those that the user set explicitly are checked.
+        others: Settings that are used on every engine.
     """
     unused, defaults = engine.unused(loader), type(loader)()
     lines = []
@@ -143,9 +188,10 @@ def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset
 
 
 def torch_lowering(job: LoadSpec) -> list[tuple[str, str, tuple[str, ...]]]:
-    """What a job runs in torch, as Engine.lowering tells it.
+    """Return the torch operators of a job, in the form of Engine.lowering.
 
-    Raises EngineError where a step has no torch lowering.
+    Raises:
+        EngineError: A step has no torch lowering.
     """
     for entry in job.pipeline.entries:
         if not has_torch_lowering(entry.step):
@@ -165,8 +211,10 @@ def has_torch_lowering(step: Step) -> bool:
 
 
 def read_by(job: LoadSpec) -> list[tuple[str, str, tuple[str, ...]]]:
-    """What DALI reads the fields of a job with, as Engine.lowering tells it; parts of large files
-    are mapped.
+    """Return the DALI operator that reads the fields of a job, in the form of Engine.lowering.
+
+    Image files are read with io.file.read. Parts of larger files are memory-mapped and fed through
+    external_source.
     """
     files = not job.index.columns or any(
         isinstance(column, FileColumn) for column in job.index.columns.values()
@@ -175,21 +223,29 @@ def read_by(job: LoadSpec) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def known(index: Index, plan: Plan, where: device) -> Batch:
-    """What is known of the samples of a plan without reading them: values and labels on `where`,
-    ids on the CPU.
+    """Return the part of a batch that comes from the index alone: labels, values and ids.
+
+    Args:
+        index: The index of the samples.
+        plan: The plan of the batch.
+        where: The device of the labels and values. The ids stay on the CPU.
     """
     import torch
 
     arrays = {name: array[plan.ids] for name, array in index.values.items()} | {
         "label": index.labels[plan.ids]
     }
-    known = {name: to_device(torch.from_numpy(array), where) for name, array in arrays.items()}
-    return known | {"id": torch.from_numpy(plan.ids)}
+    tensors = {name: to_device(torch.from_numpy(array), where) for name, array in arrays.items()}
+    return tensors | {"id": torch.from_numpy(plan.ids)}
 
 
 def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
-    """Raises ShapeError, naming two samples that differ, where the shapes that a field has in a
-    batch are not all the same.
+    """Raise ShapeError, which names two samples, if a field has different shapes in a batch.
+
+    Args:
+        shapes: The shapes of each sample.
+        plan: The plan of the batch.
+        job: The job, for the names of fields and samples.
     """
     for name in job.pipeline.fields:
         other = next((i for i, s in enumerate(shapes) if s[name] != shapes[0][name]), None)
@@ -201,16 +257,16 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
 
 def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: LoadSpec) -> str:
     image = job.pipeline.fields[name].encoded
-    named = [
+    descriptions = [
         f"{job.index.span(id, name).path if image else job.index.path(id)} is "
         f"{'x'.join(map(str, s[1:] if image else s))}"
         for id, s in samples
     ]
-    what = "images" if name == "image" else f"fields '{name}'"
+    subject = "images" if name == "image" else f"fields '{name}'"
     on = "" if name == job.pipeline.main else f", on: {name}"
     return (
-        f"the {what} of a batch differ in {'size (height x width)' if image else 'shape'}: "
-        f"{named[0]}, {named[1]}. Add a step that makes them equal to "
+        f"the {subject} of a batch differ in {'size (height x width)' if image else 'shape'}: "
+        f"{descriptions[0]}, {descriptions[1]}. Add a step that makes them equal to "
         f"pipeline '{job.pipeline.name}': resize with size: [height, width]{on}, "
         "random_resized_crop, center_crop or random_crop"
     )
