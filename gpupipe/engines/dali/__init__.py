@@ -1,6 +1,7 @@
-"""The DALI engine: plans become batches in one DALI pipeline, on a GPU or a CPU.
+"""The DALI engine: one DALI pipeline turns plans into batches, on a GPU or a CPU.
 
-`reader` brings the bytes of files, `files` looks at them before the decoder does, `graph` builds
-the pipeline from a config's steps, `image` and `array` are the primitives that steps are lowered
-onto, and `engine` runs it all. The loader imports it by name. Begin to read in engine.py.
+`reader` reads image files ahead, and `files` checks their headers before DALI decodes them.
+`graph` builds the pipeline from the steps of a config. `image` and `array` are the primitives that
+steps call. `engine` runs the pipeline. The loader imports this package by name. Start reading in
+engine.py.
 """

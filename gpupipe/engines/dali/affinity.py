@@ -1,8 +1,9 @@
 """loader.set_affinity: which cores DALI binds its CPU threads to.
 
-DALI asks NVML for the cores near the GPU, or takes DALI_AFFINITY_MASK, the numbers of cores, one
-for each thread. Without a GPU it does not ask NVML, and binds nothing (nvml.cc of DALI 2.4). The
-threads of the GPU's image decoder are bound in any case.
+DALI takes the cores from DALI_AFFINITY_MASK, which lists one core number for each thread. Without
+the mask it asks NVML for the cores near the GPU. Without a mask and a GPU it binds nothing, since
+it does not query NVML then (nvml.cc of DALI 2.4). The threads of the GPU's image decoder are bound
+in any case.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ _MASK = "DALI_AFFINITY_MASK"
 
 
 def check_affinity(threads: int, device_id: int | None) -> None:
-    """Raises DeviceError where `threads` threads of DALI could not be bound on GPU `device_id`, or
-    the CPU (None).
+    """Raise DeviceError if DALI cannot bind its threads to cores.
+
+    Args:
+        threads: How many CPU threads DALI runs.
+        device_id: The GPU's number, or None for the CPU.
     """
     mask = os.environ.get(_MASK)
     if mask is None:

@@ -1,5 +1,6 @@
-"""An array that was no image file, as steps work on it in DALI: in its own layout, and transposed
-only for what DALI does to pixels alone.
+"""Steps on fields that are arrays, not image files, in DALI.
+
+An array keeps its own layout. It is transposed only for operators that DALI has for pixels alone.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ from gpupipe.engines.dali.node import Feed, Node
 from gpupipe.engines.dali.resampling import source_region
 from gpupipe.pipeline.axes import as_video, with_channels
 
-_SOME = 4096.0
+_EXAMPLE_SIDE = 4096.0
 
 
 def array_form(spec: Spec) -> tuple[Any, int, str]:
-    """What DALI is told of arrays that it is given: dtype, axes, layout."""
+    """Return the dtype, ndim and layout with which arrays of `spec` enter DALI."""
     return numbers.dali_type(spec.dtype), len(spec.layout), spec.layout
 
 
 def some_size(spec: Spec) -> NDArray[np.float64]:
-    """Along the axes of space, of an array such as there may be: (1, axes)."""
-    return np.array([[n or _SOME for n in spec.sides]])
+    """Return an example size along the spatial axes of `spec`, (1, axes).
+
+    An axis whose size differs between samples gets 4096.
+    """
+    return np.array([[n or _EXAMPLE_SIDE for n in spec.sides]])
 
 
 def sizes(job: LoadSpec, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Along the axes of space, of a field of these samples: (B, axes)."""
+    """Return the sizes of the samples `ids` along the spatial axes of field `name`, (B, axes)."""
     array, layout = job.index.columns[name].array, job.pipeline.fields[name].layout
     assert array is not None
     shapes = (
@@ -44,9 +48,7 @@ def sizes(job: LoadSpec, name: str, ids: NDArray[np.int64]) -> NDArray[np.float6
 
 
 class ArrayImage(Node):
-    """The image that a step's `dali` works on, where it was an array from the beginning: see
-    step.DaliImage.
-    """
+    """The DaliImage that a step's `dali` gets for a field that is an array; see step.DaliImage."""
 
     def __init__(
         self,
@@ -56,15 +58,20 @@ class ArrayImage(Node):
         device: Literal["cpu", "gpu"],
         spec: Spec,
     ) -> None:
-        """data: DataNode of the arrays in the CPU's memory, or None where only values are wanted.
+        """Start from the stored arrays.
 
-        size: (B, axes of space).
+        Args:
+            data: DataNode of the arrays in CPU memory, or None to compute only argument values.
+            size: The sizes along the spatial axes, (B, axes).
+            feed: Feeds one operator argument to the graph; see node.Feed.
+            device: The device of the operators.
+            spec: The spec of the arrays.
         """
         super().__init__(
             data if data is None or device == "cpu" else data.gpu(), size, feed, device, spec
         )
 
-    # --- asked by steps
+    # --- called by steps
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
         raise NotImplementedError("the step's spec refuses it")
@@ -82,15 +89,15 @@ class ArrayImage(Node):
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
         before, shape = self._size, np.asarray(shape, np.float64)
         size = self._argument(shape, 1, np.float32)
-        how = (interpolation, antialias)
+        options = (interpolation, antialias)
         if interpolation == "nearest":
             start, end = (
                 self._argument(c, 1, np.float32)
                 for c in source_region(before, shape, None, interpolation)
             )
-            self._resample(lambda node: ops.resize_region(node, size, start, end, *how))
+            self._resample(lambda node: ops.resize_region(node, size, start, end, *options))
         else:
-            self._resample(lambda node: ops.resize(node, size, *how))
+            self._resample(lambda node: ops.resize(node, size, *options))
         self._size = shape
 
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
@@ -99,7 +106,7 @@ class ArrayImage(Node):
         self._emit_through(
             "flip",
             [self.step],
-            lambda node: _as_before(ops.flip(_video(node, layout), *flags), layout),
+            lambda node: _from_video(ops.flip(_to_video(node, layout), *flags), layout),
         )
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
@@ -108,15 +115,15 @@ class ArrayImage(Node):
     def normalize(self, mean: ops.Fill, std: ops.Fill) -> None:
         layout, dtype = self.spec.layout, self.spec.dtype
         if dtype == "float64":
-            behind = len(layout) - layout.index("C") - 1 if len(mean) > 1 else 0
-            self._normalize_float64(mean, std, behind)
+            trailing_axes = len(layout) - layout.index("C") - 1 if len(mean) > 1 else 0
+            self._normalize_float64(mean, std, trailing_axes)
             return
         form = with_channels(layout)
         assert form is not None, "the step's spec refuses it"
         name, added = form
 
         def make(node: Any) -> Any:
-            made = ops.normalize(
+            normalized = ops.normalize(
                 _expanded(node, added, name),
                 None,
                 (None, None),
@@ -126,33 +133,36 @@ class ArrayImage(Node):
                 mean,
                 std,
             )
-            return _squeezed(made, added, layout)
+            return _squeezed(normalized, added, layout)
 
         self._emit_through("crop_mirror_normalize", [self.step], make)
 
-    # --- asked by the engine
+    # --- called by the engine
 
     def finish(self, dtype: str, layout: str) -> Any:
-        """The array as a DataNode of `dtype`, or of the one that dtypes.as_integers names."""
+        """Return the array as a DataNode of `dtype`, or of dtypes.as_integers(dtype).
+
+        An array keeps its own layout: `layout` has no effect.
+        """
         if dtype != self.spec.dtype:
             self.to_dtype(dtype, False)
         return self._for_torch(dtype)
 
-    # --- carrying out
+    # --- emitting operators
 
     def _ready(self) -> None:
-        """Nothing is deferred."""
+        """Do nothing: an array defers no work."""
 
     def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
         layout = self.spec.layout
         self._emit_through(
-            op, [self.step], lambda node: _planes(make(_pixels(node, layout)), layout)
+            op, [self.step], lambda node: _from_hwc(make(_to_hwc(node, layout)), layout)
         )
 
     def _resample(self, make: Callable[[Any], Any]) -> None:
         layout = self.spec.layout
         self._emit_through(
-            "resize", [self.step], lambda node: _as_before(make(_video(node, layout)), layout)
+            "resize", [self.step], lambda node: _from_video(make(_to_video(node, layout)), layout)
         )
 
 
@@ -161,36 +171,36 @@ def _axes(layout: str) -> list[int]:
 
 
 def _expanded(node: Any, added: list[int], layout: str) -> Any:
-    """With axes of length 1 added there, and called `layout`."""
+    """Insert axes of length 1 at the positions `added`, and call the result `layout`."""
     return fn.reinterpret(fn.expand_dims(node, axes=added) if added else node, layout=layout)
 
 
 def _squeezed(node: Any, added: list[int], layout: str) -> Any:
-    """The way back."""
+    """Undo `_expanded`: remove the axes `added`, and call the result `layout`."""
     return fn.reinterpret(fn.squeeze(node, axes=added) if added else node, layout=layout)
 
 
-def _behind(layout: str) -> list[int]:
-    """Where an axis of channels is to be added, for operators that need one behind the axes of
-    space.
+def _missing_channel_axis(layout: str) -> list[int]:
+    """The position of the channel axis that DALI's operators need and a purely spatial array lacks.
+
+    Empty if `layout` has further axes.
     """
     return [len(layout)] if layout == space(layout) else []
 
 
-def _video(node: Any, layout: str) -> Any:
-    """In a layout that DALI's operators know; nothing moves."""
-    return _expanded(node, _behind(layout), as_video(layout) or "")
+def _to_video(node: Any, layout: str) -> Any:
+    """Rename the layout to one that DALI's operators know. No data moves."""
+    return _expanded(node, _missing_channel_axis(layout), as_video(layout) or "")
 
 
-def _as_before(node: Any, layout: str) -> Any:
-    return _squeezed(node, _behind(layout), layout)
+def _from_video(node: Any, layout: str) -> Any:
+    """Undo `_to_video`."""
+    return _squeezed(node, _missing_channel_axis(layout), layout)
 
 
-def _pixels(node: Any, layout: str) -> Any:
-    """In the layout HWC."""
-    return fn.transpose(node, perm=[1, 2, 0]) if layout == "CHW" else _video(node, layout)
+def _to_hwc(node: Any, layout: str) -> Any:
+    return fn.transpose(node, perm=[1, 2, 0]) if layout == "CHW" else _to_video(node, layout)
 
 
-def _planes(node: Any, layout: str) -> Any:
-    """The way back."""
-    return ops.planes(node) if layout == "CHW" else _as_before(node, layout)
+def _from_hwc(node: Any, layout: str) -> Any:
+    return ops.planes(node) if layout == "CHW" else _from_video(node, layout)

@@ -1,6 +1,7 @@
-"""Whether the steps of other packages make in DALI what their spec says.
+"""Checks that the steps of other packages (plugins) produce in DALI what their spec promises.
 
-They are tried on a sample before the first batch; what is delivered is looked at in each batch.
+Each plugin step runs on a sample before the first batch. Later, the shape and dtype of each
+delivered batch are checked.
 """
 
 from __future__ import annotations
@@ -26,15 +27,25 @@ from gpupipe.runtime.plugins import is_foreign, step_failed, step_wrong
 from gpupipe.sampling.sampler import Plan
 
 Inputs = Callable[[LoadSpec, Lowering, dict[str, Maps]], Callable[[Read], list[Any]]]
-_MOST_SAMPLES = 8
+"""Returns the function that computes the inputs of a job's graph from a Read."""
+_MAX_SAMPLES = 8
 _ENOUGH_FAILURES = 3
-"""What fails on so many samples that the steps before it took is the step's mistake."""
+"""After failures on so many samples that pass the steps before it, the step is to blame."""
 
 
 def check_steps(job: LoadSpec, device_id: int | None, inputs: Inputs) -> None:
-    """Raises StepError where a step of another package makes what its spec does not say, or fails.
+    """Raise StepError if a plugin step fails, or its output differs from its spec.
 
-    inputs: what a graph is fed. It takes two small graphs for each such step.
+    The check builds two small DALI graphs for each plugin step.
+
+    Args:
+        job: The job whose steps are checked.
+        device_id: The GPU's number, or None for the CPU.
+        inputs: Returns the function that computes the inputs of a graph.
+
+    Raises:
+        StepError: A plugin step is faulty.
+        EngineError: The machine failed during the check.
     """
     for entry in job.pipeline.entries:
         if is_foreign(type(entry.step)):
@@ -42,18 +53,19 @@ def check_steps(job: LoadSpec, device_id: int | None, inputs: Inputs) -> None:
 
 
 def check_batch(job: LoadSpec, batch: Batch) -> None:
-    """Raises StepError where a field with such steps has another shape or dtype than the last
-    spec.
+    """Raise StepError if a field that a plugin step touched differs from the pipeline's last spec.
+
+    Only fields with plugin steps are checked, for shape and dtype.
     """
     for name in job.pipeline.fields:
         foreign = [entry for entry in job.pipeline.on(name) if is_foreign(type(entry.step))]
         if not foreign:
             continue
-        made, tensor = job.pipeline.made_of(name), batch[name]
+        spec, tensor = job.pipeline.made_of(name), batch[name]
         if name == job.pipeline.main and job.loader.dtype is not None:
-            made = replace(made, dtype=job.loader.dtype)
+            spec = replace(spec, dtype=job.loader.dtype)
         dtype = str(tensor.dtype).removeprefix("torch.")
-        if differs := made.differs_in(tuple(tensor.shape[1:]), dtype, made.layout):
+        if differs := spec.differs_in(tuple(tensor.shape[1:]), dtype, spec.layout):
             raise _wrong(
                 foreign[-1], f"in a batch, '{name}' is {differs} behind it and all later steps"
             )
@@ -61,24 +73,24 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
 
 def _check_step(job: LoadSpec, entry: Entry, device_id: int | None, inputs: Inputs) -> None:
     steps = job.pipeline.on(entry.field)
-    place = steps.index(entry)
+    position = steps.index(entry)
     failures = 0
-    for id in range(min(len(job.index), _MOST_SAMPLES)):
-        if not entry.given.encoded and _fails(job, steps[:place], id, device_id, inputs):
+    for id in range(min(len(job.index), _MAX_SAMPLES)):
+        if not entry.given.encoded and _fails(job, steps[:position], id, device_id, inputs):
             continue
         try:
-            shape, dtype = _made(_beginning(job, steps[: place + 1]), id, device_id, inputs)
+            shape, dtype = _run_one(_with_steps(job, steps[: position + 1]), id, device_id, inputs)
         except SampleIncompatible:
             continue
         except RuntimeError as e:
-            if what := machine_failure(e):
-                raise EngineError(what) from e
+            if failure := machine_failure(e):
+                raise EngineError(failure) from e
             failures += 1
             if failures < _ENOUGH_FAILURES or entry.given.encoded:
                 continue
-            telling = RuntimeError(telling_line(str(e)))
+            cause = RuntimeError(telling_line(str(e)))
             raise step_failed(
-                entry.key, type(entry.step), entry.where, "work in DALI", telling
+                entry.key, type(entry.step), entry.where, "work in DALI", cause
             ) from e
         spec = (
             replace(entry.made, dtype="float32") if entry.made.dtype == "bfloat16" else entry.made
@@ -89,23 +101,23 @@ def _check_step(job: LoadSpec, entry: Entry, device_id: int | None, inputs: Inpu
         return
 
 
-def _wrong(entry: Entry, what: str) -> StepError:
-    return step_wrong(entry.key, type(entry.step), entry.where, what)
+def _wrong(entry: Entry, problem: str) -> StepError:
+    return step_wrong(entry.key, type(entry.step), entry.where, problem)
 
 
 def _fails(
     job: LoadSpec, steps: list[Entry], id: int, device_id: int | None, inputs: Inputs
 ) -> bool:
-    """Whether a sample fails in steps that are not the one in question, or cannot be read."""
+    """Whether a sample cannot be read, or fails in `steps`, which precede the step under test."""
     try:
-        _made(_beginning(job, steps), id, device_id, inputs)
+        _run_one(_with_steps(job, steps), id, device_id, inputs)
     except RuntimeError:
         return True
     return False
 
 
-def _beginning(job: LoadSpec, steps: list[Entry]) -> LoadSpec:
-    """One sample of one field, with some steps."""
+def _with_steps(job: LoadSpec, steps: list[Entry]) -> LoadSpec:
+    """The job reduced to one field, to `steps`, and to batches of one sample."""
     fields = {steps[0].field: job.pipeline.fields[steps[0].field]}
     loader = job.loader.model_copy(update={"batch_size": 1, "prefetch": 1})
     return replace(
@@ -113,10 +125,10 @@ def _beginning(job: LoadSpec, steps: list[Entry]) -> LoadSpec:
     )
 
 
-def _made(
+def _run_one(
     job: LoadSpec, id: int, device_id: int | None, inputs: Inputs
 ) -> tuple[tuple[int, ...], str]:
-    """Shape and dtype of what the steps make of a sample.
+    """Run one sample, and return the shape and dtype of the output.
 
     Raises RuntimeError, StepError, EngineError.
     """
@@ -135,5 +147,5 @@ def _made(
     if read.error is not None:
         raise read.error
     feed += inputs(job, lowering, maps)(read)
-    (made,) = graph.pipe.run()
-    return tuple(made.shape()[0]), np.dtype(types.to_numpy_type(made.dtype)).name
+    (output,) = graph.pipe.run()
+    return tuple(output.shape()[0]), np.dtype(types.to_numpy_type(output.dtype)).name

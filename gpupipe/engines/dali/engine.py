@@ -2,23 +2,23 @@
 
 How it runs, and in which order it stops:
 
-1. DALI asks a source for the next batch while it schedules: bytes that the Reader has read ahead,
-   and the values of one plan for each argument that differs from sample to sample, `prefetch` plans
-   ahead of what is delivered.
-2. DALIGenericIterator hands a finished batch over through DLPack, without a copy; the tensor owns
+1. While DALI schedules a run, it calls a source for the inputs of the next batch. The inputs are
+   the bytes that the Reader has read ahead, and one array for each per-sample argument. DALI takes
+   inputs `prefetch` plans ahead of the delivered batch.
+2. DALIGenericIterator hands over a finished batch through DLPack, without a copy. The tensor owns
    its memory from then on.
-3. Labels and ids never enter DALI: they are known here, and become tensors directly.
-4. A run that fails costs its batch. The source stops; what is in flight is collected, so that the
-   order stays; the samples to blame are found by running suspects alone; the rest of the batch runs
-   again; then the source goes on. What fails before the graph, being missing or no image, costs the
-   same. No sample is to blame where the machine fails: by what DALI says, or because an image that
-   is known to be good fails too.
-5. The plans go on over the end of an epoch. Closing the generator stops the source and drops what
-   is in flight.
-6. At the end of the process engines close before DALI's own exit handler, which is registered
-   earlier, takes the pipelines down.
-7. A forked child has none of DALI's threads, and a pipeline's destructor would wait for them: what
-   is garbage there is left alone.
+3. Labels and ids never enter DALI. They come from the index and become tensors directly.
+4. If a run fails, DALI loses the whole batch. The engine stops the source and collects the batches
+   in flight, so that their order stays. It runs the suspects alone to find the samples to blame,
+   runs the rest of the batch again, and starts the source again. Files that fail before the graph,
+   because they are missing or no image, take the same path. No sample is blamed if the machine
+   failed: DALI's message says so, or a known good image fails too.
+5. The plans continue across the end of an epoch. Closing the generator stops the source and drops
+   the batches in flight.
+6. At exit, engines close before DALI's own exit handler destroys the pipelines: exit handlers run
+   in reverse order, and DALI registers its own earlier.
+7. Forked children freeze the garbage collector: a DALI pipeline's destructor would wait for threads
+   that do not exist in the child.
 """
 
 from __future__ import annotations
@@ -63,54 +63,65 @@ Tensors = dict[str, torch.Tensor]
 Outcome = Tensors | RuntimeError
 os.register_at_fork(after_in_child=gc.freeze)
 _EPOCHS_BETWEEN_TRIMS = 8
-"""Faulting the memory in again costs 2 % of an epoch of 5,000 small images, so it is not given back
-after each.
+"""How many epochs pass between calls of malloc_trim. After a trim, the page faults cost 2 % of an
+epoch of 5,000 small images, so the engine does not trim after each epoch.
 """
 
 
 @dataclass(frozen=True)
 class _InFlight:
-    """A plan on its way. `kept` is what DALI was given without a copy, and what that is made of;
-    `error` is why it never got as far as the graph.
+    """A plan that was taken and not delivered yet.
+
+    Attributes:
+        plan: The plan.
+        keep_alive: The buffers that DALI uses without a copy, and the buffers that they are views
+            of.
+        error: Why the plan failed before it reached the graph, or None.
     """
 
     plan: Plan
-    kept: Any = None
+    keep_alive: Any = None
     error: RuntimeError | StepError | EngineError | None = None
 
 
 class _Source:
-    """What DALI calls for the inputs of the next batch; `flight` are the plans that are taken and
-    not delivered.
-    """
+    """The callback of DALI's external source, which returns the inputs of the next batch."""
 
     def __init__(self, inputs: Callable[[Read], list[Any]]) -> None:
         self._inputs = inputs
         self.reader: Reader
-        self.flight: deque[_InFlight] = deque()
+        self.in_flight: deque[_InFlight] = deque()
 
     def __call__(self) -> list[Any]:
-        """Raises StopIteration, which DALI takes for the end, where no plan is left."""
+        """Return the next inputs. After the last plan, raise StopIteration to end DALI's run.
+
+        A plan that fails here stops the reader, so that the batches in flight can be collected.
+        """
         while True:
             read = next(self.reader)
             try:
                 if read.error is not None:
                     raise read.error
-                kept = self._inputs(read)
+                inputs = self._inputs(read)
             except (RuntimeError, StepError, EngineError) as e:
-                self.flight.append(_InFlight(read.plan, error=e))
+                self.in_flight.append(_InFlight(read.plan, error=e))
                 self.reader.end()
                 continue
-            self.flight.append(_InFlight(read.plan, (read, kept)))
-            return kept
+            self.in_flight.append(_InFlight(read.plan, (read, inputs)))
+            return inputs
 
 
 class DaliEngine(Engine):
-    """Runs a job with DALI. device_id: the GPU's number, or None for the CPU back end; may_cut:
-    whether its decoder may be asked for a part of an image. jpeg_ends: whether JPEGs without an end
-    are refused before the decoder; by default on a GPU, see jpeg_end.py. warm_up: whether a full
-    batch is decoded before a first one that is short; by default where the hardware decoder may be
-    used, see _warmed_up.
+    """Runs a job with DALI.
+
+    Args:
+        job: The samples, the steps and the loader settings.
+        device_id: The GPU's number, or None for DALI's CPU back end.
+        may_cut: Whether the decoder may decode a region of an image.
+        jpeg_ends: Whether JPEGs without an end marker are refused before the decoder. By default
+            only on a GPU; see jpeg_end.py.
+        warm_up: Whether a full batch is decoded first if the first batch is short. By default only
+            if the hardware decoder may be used; see _with_warm_up.
     """
 
     name = "dali"
@@ -180,7 +191,7 @@ class DaliEngine(Engine):
             else 0
         )
         self._epochs = 0
-        self._take: Callable[[], Any] = self._tensors
+        self._next_outputs: Callable[[], Any] = self._next_tensors
         self._at_exit = partial(_close, ref(self), os.getpid())
         atexit.register(self._at_exit)
 
@@ -228,18 +239,18 @@ class DaliEngine(Engine):
                 more = False
                 for plan, outcome in self._run(self._quarantine.without_bad(plans)):
                     if isinstance(outcome, RuntimeError):
-                        late = [(plan, outcome), *self._flush()]
-                        yield from self._repaired(late)
+                        yield from self._repair([(plan, outcome), *self._flush()])
                         more = True
                         break
                     yield plan, self._batch(plan, outcome)
-                    self._tidy(plan)
+                    self._trim_memory(plan)
         finally:
             self._stop()
         if self._quarantine.refusal is not None:
             raise self._quarantine.refusal
 
-    def _tidy(self, plan: Plan) -> None:
+    def _trim_memory(self, plan: Plan) -> None:
+        """Return free memory to the system after the last batch of every eighth epoch."""
         self._epochs += plan.last
         if plan.last and self._epochs % _EPOCHS_BETWEEN_TRIMS == 0:
             give_back()
@@ -251,14 +262,12 @@ class DaliEngine(Engine):
     def close(self) -> None:
         atexit.unregister(self._at_exit)
         if self._iterator is not None:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # of a GPU that has failed: closing must not hide why
+            # A GPU that has failed raises here. Closing must not hide why it failed.
+            with contextlib.suppress(RuntimeError):
                 self._stop()
-            # or it would wait for a garbage collection, since DALI's operators hold the source and
-            # one another
+            # DALI's operators and the source refer to one another. Without this line, the reader's
+            # pipeline would stay alive until a garbage collection.
             del self._source.reader
-            # a closed engine has none
             self._iterator = self._graph = None  # type: ignore[assignment]
             self._source = self._known_good = None  # type: ignore[assignment]
             if self._torch_device.type == "cuda":
@@ -267,21 +276,23 @@ class DaliEngine(Engine):
     # --- running
 
     def _run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
-        """Put plans through an empty pipeline; a plan that fails comes back with the error. Those
-        behind it are not harmed, but plans that were not taken yet then wait for the next run."""
-        self._source.reader.start(self._warmed_up(plans))
+        """Run plans through an empty pipeline, and yield each with its tensors or its error.
+
+        After an error, the plans in flight still succeed. Plans that were not taken yet remain for
+        the next run.
+        """
+        self._source.reader.start(self._with_warm_up(plans))
         if not self._fresh:
             self._iterator.reset()
         self._fresh = False
         yield from self._results()
 
-    def _warmed_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
-        """`plans`, after a batch of `_warm_up` samples if they are the first, and begin with a
-        shorter batch.
+    def _with_warm_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
+        """Return `plans`. Before the engine's first batch, decode and drop a full one if needed.
 
-        The size of the first batch sets the hardware decoder's share of all later ones. The batch
-        repeats the samples of the first plan. It is dropped; if it fails, the plan itself will,
-        too.
+        The size of the first batch sets the hardware decoder's share of all later batches. So if
+        the first plan has fewer than `_warm_up` samples, a batch that repeats them runs first.
+        If that batch fails, the plan itself fails too.
         """
         plans, size = iter(plans), self._warm_up
         if not size or (first := next(plans, None)) is None:
@@ -300,43 +311,43 @@ class DaliEngine(Engine):
             yield plan, outcome
 
     def _advance(self) -> bool:
-        """Wait for the next batch; it goes into `_ready`, behind the failures before it.
+        """Wait for the next batch, and append the failed plans before it and the batch to `_ready`.
 
-        False where there is nothing more.
+        Return False if no batch is left.
         """
-        flight = self._source.flight
+        in_flight = self._source.in_flight
         outcome: Outcome | StepError | EngineError | None = None
         try:
-            outcome = self._take()
+            outcome = self._next_outputs()
         except StopIteration:
             pass
         except RuntimeError as e:
-            if not flight:  # a GPU that failed fails at everything
+            if not in_flight:  # no plan's error: a GPU that has failed fails at everything
                 raise
             outcome = e
             self._graph.pipe.schedule_run()
-        while flight and (error := flight[0].error) is not None:
-            self._ready.append((flight.popleft().plan, error))
+        while in_flight and (error := in_flight[0].error) is not None:
+            self._ready.append((in_flight.popleft().plan, error))
         if outcome is not None:
-            self._ready.append((flight.popleft().plan, outcome))
+            self._ready.append((in_flight.popleft().plan, outcome))
         return bool(self._ready)
 
-    def _tensors(self) -> Tensors:
-        found: Tensors = next(self._iterator)[0]
-        return found
+    def _next_tensors(self) -> Tensors:
+        tensors: Tensors = next(self._iterator)[0]
+        return tensors
 
-    def _release(self) -> Any:
-        """The next batch, which stays DALI's, so that its images may differ in size."""
+    def _next_undelivered(self) -> Any:
+        """Run the next batch and leave it in DALI, so that its images may differ in size."""
         pipe = self._graph.pipe
         if pipe.empty():
             pipe.schedule_run()
-        made = pipe.share_outputs()
+        outputs = pipe.share_outputs()
         pipe.release_outputs()
         pipe.schedule_run()
-        return made
+        return outputs
 
     def _flush(self) -> list[tuple[Plan, Outcome]]:
-        """Take no more plans, and collect what is in flight."""
+        """Take no more plans, and collect the batches in flight."""
         self._source.reader.end()
         return list(self._results())
 
@@ -344,40 +355,41 @@ class DaliEngine(Engine):
         if (
             not self._fresh
             and self._iterator is not None
-            and not (_gone(self._graph.pipe) or self._source.reader.gone)
+            and not (_is_destroyed(self._graph.pipe) or self._source.reader.gone)
         ):
             self._source.reader.drop()
             while self._ready or self._advance():
                 self._ready.clear()
 
-    # --- work of which nothing is delivered
+    # --- runs without delivery
 
     def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         reader = self._source.reader
-        for beginning in plans:
-            reader.start(chain([beginning], plans))
+        for first in plans:
+            reader.start(chain([first], plans))
             yield from (len(read.plan.ids) * (read.error is None) for read in reader)
 
     def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        self._take = self._release
+        self._next_outputs = self._next_undelivered
         try:
-            for beginning in plans:
-                for plan, outcome in self._run(chain([beginning], plans)):
+            for first in plans:
+                for plan, outcome in self._run(chain([first], plans)):
                     if isinstance(outcome, RuntimeError):
-                        self._check_not_the_machine(outcome)
+                        self._raise_unless_sample_failed(outcome)
                     yield 0 if isinstance(outcome, RuntimeError) else len(plan.ids)
         finally:
             self._stop()
-            self._take = self._tensors
+            self._next_outputs = self._next_tensors
 
     # --- delivering
 
     def _batch(self, plan: Plan, tensors: Tensors) -> Batch:
-        batch = {name: self._delivered(name, tensor) for name, tensor in tensors.items()}
+        batch = {name: self._convert(name, tensor) for name, tensor in tensors.items()}
         check_batch(self._job, batch)
         return batch | known(self._job.index, plan, self._torch_device)
 
-    def _delivered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _convert(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Convert DALI's output to the field's axis order (B, C, H, W) and its final dtype."""
         if layout(self._job, name) == "HWC":
             tensor = tensor.permute(0, 3, 1, 2)
         dtype = delivered(self._job, name)
@@ -390,30 +402,28 @@ class DaliEngine(Engine):
 
     # --- failing
 
-    def _repaired(self, late: list[tuple[Plan, Outcome]]) -> Iterator[tuple[Plan, Batch]]:
-        """The batches of runs of which some failed, in order, without the samples to blame."""
-        for plan, outcome in late:
+    def _repair(self, outcomes: list[tuple[Plan, Outcome]]) -> Iterator[tuple[Plan, Batch]]:
+        """Yield the batches of `outcomes` in order; failed ones run again without bad samples."""
+        for plan, outcome in outcomes:
             if not isinstance(outcome, RuntimeError):
                 yield plan, self._batch(plan, outcome)
                 continue
-            for again, tensors in self._without_culprits(plan, outcome):
-                yield again, self._batch(again, tensors)
+            for reduced_plan, tensors in self._without_culprits(plan, outcome):
+                yield reduced_plan, self._batch(reduced_plan, tensors)
 
     def _without_culprits(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, Tensors]]:
-        """The batch of a plan that failed, run again without the samples that fail alone: suspects
-        are tried first, then all.
-        """
-        self._check_not_the_machine(error)
+        """Find the samples that fail alone, first among the suspects, and run the rest again."""
+        self._raise_unless_sample_failed(error)
         suspicious = plan.ids[suspects(self._job.index, plan.ids)]
         if len(suspicious) and self._try_alone(plan, suspicious):
-            rest = self._again(plan)
+            rest = self._run_good(plan)
             if not isinstance(rest, RuntimeError):
                 yield from rest
                 return
         self._try_alone(plan, self._quarantine.good(plan.ids))
-        rest = self._again(plan)
+        rest = self._run_good(plan)
         if isinstance(rest, RuntimeError):
-            self._check_not_the_machine(rest)
+            self._raise_unless_sample_failed(rest)
             raise EngineError(
                 "DALI failed twice on a batch whose samples pass one by one, the first of "
                 f"them {self._job.index.path(int(plan.ids[0]))}: {rest}"
@@ -421,69 +431,72 @@ class DaliEngine(Engine):
         yield from rest
 
     def _try_alone(self, plan: Plan, ids: Any) -> bool:
-        """Run samples one by one and quarantine those that fail; whether there were any. Raises
-        ShapeError where their sizes differ, EngineError where an image that is known to be good
-        fails too.
+        """Run samples one by one, and quarantine those that fail. Return whether any failed.
+
+        Raises ShapeError if none fails and their sizes differ, and EngineError if a known good
+        image fails too.
         """
         shapes: list[Shapes] = []
-        found = False
-        for alone, outcome in self._each(
+        has_failures = False
+        for alone, outcome in self._run_all(
             replace(plan, ids=ids[i : i + 1]) for i in range(len(ids))
         ):
             if not isinstance(outcome, RuntimeError):
                 shapes.append(
                     {
-                        name: tuple(self._delivered(name, tensor).shape[1:])
+                        name: tuple(self._convert(name, tensor).shape[1:])
                         for name, tensor in outcome.items()
                     }
                 )
                 continue
-            found = True
+            has_failures = True
             id = int(alone.ids[0])
-            self._check_not_the_machine(outcome, id)
+            self._raise_unless_sample_failed(outcome, id)
             self._known_good.check(str(outcome))
             self._quarantine.add(id, blame(self._job.index, id, str(outcome)))
-        if not found:
+        if not has_failures:
             check_shapes(shapes, replace(plan, ids=ids), self._job)
-        return found
+        return has_failures
 
-    def _check_not_the_machine(self, error: RuntimeError, id: int | None = None) -> None:
-        """Raise EngineError if an error is the machine's, or an operator's that takes no such
-        numbers. id: of the sample that was run alone.
+    def _raise_unless_sample_failed(self, error: RuntimeError, id: int | None = None) -> None:
+        """Raise EngineError if the machine failed, or an operator refused the dtype of all samples.
+
+        `id` is the sample if it ran alone.
         """
-        what = machine_failure(error)
-        if not what and (refused := refused_dtype(str(error))):
-            what = (
+        failure = machine_failure(error)
+        if not failure and (refused := refused_dtype(str(error))):
+            failure = (
                 f"an operator of DALI does not take what a step gave it: {refused.rstrip('.')}. "
                 f"Write 'to_dtype: {{dtype: float32}}' before that step"
             )
-        if what:
+        if failure:
             raise EngineError(
-                what if id is None else f"{what}. It happened at {self._job.index.path(id)}"
+                failure if id is None else f"{failure}. It happened at {self._job.index.path(id)}"
             ) from error
 
-    def _each(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Outcome]]:
-        """All plans, in as many runs as failures make of them."""
-        while done := list(self._run(plans)):
-            yield from done
+    def _run_all(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Outcome]]:
+        """Run all plans; each failure starts another run for the remaining ones."""
+        while outcomes := list(self._run(plans)):
+            yield from outcomes
 
-    def _again(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
-        """The good samples of a plan as one batch; nothing where none is left."""
+    def _run_good(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
+        """Run the good samples of a plan as one batch. Return [] if none is left."""
         good = self._quarantine.good(plan.ids)
         if not len(good):
             self._quarantine.refuse_to_lose_a_step()
             return []
-        rest = list(self._run([replace(plan, ids=good)]))
-        failed = next((o for _, o in rest if isinstance(o, RuntimeError)), None)
-        return failed or [(p, o) for p, o in rest if not isinstance(o, RuntimeError)]
+        outcomes = list(self._run([replace(plan, ids=good)]))
+        failed = next((o for _, o in outcomes if isinstance(o, RuntimeError)), None)
+        return failed or [(p, o) for p, o in outcomes if not isinstance(o, RuntimeError)]
 
 
 def _inputs(
     job: LoadSpec, lowering: Lowering, mapped: dict[str, Maps]
 ) -> Callable[[Read], list[Any]]:
-    """What the graph of a job is fed for a plan that was read. It holds nothing that holds it.
+    """Return the function that computes the inputs of a job's graph from a Read.
 
-    It raises Missing, SampleIncompatible, StepError.
+    The function holds no reference to the engine, so that there is no reference cycle. It raises
+    Missing, SampleIncompatible, StepError.
     """
     maps = {name: mapped[name] for name, spec in job.pipeline.fields.items() if not spec.encoded}
 
@@ -498,14 +511,15 @@ def _inputs(
     return inputs
 
 
-def _gone(pipe: Any) -> bool:
-    """Whether a garbage collection that also got the engine took the pipeline down first."""
+def _is_destroyed(pipe: Any) -> bool:
+    """Whether a garbage collection of the engine and its pipeline destroyed the pipeline first."""
     return getattr(pipe, "_pipe", pipe) is None
 
 
 def _close(engine: ref[DaliEngine], process: int) -> None:
-    """At the end of the process, before DALI takes its pipelines down under an iteration that is
-    still open.
+    """Close the engine at exit, before DALI destroys pipelines that an open iteration still uses.
+
+    A forked child does nothing.
     """
     alive = engine()
     if alive is not None and os.getpid() == process:

@@ -1,11 +1,14 @@
-"""The image files of a batch, looked at before DALI's decoder gets them: their sizes, and what it
-may not get.
+"""Checks the headers of image files before DALI decodes them.
 
-DALI 2.4 sets the samples of a batch up on several threads. A sample that it refuses there throws on
-one of them; if that is the calling thread, the others go on in a stack frame that is gone, and the
-process ends (SIGSEGV). Only plain images reach it, therefore: see gpupipe.formats.image_header.
-Pillow decodes the others, on threads of its own, and DALI gets their pixels as PNM, which it
-decodes to the same numbers: so they go through the same graph, in the same batch.
+The headers yield the image sizes, and show which files must not reach DALI's decoder.
+
+DALI 2.4 sets up the samples of a batch on several threads. A sample that DALI refuses there throws
+an exception on its thread. On the calling thread the exception unwinds a stack frame that the other
+threads still use, and the process ends (SIGSEGV). Therefore only plain images reach DALI's
+decoder: see gpupipe.formats.image_header.
+
+Pillow decodes all other images, on threads of its own. DALI gets their pixels as PNM files, which
+it decodes to the same numbers. So all images go through the same graph, in the same batch.
 """
 
 from __future__ import annotations
@@ -24,66 +27,74 @@ from gpupipe.formats import pillow_decoder
 from gpupipe.formats.image_header import ImageHeader, read_header
 from gpupipe.formats.pillow_decoder import check_header
 
-_MOST_END, _MOST_SIDE = 2**32 - 1, 2**16 - 1
+_MAX_END, _MAX_SIDE = 2**32 - 1, 2**16 - 1
 _NO_MEMORY = (
     "out of memory while an image was decoded: try a smaller batch, or a lower data.max_pixels"
 )
 
 
 class ImageFiles:
-    """The image files of one field.
+    """The image files of one field, with a cache of their headers.
 
-    What the header of a plain JPEG says is kept by its row, in 12 bytes with the header's CRC,
-    which takes a sixth of the time of reading it. A file may change between epochs: a length that
-    stays is no proof. Other formats take long to decode, and their headers are read each time.
+    The cache holds 12 bytes for each plain JPEG: the length and CRC of its header, and the image's
+    size. A CRC takes a sixth of the time of parsing the header. It is needed since a file may
+    change between epochs and keep its length. Other formats take long to decode, so their headers
+    are parsed each time.
     """
 
     def __init__(
         self, count: int, how: Decoding, max_pixels: int | None, threads: Executor
     ) -> None:
-        """count: rows of the index. how: how they are to be decoded. threads: for Pillow."""
-        self._how, self._max_pixels, self._threads = how, max_pixels, threads
+        """Make an empty cache.
+
+        Args:
+            count: How many rows the index has.
+            how: How the files are decoded.
+            max_pixels: Refuse images with more pixels. None means no limit.
+            threads: The threads on which Pillow decodes.
+        """
+        self._decoding, self._max_pixels, self._threads = how, max_pixels, threads
         self._end = np.zeros(count, np.uint32)
         self._crc = np.zeros(count, np.uint32)
         self._size = np.zeros((count, 2), np.uint16)
 
     def look(self, ids: NDArray[np.int64], files: Any) -> tuple[Any, NDArray[np.float64]]:
-        """Make a batch safe for DALI's decoder.
+        """Make a batch of files safe for DALI's decoder.
 
         Args:
-            ids: Their rows in the index.
-            files: Their bytes: DALI's TensorListCPU, one-dimensional uint8.
+            ids: The rows of the files in the index.
+            files: The bytes of the files: a TensorListCPU of one-dimensional uint8 tensors.
 
         Returns:
-            `files`, or a list if some are replaced by their pixels as PNM; and [height, width] of
-            each once it is decoded, (B, 2).
+            `files` itself, or a list in which images that are not plain are replaced by PNM files
+            of their pixels. And [height, width] of each decoded image, (B, 2).
 
         Raises:
-            CannotDecode: One of them is no image, too large, or not to be decoded.
-            EngineError: The memory does not suffice.
+            CannotDecode: A file is no image, has too many pixels, or cannot be decoded.
+            EngineError: Decoding ran out of memory.
         """
         size = self._size[ids].astype(np.float64)
-        known = zip(files, self._end[ids].tolist(), self._crc[ids].tolist(), strict=True)
-        new = [
+        cached = zip(files, self._end[ids].tolist(), self._crc[ids].tolist(), strict=True)
+        uncached = [
             n
-            for n, (f, end, crc) in enumerate(known)
+            for n, (f, end, crc) in enumerate(cached)
             if not end or crc32(memoryview(f)[:end]) != crc
         ]
         others: dict[int, str] = {}
-        for n in new:
+        for n in uncached:
             file = memoryview(files[n])
             header = self._header(file)
             if not header.plain:
                 others[n] = header.format
                 continue
             size[n] = self._oriented(header)
-            if header.end and header.end <= _MOST_END and size[n].max() <= _MOST_SIDE:
+            if header.end and header.end <= _MAX_END and size[n].max() <= _MAX_SIDE:
                 self._end[ids[n]], self._crc[ids[n]] = header.end, crc32(file[: header.end])
                 self._size[ids[n]] = size[n]
         if not others:
             return files, size
         replaced = list(files)
-        for n, pixels in zip(others, self._decoded(files, others), strict=True):
+        for n, pixels in zip(others, self._decode(files, others), strict=True):
             replaced[n], size[n] = as_pnm(pixels), pixels.shape[:2]
         return replaced, size
 
@@ -93,16 +104,17 @@ class ImageFiles:
         return header
 
     def _oriented(self, header: ImageHeader) -> tuple[int, int]:
-        if self._how.exif and header.orientation >= 5:
+        if self._decoding.exif and header.orientation >= 5:
             return header.width, header.height
         return header.height, header.width
 
-    def _decoded(self, files: Sequence[Any], others: dict[int, str]) -> list[NDArray[Any]]:
-        """The pixels of files of these formats, in their order."""
-        how = self._how.mode, self._how.dtype, self._how.exif, self._max_pixels
+    def _decode(self, files: Sequence[Any], others: dict[int, str]) -> list[NDArray[Any]]:
+        """Decode those of `files` that `others` names, by position and format, with Pillow."""
+        decoding = self._decoding
+        options = decoding.mode, decoding.dtype, decoding.exif, self._max_pixels
 
         def decode(n: int) -> NDArray[Any]:
-            return pillow_decoder.decode(files[n], others[n], *how)
+            return pillow_decoder.decode(files[n], others[n], *options)
 
         try:
             return list(self._threads.map(decode, others))
@@ -111,7 +123,7 @@ class ImageFiles:
 
 
 def as_pnm(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Pixels (height, width, 1 or 3) of uint8 or uint16 as a binary PGM or PPM."""
+    """Encode pixels (height, width, 1 or 3) of uint8 or uint16 as a binary PGM or PPM file."""
     height, width, channels = pixels.shape
     kind, highest = 6 if channels == 3 else 5, np.iinfo(pixels.dtype).max
     stored = pixels if highest == 255 else pixels.byteswap() if np.little_endian else pixels

@@ -1,4 +1,4 @@
-"""A job as a DALI graph: which operators it has, what it is fed for each batch, what comes out."""
+"""Turns a job into a DALI graph: its operators, its inputs for each batch, and its outputs."""
 
 from __future__ import annotations
 
@@ -25,20 +25,26 @@ Device = Literal["cpu", "gpu"]
 Source = Callable[[], list[Any]]
 Arrays = list[NDArray[Any]]
 Seen = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
-"""Takes a step, and the sizes of the samples before and after it."""
+"""Called with a step, and the sizes of the samples before and after it, (B, 2) each."""
 
-_MOST_TRIES = 1000
+_MAX_TRIES = 1000
 _DTYPES = {
     np.dtype(np.int32): types.INT32,
     np.dtype(np.float32): types.FLOAT,
     np.dtype(np.float64): types.FLOAT64,
 }
-_SOME_SIZE = np.full((1, 2), 4096.0)
+_EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A DALI pipeline, and what its operators do. decoding: of the fields that are image files."""
+    """A built DALI pipeline and its description.
+
+    Attributes:
+        pipe: The DALI pipeline.
+        emitted: Its operators, in order, field by field.
+        decoding: How each field that is an image file is decoded, by field name.
+    """
 
     pipe: Any
     emitted: list[Emitted]
@@ -46,10 +52,14 @@ class Graph:
 
 
 class Lowering:
-    """How a job becomes operators on a device.
+    """Lowers the steps of a job onto DALI operators on a device.
 
-    region_decode: whether its decoder may be asked for a part of an image. as_it_is: deliver what
-    the last step made, HWC where it was an image file, and not what the loader is to deliver.
+    Args:
+        job: The job.
+        device: "cpu" or "gpu".
+        region_decode: Whether the decoder may decode a region of an image.
+        as_it_is: Deliver the output of the last step unchanged: HWC for image files, without the
+            dtype and layout conversion that `loader:` asks for.
     """
 
     def __init__(
@@ -60,9 +70,16 @@ class Lowering:
         self._options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
 
     def graph(self, device_id: int | None, source: Source) -> Graph:
-        """The built pipeline. `source` is called for each batch: what there is of each field, and
-        then `values`. It keeps what it returns until the batch is delivered: nothing is copied.
-        Raises EngineError where DALI refuses.
+        """Build the DALI pipeline.
+
+        Args:
+            device_id: The GPU's number, or None for the CPU.
+            source: DALI calls it for the inputs of each batch: the data of each field, then the
+                arrays of `values`. DALI does not copy them, so `source` must keep them alive until
+                the batch is delivered.
+
+        Raises:
+            EngineError: DALI cannot build the pipeline.
         """
         fed: Arrays = []
         self.emitted(fed)
@@ -77,9 +94,9 @@ class Lowering:
                 exec_dynamic=True,
             )
             with pipe:
-                given = iter(self._inputs(source, fed))
-                data = {name: next(given) for name in self._job.pipeline.fields}
-                images, outputs = self._lower(data, lambda _: next(given))
+                nodes = iter(self._inputs(source, fed))
+                data = {name: next(nodes) for name in self._job.pipeline.fields}
+                images, outputs = self._lower(data, lambda _: next(nodes))
                 pipe.set_outputs(*outputs)
             pipe.enable_api_check(False)
             pipe.build()
@@ -90,9 +107,7 @@ class Lowering:
         return Graph(pipe, _emitted(images), self._decoding(images))
 
     def _inputs(self, source: Source, fed: Arrays) -> Any:
-        """One external source for all that is given: of each field, and of each argument that
-        differs from sample to sample.
-        """
+        """One external source for all inputs: each field, and each per-sample argument in `fed`."""
         fields = [_form(spec) for spec in self._job.pipeline.fields.values()]
         dtypes = [*(dtype for dtype, _, _ in fields), *(_DTYPES[a.dtype] for a in fed)]
         ndims = [*(ndim for _, ndim, _ in fields), *(a.ndim - 1 for a in fed)]
@@ -108,21 +123,31 @@ class Lowering:
         )
 
     def values(self, plan: Plan, size: dict[str, NDArray[np.float64]]) -> Arrays:
-        """What the graph is fed for a plan whose samples have `size`, by field, (B, 2).
+        """Compute the per-sample arguments of all operators for one batch.
 
-        Raises SampleIncompatible where a step cannot be done to one.
+        Args:
+            plan: The plan of the batch.
+            size: The [height, width] of each sample, (B, 2), by field; of arrays (B, axes).
+
+        Returns:
+            One array (B, ...) for each input of the graph after the fields.
+
+        Raises:
+            SampleIncompatible: A step cannot handle one of the samples.
+            StepError: A plugin step failed.
         """
         fed: Arrays = []
-        self._lower(None, _into(fed), plan, size)
+        self._lower(None, _append_to(fed), plan, size)
         return fed
 
     def emitted(self, fed: Arrays | None = None) -> list[Emitted]:
-        """The operators; needs no such device.
+        """Return the operators of the graph. It needs no GPU, even for device "gpu".
 
-        What a batch of one would be fed is appended to `fed`.
+        Args:
+            fed: If set, the argument arrays of an example batch of one are appended to it.
         """
         with Pipeline(batch_size=1, num_threads=1, device_id=None):
-            record = _into([] if fed is None else fed)
+            record = _append_to([] if fed is None else fed)
 
             def feed(array: NDArray[Any]) -> Any:
                 record(array)
@@ -138,16 +163,21 @@ class Lowering:
     def traced(
         self, plan: Plan, size: dict[str, NDArray[np.float64]], seen: Seen
     ) -> dict[str, list[Emitted]]:
-        """The operators by field, for a plan whose samples have `size`. `seen` is told what each
-        step makes of the sizes.
+        """Return the operators by field, and report the sample sizes around each step to `seen`.
 
-        Raises SampleIncompatible where a step cannot be done to a sample.
+        Args:
+            plan: The plan of a batch.
+            size: The sizes of its samples, by field, as for `values`.
+            seen: Called for each step with the sizes before and after it.
+
+        Raises:
+            SampleIncompatible: A step cannot handle one of the samples.
         """
         images, _ = self._lower(None, lambda _: None, plan, size, seen)
         return {name: image.emitted for name, image in images.items()}
 
     def decoding(self) -> dict[str, Decoding]:
-        """Graph.decoding, without a graph."""
+        """Return how each image field is decoded, as Graph.decoding, without building a graph."""
         images, _ = self._lower(None, lambda _: None)
         return self._decoding(images)
 
@@ -166,14 +196,17 @@ class Lowering:
         size: dict[str, NDArray[np.float64]] | None = None,
         seen: Seen = lambda entry, before, after: None,
     ) -> tuple[dict[str, Any], list[Any]]:
-        """The steps carried out on each field: the images, and what of them is delivered."""
+        """Apply the steps to each field, and return the images by field and the output nodes.
+
+        Without `data` only the argument values are computed, and no operator is made.
+        """
         plan = plan or self._accepted
         images, outputs = {}, []
         for name, spec in self._job.pipeline.fields.items():
             image = images[name] = self._image(
                 None if data is None else data[name],
                 spec,
-                _some_size(spec) if size is None else size[name],
+                _example_size(spec) if size is None else size[name],
                 feed,
             )
             for entry in self._job.pipeline.on(name):
@@ -194,7 +227,7 @@ class Lowering:
     @cached_property
     def _accepted(self) -> Plan:
         """A plan of one sample that every step accepts. The graph is the same for all samples."""
-        for id in range(_MOST_TRIES):
+        for id in range(_MAX_TRIES):
             plan = Plan(0, np.full(1, id, np.int64), 1, True)
             try:
                 self._lower(None, lambda _: None, plan)
@@ -203,8 +236,7 @@ class Lowering:
             else:
                 return plan
         raise EngineError(
-            f"a step refuses each of {_MOST_TRIES:,} samples of which all else is unknown: "
-            f"{refusal}"
+            f"a step refuses each of {_MAX_TRIES:,} samples of which all else is unknown: {refusal}"
         )
 
     def _image(self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed) -> Any:
@@ -214,7 +246,7 @@ class Lowering:
 
 
 def cuts(job: LoadSpec) -> bool:
-    """Whether the decoder would be asked for parts of images, where it can decode them."""
+    """Whether the job decodes image regions if the decoder can do that."""
     return any(
         emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).emitted()
     )
@@ -224,30 +256,34 @@ def _emitted(images: dict[str, Any]) -> list[Emitted]:
     return [emitted for image in images.values() for emitted in image.emitted]
 
 
-def _into(fed: Arrays) -> Feed:
+def _append_to(fed: Arrays) -> Feed:
     return lambda array: fed.append(np.ascontiguousarray(array))
 
 
 def _form(spec: Spec) -> tuple[Any, int, str]:
-    """What DALI is told of a field that it is given: dtype, axes, layout."""
+    """The dtype, ndim and layout with which a field enters DALI."""
     return (types.UINT8, 1, "") if spec.encoded else array_form(spec)
 
 
-def _some_size(spec: Spec) -> NDArray[np.float64]:
-    return _SOME_SIZE if spec.encoded else some_size(spec)
+def _example_size(spec: Spec) -> NDArray[np.float64]:
+    return _EXAMPLE_SIZE if spec.encoded else some_size(spec)
 
 
 def delivered(job: LoadSpec, name: str) -> str:
-    """The dtype in which DALI delivers a field: it has no bfloat16, which is made of float32 at the
-    very end.
+    """Return the dtype in which DALI delivers a field.
+
+    DALI has no bfloat16: it delivers float32, and the engine converts that in torch.
     """
-    made = job.pipeline.made_of(name).dtype
-    wanted = job.loader.dtype or made if name == job.pipeline.main else made
+    dtype = job.pipeline.made_of(name).dtype
+    wanted = job.loader.dtype or dtype if name == job.pipeline.main else dtype
     return "float32" if wanted == "bfloat16" else wanted
 
 
 def layout(job: LoadSpec, name: str) -> Literal["HWC", "CHW"]:
-    """The layout in which DALI delivers a field that was an image file."""
+    """Return the layout in which DALI delivers a field that is an image file.
+
+    The layout is HWC for `memory_format: channels_last`, else CHW.
+    """
     return (
         "HWC"
         if job.loader.memory_format == "channels_last" and job.pipeline.fields[name].encoded

@@ -1,12 +1,12 @@
-"""An image that defers work, so that neighbouring steps become one DALI operator.
+"""An image that defers work, so that neighbouring steps fuse into one DALI operator.
 
-What can be deferred, in the order in which it will be carried out:
+It defers operations in the order in which their operators run:
 
     decode -> window -> resize (and a region of it) -> flip -> floats (scale, mean, std, dtype)
 
-A call that does not fit behind what is deferred already carries that out first. So fusing is no
-rewriting of a finished graph: it is what remains when nothing is done before it must be. `emitted`
-tells which operator does the work of which steps.
+If a call cannot come after the deferred operations in this order, they become operators first.
+Fusion happens while the graph is built; no finished graph is rewritten. `emitted` lists each
+operator with the steps that it implements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gpupipe.pipeline.step import Spec
 
 
 class FusingImage(Node):
-    """The image that a step's `dali` works on: see step.DaliImage for what each method means."""
+    """The DaliImage that a step's `dali` gets for an image file; see step.DaliImage."""
 
     def __init__(
         self,
@@ -44,9 +44,15 @@ class FusingImage(Node):
         region_decode: bool,
         decoder_options: dict[str, Any],
     ) -> None:
-        """data: DataNode of encoded bytes, or None where only values are wanted. size: (B, 2), of
-        the images when decoded. region_decode: whether the decoder may be asked for a part of an
-        image.
+        """Start from encoded bytes.
+
+        Args:
+            data: DataNode of encoded bytes, or None to compute only argument values.
+            size: [height, width] of each decoded image, (B, 2).
+            feed: Feeds one operator argument to the graph; see node.Feed.
+            device: The device of the operators.
+            region_decode: Whether the decoder may decode a region of an image.
+            decoder_options: Further arguments of DALI's decoder.
         """
         super().__init__(data, size, feed, device, Spec())
         self.decoding = Decoding()
@@ -58,7 +64,7 @@ class FusingImage(Node):
         self._flips: Flips | None = None
         self._floats: Floats | None = None
 
-    # --- asked by steps
+    # --- called by steps
 
     def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
         self.decoding = Decoding(mode, apply_exif_orientation, dtype)
@@ -115,7 +121,7 @@ class FusingImage(Node):
         self._floats = replace(floats, dtype=dtype, steps=[*floats.steps, self.step])
 
     def _convert(self, dtype: str, scale: bool) -> None:
-        """To another dtype, and not later."""
+        """Emit a conversion to another dtype now, without deferring it."""
         self._carry_out()
         self._cast(dtype, scale)
 
@@ -129,11 +135,14 @@ class FusingImage(Node):
         floats = self._floats or Floats(self.spec.dtype, self.spec.dtype)
         self._floats = replace(floats, mean=mean, std=std, steps=[*floats.steps, self.step])
 
-    # --- asked by the engine
+    # --- called by the engine
 
     def finish(self, dtype: str, layout: ops.Layout) -> Any:
-        """The image as a DataNode of `dtype`, or of the one that dtypes.as_integers names, and
-        `layout`; everything carried out.
+        """Emit all deferred operations, and return the image as a DataNode.
+
+        Args:
+            dtype: The dtype to deliver. The node has dtypes.as_integers(dtype).
+            layout: The layout to deliver.
         """
         if dtype != self.spec.dtype and not self._defers(dtype):
             self._convert(dtype, False)
@@ -148,7 +157,7 @@ class FusingImage(Node):
         self._normalize(floats or Floats(self.spec.dtype, dtype), dtype, layout, window, mirror)
         return self._node
 
-    # --- carrying out
+    # --- emitting operators
 
     def _ready(self) -> None:
         self._carry_out()
@@ -161,18 +170,20 @@ class FusingImage(Node):
         return self._floats.given if self._floats else self.spec.dtype
 
     def _usual(self, dtype: str) -> bool:
-        """Whether crop_mirror_normalize takes what there is, and makes `dtype`."""
+        """Whether crop_mirror_normalize supports the current dtype and the output dtype `dtype`."""
         return dtype in ops.DTYPES and self.spec.dtype in ops.DTYPES
 
     def _defers(self, dtype: str) -> bool:
-        """Whether crop_mirror_normalize can make `dtype` later: it rounds floats to integers, and
-        rounds to a float once, at its end.
+        """Whether a later crop_mirror_normalize converts to `dtype` as exactly as a cast does now.
+
+        For uint8 it does not: it rounds floats to integers instead of truncating them. From float16
+        to float32 it does not: it rounds only once, at its end, and skips the rounding to float16.
         """
-        loses = dtype == "uint8" or (dtype, self.spec.dtype) == ("float32", "float16")
-        return self._usual(dtype) and not loses
+        is_inexact = dtype == "uint8" or (dtype, self.spec.dtype) == ("float32", "float16")
+        return self._usual(dtype) and not is_inexact
 
     def _take_last_window(self) -> Window | None:
-        """The deferred window, where crop_mirror_normalize can cut it."""
+        """Take the deferred window if crop_mirror_normalize can cut it, else return None."""
         if (
             self._decode
             or self._resize
@@ -185,20 +196,21 @@ class FusingImage(Node):
         return window
 
     def _take_last_mirror(self) -> Flips | None:
-        """The deferred flips, where crop_mirror_normalize can do them."""
+        """Take the deferred flips if crop_mirror_normalize can do them, else return None."""
         if not self._flips or self._flips.vertical is not None:
             return None
         flips, self._flips = self._flips, None
         return flips
 
     def _carry_out(self) -> None:
+        """Emit all deferred operations."""
         self._carry_out_moves()
         if self._floats:
             floats, self._floats = self._floats, None
             self._normalize(floats, floats.dtype, "HWC", None, None)
 
     def _carry_out_moves(self) -> None:
-        """All but the floats."""
+        """Emit the deferred operations except the floats."""
         if self._decode:
             self._carry_out_decode(self._decode)
         if self._window:
@@ -219,35 +231,37 @@ class FusingImage(Node):
 
     def _carry_out_decode(self, decode: PendingDecode) -> None:
         self._decode = None
-        how = (self.device, decode.how, self._decoder_options)
+        options = (self.device, decode.how, self._decoder_options)
         if self._region_decode and self._window and self._window.fill is None:
             window, self._window = self._window, None
-            self._emit_decode_window(window.bounds, how, [decode.step, window.step])
+            self._emit_decode_window(window.bounds, options, [decode.step, window.step])
         elif self._region_decode and self._resize and self._resize.region and not self._window:
             resize, region = self._resize, self._resize.region
             needed = needed_window(resize.before, resize.shape, region.bounds, resize.interpolation)
-            self._emit_decode_window(needed, how, [decode.step, *resize.steps])
+            self._emit_decode_window(needed, options, [decode.step, *resize.steps])
             self._carry_out_resize(resize, origin=needed[0])
         else:
-            self._emit("decoders.image", [decode.step], lambda data: ops.decode(data, *how))
+            self._emit("decoders.image", [decode.step], lambda data: ops.decode(data, *options))
 
     def _emit_decode_window(
-        self, bounds: tuple[Any, Any], how: tuple[Any, ...], steps: list[str]
+        self, bounds: tuple[Any, Any], options: tuple[Any, ...], steps: list[str]
     ) -> None:
         anchor, shape = (self._whole(b) for b in bounds)
         self._emit(
-            "decoders.image_slice", steps, lambda data: ops.decode_window(data, anchor, shape, *how)
+            "decoders.image_slice",
+            steps,
+            lambda data: ops.decode_window(data, anchor, shape, *options),
         )
 
     def _carry_out_resize(self, resize: PendingResize, origin: Any = 0.0) -> None:
-        """origin: the pixels hold not the whole image but what begins there, [top, left]."""
+        """Emit a resize; if only a region was decoded, it begins at `origin`, [top, left]."""
         self._resize = None
         region = resize.region.bounds if resize.region else None
         shape = self._argument(resize.shape if region is None else region[1], 1, np.float32)
-        how = (resize.interpolation, resize.antialias)
+        options = (resize.interpolation, resize.antialias)
         if region is None and resize.interpolation != "nearest":
             self._emit_through(
-                "resize", resize.steps, lambda pixels: ops.resize(pixels, shape, *how)
+                "resize", resize.steps, lambda pixels: ops.resize(pixels, shape, *options)
             )
             return
         corners = source_region(resize.before, resize.shape, region, resize.interpolation)
@@ -255,7 +269,7 @@ class FusingImage(Node):
         self._emit_through(
             "resize",
             resize.steps,
-            lambda pixels: ops.resize_region(pixels, shape, start, end, *how),
+            lambda pixels: ops.resize_region(pixels, shape, start, end, *options),
         )
 
     def _normalize(
@@ -270,7 +284,7 @@ class FusingImage(Node):
         extent: tuple[Any, Any] = (None, None)
         if window:
             shares = window.anchor / np.maximum(window.room - window.shape, 1.0)
-            share, extent = self._apart(shares), self._apart(window.shape)
+            share, extent = self._split(shares), self._split(window.shape)
         flag = None if mirror is None else self._argument(mirror.horizontal, 0, np.int32)
         steps = ([window.step] if window else []) + (mirror.steps if mirror else []) + floats.steps
         self._emit(
@@ -281,13 +295,13 @@ class FusingImage(Node):
             ),
         )
 
-    def _apart(self, pair: Any) -> tuple[Any, Any]:
+    def _split(self, pair: Any) -> tuple[Any, Any]:
         first, second = (self._argument(pair[..., n], 0, np.float32) for n in (0, 1))
         return first, second
 
 
 def _both(first: Any, second: Any) -> Any:
-    """Mirrored by both flags: not at all where both are set."""
+    """Combine two flip flags: two flips of one axis cancel."""
     if first is None or second is None:
         return second if first is None else first
     return first ^ second

@@ -1,7 +1,8 @@
-"""Whether JPEGs end: looked at before a GPU decodes them.
+"""Checks that JPEGs have an end marker before a GPU decodes them.
 
-nvJPEG's hardware engine may report a whole batch as decoded although a file in it was cut off, and
-the pixels that are missing come out as garbage. DALI's CPU decoder raises, so it needs no check.
+nvJPEG's hardware engine may report a whole batch as decoded although one of its files is cut off.
+The missing pixels then come out as garbage. DALI's CPU decoder raises an error, so it needs no
+check.
 """
 
 from __future__ import annotations
@@ -12,26 +13,29 @@ from typing import Any
 START = b"\xff\xd8\xff"
 END = b"\xff\xd9"
 TAIL_BYTES = 64
-"""Where the end marker is looked for first: most files end with it, some with a little padding."""
+"""How many last bytes are searched first: most files end with the marker, or a little padding."""
 _CHUNK = 1 << 14
-"""Bytes that are searched at a time, backwards: what follows an end is mostly short."""
+"""How many bytes are searched at a time, backwards: the data after the marker is mostly short."""
 _SCAN, _FILL = 0xDA, 0xFF
 _WITHOUT_LENGTH = (0x01, *range(0xD0, 0xDA))
 """TEM, RST0 to RST7, SOI and EOI: markers that no segment follows (ITU-T T.81, table B.1)."""
 
 
 class CutOff(RuntimeError):
-    """A JPEG of a batch has no end."""
+    """A JPEG of a batch has no end marker."""
 
 
 def check_ends(batch: Sequence[Any]) -> None:
     """Raise CutOff if a sample begins as a JPEG and has no end-of-image marker after its header.
 
-    It takes 1 microsecond a file; 18 where more than 64 bytes follow the end.
+    The check takes 1 microsecond per file, or 18 if more than 64 bytes follow the marker.
 
     Args:
-        batch: the encoded bytes of each sample, one-dimensional uint8 buffers in the CPU's memory
-            (NumPy arrays, or DALI's TensorListCPU). What is no JPEG passes.
+        batch: The encoded bytes of each sample: one-dimensional uint8 buffers in CPU memory
+            (NumPy arrays, or DALI's TensorListCPU). Files that are no JPEG pass.
+
+    Raises:
+        CutOff: A JPEG has no end marker.
     """
     for i in range(len(batch)):
         data = memoryview(batch[i])
@@ -42,10 +46,11 @@ def check_ends(batch: Sequence[Any]) -> None:
 
 
 def is_cut_off(data: memoryview) -> bool:
-    """Whether a JPEG lacks its end marker. Bytes after the end do not matter.
+    """Return whether a JPEG lacks its end marker. Bytes after the marker do not matter.
 
-    The search stops at the first scan: after it a 0xFF byte is followed by 0x00 unless it begins a
-    marker, whereas the header may hold a thumbnail, which is a JPEG with an end of its own.
+    The search goes backwards and stops at the first scan. Within scans, 0xFF is followed by 0x00
+    unless it begins a marker. The header may hold a thumbnail, which is a JPEG with an end marker
+    of its own.
     """
     if data[: len(START)].tobytes() != START:
         return False
@@ -57,11 +62,13 @@ def is_cut_off(data: memoryview) -> bool:
 
 
 def _first_scan(data: memoryview) -> int:
-    """Where the first start-of-scan marker is; after the last byte if the header is cut off; 2,
-    after the start-of-image marker, if the segments cannot be followed."""
+    """The position of the first start-of-scan marker, or len(data) if the header is cut off.
+
+    If the segments are malformed, it is 2, the position after the start-of-image marker.
+    """
     at = 2
     while at + 4 <= len(data):
-        begin, marker, *length = data[at : at + 4].tobytes()  # DALI's buffers cannot be indexed
+        begin, marker, *length = data[at : at + 4].tobytes()  # DALI's buffers support only slices
         if begin != _FILL:
             return 2
         if marker == _SCAN:

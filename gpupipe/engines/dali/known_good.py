@@ -1,4 +1,4 @@
-"""An image that nothing is wrong with: where it cannot be decoded either, no sample is to blame."""
+"""A known good image: if DALI cannot decode it either, the machine failed and not a sample."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ _SIDE = 32
 
 
 class KnownGood:
-    """Decodes a small JPEG, as an engine on that device does.
+    """Decodes a small valid JPEG with the same decoder as an engine on that device.
 
-    The decoder is made when it is first asked for, and kept; after that a check takes 0.1 ms on a
-    CPU.
+    The first check builds a DALI pipeline and keeps it. Later checks take 0.1 ms on a CPU.
 
     Args:
-        device_id: the GPU's number, or None for DALI's CPU back end.
+        device_id: The GPU's number, or None for DALI's CPU back end.
     """
 
     def __init__(self, device_id: int | None) -> None:
@@ -34,7 +33,11 @@ class KnownGood:
         self._pipe: Any = None
 
     def check(self, said: str) -> None:
-        """Raise EngineError if the image cannot be decoded. said: how a sample failed before."""
+        """Raise EngineError if the image cannot be decoded.
+
+        Args:
+            said: The message with which a sample failed before.
+        """
         try:
             self._decode()
         except RuntimeError as e:
@@ -48,15 +51,14 @@ class KnownGood:
 
     def _decode(self) -> None:
         if self._device_id is not None:
-            torch.cuda.synchronize(
-                self._device_id
-            )  # raises what has broken the GPU's context, whoever did
+            # raises any earlier error that has corrupted the GPU's context
+            torch.cuda.synchronize(self._device_id)
         if self._pipe is None:
-            self._pipe = self._built()
+            self._pipe = self._build()
         (decoded,) = self._pipe.run()
         decoded.as_cpu()
 
-    def _built(self) -> Any:
+    def _build(self) -> Any:
         encoded, device = _jpeg(), "cpu" if self._device_id is None else "gpu"
         pipe = Pipeline(1, 1, self._device_id, prefetch_queue_depth=1, exec_dynamic=True)
         with pipe:

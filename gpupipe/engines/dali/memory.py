@@ -1,14 +1,14 @@
-"""How much of a GPU's memory a job needs, by arithmetic: loader.gpu_memory.
+"""loader.gpu_memory: computes how much GPU memory a job needs before it runs.
 
-DALI has no limit to set. Its pool grows with what its operators make, in blocks of 64 MiB, and
-shrinks only when it is told to. What they make follows from the sizes of the images, so that it is
-known before anything is decoded:
+DALI offers no limit on its memory. Its pool grows with the outputs of its operators, in blocks of
+64 MiB, and shrinks only on request. The sizes of the outputs follow from the sizes of the images,
+which are known before anything is decoded. The estimate is the sum of:
 
-- what each operator makes of a batch, for each of the `prefetch` batches that are being made;
-- what is delivered, once more, since the trainer holds a batch meanwhile;
+- the outputs of all operators for each of the `prefetch` batches in progress;
+- one delivered batch, since the trainer holds a batch meanwhile;
 - a buffer of 16 MiB that nvJPEG has for each thread (device_memory_padding of DALI's decoder).
 
-Not counted are the CUDA context, scratch memory of kernels and of the hardware decoder, and batches
+It leaves out the CUDA context, scratch memory of kernels and of the hardware decoder, and batches
 that the trainer keeps.
 """
 
@@ -38,24 +38,33 @@ from gpupipe.sampling.sampler import Plan
 
 _log = logging.getLogger("gpupipe")
 PADDING = 16 * 2**20
-"""Bytes for each thread: DALI 2.4's default of device_memory_padding."""
+"""Bytes per thread: the default of device_memory_padding in DALI 2.4."""
 BLOCK = 64 * 2**20
-"""Bytes that DALI's pool takes at a time, of a GPU of 16 GiB and more (cuda_vm_resource.h)."""
+"""Bytes by which DALI's pool grows on a GPU of 16 GiB or more (cuda_vm_resource.h)."""
 _SAMPLES = 64
 _DEVIATIONS = 4.0
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of single samples, (N,) each: `made` by all operators, `out` what is delivered of
-    it.
+    """Memory needs of N single samples.
+
+    Attributes:
+        made: Bytes of the outputs of all operators, (N,).
+        out: Bytes of the delivered fields, (N,).
     """
 
     made: NDArray[np.float64]
     out: NDArray[np.float64]
 
     def of(self, batch_size: int, prefetch: int, threads: int) -> int:
-        """Bytes on the GPU, in whole blocks."""
+        """Return the bytes that a job needs on the GPU, in whole blocks.
+
+        Args:
+            batch_size: Samples per batch.
+            prefetch: How many batches are in progress.
+            threads: How many threads the decoder has.
+        """
         total = (
             prefetch * _of_batch(self.made, batch_size)
             + _of_batch(self.out, batch_size)
@@ -65,18 +74,23 @@ class Need:
 
 
 def _of_batch(samples: NDArray[np.float64], batch_size: int) -> float:
-    """Of a batch of such samples: four standard deviations above what is expected, and no more than
-    the largest ones make.
+    """An upper estimate of the bytes of a batch: the mean plus four standard deviations.
+
+    It is at most `batch_size` times the largest sample.
     """
     expected = batch_size * samples.mean() + _DEVIATIONS * samples.std() * batch_size**0.5
     return float(min(expected, batch_size * samples.max()))
 
 
 def check_memory(job: LoadSpec, allowed: int, may_cut: bool) -> None:
-    """Raises EngineError where `job` needs more than `allowed` bytes on a GPU. It reads the headers
-    of 64 samples.
+    """Raise EngineError if `job` needs more than `allowed` bytes on a GPU.
 
-    may_cut: whether the decoder may be asked for a part of an image.
+    It reads the headers of up to 64 samples. If none can be read, it logs a warning.
+
+    Args:
+        job: The job.
+        allowed: `loader.gpu_memory` in bytes.
+        may_cut: Whether the decoder may decode a region of an image.
     """
     need = need_of(job, may_cut)
     if need is None:
@@ -113,7 +127,7 @@ def _advice(need: Need, job: LoadSpec, allowed: int) -> str:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` that fits, where all below it do; 0 where none does."""
+    """The largest number up to `most` that fits, or 0. All numbers below one that fits must fit."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -126,20 +140,25 @@ def _words(size: float) -> str:
 
 
 def need_of(job: LoadSpec, may_cut: bool) -> Need | None:
-    """What samples spread over the set need; None where none of them can be read."""
+    """Return the needs of up to 64 samples spread evenly over the index.
+
+    Returns:
+        The needs, or None if no sample can be read.
+    """
     lowering = Lowering(job, "gpu", may_cut)
-    found = [
+    estimates = [
         _of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.decoding())
     ]
-    known = [f for f in found if f is not None]
-    return Need(*np.array(known).T) if known else None
+    needs = [n for n in estimates if n is not None]
+    return Need(*np.array(needs).T) if needs else None
 
 
 def _sizes(
     job: LoadSpec, decoding: dict[str, Decoding]
 ) -> list[tuple[Plan, dict[str, NDArray[np.float64]]]]:
-    """Plans of single samples, and by field the sizes of their images, from the headers, or of
-    their arrays, from the index.
+    """Plans of single samples, with the size of each field.
+
+    The sizes of images come from their headers, and those of arrays from the index.
     """
     ids = np.unique(
         np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64)
@@ -162,8 +181,9 @@ def _sizes(
 def _of_sample(
     job: LoadSpec, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
 ) -> tuple[float, float] | None:
-    """Bytes that all operators make of a sample, and bytes of it that are delivered; None where a
-    step cannot be done to it.
+    """The bytes of all operators' outputs for a sample, and the bytes of its delivered fields.
+
+    None if a step cannot handle the sample.
     """
     steps: dict[tuple[str, str], tuple[Entry, Any, Any]] = {}
 
@@ -174,25 +194,26 @@ def _of_sample(
         operators = lowering.traced(plan, size, seen)
     except SampleIncompatible:
         return None
-    decoded = lowering.decoding()
+    decodings = lowering.decoding()
     made = out = 0.0
     for name, emitted in operators.items():
         spec, first = job.pipeline.fields[name], size[name]
         final = job.pipeline.made_of(name)
         last = steps[name, job.pipeline.on(name)[-1].key][2] if job.pipeline.on(name) else first
-        delivers = _bytes(final, last, delivered(job, name))
+        delivered_bytes = _bytes(final, last, delivered(job, name))
         made += 0.0 if spec.encoded else _bytes(spec, first, spec.dtype)
-        for place, operator in enumerate(emitted):
+        for position, operator in enumerate(emitted):
             if operator is emitted[-1] or not operator.steps:
-                made += delivers
+                made += delivered_bytes
                 continue
             key = operator.steps[-1]
             entry, before, after = steps[name, key]
-            again = any(key in other.steps for other in emitted[place + 1 :])
-            whole = operator.op.startswith("decoders.")
-            largest = first if whole else _larger(before, after) if again else after
-            made += _bytes(entry.made, largest, decoded[name].dtype if whole else entry.made.dtype)
-        out += delivers
+            has_more = any(key in other.steps for other in emitted[position + 1 :])
+            is_decoder = operator.op.startswith("decoders.")
+            largest = first if is_decoder else _larger(before, after) if has_more else after
+            dtype = decodings[name].dtype if is_decoder else entry.made.dtype
+            made += _bytes(entry.made, largest, dtype)
+        out += delivered_bytes
     return made, out
 
 
@@ -201,11 +222,10 @@ def _larger(before: Any, after: Any) -> Any:
 
 
 def _bytes(spec: Spec, size: Any, dtype: str) -> float:
-    """Of an array of that spec, with `size` along the axes of space."""
+    """The bytes of an array of `spec` with `size` along the spatial axes."""
     others = [n for axis, n in zip(spec.layout, spec.shape, strict=True) if axis not in spec.space]
-    item = (
-        4 if dtype in ("float16", "bfloat16") else np.dtype(dtype).itemsize
-    )  # on the way, many an operator makes float32 of them
+    # many operators compute float16 in float32
+    item = 4 if dtype in ("float16", "bfloat16") else np.dtype(dtype).itemsize
     return float(
         np.prod(np.asarray(size, np.float64).reshape(-1)) * np.prod([n or 1 for n in others]) * item
     )

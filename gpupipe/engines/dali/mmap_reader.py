@@ -1,5 +1,6 @@
-"""Parts of large files as slices of memory maps: bytes that nobody copies, and that Python never
-touches.
+"""Reads samples that are parts of large files as slices of memory maps.
+
+Slicing copies no bytes, and Python never touches them.
 """
 
 from __future__ import annotations
@@ -14,46 +15,59 @@ from gpupipe.dataset.byte_range import missing
 from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn
 
 _MOST_OPEN = 8192
-"""Files that stay mapped: mapping one of 1 MB anew costs twice what copying it does. Linux lets a
-process have 65,530 maps by default. What is still being read of one that is given up stays in
-memory until it was.
+"""How many files stay mapped. Mapping a file of 1 MB again costs twice as much as copying it. Linux
+lets a process have 65,530 maps by default. A map that is dropped here stays in memory until the
+last slice of it is gone.
 """
-_NOTHING = np.zeros(1, np.uint8)
-"""Stands for bytes of an image that are not there: no header, so that the sample fails, and is
-named.
+_PLACEHOLDER = np.zeros(1, np.uint8)
+"""Replaces the bytes of an image that is not complete. It has no image header, so that the sample
+fails and is reported by name.
 """
 
 
 class Missing(RuntimeError):
-    """A file does not hold what the index says."""
+    """A file is shorter than the index says."""
 
 
 class Maps:
-    """The samples of one field that are parts of files."""
+    """The memory maps of one field whose samples are parts of files.
+
+    Args:
+        index: The index of the samples.
+        name: The field, whose column is a SpanColumn.
+    """
 
     def __init__(self, index: Index, name: str) -> None:
         self._index, self._name = index, name
         self._maps: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
 
     def encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """The bytes of image files, uint8 (bytes,) each; a byte in place of what is not there."""
-        return [found if len(found) == wanted else _NOTHING for found, wanted in self._slices(ids)]
+        """Return the bytes of image files, uint8 (bytes,) each.
+
+        An incomplete file becomes a single zero byte, so that its sample fails in the decoder.
+        """
+        return [data if len(data) == size else _PLACEHOLDER for data, size in self._slices(ids)]
 
     def arrays(self, ids: NDArray[np.int64]) -> list[NDArray[np.generic]]:
-        """Arrays, of the dtype and the shapes that the index says.
+        """Return arrays of the dtype and the shapes that the index states.
 
-        Raises Missing where one is not there whole.
+        Raises:
+            Missing: An array is not complete.
         """
         array = self._column.array
         assert array is not None
         return [
-            self._array(int(i), array, *both)
-            for i, both in zip(ids, self._slices(ids), strict=True)
+            self._array(int(i), array, data, size)
+            for i, (data, size) in zip(ids, self._slices(ids), strict=True)
         ]
 
     def let_go(self, files: set[int]) -> None:
-        """Forget the maps of these files; each goes when the last batch that was made of it
-        does.
+        """Drop the maps of these files.
+
+        The system unmaps a file when the last batch with slices of it is gone.
+
+        Args:
+            files: Positions in SpanColumn.files.
         """
         for file in files & self._maps.keys():
             del self._maps[file]
@@ -65,7 +79,7 @@ class Maps:
         return column
 
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
-        """What there is of each sample, and how many bytes there should be."""
+        """The available bytes of each sample, and the size that the index states."""
         column = self._column
         rows = zip(
             column.file[ids].tolist(),
@@ -78,29 +92,27 @@ class Maps:
         ]
 
     def _array(
-        self, i: int, array: ArrayLayout, found: NDArray[np.uint8], wanted: int
+        self, i: int, array: ArrayLayout, data: NDArray[np.uint8], size: int
     ) -> NDArray[np.generic]:
-        if len(found) != wanted:
-            raise Missing(
-                missing(self._column.path(int(self._column.file[i])), wanted - len(found))
-            )
-        return found.view(array.dtype).reshape(array.shape_of(i))
+        if len(data) != size:
+            raise Missing(missing(self._column.path(int(self._column.file[i])), size - len(data)))
+        return data.view(array.dtype).reshape(array.shape_of(i))
 
     def _map(self, file: int) -> NDArray[np.uint8]:
-        found = self._maps.get(file)
-        if found is None:
-            found = self._maps[file] = _mapped(self._column.path(file))
+        mapped = self._maps.get(file)
+        if mapped is None:
+            mapped = self._maps[file] = _open_map(self._column.path(file))
             if len(self._maps) > _MOST_OPEN:
                 self._maps.popitem(last=False)
         else:
             self._maps.move_to_end(file)
-        return found
+        return mapped
 
 
-def _mapped(path: str) -> NDArray[np.uint8]:
-    """A file, memory-mapped; nothing where it cannot be, so that its samples fail and are named."""
+def _open_map(path: str) -> NDArray[np.uint8]:
+    """Map a file. If that fails, return no bytes, so that its samples fail and are named."""
     try:
         with open(path, "rb", buffering=0) as f:
             return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except (OSError, ValueError):
-        return _NOTHING[:0]
+        return _PLACEHOLDER[:0]

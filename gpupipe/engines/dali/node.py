@@ -1,9 +1,9 @@
-"""What images and arrays in DALI share: operators over a node, and what they are told of each
-sample.
+"""The base of images and arrays in DALI: operators over a node, and their per-sample arguments.
 
-Steps work on such a node twice: once with a DataNode, which builds the graph, and then for every
-batch without one, which only finds the values that the graph is fed. Sizes and windows are float64
-NumPy in both, for a whole batch, (B, 2); or (2,), the same for all samples.
+Steps run on a Node in two ways. If it holds a DataNode, the steps build the graph. Later, for every
+batch, it holds none, and the steps only compute the argument values that the graph is fed. In both
+cases sizes and windows are float64 NumPy arrays: (B, 2) for a batch, or (2,) if
+they are the same for all samples.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import SampleIncompatible, Spec
 
 Feed = Callable[[NDArray[Any]], Any]
-"""Takes what one argument of an operator is for each sample of a batch, an array (B, ...), and
-returns the DataNode for it.
-"""
+"""Takes the per-sample values of one operator argument, (B, ...), and returns their DataNode."""
 
 
 class Node(ABC):
-    """The base of what a step's `dali` works on: see step.DaliImage for what each method means."""
+    """The base of the images that a step's `dali` gets; step.DaliImage documents the methods.
+
+    Attributes:
+        device: The device of the operators.
+        spec: The spec of the data as the current step sees it.
+        step: The key of the current step.
+        emitted: The operators so far, in order.
+    """
 
     def __init__(
         self,
@@ -37,9 +42,14 @@ class Node(ABC):
         device: Literal["cpu", "gpu"],
         spec: Spec,
     ) -> None:
-        """data: DataNode, or None where only values are wanted.
+        """Start from input data.
 
-        size: (B, 2), as step.DaliImage has it.
+        Args:
+            data: DataNode, or None to compute only argument values.
+            size: The size of each sample, (B, 2), as in step.DaliImage.
+            feed: Feeds one operator argument to the graph.
+            device: The device of the operators.
+            spec: The spec of the data.
         """
         self.device: Literal["cpu", "gpu"] = device
         self.spec = spec
@@ -50,7 +60,7 @@ class Node(ABC):
         self._count = len(size)
         self._feed = feed
 
-    # --- asked by steps
+    # --- called by steps
 
     @property
     def size(self) -> Any:
@@ -107,18 +117,18 @@ class Node(ABC):
             )
         self._size = self._size if shape is None else np.asarray(shape, np.float64)
 
-    # --- asked by the engine
+    # --- called by the engine
 
     def as_it_is(self) -> Any:
-        """The DataNode, everything carried out, in the dtype and layout that it has."""
+        """Emit all deferred operations, and return the DataNode in its own dtype and layout."""
         self._ready()
         return self._node
 
-    # --- carrying out
+    # --- emitting operators
 
     @property
     def _dtype(self) -> str:
-        """Of the pixels as they are now: all that was asked for and is not carried out left out."""
+        """The dtype of the current node, without the operations that are still deferred."""
         return self.spec.dtype
 
     @abstractmethod
@@ -127,7 +137,7 @@ class Node(ABC):
 
     @abstractmethod
     def _ready(self) -> None:
-        """Carry out all that was asked for before."""
+        """Emit all deferred operations."""
 
     def _emit(self, op: str, steps: list[str], make: Callable[[Any], Any]) -> None:
         device = "mixed" if self.device == "gpu" and op.startswith("decoders.") else self.device
@@ -136,49 +146,50 @@ class Node(ABC):
             self._node = make(self._node)
 
     def _emit_through(self, op: str, steps: list[str], make: Callable[[Any], Any]) -> None:
-        """The same, also if the operator does not take numbers of the dtype that there is: see
-        pipeline/dtypes.py.
+        """Emit an operator, and convert the dtype around it if the operator does not support it.
+
+        pipeline/dtypes.py has the table of supported dtypes.
         """
         dtype = self._dtype
         self._emit(op, steps, lambda node: numbers.through(op, node, dtype, make))
 
-    def _cast(self, made: str, scale: bool) -> None:
+    def _cast(self, target: str, scale: bool) -> None:
         """Emit a conversion to another dtype."""
-        given = self._dtype
-        factor = numbers.factor(given, made) if scale else None
-        told = (
-            self._wide(factor)
-            if factor is not None and "float64" in (given, made)
+        current = self._dtype
+        factor = numbers.factor(current, target) if scale else None
+        operand = (
+            self._float64_node(factor)
+            if factor is not None and "float64" in (current, target)
             else np.float32(factor or 0.0)
         )
         make = (
-            (lambda node: numbers.scaled(node, given, made, told))
+            (lambda node: numbers.scaled(node, current, target, operand))
             if scale
-            else (lambda node: numbers.converted(node, given, made))
+            else (lambda node: numbers.converted(node, current, target))
         )
         self._emit("cast", [self.step] if self.step else [], make)
 
-    def _normalize_float64(self, mean: ops.Fill, std: ops.Fill, behind: int) -> None:
-        """Emit (x - mean) / std. behind: how many axes follow the one of channels."""
-        subtracted, divided = (self._wide(np.reshape(n, (-1, *[1] * behind))) for n in (mean, std))
-        self._emit("arithmetic", [self.step], lambda node: (node - subtracted) / divided)
+    def _normalize_float64(self, mean: ops.Fill, std: ops.Fill, trailing_axes: int) -> None:
+        """Emit (x - mean) / std; `trailing_axes` axes follow the channel axis."""
+        mean_node, std_node = (
+            self._float64_node(np.reshape(n, (-1, *[1] * trailing_axes))) for n in (mean, std)
+        )
+        self._emit("arithmetic", [self.step], lambda node: (node - mean_node) / std_node)
 
-    def _wide(self, values: Any) -> Any:
-        """float64 numbers, the same for all samples, as a DataNode: DALI's own constants are
-        float32.
-        """
+    def _float64_node(self, values: Any) -> Any:
+        """Feed float64 numbers that are the same for all samples: DALI's constants are float32."""
         array = np.asarray(values, np.float64)
         node = self._feed(np.broadcast_to(array, (self._count, *array.shape)))
         return node if self._node is None or self.device == "cpu" else node.gpu()
 
     def _for_torch(self, dtype: str) -> Any:
-        """The node, of `dtype`, as torch can take it over."""
+        """Return the node, of `dtype`, in a dtype in which DALI hands it to torch."""
         if self._node is not None:
             self._node = numbers.for_torch(self._node, dtype)
         return self._node
 
     def _check_inside(self, anchor: Any, shape: Any) -> None:
-        """Raises SampleIncompatible where a window is not inside what it is cut from."""
+        """Raise SampleIncompatible if a window is not inside the image; skipped for DataNodes."""
         if self._node is not None:
             return
         outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1)
@@ -196,8 +207,9 @@ class Node(ABC):
             raise SampleIncompatible(f"{outside}, which has {by[1]}")
 
     def _argument(self, values: Any, ndim: int, dtype: Any) -> Any:
-        """What an operator is told: a DataNode where it differs from sample to sample, plain
-        numbers where it has but `ndim` axes.
+        """Return an operator's argument, which has `ndim` axes per sample.
+
+        Values with a batch axis become a DataNode. Values without one become plain numbers.
         """
         array = np.asarray(values).astype(dtype)
         if array.ndim > ndim:
@@ -208,11 +220,11 @@ class Node(ABC):
         return self._argument(values, 1, np.int32)
 
     def _matrix(self, matrix: NDArray[np.float64]) -> Any:
-        """(..., 2, 3) as a perspective matrix."""
+        """Return an affine matrix (..., 2, 3) as a perspective matrix argument (..., 3, 3)."""
         last = np.broadcast_to([0.0, 0.0, 1.0], (*matrix.shape[:-2], 1, 3))
         return self._argument(np.concatenate([matrix, last], -2), 2, np.float32)
 
 
 def _single(values: NDArray[Any]) -> NDArray[Any]:
-    """In the type that DALI's operators take: int32 or float32."""
+    """Convert to the types of DALI's arguments: int32 or float32."""
     return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)

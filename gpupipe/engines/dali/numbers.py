@@ -1,9 +1,9 @@
-"""Number types in DALI, as steps/to_dtype.py has them: floats are truncated, and what an integer
-type cannot hold becomes the nearest that it can.
+"""Dtype conversions in DALI that agree with steps/to_dtype.py.
 
-DALI's own cast also takes the nearest that fits, makes NaN 0, but rounds floats. It knows no shift
-of bits: but n // 2**k, which truncates, of numbers whose last k bits are 0. On a CPU its float16 of
-a number half-way between two is the larger one, and not the even one.
+A conversion to integers truncates floats, and clips numbers to the range of the target dtype.
+DALI's cast also clips, and turns NaN into 0, but it rounds floats. DALI has no bit shift: this
+module divides by 2**k, after it has set the last k bits to 0. On a CPU, DALI's cast to float16
+rounds a number half-way between two float16 numbers to the larger one, not to the even one.
 """
 
 from __future__ import annotations
@@ -18,21 +18,29 @@ from nvidia.dali import math as dali_math
 from gpupipe.pipeline import dtypes
 
 _LESS_THAN_ONE = 1e-3
-"""As in steps/to_dtype.py."""
+"""torchvision's constant, as in steps/to_dtype.py."""
 _BITS_AT_ONCE = 14
-"""2**14 is a constant of every integer dtype but those of 8 bits, which are never shifted by more
-than a bit.
+"""How many bits are shifted at once. Every integer dtype of 16 bits or more can hold 2**14. Dtypes
+of 8 bits are never shifted by more than one bit.
 """
 
 
 def dali_type(dtype: str) -> Any:
-    """DALI's name of a dtype."""
+    """Return DALI's type for a dtype name."""
     return types.to_dali_type(dtype)
 
 
 def through(operator: str, node: Any, dtype: str, make: Callable[[Any], Any]) -> Any:
-    """What an operator of this name, `make`, makes of numbers of `dtype`; in the same dtype,
-    whether it takes that or not.
+    """Apply an operator, and convert to a dtype that it supports and back if needed.
+
+    Args:
+        operator: The operator's name in the table of pipeline/dtypes.py.
+        node: The input.
+        dtype: The dtype of the input.
+        make: Applies the operator to a node.
+
+    Returns:
+        The output, of `dtype`.
     """
     handed = dtypes.handed(operator, dtype)
     if handed is None or handed.dtype == dtype:
@@ -44,18 +52,18 @@ def through(operator: str, node: Any, dtype: str, make: Callable[[Any], Any]) ->
 
 
 def for_torch(node: Any, dtype: str) -> Any:
-    """The same numbers in a dtype in which DALI hands them to torch: see dtypes.as_integers."""
+    """Reinterpret a node in a dtype in which DALI hands it to torch; see dtypes.as_integers."""
     other = dtypes.as_integers(dtype)
     return node if other == dtype else fn.reinterpret(node, dtype=dali_type(other))
 
 
 def is_float(dtype: str) -> bool:
-    """Of an array: there is no bfloat16 in DALI."""
+    """Return whether an array in DALI has a float dtype. DALI has no bfloat16."""
     return dtype.startswith("float")
 
 
 def converted(node: Any, given: str, made: str) -> Any:
-    """Numbers of dtype `given` as `made`, not scaled."""
+    """Convert a node of dtype `given` to dtype `made` without scaling."""
     if made == "bool":
         return node if given == "bool" else _as_float32(node, given) != 0
     if is_float(given) and not is_float(made):
@@ -64,16 +72,23 @@ def converted(node: Any, given: str, made: str) -> Any:
 
 
 def factor(given: str, made: str) -> float | None:
-    """What `scaled` multiplies by; None between integers."""
+    """Return the factor by which `scaled` multiplies, or None between two integer dtypes."""
     if is_float(made):
         return 1.0 / int(np.iinfo(given).max)
     return int(np.iinfo(made).max) + 1.0 - _LESS_THAN_ONE if is_float(given) else None
 
 
 def scaled(node: Any, given: str, made: str, factor: Any) -> Any:
-    """The same, the range of integers mapped to 0..1, and back; bits are shifted between integers.
+    """Convert a node of dtype `given` to dtype `made`, with scaling.
 
-    factor: a number, or a DataNode.
+    The range of an integer dtype maps to 0..1 for floats, and back. Between integers, bits are
+    shifted.
+
+    Args:
+        node: The input.
+        given: The dtype of the input.
+        made: The dtype of the output.
+        factor: The number that the function `factor` returns, or a DataNode of it.
     """
     if is_float(made):
         return _to_unit(node, made, factor)
@@ -85,17 +100,17 @@ def scaled(node: Any, given: str, made: str, factor: Any) -> Any:
     return _shifted_up(fn.cast(node, dtype=dali_type(made)), made, shift)
 
 
-def _to_unit(node: Any, made: str, factor: Any) -> Any:
-    if made == "float16":  # torchvision rounds to float16 twice: before it multiplies, too
+def _to_unit(node: Any, dtype: str, factor: Any) -> Any:
+    if dtype == "float16":  # torchvision rounds to float16 before it multiplies, and again after
         return fn.cast(
-            _as_float32(fn.cast(node, dtype=types.FLOAT16), made) * factor, dtype=types.FLOAT16
+            _as_float32(fn.cast(node, dtype=types.FLOAT16), dtype) * factor, dtype=types.FLOAT16
         )
-    return fn.cast(node, dtype=dali_type(made)) * factor
+    return fn.cast(node, dtype=dali_type(dtype)) * factor
 
 
-def _as_float32(node: Any, given: str) -> Any:
-    """DALI does not calculate with float16."""
-    return fn.cast(node, dtype=types.FLOAT) if given == "float16" else node
+def _as_float32(node: Any, dtype: str) -> Any:
+    """Cast float16 to float32, since DALI's arithmetic does not support float16."""
+    return fn.cast(node, dtype=types.FLOAT) if dtype == "float16" else node
 
 
 def _truncated(node: Any) -> Any:
@@ -109,18 +124,18 @@ def _bits(dtype: str) -> int:
 
 def _shifted_down(node: Any, dtype: str, bits: int) -> Any:
     while bits:
-        some = min(bits, _BITS_AT_ONCE)
-        node = (node - (node & _integer((1 << some) - 1, dtype))) // _integer(1 << some, dtype)
+        step = min(bits, _BITS_AT_ONCE)
+        node = (node - (node & _integer((1 << step) - 1, dtype))) // _integer(1 << step, dtype)
         node = fn.cast(node, dtype=dali_type(dtype))
-        bits -= some
+        bits -= step
     return node
 
 
 def _shifted_up(node: Any, dtype: str, bits: int) -> Any:
     while bits:
-        some = min(bits, _BITS_AT_ONCE)
-        node = fn.cast(node * _integer(1 << some, dtype), dtype=dali_type(dtype))
-        bits -= some
+        step = min(bits, _BITS_AT_ONCE)
+        node = fn.cast(node * _integer(1 << step, dtype), dtype=dali_type(dtype))
+        bits -= step
     return node
 
 

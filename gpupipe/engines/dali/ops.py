@@ -1,8 +1,7 @@
-"""The DALI operators that gpupipe uses on pixels, with the arguments that make them agree with
-torchvision.
+"""DALI's operators on pixels, with the arguments that make them agree with torchvision.
 
-Nodes of images have layout HWC. What an operator is told of a sample (windows, sizes, matrices,
-flags) is a DataNode, or plain numbers where it is the same for all samples.
+Nodes of images have layout HWC. Arguments such as windows, sizes, matrices and flags are DataNodes,
+or plain numbers if they are the same for all samples.
 """
 
 from __future__ import annotations
@@ -28,24 +27,26 @@ DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT
 
 
 def read(paths: Any) -> Any:
-    """The bytes of files, copied: mapping them into memory takes 5 % more of an LFW epoch, and DALI
-    keeps a record of every file that was ever mapped.
+    """Read files, with a copy.
+
+    Memory-mapped reading makes an LFW epoch 5 % slower, and DALI keeps a record of every file that
+    it has ever mapped.
     """
     return fn.io.file.read(paths, dont_use_mmap=True)
 
 
 def decode(data: Any, device: str, how: Decoding, options: dict[str, Any]) -> Any:
-    """The pixels."""
+    """Decode whole images."""
     return fn.decoders.image(data, jpeg_fancy_upsampling=True, **_decoding(device, how), **options)
 
 
 def decode_window(
     data: Any, anchor: Any, shape: Any, device: str, how: Decoding, options: dict[str, Any]
 ) -> Any:
-    """The pixels of a window alone."""
-    place = {"start": anchor, "shape": shape, "axes": [0, 1]}
+    """Decode only a window of each image; anchor [top, left], shape [height, width]."""
+    window = {"start": anchor, "shape": shape, "axes": [0, 1]}
     return fn.decoders.image_slice(
-        data, jpeg_fancy_upsampling=True, **place, **_decoding(device, how), **options
+        data, jpeg_fancy_upsampling=True, **window, **_decoding(device, how), **options
     )
 
 
@@ -58,7 +59,15 @@ def _decoding(device: str, how: Decoding) -> dict[str, Any]:
 def cut(
     pixels: Any, anchor: Any, shape: Any, fill: Fill | None, axes: Sequence[int] = (0, 1)
 ) -> Any:
-    """A window along `axes`; outside the image is `fill`, or an error where that is None."""
+    """Cut a window along `axes`.
+
+    Args:
+        pixels: The image.
+        anchor: The window's first corner.
+        shape: The window's size.
+        fill: The value of pixels outside the image. With None they are a DALI error.
+        axes: The axes of `anchor` and `shape`.
+    """
     policy = (
         {"out_of_bounds_policy": "error"}
         if fill is None
@@ -68,15 +77,16 @@ def cut(
 
 
 def resize(pixels: Any, shape: Any, interpolation: str, antialias: bool) -> Any:
-    """Resampled to `shape`."""
+    """Resize to `shape`, [height, width]."""
     return fn.resize(pixels, size=shape, **_resampling(interpolation, antialias))
 
 
 def resize_region(
     pixels: Any, shape: Any, start: Any, end: Any, interpolation: str, antialias: bool
 ) -> Any:
-    """The region from `start` to `end`, in pixels, resampled to `shape`; the filter looks beyond
-    its edges.
+    """Resize the region from `start` to `end`, in source pixels, to `shape`.
+
+    At the region's edges the filter reads the pixels outside it.
     """
     return fn.resize(
         pixels, size=shape, roi_start=start, roi_end=end, **_resampling(interpolation, antialias)
@@ -92,13 +102,19 @@ def _resampling(interpolation: str, antialias: bool) -> dict[str, Any]:
 
 
 def flip(pixels: Any, horizontal: Any, vertical: Any) -> Any:
-    """Mirrored along each axis whose flag is 1."""
+    """Mirror along each axis whose flag is 1."""
     return fn.flip(pixels, horizontal=horizontal, vertical=vertical)
 
 
 def warp_affine(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: float) -> Any:
-    """`matrix` (2, 3) from output to source; `size` of what comes out, or None for the image's
-    own.
+    """Warp with an affine matrix.
+
+    Args:
+        pixels: The image.
+        matrix: (2, 3), from output to source coordinates.
+        size: [height, width] of the output, or None for the size of the image.
+        interpolation: "nearest", "bilinear" or "bicubic".
+        fill: The value of pixels outside the image, for all channels.
     """
     return fn.warp_affine(
         pixels,
@@ -110,17 +126,18 @@ def warp_affine(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: f
 
 
 def warp_perspective(pixels: Any, matrix: Any, size: Any, interpolation: str, fill: Fill) -> Any:
-    """The same with a matrix (3, 3), and one fill value a channel.
+    """Warp as `warp_affine` does, but with a matrix (3, 3) and one fill value per channel.
 
-    On a CPU it is the faster of the two.
+    On a CPU it is faster than `warp_affine`.
     """
     kind = {"interp_type": _INTERPOLATION[interpolation], "fill_value": list(fill)}
     return fn.experimental.warp_perspective(pixels, matrix=matrix, **kind, **_sized(size))
 
 
 def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
-    """Moved by whole pixels; what is outside the image is made of it: mode "edge", "reflect" or
-    "symmetric".
+    """Shift by whole pixels, and extrapolate beyond the image's border.
+
+    `mode` is "edge", "reflect" or "symmetric", with torchvision's meaning.
     """
     return fn.experimental.warp_perspective(
         pixels,
@@ -145,10 +162,17 @@ def normalize(
     mean: Fill,
     std: Fill,
 ) -> Any:
-    """(x - mean) / std as `dtype` in `layout`, after cutting a window and mirroring left and right.
+    """Cut a window, mirror it left to right, and compute (x - mean) / std.
 
-    The window: `share` = (top, left) of the room that it leaves, `extent` = (height, width); None
-    for the whole image.
+    Args:
+        pixels: The image.
+        mirror: 1 to mirror a sample, or None to mirror none.
+        share: (top, left) of the window, relative to the room beside it: from 0 to 1.
+        extent: (height, width) of the window, or (None, None) for the whole image.
+        dtype: The dtype of the output.
+        layout: The layout of the output.
+        mean: One number, or one per channel.
+        std: One number, or one per channel.
     """
     options: dict[str, Any] = {} if mirror is None else {"mirror": mirror}
     if extent[0] is not None:
@@ -164,5 +188,5 @@ def normalize(
 
 
 def planes(pixels: Any) -> Any:
-    """HWC to CHW."""
+    """Transpose HWC to CHW."""
     return fn.transpose(pixels, perm=[2, 0, 1])

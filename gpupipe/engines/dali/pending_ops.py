@@ -1,4 +1,4 @@
-"""Work that an image has been asked for and that is not an operator yet."""
+"""Deferred operations of an image that are not DALI operators yet; see image.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Emitted:
-    """One DALI operator over pixels: its name, its device ("cpu", "gpu", "mixed"), and the steps
-    whose work it does.
+    """One DALI operator over pixels.
+
+    Attributes:
+        op: The operator's name, such as "resize".
+        device: "cpu", "gpu" or "mixed".
+        steps: The keys of the steps that it implements.
     """
 
     op: str
@@ -19,7 +23,13 @@ class Emitted:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How the files of a field are decoded, as the step `decode` has it."""
+    """How the files of a field are decoded: the parameters of the step `decode`.
+
+    Attributes:
+        mode: "rgb" or "gray".
+        exif: Whether the image is turned as its EXIF orientation says.
+        dtype: "uint8" or "uint16".
+    """
 
     mode: str = "rgb"
     exif: bool = False
@@ -34,7 +44,15 @@ class PendingDecode:
 
 @dataclass
 class Window:
-    """`room`: the size of what it is cut from."""
+    """A crop.
+
+    Attributes:
+        anchor: [top, left] of the window, in pixels.
+        shape: [height, width] of the window.
+        fill: The value of pixels outside the image, or None if there are none.
+        step: The key of the step.
+        room: The size of the image from which the window is cut.
+    """
 
     anchor: Any
     shape: Any
@@ -70,7 +88,16 @@ class Flips:
 
 @dataclass
 class Floats:
-    """x / divide, then (x - mean) / std, then `dtype`. given: the dtype before."""
+    """Arithmetic on pixels: x / divide, then (x - mean) / std, then a cast to `dtype`.
+
+    Attributes:
+        given: The dtype of x.
+        dtype: The dtype of the result.
+        divide: 255 to scale uint8 to 0..1, else 1.
+        mean: One number, or one per channel. None if there is no normalize yet.
+        std: One number, or one per channel.
+        steps: The keys of the steps.
+    """
 
     given: str
     dtype: str
@@ -80,7 +107,7 @@ class Floats:
     steps: list[str] = field(default_factory=list)
 
     def in_levels(self) -> dict[str, Any]:
-        """mean and std for an image that has not been divided yet."""
+        """Return `mean` and `std` in units of x, so that no division by `divide` is needed."""
         return {
             "mean": [m * self.divide for m in self.mean or (0.0,)],
             "std": [s * self.divide for s in self.std],

@@ -1,13 +1,13 @@
-"""Files of plans, read ahead by DALI, with the sizes of their images: what comes before the graph.
+"""Reads the files of plans ahead with DALI, and finds the sizes of their images.
 
-`prefetch` plans are read ahead of those that the graph has taken: a slow read holds nothing up
-while there are batches that were read before it. What is read ahead is still encoded, and so takes
-a fraction of the memory of as many decoded batches.
+The reader takes `prefetch` plans ahead of the graph. A slow read delays nothing as long as earlier
+batches wait. The files are read but not decoded, so they take a fraction of the memory of as many
+decoded batches.
 
-A graph of its own, because sizes are known here before anything is decoded, so that windows and
-matrices are computed by NumPy for a whole batch at a time, and are no operators of DALI: those
-would cost as much as a twentieth of all time. And because not every file may reach DALI's decoder:
-see dali_files.py.
+Reading has a DALI pipeline of its own, for two reasons. First, the image sizes are known before
+anything is decoded. So NumPy computes windows and matrices for a whole batch at a time, where DALI
+operators would cost up to a twentieth of the whole time. Second, not every file may reach DALI's
+decoder: see files.py.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ Inputs = Callable[[NDArray[np.int64]], Any]
 
 @dataclass(frozen=True)
 class Read:
-    """A plan that was read, or why it could not be.
+    """The files of a plan, or the error that reading them raised.
 
-    data, size: by field, what ImageFiles.look returns of the files' bytes.
-
-    kept: what `data` is made of without a copy, to be kept as long as it.
+    Attributes:
+        plan: The plan.
+        data: The files of each field, as ImageFiles.look returns them.
+        size: [height, width] of each decoded image, (B, 2), by field.
+        error: Why the plan could not be read, or None.
+        kept: The buffers of which `data` holds views. They must live as long as `data`.
     """
 
     plan: Plan
@@ -53,39 +56,46 @@ class Read:
 
 
 class Reader(Protocol):
-    """An iterator of Read, in the order of the plans; iteration ends where the plans do."""
+    """An iterator of Read in the order of the plans. It ends after the last plan."""
 
     def start(self, plans: Iterable[Plan]) -> None:
-        """Begin anew, behind the end of an iteration, and read the first `prefetch`."""
+        """Start a new iteration over `plans`, and begin to read the first `prefetch` of them.
+
+        The previous iteration must have ended.
+        """
 
     def end(self) -> None:
-        """Take no more plans; those that were taken still come."""
+        """Take no more plans. Plans that were taken are still returned."""
 
     def drop(self) -> None:
-        """Take no more plans, and drop those that were taken."""
+        """Take no more plans, and discard those that were taken."""
 
     @property
     def gone(self) -> bool:
-        """Whether a garbage collection took its pipeline down."""
+        """Whether a garbage collection destroyed the reader's pipeline."""
 
     def __iter__(self) -> Iterator[Read]: ...
 
     def __next__(self) -> Read:
-        """One that was read; the next one is begun in its place."""
+        """Return the next plan with its files, and begin to read another plan."""
 
 
 def reader(
     job: LoadSpec, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
 ) -> Reader:
-    """The reader of the fields of a job that are image files. decoding: by field, how they will be
-    decoded. maps: of the fields that are parts of files. jpeg_ends: whether a JPEG without an end
-    is an error here; see jpeg_end.py.
+    """Build the reader for the fields of a job that are image files.
+
+    Args:
+        job: The job.
+        decoding: How each of these fields is decoded, by field name.
+        maps: The memory maps of the fields that are parts of files, by field name.
+        jpeg_ends: Whether a JPEG without an end marker is an error; see jpeg_end.py.
     """
     return FileReader(job, decoding, maps, jpeg_ends) if decoding else NoReader()
 
 
 class NoReader:
-    """The Reader where there is nothing to read ahead: all fields are mapped."""
+    """The Reader for jobs without image files: all fields are memory-mapped arrays."""
 
     gone = False
 
@@ -108,32 +118,38 @@ class NoReader:
 
 
 class _Source:
-    """What DALI calls for what it is to read of the next plan; `flight` are the plans that are
-    taken and not read, with what DALI was given without a copy. It does not hold the pipeline,
-    which holds it: or both would have to wait for a garbage collection.
+    """The callback of DALI's external source, which returns the paths or bytes of the next plan.
+
+    The pipeline refers to the source. The source does not refer to the pipeline, since a reference
+    cycle would keep both alive until a garbage collection.
+
+    Attributes:
+        plans: The plans to read.
+        in_flight: The plans that were taken and not read yet, with the arrays that DALI uses
+            without a copy.
     """
 
     def __init__(self, inputs: list[Inputs]) -> None:
         self._inputs = inputs
         self.plans: Iterator[Plan] = iter(())
-        self.flight: deque[tuple[Plan, list[Any]]] = deque()
+        self.in_flight: deque[tuple[Plan, list[Any]]] = deque()
 
     def __call__(self) -> list[Any]:
-        """Raises StopIteration, which DALI takes for the end, where no plan is left."""
+        """Return the next inputs. After the last plan, raise StopIteration to end DALI's run."""
         plan = next(self.plans)
-        kept = [inputs(plan.ids) for inputs in self._inputs]
-        self.flight.append((plan, kept))
-        return kept
+        arrays = [inputs(plan.ids) for inputs in self._inputs]
+        self.in_flight.append((plan, arrays))
+        return arrays
 
 
 def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
-    """What DALI is given for a field: paths, which it reads, or the bytes, memory-mapped."""
+    """The function that returns DALI's input for a field: paths to read, or memory-mapped bytes."""
     column = index.columns[name]
     return column.encoded_paths if isinstance(column, FileColumn) else maps[name].encoded
 
 
 class FileReader:
-    """The Reader of image files."""
+    """The Reader for jobs with image files; `reader` documents the arguments."""
 
     def __init__(
         self, job: LoadSpec, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
@@ -151,7 +167,7 @@ class FileReader:
             job.loader.batch_size, job.threads, None, prefetch_queue_depth=depth, exec_dynamic=True
         )
         with self._pipe:
-            given = fn.external_source(
+            nodes = fn.external_source(
                 self._source,
                 num_outputs=len(decoding),
                 batch=True,
@@ -163,7 +179,7 @@ class FileReader:
             self._pipe.set_outputs(
                 *(
                     ops.read(node) if is_path else node
-                    for node, is_path in zip(given, paths, strict=True)
+                    for node, is_path in zip(nodes, paths, strict=True)
                 )
             )
         self._pipe.build()
@@ -192,10 +208,10 @@ class FileReader:
         return self
 
     def __next__(self) -> Read:
-        return self._looked_at(*self._collect())
+        return self._check_files(*self._collect())
 
     def _collect(self) -> tuple[Read, list[Any]]:
-        """Return the next plan and its files, and schedule another."""
+        """Return the next plan and its files, and schedule another run."""
         files: list[Any] = []
         error: RuntimeError | None = None
         try:
@@ -203,11 +219,11 @@ class FileReader:
         except RuntimeError as e:
             error = e
         self._pipe.schedule_run()
-        plan, kept = self._source.flight.popleft()
-        return Read(plan, error=error, kept=[kept, files]), files
+        plan, arrays = self._source.in_flight.popleft()
+        return Read(plan, error=error, kept=[arrays, files]), files
 
-    def _looked_at(self, read: Read, files: list[Any]) -> Read:
-        """With what the graph gets of `files`, or with the error that they are."""
+    def _check_files(self, read: Read, files: list[Any]) -> Read:
+        """Add the checked `files` and their image sizes to `read`, or the error that they raise."""
         try:
             for (name, field), encoded in zip(self._files.items(), files, strict=False):
                 if self._jpeg_ends:
