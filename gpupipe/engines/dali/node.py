@@ -2,8 +2,8 @@
 
 Steps run on a Node in two ways. If it holds a DataNode, the steps build the graph. Later, for every
 batch, it holds none, and the steps only compute the argument values that the graph is fed. In both
-cases sizes and windows are float64 NumPy arrays: (B, 2) for a batch, or (2,) if
-they are the same for all samples.
+cases sizes and windows are float64 NumPy arrays: (B, 2) for a batch, or (2,) if they are the same
+for all samples.
 """
 
 from __future__ import annotations
