@@ -1,6 +1,7 @@
-"""What a data processing server and its clients share: messages, and how bytes travel.
+"""The protocol that a data processing server and its clients share: messages and transport.
 
-`messages` are all that goes over a socket; `shared_memory` is the way on one machine, `tensors` and
-`compression` pack batches, `keys` are CURVE's. Server and client import it, and it imports neither.
-Begin to read in messages.py.
+`messages` defines everything that goes over a socket. `shared_memory` transports batches on one
+machine, `tensors` and `compression` pack them for a socket, `keys` handles CURVE keys, `peer` finds
+out what listens at an address, `wakeup` wakes a polling thread. Server and client import this
+folder, and it imports neither. Begin to read in messages.py.
 """

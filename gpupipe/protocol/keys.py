@@ -1,5 +1,6 @@
-"""Keys of CURVE, ZeroMQ's encryption: files in ZeroMQ's own format, NAME.key (public) and
-NAME.key_secret.
+"""Key files for CURVE, ZeroMQ's encryption.
+
+They are in ZeroMQ's own format: NAME.key holds the public key, NAME.key_secret both keys.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ PUBLIC, SECRET = ".key", ".key_secret"
 
 
 def new(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a pair of keys. Returns (public file, secret file).
+    """Create a pair of keys, and the folder if there is none.
 
-    Raises ServerError if there is one of that name, or if the files cannot be written.
+    Returns:
+        (public file, secret file). Only the user can read the secret file.
+
+    Raises:
+        ServerError: Keys of that name exist, or the files cannot be written.
+
     """
     auth = import_auth()
     public, secret = folder / (name + PUBLIC), folder / (name + SECRET)
@@ -38,7 +44,7 @@ def new(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def _write(auth: Any, folder: Path, name: str, public: Path, secret: Path) -> None:
-    """Both files or none. Raises OSError."""
+    """Write both files, or none if that raises OSError."""
     before = os.umask(0o077)
     try:
         auth.create_certificates(folder, name)
@@ -52,24 +58,33 @@ def _write(auth: Any, folder: Path, name: str, public: Path, secret: Path) -> No
 
 
 def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
-    """(public, secret) key in a file.
+    """Read a key file.
 
-    Raises ServerError where there is none, and where others may read a secret one.
+    Args:
+        path: The file.
+        secret: The file must hold a secret key, and other users must not be able to read it.
+
+    Returns:
+        (public key, secret key or None), Z85-encoded.
+
+    Raises:
+        ServerError: The file holds no such key, or other users can read the secret key.
+
     """
     auth = import_auth()
     try:
-        found = auth.load_certificate(path)
+        key_pair = auth.load_certificate(path)
     except (OSError, ValueError) as e:
         raise ServerError(f"{path} is no key: {e}; 'gpupipe keys new NAME' makes a pair") from None
-    if secret and found[1] is None:
+    if secret and key_pair[1] is None:
         raise ServerError(f"{path} holds no secret key: name the file that ends in {SECRET}")
     if secret and path.stat().st_mode & 0o077:
         raise ServerError(f"{path} can be read by other users: chmod 600 {path}")
-    return found  # type: ignore[no-any-return]  # pyzmq's word
+    return key_pair  # type: ignore[no-any-return]  # pyzmq's
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address reaches this machine alone."""
+    """Return whether only this machine can reach an address (ipc://, or a loopback host)."""
     if address.startswith("ipc://"):
         return True
     host = urlsplit(address).hostname or ""
@@ -80,8 +95,10 @@ def is_loopback(address: str) -> bool:
 
 
 def secure_server(socket: Any, secret: Path) -> None:
-    """Make a socket accept only who knows the server's public key; who is allowed is the
-    authenticator's to say.
+    """Encrypt a server's socket: it accepts only clients that know the server's public key.
+
+    The authenticator of ZeroMQ's context decides which clients' keys are allowed. Raises
+    ServerError if `secret` is no usable key file.
     """
     socket.curve_publickey, socket.curve_secretkey = load(secret, True)
     socket.curve_server = True
@@ -89,15 +106,18 @@ def secure_server(socket: Any, secret: Path) -> None:
 
 
 def secure_client(socket: Any, secret: Path, server: Path) -> None:
-    """Make a socket speak to one server only, as the holder of a key."""
+    """Encrypt a client's socket: it speaks only to the holder of the key `server`.
+
+    Raises ServerError if one of the files is no usable key file.
+    """
     socket.curve_publickey, socket.curve_secretkey = load(secret, True)
     socket.curve_serverkey = load(server, False)[0]
 
 
 def import_zmq() -> Any:
-    """pyzmq. Raises ServerError, saying what to install, where it is absent."""
+    """Import and return pyzmq. Raises ServerError, with the pip command, if it is not installed."""
     try:
-        import msgspec  # noqa: F401  # what the messages need beside it
+        import msgspec  # noqa: F401  # messages.py needs it
         import zmq
     except ModuleNotFoundError as e:
         raise ServerError(
@@ -107,7 +127,7 @@ def import_zmq() -> Any:
 
 
 def import_auth() -> Any:
-    """What makes and reads files of keys. Raises ServerError as import_zmq does."""
+    """Import and return zmq.auth, which creates and reads key files. Raises as import_zmq does."""
     import_zmq()
     import zmq.auth
 

@@ -1,10 +1,14 @@
-"""What goes over a socket between a data processing server and its clients.
+"""The messages between a data processing server and its clients.
 
-A message is one frame of msgpack, a struct of this file; behind a Part comes one frame more, a
-piece of a batch. The bytes of a batch are those of its fields one behind another, each from a
-multiple of 64 on. What comes in is checked before anything is allocated for it: kind and fields of
-the message, lengths of lists, dtypes, shapes, and that the declared sizes add up. There is no
-pickle, and nothing of a message is ever called or imported.
+A message is one msgpack frame that holds a struct of this file. After a Part follows a second
+frame, a piece of a batch. A batch is the bytes of its fields, one after another, each aligned to 64
+bytes.
+
+Incoming messages are validated before memory is allocated for them: type and fields of the message,
+lengths of lists, dtypes, shapes, and that the declared sizes add up. There is no pickle, and no
+content of a message is ever called or imported.
+
+server/leases.py explains the protocol and its terms. `run` is the number of a pass.
 """
 
 from __future__ import annotations
@@ -17,17 +21,18 @@ from msgspec import Meta, MsgspecError, Struct, msgpack
 
 VERSION = 2
 PIECE = 1 << 20
-"""Bytes of a batch in a message: many small messages go twice as fast as one large one, since their
-memory is used again.
+"""Most bytes of a batch in one Part. Many small messages are twice as fast as a large one, since
+their memory is reused.
 """
 HEAD_LIMIT = 1 << 16
-"""Bytes of the first frame, but for a Welcome or a State."""
+"""Most bytes of the first frame of a message other than Welcome and State."""
 MESSAGE_LIMIT = 4 << 20
-"""Bytes of any frame; a peer that announces more is cut off by ZeroMQ."""
+"""Most bytes of any frame. ZeroMQ disconnects a peer that announces more."""
 BATCH_LIMIT = 8 << 30
-_ALIGNED = 64
+"""Most bytes of a batch."""
+_ALIGNMENT = 64
 WINDOW = 3
-"""Batches that a client may have handed to its consumer before the server has confirmed them."""
+"""Number of batches that a client may hand to its consumer before the server confirms the first."""
 
 ITEM = {
     "uint8": 1,
@@ -44,19 +49,19 @@ ITEM = {
     "uint64": 8,
     "float64": 8,
 }
-"""The dtypes that can be sent, by torch's names, and their bytes."""
+"""Dtypes that can be sent, by their names in torch, and the size of an element in bytes."""
 
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
 Text = Annotated[str, Meta(max_length=300)]
 Long = Annotated[str, Meta(max_length=4000)]
 Token = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Key = tuple[Count, Count]
-"""A batch: the number of the run that it is of, and its step in that run."""
+"""Identifies a batch: (number of its pass, its step in that pass)."""
 Keys = Annotated[list[Key], Meta(max_length=1000)]
 
 
 class MalformedMessage(Exception):
-    """What came in is no message; the text says what of it."""
+    """A received message is invalid; the text says why."""
 
 
 class _Message(Struct, forbid_unknown_fields=True, frozen=True):
@@ -64,8 +69,14 @@ class _Message(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Field(NamedTuple):
-    """A tensor of a batch. channels_last: its numbers lie in the order (B, H, W, C), whatever its
-    shape (B, C, H, W) says.
+    """A tensor of a batch.
+
+    Attributes:
+        name: Name of the field, such as "image".
+        dtype: A key of ITEM.
+        shape: Shape of the tensor.
+        channels_last: The shape is (B, C, H, W), but the elements lie in memory as (B, H, W, C).
+
     """
 
     name: Text
@@ -75,7 +86,7 @@ class Field(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Raises MalformedMessage for a dtype that is none."""
+        """Size in bytes. Raises MalformedMessage for an unknown dtype."""
         if self.dtype not in ITEM or (self.channels_last and len(self.shape) != 4):
             raise MalformedMessage(
                 f"field '{self.name}' has dtype '{self.dtype}' and shape {self.shape}"
@@ -87,10 +98,27 @@ class Field(NamedTuple):
 
 
 class Hello(_Message, tag="hello", frozen=True):
-    """Who I am, also to a server that was started again. number: of this client's Hellos, so that
-    none is heeded that was overtaken by a later one on another connection; holding: batches that
-    are here, in the order in which they came; done: that were consumed; history: the one of the
-    last Welcome, or "".
+    """Opens a session, or continues it after the connection or the server was replaced.
+
+    Attributes:
+        version: The client's VERSION.
+        token: Identifies the client over reconnects; random.
+        number: Counts the client's Hellos. The server ignores a Hello that a later one on another
+            connection has overtaken.
+        name: HOST:PID, for messages to users.
+        rank: Rank of the client, from 0.
+        world: Number of ranks; 1 takes any free partition.
+        hwm: Number of batches that the client wants to hold.
+        place: Names the machine, process namespace and user; see shared_memory.place. Client and
+            server at the same place can share memory.
+        pid: Process id of the client.
+        started: Start time of that process, in the kernel's units; see shared_memory.started.
+        shared: The client wants batches through shared memory.
+        codecs: Codecs that the client can unpack.
+        holding: Batches that the client holds and has not consumed, in order of arrival.
+        done: Batches that were consumed and are not confirmed yet.
+        history: `history` of the last Welcome, or "".
+
     """
 
     version: Count
@@ -101,7 +129,6 @@ class Hello(_Message, tag="hello", frozen=True):
     world: Count
     hwm: Annotated[int, Meta(ge=1, le=1000)]
     place: Text
-    """Host and process namespace: clients at the server's own place can use shared memory."""
     pid: Count
     started: Text
     shared: bool
@@ -112,8 +139,16 @@ class Hello(_Message, tag="hello", frozen=True):
 
 
 class Begin(_Message, tag="begin", frozen=True):
-    """An iteration begins at a place, or goes on in a run where `run` is one (-1: none). number:
-    the iteration's; asked: whether the user named the place, so that no other will do."""
+    """Starts an iteration at a position, or continues one in a pass.
+
+    Attributes:
+        number: Counts the client's iterations.
+        epoch: Epoch to read.
+        position: Number of samples of the epoch to leave out.
+        run: The pass to continue, or -1 for none.
+        asked: The user named the position, so the server must not choose another one.
+
+    """
 
     number: Count
     epoch: Count
@@ -123,27 +158,38 @@ class Begin(_Message, tag="begin", frozen=True):
 
 
 class Done(_Message, tag="done", frozen=True):
-    """These batches were consumed, in this order; the memory of these slots may be used again."""
+    """Acknowledges batches and frees slots.
+
+    Attributes:
+        keys: Batches that were consumed, in this order.
+        slots: Numbers of slots of shared memory that the server may reuse.
+
+    """
 
     keys: Keys
     slots: Annotated[list[Count], Meta(max_length=1000)]
 
 
 class Stop(_Message, tag="stop", frozen=True):
-    """The iteration ended early: what was not consumed goes back.
+    """Ends the iteration early: the server requeues all batches that were not consumed.
 
-    Also the answer to a Failed that is final.
+    It also answers a Failed that is final.
     """
 
 
 class Ping(_Message, tag="ping", frozen=True):
-    """I am alive."""
+    """Heartbeat of a client."""
 
 
 class Bye(_Message, tag="bye", frozen=True):
-    """I go; these were consumed, and all else goes back.
+    """Ends the session: the server requeues all batches that were not consumed.
 
-    From any connection, also a new one, and until it is answered with Gone.
+    The client repeats it, on any connection, until the server answers with Gone.
+
+    Attributes:
+        token: The client's token.
+        done: Batches that were consumed and are not confirmed yet.
+
     """
 
     token: Token
@@ -151,16 +197,20 @@ class Bye(_Message, tag="bye", frozen=True):
 
 
 class Ask(_Message, tag="ask", frozen=True):
-    """How are you? Answered with State, whoever asks."""
+    """Requests the metrics of a server. State answers it; a session is not needed."""
 
 
 # --- from the server
 
 
 class Late(NamedTuple):
-    """A client is new in the middle of a run.
+    """What a client misses that joins in the middle of a pass.
 
-    left: the steps that nobody has yet, of `steps`; readers: who else reads it.
+    Attributes:
+        left: Number of steps that are neither leased nor done.
+        steps: Number of all steps of the pass.
+        readers: Names of other clients of the partition, at most four.
+
     """
 
     left: Count
@@ -169,9 +219,20 @@ class Late(NamedTuple):
 
 
 class Welcome(_Message, tag="welcome", frozen=True):
-    """You are known. history: names what the server knows of runs, also when it was started again;
-    pid: of the server's process; yours: what you still hold, in order, all else being others' now;
-    about: what is served.
+    """Answers Hello: the client has a session.
+
+    Attributes:
+        version: The server's VERSION.
+        history: Names the server's sequence of passes. A restart that resumes keeps the name.
+        pid: Process id of the server.
+        yours: Batches that the client still leases, in order. It drops all others.
+        epoch: Epoch where the client begins if its user names no position.
+        position: Number of samples of that epoch to leave out.
+        rank: Rank of the client's partition over all servers.
+        world: Number of ranks over all servers.
+        about: Describes what is served; see engines/remote/welcome.py.
+        late: What the client misses of the current pass, or None.
+
     """
 
     version: Count
@@ -187,14 +248,27 @@ class Welcome(_Message, tag="welcome", frozen=True):
 
 
 class Begun(_Message, tag="begun", frozen=True):
-    """The iteration `number` is in this run."""
+    """The client's iteration has entered a pass.
+
+    Attributes:
+        number: The iteration, as in Begin.
+        run: The pass.
+
+    """
 
     number: Count
     run: Count
 
 
 class Slot(NamedTuple):
-    """Shared memory: open file `fd` of the server's process."""
+    """A slot of shared memory.
+
+    Attributes:
+        number: Identifies the slot.
+        fd: Descriptor of its file in the server's process.
+        size: Size in bytes.
+
+    """
 
     number: Count
     fd: Count
@@ -202,7 +276,18 @@ class Slot(NamedTuple):
 
 
 class Batch(_Message, tag="batch", frozen=True):
-    """A batch. Its bytes lie in `slot`, else they follow as Parts."""
+    """A batch, or the head of one whose bytes follow as Parts.
+
+    Attributes:
+        key: Identifies the batch.
+        epoch: Its epoch.
+        end: Number of samples of the epoch that all ranks have had after it.
+        last: It is the last batch of the pass that this client gets.
+        fields: Its tensors.
+        size: Size in bytes, with padding.
+        slot: The slot that holds its bytes, or None if they follow as Parts.
+
+    """
 
     key: Key
     epoch: Count
@@ -214,8 +299,14 @@ class Batch(_Message, tag="batch", frozen=True):
 
 
 class Part(_Message, tag="part", frozen=True):
-    """A piece of the batch that is under way: the next frame, from byte `offset` on, `size` bytes
-    when it is unpacked.
+    """A piece of the batch whose head was sent last. The next frame holds its bytes.
+
+    Attributes:
+        key: Identifies the batch.
+        offset: Where the piece begins in the batch, in bytes.
+        size: Size of the unpacked piece in bytes.
+        codec: How it is compressed: "lz4", "zstd" or "" for not at all.
+
     """
 
     key: Key
@@ -225,33 +316,46 @@ class Part(_Message, tag="part", frozen=True):
 
 
 class Confirm(_Message, tag="confirm", frozen=True):
-    """These are noted down as consumed."""
+    """Confirms acknowledgements: the server has logged these batches as consumed."""
 
     keys: Keys
 
 
 class Revoke(_Message, tag="revoke", frozen=True):
-    """You were silent: these were given to others, and must not be consumed."""
+    """The client was silent, and the server requeued these batches: it must not consume them."""
 
     keys: Keys
 
 
 class Ended(_Message, tag="ended", frozen=True):
-    """All batches of a run are consumed."""
+    """All batches of a pass are consumed."""
 
     run: Count
 
 
 class Refused(_Message, tag="refused", frozen=True):
-    """No. again: whether it may be tried again later."""
+    """The server refuses a request.
+
+    Attributes:
+        why: The reason, for the user.
+        again: The same request may succeed later.
+
+    """
 
     why: Long
     again: bool
 
 
 class Failed(_Message, tag="failed", frozen=True):
-    """The iteration ended with an error of gpupipe, of this class; path and reason: of a
-    SampleError. final: whether the server ends with it too.
+    """An error ended the client's iteration.
+
+    Attributes:
+        kind: Name of the exception's class.
+        text: Its message.
+        path: `path` of a SampleError, else "".
+        reason: `reason` of a SampleError, else "".
+        final: The server ends too.
+
     """
 
     kind: Text
@@ -262,19 +366,19 @@ class Failed(_Message, tag="failed", frozen=True):
 
 
 class Pong(_Message, tag="pong", frozen=True):
-    """I am alive."""
+    """Answers Ping: heartbeat of the server."""
 
 
 class Gone(_Message, tag="gone", frozen=True):
-    """You said Bye."""
+    """Answers Bye: the session has ended."""
 
 
 class Who(_Message, tag="who", frozen=True):
-    """I do not know you: say Hello."""
+    """The connection has no session: the client must say Hello."""
 
 
 class State(_Message, tag="state", frozen=True):
-    """What `gpupipe status` shows."""
+    """Answers Ask: the metrics that `gpupipe status` shows."""
 
     facts: dict[str, Any]
 
@@ -303,35 +407,34 @@ _MAY_BE_LONG = (Welcome, State)
 
 
 def encode(message: ToServer | ToClient) -> bytes:
-    """The first frame of a message."""
+    """Encode a message as its first frame."""
     return _encoder.encode(message)
 
 
 def from_client(frames: Sequence[Any]) -> ToServer:
-    """The message in frames (bytes-like) that a client sent. Raises MalformedMessage."""
+    """Decode and validate the frames of a client's message. Raises MalformedMessage."""
     if len(frames) != 1:
         raise MalformedMessage(f"{len(frames)} frames, where a client sends one")
     if len(frames[0]) > HEAD_LIMIT:
         raise MalformedMessage(f"a head of {len(frames[0])} bytes")
-    # what the decoder was made for
-    return _decoded(_to_server, frames[0])  # type: ignore[no-any-return]
+    return _decode(_to_server, frames[0])  # type: ignore[no-any-return]
 
 
 def from_server(frames: Sequence[Any]) -> ToClient:
-    """The message in frames (bytes-like) that a server sent. Raises MalformedMessage."""
+    """Decode and validate the frames of a server's message. Raises MalformedMessage."""
     if not frames or len(frames[0]) > MESSAGE_LIMIT:
         raise MalformedMessage("no head, or one that is too long")
-    message = _decoded(_to_client, frames[0])
+    message = _decode(_to_client, frames[0])
     if len(frames[0]) > HEAD_LIMIT and not isinstance(message, _MAY_BE_LONG):
         raise MalformedMessage(f"a head of {len(frames[0])} bytes")
     if len(frames) != 1 + isinstance(message, Part):
         raise MalformedMessage(f"{len(frames)} frames of {type(message).__name__}")
     if isinstance(message, Batch):
         check_sizes(message)
-    return message  # type: ignore[no-any-return]  # what the decoder was made for
+    return message  # type: ignore[no-any-return]
 
 
-def _decoded(decoder: Any, frame: Any) -> Any:
+def _decode(decoder: Any, frame: Any) -> Any:
     try:
         return decoder.decode(frame)
     except (MsgspecError, ValueError, RecursionError) as e:
@@ -339,22 +442,20 @@ def _decoded(decoder: Any, frame: Any) -> Any:
 
 
 def offsets(fields: Sequence[Field]) -> tuple[list[int], int]:
-    """Where each field begins among the bytes of a batch, and where the last one ends.
+    """Return the offset of each field in a batch, and the size of the batch, in bytes.
 
-    Raises MalformedMessage.
+    Raises MalformedMessage for an unknown dtype.
     """
     starts, end = [], 0
     for field in fields:
-        start = -(-end // _ALIGNED) * _ALIGNED
+        start = -(-end // _ALIGNMENT) * _ALIGNMENT
         starts.append(start)
         end = start + field.nbytes
     return starts, end
 
 
 def check_sizes(batch: Batch) -> None:
-    """Raises MalformedMessage where what a batch declares does not fit together, or is more than a
-    batch may have.
-    """
+    """Raise MalformedMessage if a batch's declared sizes contradict or exceed BATCH_LIMIT."""
     end = offsets(batch.fields)[1]
     if end != batch.size or end > BATCH_LIMIT:
         raise MalformedMessage(

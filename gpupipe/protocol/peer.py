@@ -1,9 +1,9 @@
 """Finds out what listens at the address of a server that does not answer.
 
-ZeroMQ tells an application nothing of a peer whose socket type does not fit, and does not connect
-to it again. So this connects without ZeroMQ, exchanges the greeting of ZMTP 3.0
-(https://rfc.zeromq.org/spec/23), reads the peer's READY command, which names its socket type, and
-hangs up.
+ZeroMQ does not report a peer whose socket type does not match, and does not reconnect to it. So
+this connects without ZeroMQ and exchanges the greeting of ZMTP 3.0
+(https://rfc.zeromq.org/spec/23). Then it reads the peer's READY command, which names its socket
+type, and disconnects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from gpupipe.errors import ServerError
 
-_SECONDS = 1.0
+_TIMEOUT_SECONDS = 1.0
 _SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 _MECHANISM = slice(12, 32)
 _GREETING = (
@@ -25,8 +25,8 @@ _GREETING = (
     (b"\x03", 64),
     (b"\0" + b"NULL".ljust(20, b"\0") + bytes(32), 1 << 16),
 )
-"""What to say, and how many bytes the peer has sent before the next may be said: one whose
-mechanism is another cuts off who says NULL.
+"""(bytes to send, number of bytes to receive before the next item is sent). The order matters: a
+peer with another security mechanism disconnects a client that sends NULL.
 """
 _SOCKET_TYPE = re.compile(rb"\x0bSocket-Type\0\0\0.([A-Z]+)", re.DOTALL)
 _OURS = "ROUTER"
@@ -37,7 +37,11 @@ _FUELS = "PUSH"
 class Peer:
     """What listens at an address.
 
-    socket_type: ZeroMQ's name of it, such as "ROUTER", or "" if it is not known.
+    Attributes:
+        text: A description for the user.
+        socket_type: ZeroMQ's name of the socket type, such as "ROUTER", or "" if unknown.
+        is_zeromq: False if it certainly does not speak ZeroMQ.
+
     """
 
     text: str
@@ -45,13 +49,17 @@ class Peer:
     is_zeromq: bool = True
 
 
-def look_at(address: str, seconds: float = _SECONDS) -> Peer:
-    """Connect to an address (tcp://HOST:PORT or ipc://FILE) for at most `seconds`, and tell what
-    listens there.
+def look_at(address: str, seconds: float = _TIMEOUT_SECONDS) -> Peer:
+    """Connect to an address and find out what listens there.
+
+    Args:
+        address: tcp://HOST:PORT or ipc://FILE.
+        seconds: Time limit for the connection, and again for the exchange.
+
     """
     try:
         with _connect(address, seconds) as connection:
-            return _peer(_exchange(connection, time.monotonic() + seconds))
+            return _describe_peer(_exchange(connection, time.monotonic() + seconds))
     except socket.gaierror as e:
         return Peer(f"its host name cannot be resolved ({e.strerror})")
     except (ConnectionRefusedError, FileNotFoundError):
@@ -61,9 +69,15 @@ def look_at(address: str, seconds: float = _SECONDS) -> Peer:
 
 
 def check(address: str, has_keys: bool) -> Peer:
-    """Tell what listens at an address. has_keys: whether this side has keys.
+    """Find out what listens at an address.
 
-    Raises ServerError if it is certain that no server of gpupipe can answer there.
+    Args:
+        address: tcp://HOST:PORT or ipc://FILE.
+        has_keys: This side has keys.
+
+    Raises:
+        ServerError: It is certain that no server of gpupipe can answer there.
+
     """
     peer = look_at(address)
     if not peer.is_zeromq:
@@ -88,7 +102,6 @@ def check(address: str, has_keys: bool) -> Peer:
 
 
 def _connect(address: str, seconds: float) -> socket.socket:
-    """Raises OSError."""
     parts = urlsplit(address)
     if parts.scheme == "ipc":
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,22 +116,24 @@ def _connect(address: str, seconds: float) -> socket.socket:
 
 
 def _exchange(connection: socket.socket, until: float) -> bytes:
-    """Greet. Returns what came up to the socket type, another mechanism than NULL, the end of the
-    connection, or a time.
+    """Exchange greetings and return the received bytes.
+
+    It stops after the socket type, at another mechanism than NULL, at the end of the connection, or
+    at the time `until`.
     """
     received = b""
     with suppress(OSError):
-        for say, length in _GREETING:
-            connection.sendall(say)
+        for data, length in _GREETING:
+            connection.sendall(data)
             while (
                 len(received) < length
                 and not _SOCKET_TYPE.search(received)
                 and (left := until - time.monotonic()) > 0
             ):
                 connection.settimeout(left)
-                if not (more := connection.recv(4096)):
+                if not (chunk := connection.recv(4096)):
                     return received
-                received += more
+                received += chunk
             if len(received) >= 64 and _mechanism(received) != b"NULL":
                 return received
     return received
@@ -128,7 +143,7 @@ def _mechanism(received: bytes) -> bytes:
     return received[_MECHANISM].rstrip(b"\0")
 
 
-def _peer(received: bytes) -> Peer:
+def _describe_peer(received: bytes) -> Peer:
     if not received:
         return Peer("something listens there, and says nothing")
     if received[:1] != _SIGNATURE[:1] or received[9:10] not in (b"", _SIGNATURE[9:10]):
@@ -137,5 +152,5 @@ def _peer(received: bytes) -> Peer:
         )
     if len(received) >= 64 and _mechanism(received) == b"CURVE":
         return Peer("it listens, and lets in only those whose keys it knows (key, server_key)")
-    found = _SOCKET_TYPE.search(received)
-    return Peer("it listens, and has not answered yet", found[1].decode() if found else "")
+    match = _SOCKET_TYPE.search(received)
+    return Peer("it listens, and has not answered yet", match[1].decode() if match else "")

@@ -1,11 +1,12 @@
 """Memory for batches: slots that a server shares with a client on the same machine, and buffers
 that a client receives into.
 
-Both are used again and again, since fresh memory costs more than the copy into it. A batch that is
-handed out holds its memory as long as one of its tensors lives, however long that is; only then it
-is used again. Nothing has a name in a file system, so nothing is left behind, whoever is killed: a
-slot is an anonymous file (memfd), sealed so that it cannot shrink under the other side, and gone
-with the last process that maps it.
+Both are reused, since allocating fresh memory costs more than the copy into it. The memory of a
+batch is reused only after the last tensor that shares it is freed.
+
+A slot is an anonymous file (memfd) without a name in any file system. The kernel frees it with the
+last process that maps it, so nothing remains when a process is killed. A seal keeps one side from
+shrinking the file while the other side uses it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ _PAGE = mmap.PAGESIZE
 
 
 def place() -> str:
-    """Names the kernel, process namespace and user of this process: where two have the same, they
-    can share memory and see one another's end. "" elsewhere.
+    """Return a name for the running kernel, process namespace and user of this process.
+
+    Two processes with the same name can share memory, and can detect each other's end. Returns ""
+    if the system does not offer that.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -49,8 +52,9 @@ def place() -> str:
 
 
 def started(pid: int) -> str:
-    """When a process of this machine was started, in the kernel's own count; "" where it has
-    ended.
+    """Return the start time of a process on this machine, in clock ticks since boot, as text.
+
+    Together with the process id it identifies the process. "" if the process has ended.
     """
     try:
         fields = (
@@ -66,7 +70,7 @@ def started(pid: int) -> str:
 
 @dataclass
 class _Shared:
-    """A slot on the server's side."""
+    """A slot on the server's side, and its memory as a uint8 tensor."""
 
     slot: Slot
     tensor: Tensor
@@ -76,7 +80,12 @@ class _Shared:
 
 
 class Slots:
-    """The slots of one client. limit: how many it may hold at once."""
+    """The slots of one client, on the server's side.
+
+    Args:
+        limit: Number of slots that may exist at once.
+
+    """
 
     _numbers = itertools.count(time.time_ns())
 
@@ -86,14 +95,18 @@ class Slots:
         self._busy: dict[int, _Shared] = {}
 
     def take(self, size: int) -> tuple[Slot, Tensor] | None:
-        """A slot for a batch of `size` bytes, and its memory, uint8; None where the client holds as
-        many as it may, or the system gives none.
+        """Take a slot for a batch of `size` bytes. It may be larger.
+
+        Returns:
+            (slot, its memory as a uint8 tensor), or None if the client holds `limit` slots or the
+            system has no memory.
+
         """
         fits = next((s for s in self._free if s.slot.size >= size), None)
         if (
             fits is None
             and len(self._busy) + len(self._free) >= self._limit
-            and not self._drop_one()
+            and not self._close_free_slot()
         ):
             return None
         try:
@@ -106,18 +119,19 @@ class Slots:
         return shared.slot, shared.tensor
 
     def give_back(self, number: int) -> None:
-        """The client is done with a slot; a number that is not known is of another time."""
+        """Release a slot that the client is done with. Ignores numbers of an earlier connection."""
         shared = self._busy.pop(number, None)
         if shared is not None:
             self._free.append(shared)
 
     def close(self) -> None:
+        """Close all slots; no more can be taken. The client's mappings stay valid."""
         for shared in [*self._free, *self._busy.values()]:
             shared.close()
         self._free, self._busy, self._limit = [], {}, 0
 
-    def _drop_one(self) -> bool:
-        """Make room for a larger slot."""
+    def _close_free_slot(self) -> bool:
+        """Close a free slot to make room for a larger one. False if there is none."""
         if not self._free:
             return False
         self._free.pop().close()
@@ -138,8 +152,17 @@ class Slots:
 
 
 class Mapped:
-    """A client's sight of the slots of a server's process. gpu: the number of the GPU that they are
-    page-locked for, or None. `freed` are those whose tensors are gone."""
+    """The slots of a server, as a client maps them.
+
+    Args:
+        pid: Process id of the server.
+        gpu: Index of the GPU that the memory is page-locked for, or None.
+
+    Attributes:
+        pid: Process id of the server.
+        freed: Numbers of slots of which no tensor lives any more.
+
+    """
 
     def __init__(self, pid: int, gpu: int | None = None) -> None:
         self.pid, self._gpu = pid, gpu
@@ -147,13 +170,13 @@ class Mapped:
         self.freed: deque[int] = deque()
 
     def tensor(self, slot: Slot, size: int) -> Tensor:
-        """The first `size` bytes of a slot, uint8.
+        """Return the first `size` bytes of a slot as a uint8 tensor.
 
-        Raises MalformedMessage where there is no such slot.
+        Raises MalformedMessage if the slot cannot be opened.
         """
         if slot.number not in self._maps:
             self._maps[slot.number] = self._map(slot)
-        return _handed_out(self._maps[slot.number][:size], self.freed.append, slot.number)
+        return _lend(self._maps[slot.number][:size], self.freed.append, slot.number)
 
     def _map(self, slot: Slot) -> np.ndarray[Any, Any]:
         path = f"/proc/{self.pid}/fd/{slot.fd}"
@@ -179,38 +202,44 @@ class Mapped:
 
     @staticmethod
     def _check_name(path: Path, slot: Slot) -> None:
-        """Raises MalformedMessage where an open file is not this slot: the server closed it, and
-        the number is another file's now.
+        """Raise MalformedMessage if a descriptor is not this slot.
+
+        The server may have closed the slot, and its descriptor number may belong to another file.
         """
         if str(path.readlink()) != f"/memfd:{_name(slot.number)} (deleted)":
             raise MalformedMessage(f"{path} is not slot {slot.number}")
 
 
 class Buffers:
-    """A client's own memory for what comes over a socket. keep: how many that are free are kept;
-    gpu: the number of the GPU that it is page-locked for, or None."""
+    """A client's own memory for batches that come over a socket.
+
+    Args:
+        keep: Number of free buffers to keep for reuse.
+        gpu: Index of the GPU that the memory is page-locked for, or None.
+
+    """
 
     def __init__(self, keep: int, gpu: int | None = None) -> None:
         self._gpu = gpu
         self._free: deque[np.ndarray[Any, Any]] = deque(maxlen=keep)
 
     def take(self, size: int) -> Tensor:
-        """Memory of `size` bytes, uint8."""
+        """Return a uint8 tensor of `size` bytes; reuses a free buffer of exactly that size."""
         for _ in range(len(self._free)):
             base = self._free.popleft()
             if len(base) == size:
-                return _handed_out(base[:], self._free.append, base)
+                return _lend(base[:], self._free.append, base)
             self._free.append(base)
         with nullcontext() if self._gpu is None else torch.cuda.device(self._gpu):
             base = torch.empty(size, dtype=torch.uint8, pin_memory=self._gpu is not None).numpy()
-        return _handed_out(base[:], self._free.append, base)
+        return _lend(base[:], self._free.append, base)
 
 
 def _pin(memory: np.ndarray[Any, Any], gpu: int) -> None:
-    """Page-lock memory as long as it is mapped, so that it is copied to `gpu` at full speed.
+    """Page-lock memory for as long as it is mapped, so that copies to `gpu` run at full speed.
 
-    CUDA runs this on the current device, and starts a context there. Memory that it does not take
-    stays pageable: the copy is slower and the same.
+    CUDA does this on the current device, and starts a context there. If CUDA refuses, the memory
+    stays pageable: copies are slower, with the same result.
     """
     cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
     last_error = cuda_last_error()
@@ -232,7 +261,7 @@ def _unpin(cuda: Any, last_error: Callable[[], int], address: int, gpu: int) -> 
 
 @cache
 def cuda_last_error() -> Callable[[], int] | None:
-    """cudaGetLastError of the CUDA runtime that torch uses, or None if torch hides it.
+    """Return cudaGetLastError of the CUDA runtime that torch uses, or None if torch hides it.
 
     It returns and clears the error of the last call that failed in this thread. Without it, torch
     raises that error after the next kernel launch. torch.cuda.cudart() does not have the function.
@@ -241,13 +270,11 @@ def cuda_last_error() -> Callable[[], int] | None:
 
 
 def _name(number: int) -> str:
-    """What the kernel calls a slot."""
+    """Return the name of a slot's memfd."""
     return f"{NAME} {number}"
 
 
-def _handed_out(view: np.ndarray[Any, Any], back: Callable[[Any], None], what: Any) -> Tensor:
-    """A tensor over `view`; back(what) is called when the last tensor that shares its memory is
-    gone.
-    """
-    weakref.finalize(view, back, what).atexit = False
+def _lend(view: np.ndarray[Any, Any], on_free: Callable[[Any], None], argument: Any) -> Tensor:
+    """Return a tensor over `view`. Call on_free(argument) once no tensor shares its memory."""
+    weakref.finalize(view, on_free, argument).atexit = False
     return torch.from_numpy(view)

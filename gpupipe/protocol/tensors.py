@@ -1,4 +1,4 @@
-"""Tensors as bytes, and bytes as tensors, without a copy where none is needed."""
+"""Converts tensors to bytes and back, without a copy if possible."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_LAST = (0, 2, 3, 1)
-_FIRST = (0, 3, 1, 2)
+_TO_CHANNELS_LAST = (0, 2, 3, 1)
+_TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
 def fields_of(batch: Mapping[str, Tensor]) -> list[messages.Field]:
-    """What goes over the wire of a batch."""
+    """Describe the tensors of a batch as the fields of a message."""
     return [
         messages.Field(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), _channels_last(t))
         for name, t in batch.items()
@@ -34,41 +34,46 @@ def _channels_last(tensor: Tensor) -> bool:
 
 
 def views(memory: Tensor, fields: Sequence[messages.Field]) -> dict[str, Tensor]:
-    """The fields that lie in a uint8 tensor: they share its memory.
+    """Return the fields of a batch as tensors that share the memory of a uint8 tensor.
 
-    Raises wire.MalformedMessage.
+    Raises messages.MalformedMessage for an unknown dtype.
     """
-    found = {}
+    tensors = {}
     for field, start in zip(fields, messages.offsets(fields)[0], strict=True):
-        numbers = memory[start : start + field.nbytes].view(getattr(torch, field.dtype))
+        elements = memory[start : start + field.nbytes].view(getattr(torch, field.dtype))
         if field.channels_last:
-            found[field.name] = numbers.view([field.shape[axis] for axis in _LAST]).permute(_FIRST)
+            tensors[field.name] = elements.view(
+                [field.shape[axis] for axis in _TO_CHANNELS_LAST]
+            ).permute(_TO_CHANNELS_FIRST)
         else:
-            found[field.name] = numbers.view(field.shape)
-    return found
+            tensors[field.name] = elements.view(field.shape)
+    return tensors
 
 
 def fill(memory: Tensor, batch: Mapping[str, Tensor]) -> None:
-    """Copy a batch into a uint8 tensor of the host, from wherever it is."""
+    """Copy a batch from any device into a uint8 tensor in host memory."""
     for name, into in views(memory, fields_of(batch)).items():
         into.copy_(batch[name])
 
 
 def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
-    """Where the bytes of a batch go, and they themselves: pieces of up to wire.PIECE bytes, which
-    keep their tensors alive.
+    """Split a batch into pieces of at most messages.PIECE bytes.
+
+    Returns:
+        (offset in the batch, bytes) of each piece. The memoryviews keep their tensors alive.
+
     """
     fields = fields_of(batch)
-    found = []
+    chunks = []
     for field, start in zip(fields, messages.offsets(fields)[0], strict=True):
         tensor = batch[field.name].cpu()
         flat = (
-            (tensor.permute(_LAST) if field.channels_last else tensor.contiguous())
+            (tensor.permute(_TO_CHANNELS_LAST) if field.channels_last else tensor.contiguous())
             .view(-1)
             .view(torch.uint8)
         )
         data = memoryview(flat.numpy().data)
-        found += [
+        chunks += [
             (start + n, data[n : n + messages.PIECE]) for n in range(0, len(data), messages.PIECE)
         ]
-    return found
+    return chunks

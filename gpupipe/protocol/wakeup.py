@@ -1,4 +1,4 @@
-"""Wakes a thread that waits for sockets."""
+"""Wakes a thread that polls sockets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from contextlib import suppress
 
 
 class Waker:
-    """A pipe whose reading end, `descriptor`, a thread polls beside its sockets. wake() may be
-    called from any thread and from a signal handler, also behind close(): the number of a closed
-    descriptor is soon another file's, which must not get a byte.
+    """A pipe that a thread polls together with its sockets.
+
+    wake() is safe from any thread, from a signal handler, and after close(). After close() it
+    writes nothing: the number of the closed descriptor may belong to another file by then.
+
+    Attributes:
+        descriptor: Reading end of the pipe, to poll.
+
     """
 
     def __init__(self) -> None:
@@ -24,12 +29,12 @@ class Waker:
                 os.write(self._in, b"1")
 
     def clear(self) -> None:
-        """Read what is there."""
+        """Empty the pipe, after `descriptor` was readable."""
         with suppress(BlockingIOError):
             os.read(self.descriptor, 65536)
 
     def close(self) -> None:
-        """Give back the pipe, when no thread polls it any more. May be called twice."""
+        """Close the pipe, once no thread polls it. Idempotent."""
         with self._lock:
             if self._in >= 0:
                 os.close(self._in)
