@@ -1,17 +1,18 @@
-"""A client's connection to one server: a thread that receives, says Hello again where it must, and
-keeps batches until the consumer asks.
+"""A client's connection to one server. Its thread receives batches, keeps them until the consumer
+asks for them, and reconnects.
 
-1. Only the thread touches the socket. The consumer's calls leave messages in `_say` and wake it.
-2. What both use is under `_changed`, a condition that is notified whenever the consumer may have to
-   look.
-3. A batch is finished (steps of the client, copy to its device) in the thread, so that the consumer
-   only takes it.
-4. Where nothing was heard for `patience` seconds, the consumer's call ends with an error; the
-   thread goes on trying to reach the server.
-5. Between a Hello and its Welcome no batch counts: what the Hello did not name, the server takes
-   back.
-6. close() says Bye until the server has heard it, also one that comes back just then, and ends the
-   thread; so does the end of the process.
+1. Only the thread uses the socket. The consumer's calls queue messages in `_outgoing` and wake the
+   thread.
+2. The condition `_changed` guards the state that both use. It is notified whenever that state
+   changes for the consumer.
+3. The thread finishes each batch: it runs the client's steps and copies the batch to its device.
+   The consumer takes the finished batch.
+4. If nothing is heard from the server for `patience` seconds, the consumer's call raises
+   ServerError. The thread keeps trying to reach the server.
+5. Between a Hello and its Welcome the client drops all batches that arrive: the server requeues
+   those that the Hello did not name.
+6. close() repeats Bye until the server answers, for at most two seconds, and ends the thread. The
+   thread is a daemon: it also ends with the process.
 """
 
 from __future__ import annotations
@@ -39,18 +40,27 @@ from gpupipe.protocol.tensors import views
 from gpupipe.protocol.wakeup import Waker
 
 BEAT = 1.0
-_SOON = 0.05
-_PARTING = 2.0
-_IN_A_ROW = 64
-_TELL_AFTER = 3.0
-"""Seconds after which open() says what it waits for."""
+_RETRY_SECONDS = 0.05
+_BYE_SECONDS = 2.0
+_MAX_RECEIVES = 64
+_LOG_AFTER = 3.0
+"""Seconds after which open() logs what it waits for."""
 _log = logging.getLogger("gpupipe")
 Finish = Callable[[dict[str, Tensor]], Any]
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A batch as `finish` left it, and where it is in the epoch."""
+    """A batch that is ready for the consumer.
+
+    Attributes:
+        key: Identifies the batch.
+        epoch: Its epoch.
+        end: Number of samples of the epoch that all ranks have had after it.
+        last: It is the last batch of the pass that this client gets.
+        batch: What `finish` returned.
+
+    """
 
     key: Key
     epoch: int
@@ -60,24 +70,39 @@ class Arrived:
 
 
 class Connection:
-    """See the head of this module.
+    """A connection to one server; the head of this file explains it. Call close() at the end.
 
-    finish: what is done to the tensors of a batch before the consumer gets it.
+    Args:
+        options: How to connect.
+        finish: Called in the connection's thread with the tensors of a batch, by field name. What
+            it returns is the batch that the consumer gets.
+
+    Attributes:
+        options: How to connect.
+        welcome: The server's last Welcome, or None before the first one.
+
+    Raises:
+        ServerError: The address or a key file is wrong.
+
     """
 
     def __init__(self, options: ConnectionOptions, finish: Finish) -> None:
         self.options, self._finish = options, finish
         self.welcome: messages.Welcome | None = None
         self._token = token_hex(16)
-        self._hello, self._greeted, self._gone = greeting(options, self._token), False, False
+        self._hello, self._is_welcomed, self._is_bye_answered = (
+            greeting(options, self._token),
+            False,
+            False,
+        )
         self._changed = threading.Condition()
-        self._holding: Inbox[Arrived] = Inbox()
-        self._say: deque[messages.ToServer] = deque()
+        self._inbox: Inbox[Arrived] = Inbox()
+        self._outgoing: deque[messages.ToServer] = deque()
         self._error: GpupipeError | None = None
         self._broken: GpupipeError | None = None
-        """Why the thread ended, where it was not asked to."""
+        """Why the thread ended, if close() did not end it."""
         self._final: GpupipeError | None = None
-        """What a server ended with: every iteration fails so until a server says Welcome again."""
+        """The error that ended the server: all iterations raise it until the next Welcome."""
         self._refusal = ""
         self._number, self._run, self._ended, self._shared = (
             0,
@@ -85,11 +110,11 @@ class Connection:
             False,
             options.transport != "tcp",
         )
-        self._place: tuple[int, int] | None = None
-        self._asked = False
-        self._assembly = Assembly(options.hwm + 2, options.gpu)
-        self._began = self._heard = time.monotonic()
-        self._said_hello = 0.0
+        self._position: tuple[int, int] | None = None
+        self._is_asked = False
+        self._reassembly = Assembly(options.hwm + 2, options.gpu)
+        self._created = self._heard = time.monotonic()
+        self._last_hello = 0.0
         self._closing = False
         self._context = zmq.Context(io_threads=2)
         self._socket = dial(self._context, options)
@@ -99,31 +124,34 @@ class Connection:
         )
         self._thread.start()
 
-    # --- what the consumer calls
+    # --- for the consumer's thread
 
     def open(self) -> messages.Welcome:
-        """Wait until the server knows us.
+        """Wait for the server's Welcome and return it. Log after three seconds what it waits for.
 
-        After three seconds, log once what is waited for. Raises ServerError.
+        Raises:
+            ServerError: The server refuses this client or does not answer within `patience`
+                seconds, or something else listens at the address.
+
         """
         since = time.monotonic()
-        if self.options.patience > _TELL_AFTER and not self._is_answered(_TELL_AFTER):
-            self._tell_what_is_waited_for()
+        if self.options.patience > _LOG_AFTER and not self._is_answered(_LOG_AFTER):
+            self._log_why_waiting()
         with self._changed:
             self._wait(lambda: self.welcome is not None, since)
         assert self.welcome is not None
         return self.welcome
 
     def _is_answered(self, seconds: float) -> bool:
-        """Wait for a Welcome, an error or the end."""
+        """Wait up to `seconds` for a Welcome, an error or close(). Return whether one came."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self.welcome is not None or self._error is not None or self._closing,
                 seconds,
             )
 
-    def _tell_what_is_waited_for(self) -> None:
-        """Raises ServerError if what listens at the address is no server of gpupipe."""
+    def _log_why_waiting(self) -> None:
+        """Log why no answer has come. Raises ServerError if no server of gpupipe listens there."""
         options = self.options
         why = self._refusal or peer.check(options.address, options.key is not None).text
         _log.warning(
@@ -134,79 +162,95 @@ class Connection:
         )
 
     def begin(self, epoch: int, position: int, asked: bool = False) -> None:
-        """Begin an iteration at a place.
+        """Start an iteration.
 
-        Where a run ended before it, the one after it is begun already. asked: whether the user
-        named the place.
+        At the end of a pass the thread starts the next one itself. If that one is at this position,
+        the iteration continues with it.
+
+        Args:
+            epoch: Epoch to read.
+            position: Number of samples of the epoch to leave out.
+            asked: The user named this position, so the server must not choose another one.
+
         """
         with self._changed:
-            if not (self._ended and self._place == (epoch, position)):
+            if not (self._ended and self._position == (epoch, position)):
                 self._begin(epoch, position, asked)
             self._ended = False
 
     def _begin(self, epoch: int, position: int, asked: bool = False) -> None:
         self._number += 1
-        self._asked = asked
-        self._place, self._run, self._error = (epoch, position), -1, self._final
-        self._holding.drop()
+        self._is_asked = asked
+        self._position, self._run, self._error = (epoch, position), -1, self._final
+        self._inbox.drop()
         self._post(messages.Begin(self._number, epoch, position, -1, asked))
 
     @property
     def epoch(self) -> int:
-        """The epoch that is read, and behind the end of a run the one behind it."""
+        """The epoch that is read; after the end of a pass, the next epoch."""
         with self._changed:
-            return self._place[0] if self._place is not None else 0
+            return self._position[0] if self._position is not None else 0
 
     def next(self) -> Arrived | None:
-        """The next batch; None when the run is over.
+        """Wait for the next batch and return it; None if the pass is over.
 
-        Raises ServerError, and what the server's pipeline raised.
+        Raises:
+            ServerError: The server is silent for `patience` seconds, or refuses this client.
+            GpupipeError: The server's pipeline raised it.
+
         """
         with self._changed:
-            found: list[tuple[Key, Arrived]] = []
+            received: list[tuple[Key, Arrived]] = []
 
             def ready() -> bool:
-                taken = None if self._ended else self._holding.take()
-                found.extend([taken] if taken else [])
-                return bool(found) or self._ended
+                taken = None if self._ended else self._inbox.take()
+                received.extend([taken] if taken else [])
+                return bool(received) or self._ended
 
             self._wait(ready)
-            if not found:
+            if not received:
                 return None
-            arrived = found[0][1]
-            self._place = arrived.epoch, arrived.end
+            arrived = received[0][1]
+            self._position = arrived.epoch, arrived.end
             return arrived
 
     def consumed(self, key: Key) -> None:
-        """The consumer is done with a batch."""
+        """Acknowledge a batch that the consumer is done with. Idempotent."""
         with self._changed:
-            if self._holding.consume(key):
-                self._post(messages.Done([key], self._assembly.freed()))
+            if self._inbox.consume(key):
+                self._post(messages.Done([key], self._reassembly.freed()))
 
     def stop(self) -> None:
-        """End the iteration; what was not consumed goes back."""
+        """End the iteration: the server requeues all batches that were not consumed. Idempotent."""
         with self._changed:
-            if self._place is not None:
-                self._place, self._run, self._ended = None, -1, False
-                self._holding.drop()
+            if self._position is not None:
+                self._position, self._run, self._ended = None, -1, False
+                self._inbox.drop()
                 self._post(messages.Stop())
 
     def close(self) -> None:
-        """Say good-bye, and end the thread. May be called twice."""
+        """End the session and the thread. Idempotent."""
         with self._changed:
             if self._closing:
                 return
             self._closing = True
-            self._holding.drop()
+            self._inbox.drop()
             self._changed.notify_all()
         self._waker.wake()
         self._thread.join()
         self._waker.close()
 
     def _wait(self, ready: Callable[[], bool], since: float | None = None) -> None:
-        """Until `ready`, under the lock. since: when the waiting began, by default now.
+        """Wait until `ready` returns True. The caller holds the lock.
 
-        Raises the error that came, and ServerError where the server is silent or this is closed.
+        Args:
+            ready: Called under the lock, repeatedly.
+            since: When the waiting began, as time.monotonic() returns it; by default now.
+
+        Raises:
+            ServerError: The server is silent for `patience` seconds, or the connection is closed.
+            GpupipeError: The error that a message or the thread brought.
+
         """
         since = time.monotonic() if since is None else since
         while not ready():
@@ -225,7 +269,7 @@ class Connection:
             self._changed.wait(min(BEAT, self.options.patience))
 
     def _post(self, message: messages.ToServer) -> None:
-        self._say.append(message)
+        self._outgoing.append(message)
         self._waker.wake()
 
     # --- the thread
@@ -233,9 +277,9 @@ class Connection:
     def _run_thread(self) -> None:
         try:
             self._serve()
-            self._part()
+            self._say_bye()
         except Exception as e:
-            self._broken = self._caused(f"the connection to {self.options.address} failed", e)
+            self._broken = self._wrap_error(f"the connection to {self.options.address} failed", e)
             self._fail(self._broken)
         finally:
             self._socket.close(LINGER_MS)
@@ -248,7 +292,7 @@ class Connection:
         beat = 0.0
         while not self._closing:
             if time.monotonic() >= beat:
-                beat = time.monotonic() + (BEAT if self._beat() else _SOON)
+                beat = time.monotonic() + (BEAT if self._send_heartbeat() else _RETRY_SECONDS)
             ready = dict(poller.poll(max(0, int(1000 * (beat - time.monotonic())))))
             if self._waker.descriptor in ready:
                 self._waker.clear()
@@ -256,44 +300,44 @@ class Connection:
             if self._socket in ready:
                 self._receive_some()
 
-    def _part(self) -> None:
-        """Say Bye, on whatever connection there is, until it is answered, or nobody answers."""
-        until, again = time.monotonic() + _PARTING, 0.0
-        bye = messages.Bye(self._token, list(self._holding.unconfirmed))
-        while self.welcome is not None and not self._gone and time.monotonic() < until:
+    def _say_bye(self) -> None:
+        """Repeat Bye until the server answers, for at most _BYE_SECONDS, over reconnects too."""
+        until, again = time.monotonic() + _BYE_SECONDS, 0.0
+        bye = messages.Bye(self._token, list(self._inbox.unconfirmed))
+        while self.welcome is not None and not self._is_bye_answered and time.monotonic() < until:
             if time.monotonic() >= again:
-                again = time.monotonic() + (BEAT / 4 if self._send(bye) else _SOON)
-            if self._socket.poll(int(1000 * _SOON)):
+                again = time.monotonic() + (BEAT / 4 if self._send(bye) else _RETRY_SECONDS)
+            if self._socket.poll(int(1000 * _RETRY_SECONDS)):
                 self._receive_some()
 
-    def _beat(self) -> bool:
-        """A sign of life. False where nobody is connected to hear it."""
+    def _send_heartbeat(self) -> bool:
+        """Send a heartbeat. False if no server is connected."""
         if self.welcome is None:
             return self._say_hello()
-        freed = self._assembly.freed()
+        freed = self._reassembly.freed()
         return self._send(messages.Done([], freed) if freed else messages.Ping())
 
     def _say_hello(self) -> bool:
         with self._changed:
-            holding, done = self._holding.keys, list(self._holding.unconfirmed)
+            holding, done = self._inbox.keys, list(self._inbox.unconfirmed)
             history = self.welcome.history if self.welcome is not None else ""
-        self._said_hello, self._greeted = time.monotonic(), False
-        self._assembly.drop()
+        self._last_hello, self._is_welcomed = time.monotonic(), False
+        self._reassembly.drop()
         return self._send(self._hello(self._shared, holding, done, history))
 
     def _send_all(self) -> None:
-        while self._say:
-            self._send(self._say.popleft())
+        while self._outgoing:
+            self._send(self._outgoing.popleft())
 
     def _send(self, message: messages.ToServer) -> bool:
-        """What cannot be sent now is said in a Hello later on."""
+        """Send a message, or return False. The next Hello makes up for what could not be sent."""
         with suppress(zmq.Again):
             self._socket.send(messages.encode(message), zmq.NOBLOCK)
             return True
         return False
 
     def _receive_some(self) -> None:
-        for _ in range(_IN_A_ROW):
+        for _ in range(_MAX_RECEIVES):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -307,12 +351,14 @@ class Connection:
                         f"{self.options.address} does not speak as a server of gpupipe does: {e}"
                     )
                 )
-            except Exception as e:  # the consumer gets it, and may begin again: this thread goes on
-                self._fail(self._caused(f"a message of {self.options.address} cannot be taken", e))
+            except Exception as e:  # the consumer gets the error, and may start another iteration
+                self._fail(
+                    self._wrap_error(f"a message of {self.options.address} cannot be taken", e)
+                )
 
     def _handle(self, message: messages.ToClient, frames: list[Any]) -> None:
         if isinstance(message, messages.Part | messages.Batch):
-            if self._greeted and not self._closing:
+            if self._is_welcomed and not self._closing:
                 self._on_bytes(message, frames)
         elif isinstance(message, messages.Who):
             self._on_who()
@@ -320,34 +366,33 @@ class Connection:
             self._on_welcome(message)
         else:
             with self._changed:
-                self._on_news(message)
+                self._on_control_message(message)
                 self._changed.notify_all()
 
     def _on_bytes(self, message: messages.Part | messages.Batch, frames: list[Any]) -> None:
         if isinstance(message, messages.Part):
-            whole = self._assembly.part(message, frames[1].buffer)
+            whole = self._reassembly.part(message, frames[1].buffer)
         else:
             try:
-                whole = self._assembly.head(message)
-            # where a living server's slot cannot be opened, batches come over the socket from now
-            # on
+                whole = self._reassembly.head(message)
+            # The slot of a live server cannot be opened: ask for batches over the socket instead.
             except messages.MalformedMessage:
-                self._shared = not self._assembly.server_lives
+                self._shared = not self._reassembly.server_lives
                 self._say_hello()
                 return
         if whole is not None:
-            self._arrived(*whole)
+            self._on_whole_batch(*whole)
 
-    def _on_news(self, message: messages.ToClient) -> None:
+    def _on_control_message(self, message: messages.ToClient) -> None:
         if isinstance(message, messages.Gone):
-            self._gone = True
+            self._is_bye_answered = True
         elif isinstance(message, messages.Confirm):
-            self._holding.confirm(message.keys)
+            self._inbox.confirm(message.keys)
         elif isinstance(message, messages.Revoke):
-            self._holding.revoke(message.keys)
+            self._inbox.revoke(message.keys)
         elif isinstance(message, messages.Begun):
-            if message.number == self._number and self._place is not None:
-                self._run, self._asked = message.run, False
+            if message.number == self._number and self._position is not None:
+                self._run, self._is_asked = message.run, False
         elif isinstance(message, messages.Ended):
             self._on_ended(message.run)
         elif isinstance(message, messages.Failed):
@@ -357,20 +402,18 @@ class Connection:
                 self._post(messages.Stop())
         elif isinstance(message, messages.Refused):
             self._refusal = message.why
-            if not message.again or time.monotonic() - self._began > self.options.patience:
+            if not message.again or time.monotonic() - self._created > self.options.patience:
                 self._error = ServerError(f"{self.options.address}: {message.why}")
 
     def _on_ended(self, run: int) -> None:
-        """The run is over: the next one begins, so that its batches are here when they are asked
-        for.
-        """
-        if run == self._run and self._place is not None:
-            self._begin(self._place[0] + 1, 0)
+        """Start the next pass at once, so that its batches arrive before they are needed."""
+        if run == self._run and self._position is not None:
+            self._begin(self._position[0] + 1, 0)
             self._ended = True
 
     def _on_who(self) -> None:
-        """The server does not know us, or not this connection. One Hello at a time."""
-        if time.monotonic() - self._said_hello > BEAT / 4:
+        """Say Hello to a server that has no session for this connection, but not too often."""
+        if time.monotonic() - self._last_hello > BEAT / 4:
             self._say_hello()
 
     def _on_welcome(self, message: messages.Welcome) -> None:
@@ -383,28 +426,30 @@ class Connection:
             )
             return
         with self._changed:
-            same = self.welcome is not None and self.welcome.history == message.history
-            self.welcome, self._greeted = message, True
+            is_same_history = self.welcome is not None and self.welcome.history == message.history
+            self.welcome, self._is_welcomed = message, True
             if self._error is self._final:
                 self._error = None
             self._final = None
-            self._assembly.begin(message.pid)
-            if same:
-                self._holding.keep_only(message.yours)
+            self._reassembly.begin(message.pid)
+            if is_same_history:
+                self._inbox.keep_only(message.yours)
             else:
-                self._holding = Inbox()
-            if self._place is not None:
+                self._inbox = Inbox()
+            if self._position is not None:
                 self._post(
                     messages.Begin(
-                        self._number, *self._place, self._run if same else -1, self._asked
+                        self._number,
+                        *self._position,
+                        self._run if is_same_history else -1,
+                        self._is_asked,
                     )
                 )
             self._changed.notify_all()
 
-    def _arrived(self, head: messages.Batch, memory: Tensor) -> None:
-        if (
-            head.key[0] != self._run or self._error is not None
-        ):  # of an iteration that was ended, or lacks a batch that failed
+    def _on_whole_batch(self, head: messages.Batch, memory: Tensor) -> None:
+        # The batch belongs to an iteration that has ended, or in which an earlier batch failed.
+        if head.key[0] != self._run or self._error is not None:
             return
         try:
             batch = self._finish(views(memory, head.fields))
@@ -413,21 +458,21 @@ class Connection:
             return
         except Exception as e:
             self._fail(
-                self._caused(
+                self._wrap_error(
                     f"what is left to the client failed on a batch of {self.options.address}", e
                 )
             )
             return
         with self._changed:
             if head.key[0] == self._run:
-                self._holding.arrive(
+                self._inbox.arrive(
                     head.key, Arrived(head.key, head.epoch, head.end, head.last, batch)
                 )
                 self._changed.notify_all()
 
     @staticmethod
-    def _caused(what: str, cause: Exception) -> ServerError:
-        error = ServerError(f"{what}: {cause!r}")
+    def _wrap_error(context: str, cause: Exception) -> ServerError:
+        error = ServerError(f"{context}: {cause!r}")
         error.__cause__ = cause
         return error
 

@@ -1,4 +1,4 @@
-"""How a client reaches a server, what it calls itself, and what the server's errors are here."""
+"""Opens a client's socket, builds its Hello, and turns the server's errors into exceptions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,21 @@ _SOCKET_BUFFER = 4 << 20
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """How to connect. transport: auto, shm or tcp; key, server_key: files, for a server with keys;
-    patience: seconds without a word from the server; gpu: the number of the GPU that batches are
-    copied to, for which their memory here is page-locked.
+    """How to connect to a server.
+
+    Attributes:
+        address: tcp://HOST:PORT or ipc://FILE.
+        rank: Rank of this client, from 0.
+        world: Number of ranks.
+        hwm: Number of batches that this client may hold, 1 to 1000.
+        transport: "auto" or "shm" for shared memory, if this machine and the server's allow it;
+            "tcp" for the socket.
+        key: File of this client's secret key, for a server with keys.
+        server_key: File of the server's public key.
+        patience: Seconds without a message from the server until a call raises ServerError.
+        gpu: Index of the GPU that batches are copied to, or None. Memory that receives them is
+            page-locked for it.
+
     """
 
     address: str
@@ -43,8 +55,9 @@ class ConnectionOptions:
 def greeting(
     options: ConnectionOptions, token: str
 ) -> Callable[[bool, list[Key], list[Key], str], messages.Hello]:
-    """What says Hello for the client `token` of this process, of (whether memory is shared, what is
-    held, what is done, the server's history).
+    """Return a function that builds the next Hello of the client `token`.
+
+    Its arguments are the fields `shared`, `holding`, `done` and `history` of messages.Hello.
     """
     here, pid, numbers = place(), os.getpid(), count(1)
     name = f"{gethostname()}:{pid}"[:200]
@@ -72,7 +85,7 @@ def greeting(
 
 
 def dial(context: Any, options: ConnectionOptions) -> Any:
-    """A socket that connects, and connects again, to a server. Raises ServerError."""
+    """Return a socket that connects and reconnects to a server. Raises ServerError."""
     socket = context.socket(zmq.DEALER)
     for option, value in (
         (zmq.LINGER, LINGER_MS),
@@ -105,7 +118,10 @@ def dial(context: Any, options: ConnectionOptions) -> Any:
 
 
 def error_of(failed: messages.Failed) -> GpupipeError:
-    """The error of the server's pipeline, as it would have been raised here."""
+    """Return the server's error as the exception that the same pipeline would raise here.
+
+    Classes other than those of gpupipe.errors, and ConfigError, become ServerError.
+    """
     if failed.kind == "SampleError":
         return SampleError(failed.path, failed.reason)
     kind = getattr(errors, failed.kind, None)

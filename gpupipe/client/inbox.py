@@ -1,5 +1,5 @@
-"""What a client holds of one server: the client's half of the protocol, without sockets, threads or
-clocks. See ledger.py for the rules.
+"""The batches that a client holds: the client's half of the protocol, without sockets, threads or
+clocks. The head of server/leases.py holds the rules.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ T = TypeVar("T")
 
 @dataclass
 class Inbox(Generic[T]):
-    """Batches in the order in which they were leased: unconfirmed ones, those that the consumer
-    has, and those that wait for it.
+    """Batches in the order in which they were leased.
+
+    Attributes:
+        unconfirmed: Batches that are acknowledged, but not confirmed by the server yet.
+        taken: Batches that the consumer has and has not acknowledged.
+        waiting: Batches that wait for the consumer.
+
     """
 
     unconfirmed: list[Key] = field(default_factory=list)
@@ -25,12 +30,12 @@ class Inbox(Generic[T]):
     waiting: deque[tuple[Key, T]] = field(default_factory=deque)
 
     def arrive(self, key: Key, batch: T) -> None:
-        """A batch is here."""
+        """Queue a batch for the consumer. Does nothing if the inbox holds it already."""
         if key not in self.keys:
             self.waiting.append((key, batch))
 
     def take(self) -> tuple[Key, T] | None:
-        """The next batch for the consumer, where it may have one: see rule 4."""
+        """Return the next batch; None if none waits or the window is full (rule 4)."""
         if not self.waiting or len(self.unconfirmed) + len(self.taken) >= WINDOW:
             return None
         key, batch = self.waiting.popleft()
@@ -38,7 +43,7 @@ class Inbox(Generic[T]):
         return key, batch
 
     def consume(self, key: Key) -> bool:
-        """The consumer is done with a batch. False where it has not got it."""
+        """Mark a batch as consumed, to be acknowledged. False if the consumer does not have it."""
         if key not in self.taken:
             return False
         self.taken.remove(key)
@@ -46,26 +51,26 @@ class Inbox(Generic[T]):
         return True
 
     def confirm(self, keys: Iterable[Key]) -> None:
-        """The server has noted these down."""
-        gone = set(keys)
-        self.unconfirmed = [key for key in self.unconfirmed if key not in gone]
+        """Forget acknowledged batches that the server has confirmed."""
+        confirmed = set(keys)
+        self.unconfirmed = [key for key in self.unconfirmed if key not in confirmed]
 
     def revoke(self, keys: Iterable[Key]) -> None:
-        """These are others' now."""
-        gone = set(keys)
-        self.waiting = deque(pair for pair in self.waiting if pair[0] not in gone)
+        """Drop queued batches that the server has requeued."""
+        revoked = set(keys)
+        self.waiting = deque(pair for pair in self.waiting if pair[0] not in revoked)
 
     def keep_only(self, yours: Iterable[Key]) -> None:
-        """What waits and is not among these is others' now. What the consumer has it keeps."""
-        kept = set(yours)
-        self.revoke([key for key, _ in self.waiting if key not in kept])
+        """Drop queued batches that are not in `yours`; keep those that the consumer holds."""
+        leased = set(yours)
+        self.revoke([key for key, _ in self.waiting if key not in leased])
 
     def drop(self) -> None:
-        """The iteration ended: what the consumer has not got is given up."""
+        """Drop all batches but the unconfirmed ones, at the end of an iteration."""
         self.taken.clear()
         self.waiting.clear()
 
     @property
     def keys(self) -> list[Key]:
-        """What is held and not consumed, in order."""
+        """Batches that are held and not consumed, in order."""
         return [*self.taken, *(key for key, _ in self.waiting)]

@@ -1,6 +1,4 @@
-"""The bytes of batches as a client gets them: a slot of shared memory, or pieces that it puts
-together.
-"""
+"""Reassembles the bytes of batches on a client: from a slot of shared memory, or from pieces."""
 
 from __future__ import annotations
 
@@ -14,40 +12,52 @@ from gpupipe.protocol.shared_memory import Buffers, Mapped, started
 
 
 @dataclass
-class _Coming:
-    """A batch of which parts are missing."""
+class _Incomplete:
+    """A batch of which parts are missing.
+
+    Attributes:
+        head: Its message.
+        memory: Receives its bytes, uint8.
+        missing: Number of bytes still to come, without padding.
+        end: End of the last piece so far, in bytes.
+
+    """
 
     head: messages.Batch
     memory: Tensor
     missing: int
-    behind: int = 0
+    end: int = 0
 
 
 Whole = tuple[messages.Batch, Tensor]
-"""A batch that is here, and its bytes, uint8."""
+"""A complete batch: its head, and its bytes as a uint8 tensor."""
 
 
 class Assembly:
-    """keep: how many buffers are kept to be used again; gpu: the number of the GPU that batches are
-    copied to, or None.
+    """Reassembles the batches of one connection, one batch at a time.
+
+    Args:
+        keep: Number of free buffers to keep for reuse.
+        gpu: Index of the GPU that the memory is page-locked for, or None.
+
     """
 
     def __init__(self, keep: int, gpu: int | None) -> None:
         self._gpu = gpu
         self._mapped, self._buffers = Mapped(0), Buffers(keep, gpu)
-        self._coming: _Coming | None = None
+        self._incomplete: _Incomplete | None = None
 
     def begin(self, pid: int) -> None:
-        """What comes from here on is of a new connection. pid: the server's process."""
+        """Start again for a new connection. `pid`: process id of the server."""
         self._mapped = Mapped(pid, self._gpu)
-        self._coming = None
+        self._incomplete = None
 
     def drop(self) -> None:
-        """What is under way does not count."""
-        self._coming = None
+        """Drop the batch of which parts are missing."""
+        self._incomplete = None
 
     def freed(self) -> list[int]:
-        """Slots that may be used again, up to a hundred at once."""
+        """Return up to 100 slots that the server may reuse. Each is returned once."""
         freed: list[int] = []
         while self._mapped.freed and len(freed) < 100:
             freed.append(self._mapped.freed.popleft())
@@ -55,40 +65,39 @@ class Assembly:
 
     @property
     def server_lives(self) -> bool:
-        """Whether the server's process is there still, as far as this machine knows."""
+        """Whether a process with the server's process id runs on this machine."""
         return bool(started(self._mapped.pid))
 
     def head(self, head: messages.Batch) -> Whole | None:
-        """A batch begins; returned where all of it is here.
+        """Start a batch. Return it if it is complete, since it lies in shared memory or is empty.
 
-        Raises MalformedMessage where its slot cannot be opened.
+        Raises MalformedMessage if its slot cannot be opened.
         """
         if head.slot is not None:
             return head, self._mapped.tensor(head.slot, head.size)
-        self._coming = _Coming(
+        self._incomplete = _Incomplete(
             head, self._buffers.take(head.size), sum(field.nbytes for field in head.fields)
         )
-        return self._whole(self._coming)
+        return self._whole(self._incomplete)
 
     def part(self, part: messages.Part, data: Any) -> Whole | None:
-        """A piece; the batch, where it was the last. Raises MalformedMessage."""
-        coming = self._coming
-        if (
-            coming is None or part.key != coming.head.key
-        ):  # of a batch whose beginning went to a connection that is no more
+        """Add a piece. Return the batch if it is complete now. Raises MalformedMessage."""
+        batch = self._incomplete
+        # the head of this piece's batch was dropped, or went to an earlier connection
+        if batch is None or part.key != batch.head.key:
             return None
-        if part.offset < coming.behind or part.offset + part.size > coming.head.size:
+        if part.offset < batch.end or part.offset + part.size > batch.head.size:
             raise messages.MalformedMessage(
-                f"a piece at byte {part.offset}, behind byte {coming.behind} of {coming.head.size}"
+                f"a piece at byte {part.offset}, behind byte {batch.end} of {batch.head.size}"
             )
-        coming.memory.numpy().data[part.offset : part.offset + part.size] = compression.unpack(
+        batch.memory.numpy().data[part.offset : part.offset + part.size] = compression.unpack(
             part.codec, data, part.size
         )
-        coming.behind, coming.missing = part.offset + part.size, coming.missing - part.size
-        return self._whole(coming)
+        batch.end, batch.missing = part.offset + part.size, batch.missing - part.size
+        return self._whole(batch)
 
-    def _whole(self, coming: _Coming) -> Whole | None:
-        if coming.missing > 0:
+    def _whole(self, batch: _Incomplete) -> Whole | None:
+        if batch.missing > 0:
             return None
-        self._coming = None
-        return coming.head, coming.memory
+        self._incomplete = None
+        return batch.head, batch.memory
