@@ -1,8 +1,10 @@
-"""Parsers of files with many samples: bytes in, places of bytes out.
+"""Parsers of file formats: they take bytes and return byte ranges, headers or pixels.
 
-What cannot be taken raises ValueError with the place; nothing is executed.
+A file that cannot be parsed raises ValueError with the location of the fault. Parsers execute
+nothing that a file contains. Each module parses one format, or one layer of it: tfrecord is
+framing, protobuf and example. Start reading in tar.py.
 """
 
 
 class Damaged(ValueError):
-    """A file that is cut off, damaged, or of another format."""
+    """A file is truncated, damaged or of another format."""

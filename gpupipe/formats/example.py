@@ -1,4 +1,4 @@
-"""The features of TensorFlow's Example messages: where the bytes of each are in the file."""
+"""Find the features of TensorFlow's Example messages: their byte ranges in the file."""
 
 from __future__ import annotations
 
@@ -25,13 +25,20 @@ from gpupipe.formats.protobuf import (
 _FEATURES, _ENTRY, _KEY, _VALUE, _LIST_OF = 1, 1, 1, 2, 1
 KINDS = {1: "bytes", 2: "floats", 3: "int64s"}
 _MOST_BYTES = 4096
-"""Of one record's numbers or name: they go into the index, which must stay small."""
+"""Upper limit of one record's numbers or name: they go into the index, which must stay small."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature of some records. kind: "bytes", "floats" or "int64s". items: its values in the wire
-    format, in the order of the records; floats and int64s may be many in one item."""
+    """One feature of several records.
+
+    Attributes:
+        name: Name of the feature.
+        kind: "bytes", "floats" or "int64s".
+        records: The records.
+        items: The values in wire format, in the order of the records. One item may hold many
+            floats or int64s.
+    """
 
     name: str
     kind: str
@@ -39,8 +46,12 @@ class Feature:
     items: Fields
 
     def spans(self) -> Messages:
-        """The bytes of each record's one value; of floats, of all of them: float32 in the order of
-        bytes of x86. Raises MalformedProtobuf.
+        """Return the byte range of each record's value.
+
+        The range of a list of floats holds all of them, as little-endian float32.
+
+        Raises:
+            MalformedProtobuf: The feature holds int64s, or a record has several values.
         """
         if self.kind == "int64s":
             raise self.wrong(
@@ -52,9 +63,14 @@ class Feature:
         return Messages(self.items.record, self.items.begin, self.items.end)
 
     def numbers(self, data: Bytes) -> NDArray[np.int64] | NDArray[np.float32]:
-        """The values, (N,) where each record has one, else (N, n).
+        """Read the values as numbers.
 
-        Raises MalformedProtobuf where records have different numbers of them.
+        Returns:
+            int64 or float32, (N,) if each record has one number, else (N, n).
+
+        Raises:
+            MalformedProtobuf: The feature holds bytes, or records differ in how many numbers
+                they have.
         """
         if self.kind == "bytes":
             raise self.wrong(0, "holds bytes, where numbers are wanted")
@@ -71,7 +87,11 @@ class Feature:
         return values if counts[0] == 1 else values.reshape(len(counts), -1)
 
     def texts(self, data: Bytes) -> list[bytes]:
-        """Each record's one value. Raises MalformedProtobuf."""
+        """Read each record's value as bytes, at most 4,096 of them.
+
+        Raises:
+            MalformedProtobuf: A value is longer, or `spans` fails.
+        """
         spans = self.spans()
         long = np.flatnonzero(spans.end - spans.begin > _MOST_BYTES)
         if len(long):
@@ -86,7 +106,7 @@ class Feature:
     def _flat(
         self, data: Bytes
     ) -> tuple[NDArray[np.int64] | NDArray[np.float32], NDArray[np.int64]]:
-        """All values behind one another, and the row of the records that each is of."""
+        """Return all values, concatenated, and the row in `records` of each."""
         size = np.bincount(self.items.message, self.items.end - self.items.begin, len(self.records))
         long = np.flatnonzero(size > _MOST_BYTES)
         if len(long):
@@ -108,14 +128,14 @@ class Feature:
         odd = np.flatnonzero(counts != 1)
         if not len(odd):
             return self._whole_floats()
-        what = (
+        content = (
             "floats that are not packed, which do not lie behind one another"
             if self.kind == "floats" and counts[odd[0]]
             else f"{counts[odd[0]]} values"
         )
         raise self.wrong(
             int(odd[0]),
-            f"holds {what}, but a field is one piece of bytes: write it again with one "
+            f"holds {content}, but a field is one piece of bytes: write it again with one "
             "value (floats packed)",
         )
 
@@ -130,6 +150,7 @@ class Feature:
                 )
 
     def wrong(self, row: int, what: str) -> MalformedProtobuf:
+        """Return, without raising it, the error that the feature has a fault in a record."""
         return MalformedProtobuf(
             int(self.records.record[row]),
             int(self.records.begin[row]),
@@ -138,10 +159,18 @@ class Feature:
 
 
 def features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, Feature]:
-    """The features with these names of all the records, none of which may lack one. Raises
-    MalformedProtobuf.
+    """Find features by name in all records.
 
-    A map's entries may come in any order and parts, as any field that is not known may.
+    As the wire format allows, entries of a map may come in any order, split into several parts
+    and mixed with unknown fields.
+
+    Args:
+        data: The bytes of the file.
+        records: The byte ranges of the records, which are Example messages.
+        names: Names of the features.
+
+    Raises:
+        MalformedProtobuf: A record lacks a feature, has it twice, or is no Example message.
     """
     tops = fields(data, records)
     entries = _messages(
@@ -150,29 +179,29 @@ def features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, 
     parts = fields(data, entries)
     parts = parts.where(parts.wire == DELIMITED)
     keys, values = (
-        _only(parts.where(parts.number == number), entries, what)
-        for number, what in ((_KEY, "key"), (_VALUE, "value"))
+        _only(parts.where(parts.number == number), entries, part)
+        for number, part in ((_KEY, "key"), (_VALUE, "value"))
     )
     return {name: _feature(data, name, records, keys, values) for name in names}
 
 
 def _messages(data: Bytes, above: Messages, number: int) -> Fields:
-    """The messages in field `number` of those above."""
-    found = fields(data, above)
-    return found.where((found.number == number) & (found.wire == DELIMITED))
+    """Return the messages in field `number` of the messages `above`."""
+    inner = fields(data, above)
+    return inner.where((inner.number == number) & (inner.wire == DELIMITED))
 
 
-def _only(found: Fields, entries: Fields, what: str) -> Messages:
-    """The part of each entry, which has it once; an empty one where it lacks."""
-    twice = np.flatnonzero(np.bincount(found.message, minlength=len(entries)) > 1)
+def _only(parts: Fields, entries: Fields, part: str) -> Messages:
+    """Return the one part of each entry, empty if it is missing. Raises MalformedProtobuf."""
+    twice = np.flatnonzero(np.bincount(parts.message, minlength=len(entries)) > 1)
     if len(twice):
         raise MalformedProtobuf(
             int(entries.record[twice[0]]),
             int(entries.begin[twice[0]]),
-            f"a feature with two {what}s",
+            f"a feature with two {part}s",
         )
     begin, end = entries.begin.copy(), entries.begin.copy()
-    begin[found.message], end[found.message] = found.begin, found.end
+    begin[parts.message], end[parts.message] = parts.begin, parts.end
     return Messages(entries.record, begin, end)
 
 
@@ -186,7 +215,7 @@ def _feature(
     if len(odd):
         _refuse_count(data, name, records, keys, int(odd[0]), int(counts[odd[0]]))
     lists = fields(
-        data, Messages(records.record, *(getattr(values, what)[rows] for what in ("begin", "end")))
+        data, Messages(records.record, *(getattr(values, side)[rows] for side in ("begin", "end")))
     )
     lists = lists.where(np.isin(lists.number, tuple(KINDS)) & (lists.wire == DELIMITED))
     kind = _kind(name, records, lists)
@@ -202,7 +231,7 @@ def _feature(
 
 
 def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
-    """The rows of the keys that are `name`."""
+    """Return the rows of the keys that equal `name`."""
     letters = np.frombuffer(name.encode(), np.uint8)
     rows = np.flatnonzero(keys.end - keys.begin == len(letters))
     same = data[keys.begin[rows][:, None] + np.arange(len(letters))] == letters
@@ -210,13 +239,13 @@ def _called(data: Bytes, name: str, keys: Messages) -> NDArray[np.int64]:
 
 
 def _kind(name: str, records: Messages, lists: Fields) -> str:
-    """What the feature is in all of the records. Raises MalformedProtobuf."""
+    """Return the kind of a feature, which all records share. Raises MalformedProtobuf."""
     counts = np.bincount(lists.message, minlength=len(records))
     odd = np.flatnonzero(counts != 1)
     if len(odd):
-        what = "has no value" if counts[odd[0]] == 0 else "has lists of several types"
+        fault = "has no value" if counts[odd[0]] == 0 else "has lists of several types"
         raise MalformedProtobuf(
-            int(records.record[odd[0]]), int(records.begin[odd[0]]), f"the feature '{name}' {what}"
+            int(records.record[odd[0]]), int(records.begin[odd[0]]), f"the feature '{name}' {fault}"
         )
     other = np.flatnonzero(lists.number != lists.number[0])
     if len(other):
@@ -232,15 +261,16 @@ def _kind(name: str, records: Messages, lists: Fields) -> str:
 def _refuse_count(
     data: Bytes, name: str, records: Messages, keys: Messages, row: int, count: int
 ) -> None:
+    """Raise MalformedProtobuf for a record that lacks a feature, or has it `count` times."""
     if count:
-        what = f"has the feature '{name}' {count} times"
+        fault = f"has the feature '{name}' {count} times"
     else:
         mine = np.flatnonzero(keys.record == records.record[row])[:100]
-        known = {
+        names = {
             shown(data[keys.begin[i] : keys.end[i]][:60].tobytes().decode(errors="replace")).strip(
                 "'"
             )
             for i in mine
         }
-        what = f"has no feature '{name}'{did_you_mean(name, known)}"
-    raise MalformedProtobuf(int(records.record[row]), int(records.begin[row]), what)
+        fault = f"has no feature '{name}'{did_you_mean(name, names)}"
+    raise MalformedProtobuf(int(records.record[row]), int(records.begin[row]), fault)

@@ -9,10 +9,14 @@ _MOST_TAGS = 200
 
 
 def orientation(data: memoryview) -> int | None:
-    """The orientation in EXIF data that begin with their TIFF header, and hold nothing odd.
+    """Return the orientation in EXIF data.
+
+    Args:
+        data: The EXIF data, which begins with its TIFF header.
 
     Returns:
-        1 to 8, and 1 if there is no such tag; None if decoders could disagree about it.
+        1 to 8, and 1 if there is no such tag; None if the data is so unusual that decoders could
+        disagree about it.
     """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(data[:4]))
     if order is None:
@@ -25,9 +29,9 @@ def orientation(data: memoryview) -> int | None:
         tags = [struct.unpack_from(order + "HHIH", data, at + 2 + 12 * n) for n in range(count)]
     except struct.error:
         return None
-    found = [(kind, number, value) for tag, kind, number, value in tags if tag == _ORIENTATION]
-    if not found:
+    matches = [(kind, number, value) for tag, kind, number, value in tags if tag == _ORIENTATION]
+    if not matches:
         return 1
-    kind, number, value = found[0]
-    is_usual = len(found) == 1 and kind == _SHORT and number == 1 and 1 <= value <= 8
+    kind, number, value = matches[0]
+    is_usual = len(matches) == 1 and kind == _SHORT and number == 1 and 1 <= value <= 8
     return value if is_usual else None

@@ -1,4 +1,7 @@
-"""TFRecord's framing: length (8 bytes), its CRC, the record, its CRC."""
+"""Parse TFRecord's framing: length (8 bytes), its masked CRC-32C, the record, its masked CRC-32C.
+
+The format is described at https://www.tensorflow.org/tutorials/load_data/tfrecord.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from gpupipe.formats.protobuf import Bytes, Messages
 
 _HEAD, _TAIL = 12, 4
 _AT_ONCE = 4096
-"""Records that are found before their checksums are looked at: what is no TFRecord must not be
-walked to its end.
+"""Number of records to find before their checksums are verified.
+
+A file that is no TFRecord file must not be walked to its end.
 """
 _MASK = np.uint32(0xA282EAD8)
 _POLYNOMIAL = np.uint32(0x82F63B78)
@@ -25,55 +29,69 @@ _CHECKSUMS = (
 
 
 def records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
-    """The records of a file, some at a time; they count from 0. verify: check their bytes too, for
-    which crc32c must be installed.
+    """Find the records of a file.
 
-    Raises ValueError where the file is cut off or no TFRecord file, or a checksum is wrong.
+    The checksums of the lengths are always verified.
+
+    Args:
+        data: The bytes of the file.
+        verify: Whether to verify the checksums of the records, too. This needs crc32c.
+
+    Yields:
+        The byte ranges of the next records, up to 4,096 at a time. Records count from 0.
+
+    Raises:
+        ValueError: The file is compressed, or crc32c is missing.
+        Damaged: The file is truncated or no TFRecord file, or a checksum is wrong.
     """
     if bytes(data[:2]) == b"\x1f\x8b":
         raise ValueError(
             "compressed with GZIP, where no record can be found without reading all before "
             "it: write it again without compression"
         )
-    place, number = 0, 0
-    while place < len(data):
-        starts, place, complaint = _walk(data, place)
-        found = _checked(data, np.array(starts, np.int64), number)
-        if complaint:
-            raise Damaged(complaint)
+    offset, number = 0, 0
+    while offset < len(data):
+        starts, offset, problem = _walk(data, offset)
+        batch = _check_lengths(data, np.array(starts, np.int64), number)
+        if problem:
+            raise Damaged(problem)
         if verify:
-            _verify(data, found)
-        number += len(found)
-        yield found
+            _verify(data, batch)
+        number += len(batch)
+        yield batch
 
 
-def _walk(data: Bytes, place: int) -> tuple[list[int], int, str]:
-    """Where the next records start, where the one behind them does, and what is wrong there."""
+def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
+    """Return the offsets of the next records, that of the one after them, and its fault or ""."""
     starts, view, size = list[int](), data.data, len(data)
     length_at = struct.Struct("<Q").unpack_from
-    while place < size and len(starts) < _AT_ONCE:
-        if place + _HEAD > size:
-            return starts, place, f"cut off at byte {place:,}: {size - place} bytes are no record"
-        starts.append(place)
-        end = place + _HEAD + length_at(view, place)[0] + _TAIL
+    while offset < size and len(starts) < _AT_ONCE:
+        if offset + _HEAD > size:
+            return (
+                starts,
+                offset,
+                f"cut off at byte {offset:,}: {size - offset} bytes are no record",
+            )
+        starts.append(offset)
+        end = offset + _HEAD + length_at(view, offset)[0] + _TAIL
         if end > size:
             return (
                 starts,
-                place,
-                f"cut off: the record at byte {place:,} ends {end - size:,} bytes behind "
+                offset,
+                f"cut off: the record at byte {offset:,} ends {end - size:,} bytes behind "
                 "the file's end",
             )
-        place = end
-    return starts, place, ""
+        offset = end
+    return starts, offset, ""
 
 
-def _checked(data: Bytes, starts: NDArray[np.int64], number: int) -> Messages:
-    """The records that start there; raises ValueError where the checksum of a length is wrong."""
+def _check_lengths(data: Bytes, starts: NDArray[np.int64], number: int) -> Messages:
+    """Return the records that begin at `starts`. Raises Damaged if a length's checksum is wrong."""
     if not len(starts):
         return Messages(starts, starts, starts)
     head = data[starts[:, None] + np.arange(_HEAD)]
-    length, told = head[:, :8].copy().view("<u8")[:, 0], head[:, 8:].copy().view("<u4")[:, 0]
-    wrong = np.flatnonzero(_masked(_crc_of_lengths(head[:, :8])) != told)
+    length, stored = head[:, :8].copy().view("<u8")[:, 0], head[:, 8:].copy().view("<u4")[:, 0]
+    wrong = np.flatnonzero(_masked(_crc_of_lengths(head[:, :8])) != stored)
     if len(wrong):
         raise Damaged(
             f"the checksum of the length at byte {int(starts[wrong[0]]):,} is wrong: {_CHECKSUMS}"
@@ -82,7 +100,8 @@ def _checked(data: Bytes, starts: NDArray[np.int64], number: int) -> Messages:
     return Messages(np.arange(number, number + len(starts)), begin, begin + length.astype(np.int64))
 
 
-def _verify(data: Bytes, found: Messages) -> None:
+def _verify(data: Bytes, batch: Messages) -> None:
+    """Raise Damaged if the checksum of a record is wrong."""
     try:
         from crc32c import crc32c
     except ImportError as e:
@@ -94,26 +113,27 @@ def _verify(data: Bytes, found: Messages) -> None:
     crcs = np.array(
         [
             crc32c(view[begin:end])
-            for begin, end in zip(found.begin.tolist(), found.end.tolist(), strict=True)
+            for begin, end in zip(batch.begin.tolist(), batch.end.tolist(), strict=True)
         ],
         np.uint32,
     )
-    told = data[found.end[:, None] + np.arange(_TAIL)].copy().view("<u4")[:, 0]
-    wrong = np.flatnonzero(_masked(crcs) != told)
+    stored = data[batch.end[:, None] + np.arange(_TAIL)].copy().view("<u4")[:, 0]
+    wrong = np.flatnonzero(_masked(crcs) != stored)
     if len(wrong):
         row = int(wrong[0])
         raise Damaged(
-            f"record {int(found.record[row]):,}, byte {int(found.begin[row]):,}: the "
+            f"record {int(batch.record[row]):,}, byte {int(batch.begin[row]):,}: the "
             "checksum is wrong: the record is damaged"
         )
 
 
 def _masked(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Mask a CRC as TFRecord stores it: rotated right by 15 bits, plus a constant."""
     return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _MASK
 
 
 def _table() -> NDArray[np.uint32]:
-    """What each value of a byte does to a CRC-32C."""
+    """Compute the lookup table of CRC-32C."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(
@@ -126,7 +146,7 @@ _TABLE = _table()
 
 
 def _crc_of_lengths(texts: Bytes) -> NDArray[np.uint32]:
-    """CRC-32C of rows of bytes, uint8 (N, bytes): a step a column, so for short rows alone."""
+    """Compute the CRC-32C of rows of bytes, uint8 (N, bytes); one step per byte of a row."""
     crc = np.full(len(texts), 0xFFFFFFFF, np.uint32)
     for column in texts.T:
         crc = _TABLE[(crc ^ column) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))

@@ -1,17 +1,19 @@
-"""The headers of image files: which format, how large, and whether it is a plain image.
+"""Parse the headers of image files: format, size, and whether the image is plain.
 
 A plain image is one that every decoder of every engine reads alike, and that DALI's decoder does
-not refuse while it sets a batch up. DALI sets the samples of a large batch up on several threads,
-and a sample that it refuses there ends the process: so nothing but plain images may reach it.
-What is not plain is decoded by Pillow on every engine: see gpupipe.formats.pillow_decoder.
+not reject while it sets up a batch. DALI sets up the samples of a large batch on several threads.
+A sample that it rejects there ends the process, so only plain images may reach it. Pillow decodes
+all other images on every engine: see gpupipe.formats.pillow_decoder.
 
-Plain are
-  JPEG  baseline, extended and progressive with Huffman codes, 8 bits, gray or YCbCr with the
-        usual subsamplings;
-  PNG   of up to 8 bits a sample, whose chunks follow one another to the end of the file, without
-        animation and EXIF;
-  WebP  without animation and without EXIF.
-Their headers must be in order to the last byte: any doubt makes an image not plain.
+These images are plain:
+
+- JPEG: baseline, extended and progressive with Huffman codes, 8 bits, gray or YCbCr with the
+  usual subsamplings.
+- PNG: up to 8 bits a sample, with contiguous chunks up to the end of the file, without animation
+  and without EXIF.
+- WebP: without animation and without EXIF.
+
+Every byte of their headers must be valid: any doubt makes an image not plain.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from gpupipe.formats import exif
 _JPEG, _PNG, _RIFF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF"
 _OTHERS = {
     b"BM": "BMP",
-    **dict.fromkeys((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "TIFF"),  # of 32 and of 64 bits
+    **dict.fromkeys((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "TIFF"),  # TIFF and BigTIFF
     b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
     b"\xff\x4f\xff\x51": "JPEG 2000",
     b"GIF87a": "GIF",
@@ -36,28 +38,35 @@ _OTHERS = {
 _AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
 _BE16, _BE32, _LE32 = (struct.Struct(f).unpack_from for f in (">H", ">I", "<I"))
 _SUBSAMPLINGS = {0x11, 0x21, 0x12, 0x22, 0x41}
-"""Of luma, as horizontal << 4 | vertical, beside chroma of 1x1: 4:4:4, 4:2:2, 4:4:0, 4:2:0, 4:1:1.
+"""Sampling factors of luma, as horizontal << 4 | vertical, for chroma factors of 1x1.
+
+These are 4:4:4, 4:2:2, 4:4:0, 4:2:0 and 4:1:1.
 """
 _MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
-"""A JPEG's marker that is neither a stuffed byte of a scan nor a restart within it."""
+"""Matches a JPEG marker other than a stuffed byte or a restart marker within a scan."""
 _MOST_SCANS = 100
 _PNG_DEPTHS = {0: (1, 2, 4, 8), 2: (8,), 3: (1, 2, 4, 8), 4: (8,), 6: (8,)}
-"""By colour type, the bits a sample of plain PNGs."""
+"""Bit depths of plain PNGs, by colour type."""
 _PNG_LONGEST = 2**31 - 1
 _ANIMATED, _EXIF = 0x02, 0x08
 
 
 class ImageHeader(NamedTuple):
-    """What the first bytes of an image file say.
+    """The header of an image file.
 
-    format: "JPEG", "PNG", "WebP", "BMP", "TIFF", "JPEG 2000", "PNM", "GIF", "AVIF" or "ICO"; "" if
-        it is none of these.
-    height, width: in pixels as stored, or 0 if they were not found: the decoder then tells them.
-    plain: whether it is a plain image, as the head of this module says. Its size is known then.
-    orientation: of the EXIF tag of a plain image, 1 to 8.
-    too_many_scans: whether it is a JPEG of more than 100 scans. Writers make about 10. A decoder
-        goes over the whole image for each, and a scan may be 12 bytes: 100 kB can take minutes.
-    end: how many bytes from the first on say all this of a plain image; 0 if they lie scattered.
+    Attributes:
+        format: "JPEG", "PNG", "WebP", "BMP", "TIFF", "JPEG 2000", "PNM", "GIF", "AVIF" or "ICO";
+            "" if it is none of these.
+        height: Height in pixels, before any EXIF rotation; 0 if only the decoder can find it.
+        width: Width in pixels, likewise.
+        plain: Whether the image is plain, as the module's docstring defines it. If so, its size
+            is known.
+        orientation: The EXIF orientation of a plain image, 1 to 8.
+        too_many_scans: Whether this is a JPEG with more than 100 scans. Writers make about 10. A
+            decoder passes over the whole image for each scan, which may be 12 bytes: 100 kB can
+            take minutes.
+        end: Number of leading bytes of a plain image that suffice for this header; 0 if the whole
+            file is needed.
     """
 
     format: str
@@ -70,14 +79,13 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(data: Any) -> ImageHeader:
-    """The header of an encoded image.
+    """Parse the header of an encoded image. Never raises, whatever the bytes are.
 
     Args:
-        data: All of its bytes: bytes, or any buffer of single bytes. Only the header is looked at.
+        data: All bytes of the image: bytes, or any buffer of single bytes. Only the header is read.
 
     Returns:
-        What it says. It never raises, whatever the bytes are: what is no image has no format, and
-        what is damaged is not plain.
+        The header. Bytes that are no image have no format; a damaged image is not plain.
     """
     view = memoryview(data).cast("B")
     head = bytes(view[:16])
@@ -94,7 +102,7 @@ def read_header(data: Any) -> ImageHeader:
 
 
 def _kind(head: bytes) -> str:
-    """The format that a file of these first bytes has, or ""."""
+    """Return the format of a file with these first bytes, or ""."""
     if head.startswith(_JPEG):
         return "JPEG"
     if head.startswith(_PNG):
@@ -110,7 +118,7 @@ def _kind(head: bytes) -> str:
 
 
 def _jpeg(view: memoryview) -> ImageHeader:
-    """Walks from the start of the image to its first scan."""
+    """Walk over the segments up to the first scan."""
     at, frame, plain, jfif, adobe, orientation = 2, 0, True, False, -1, 1
     while True:
         if view[at] != 0xFF:
@@ -139,7 +147,7 @@ def _jpeg(view: memoryview) -> ImageHeader:
     plain = plain and _is_plain_frame(view, frame, jfif, adobe)
     is_one_scan = frame and view[frame + 1] < 0xC2 and view[at + 4] == view[frame + 9]
     too_many = not is_one_scan and _has_too_many_scans(view, at)
-    end = at + 2 + size + 1 if is_one_scan else 0  # the scan's first byte has to be there
+    end = at + 2 + size + 1 if is_one_scan else 0  # with the first byte of the scan
     return ImageHeader("JPEG", height, width, plain, orientation, too_many, end)
 
 
@@ -185,7 +193,7 @@ def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> boo
 
 
 def _png(view: memoryview) -> ImageHeader:
-    """Walks over all chunks: decoders look for EXIF and frames among them, and for the end."""
+    """Walk over all chunks: decoders look among them for EXIF, frames and the end."""
     fields = struct.unpack_from(">IIBBBBB", view, 16)
     width, height, bits, colour, compression, filtering, interlace = fields
     if _BE32(view, 8)[0] != 13 or bytes(view[12:16]) != b"IHDR":
@@ -210,7 +218,7 @@ def _png(view: memoryview) -> ImageHeader:
 
 
 def _webp(view: memoryview) -> ImageHeader:
-    """The chunk behind the RIFF header, and in an extended file the image's own."""
+    """Parse the chunk after the RIFF header, and the image's chunk in an extended file."""
     if _LE32(view, 4)[0] + 8 > len(view):
         return ImageHeader("WebP")
     kind = bytes(view[12:16])
@@ -228,7 +236,7 @@ def _webp(view: memoryview) -> ImageHeader:
 
 
 def _webp_frame(view: memoryview, at: int) -> tuple[int, int]:
-    """The height and width of the image in a chunk; zeros if they are not where they should be."""
+    """Return the height and width of the image in a chunk; zeros if its header is not valid."""
     kind, size = bytes(view[at : at + 4]), _LE32(view, at + 4)[0]
     if at + 8 + size > len(view):
         return 0, 0

@@ -1,6 +1,6 @@
-"""Lists of samples: .txt, .csv, .tsv and .parquet files with a row a sample.
+"""Read manifests: .txt, .csv, .tsv and .parquet files with one row per sample.
 
-What is wrong is a DataError with FILE:LINE.
+A fault raises DataError with FILE:LINE.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ PATH, LABEL = "path", "label"
 _PROGRESS_ROWS = 100_000
 
 Tick = Callable[[int], None]
-"""Called with how many rows were read."""
+"""Called with the number of rows read so far."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The columns to read. paths, values: by what the field or value is called, the name of the
-    column. label: None: there are no labels.
+    """The columns to read.
 
-    sure: whether the label's column must be there, and not only where a table has other columns
-    than the first path's.
+    Attributes:
+        paths: The column of paths of each field, by the field's name. The first is the main field.
+        label: The column of labels; None if there are no labels.
+        sure: Whether a missing column of labels is always an error. If false, a table with a
+            single column has no labels.
+        values: The column of each value, by the value's name.
     """
 
     paths: dict[str, str]
@@ -44,10 +47,14 @@ class Wanted:
 
 @dataclass
 class ManifestRows:
-    """What a manifest says. paths, labels: as texts; labels is empty where there are none. values:
-    int64 or float64 (N,).
+    """The rows of a manifest.
 
-    lines: of a text file, where each row begins, counted from 1; empty: rows have no lines.
+    Attributes:
+        file: The manifest.
+        paths: The paths of each field, by the field's name.
+        labels: The labels as texts; empty if there are none.
+        values: The numbers of each value, int64 or float64 (N,), by the value's name.
+        lines: The line at which each row begins, from 1; empty if the format has no lines.
     """
 
     file: Path
@@ -60,17 +67,27 @@ class ManifestRows:
         return len(next(iter(self.paths.values())))
 
     def where(self, row: int) -> str:
-        """How a message names the row: FILE:LINE, or the row's number, from 1."""
+        """Name a row for messages: FILE:LINE, or "FILE: row N" from 1 if there are no lines."""
         return f"{self.file}:{self.lines[row]}" if self.lines else f"{self.file}: row {row + 1:,}"
 
 
 def suffix(file: Path) -> str:
-    """What says the format: ".csv", whatever its case."""
+    """Return the suffix in lower case, such as ".csv". It decides the format."""
     return file.suffix.lower()
 
 
 def read(file: Path, wanted: Wanted, tick: Tick) -> ManifestRows:
-    """The wanted columns of a manifest. Raises DataError, and OSError where it cannot be read."""
+    """Read columns of a manifest.
+
+    Args:
+        file: The manifest, whose suffix decides the format.
+        wanted: The columns to read.
+        tick: Called now and then with the number of rows read.
+
+    Raises:
+        DataError: A row or column is missing or wrong.
+        OSError: The file cannot be read.
+    """
     if suffix(file) == ".parquet":
         return _parquet(file, wanted)
     with open(
@@ -98,9 +115,9 @@ def _text(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> ManifestRows:
             continue
         path, label = (bare, None) if wanted.label is None else _split(bare, f"{file}:{number}")
         if paths and (label is None) == bool(rows.labels):
-            there = "no label" if label is None else "a label"
+            state = "no label" if label is None else "a label"
             raise DataError(
-                f"{file}:{number}: {there}, other than in line {rows.lines[0]}: label every "
+                f"{file}:{number}: {state}, other than in line {rows.lines[0]}: label every "
                 "line, or none"
             )
         paths.append(path)
@@ -110,10 +127,10 @@ def _text(file: Path, f: TextIO, wanted: Wanted, tick: Tick) -> ManifestRows:
 
 
 def _split(line: str, where: str) -> tuple[str, str | None]:
-    """The path and the label of a line.
+    """Split a line into path and label.
 
-    A TAB separates them beyond doubt; behind mere spaces, the rest of a path must not pass for a
-    label.
+    A TAB separates them for certain. After a space, the text could also be the rest of a path: it
+    is an error if it looks like one.
     """
     path, tab, label = line.rpartition("\t")
     if tab:
@@ -159,22 +176,22 @@ def _fill(
     where: str,
     tick: Tick,
 ) -> None:
-    paths, label, values = _places(header, wanted, where)
+    paths, label, values = _column_numbers(header, wanted, where)
     texts: dict[str, list[str]] = {name: [] for name in values}
-    columns = [(rows.paths[name], place) for name, place in paths.items()] + [
-        (texts[name], place) for name, place in values.items()
+    columns = [(rows.paths[name], number) for name, number in paths.items()] + [
+        (texts[name], number) for name, number in values.items()
     ]
     for line, record in records:
         if len(record) != len(header):
-            found = (
+            mismatch = (
                 f"{counted(len(record), 'value')}, but the header names "
                 f"{counted(len(header), 'column')}"
             )
             raise DataError(
-                f"{rows.file}:{line}: {found}: write a value that holds the delimiter in quotes"
+                f"{rows.file}:{line}: {mismatch}: write a value that holds the delimiter in quotes"
             )
-        for column, place in columns:
-            column.append(record[place])
+        for column, number in columns:
+            column.append(record[number])
         if label is not None:
             rows.labels.append(record[label].strip())
         _count(rows, line, tick)
@@ -184,7 +201,7 @@ def _fill(
 
 
 def _records(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Records and the lines on which they begin; blank lines are left out."""
+    """Yield records with the lines on which they begin. Skips blank lines."""
     line = 1
     for record in reader:
         if record:
@@ -193,7 +210,7 @@ def _records(reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _numbers(rows: ManifestRows, name: str, texts: list[str]) -> NDArray[Any]:
-    """Whole numbers as int64, else float64."""
+    """Parse a column of numbers: int64 if all are whole, else float64."""
     for kind in (np.int64, np.float64):
         try:
             return np.array(texts, dtype=object).astype(kind) if texts else np.empty(0, kind)
@@ -214,41 +231,47 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _places(
+def _column_numbers(
     columns: Sequence[str], wanted: Wanted, where: str
 ) -> tuple[dict[str, int], int | None, dict[str, int]]:
-    """Where the wanted columns stand among `columns`; None: there are no labels.
+    """Return the numbers of the wanted columns: of paths, of labels (or None), and of values.
 
-    `where` begins the DataError for one that is missing.
+    `where` begins the DataError for a column that is missing.
     """
     first, *others = wanted.paths.items()
-    paths = {first[0]: _place(columns, first[1], PATH, where, "")}
-    paths |= {name: _place(columns, column, f"fields.{name}", where, "") for name, column in others}
+    paths = {first[0]: _column_number(columns, first[1], PATH, where, "")}
+    paths |= {
+        name: _column_number(columns, column, f"fields.{name}", where, "")
+        for name, column in others
+    }
     values = {
-        name: _place(columns, column, "values", where, "") for name, column in wanted.values.items()
+        name: _column_number(columns, column, "values", where, "")
+        for name, column in wanted.values.items()
     }
     if wanted.label is None or (not wanted.sure and len(columns) == 1):
         return paths, None, values
     return (
         paths,
-        _place(
+        _column_number(
             columns, wanted.label, LABEL, where, ", or data.label=null where there are no labels"
         ),
         values,
     )
 
 
-def _place(columns: Sequence[str], name: str, option: str, where: str, otherwise: str) -> int:
-    found = [i for i, column in enumerate(columns) if column == name]
-    if not found:
-        known = did_you_mean(name, {shown(c).strip("'") for c in columns})
+def _column_number(
+    columns: Sequence[str], name: str, option: str, where: str, otherwise: str
+) -> int:
+    matches = [i for i, column in enumerate(columns) if column == name]
+    if not matches:
+        suggestion = did_you_mean(name, {shown(c).strip("'") for c in columns})
         raise DataError(
-            f"{where}: no column '{name}'{known}; set data.{option} to the column's name "
+            f"{where}: no column '{name}'{suggestion}; set data.{option} to the column's name "
             f"(the columns are named by the header){otherwise}"
         )
-    if len(found) > 1:
-        raise DataError(f"{where}: {len(found)} columns are called '{name}': rename all but one")
-    return found[0]
+    if len(matches) > 1:
+        raise DataError(f"{where}: {len(matches)} columns are called '{name}': rename all but one")
+    return matches[0]
 
 
 # --- .parquet
@@ -267,7 +290,7 @@ def _parquet(file: Path, wanted: Wanted) -> ManifestRows:
     try:
         with open(file, "rb") as f, pyarrow.parquet.ParquetFile(f) as table:
             names = table.schema_arrow.names
-            paths, label, values = _places(names, wanted, str(file))
+            paths, label, values = _column_numbers(names, wanted, str(file))
             chosen = list(
                 dict.fromkeys(
                     names[p]
@@ -278,11 +301,11 @@ def _parquet(file: Path, wanted: Wanted) -> ManifestRows:
                     )
                 )
             )
-            columns = table.read(
-                columns=chosen, use_threads=False
-            )  # threads would still be there when the DataLoader forks workers
+            # pyarrow's threads would still exist when the DataLoader forks its workers.
+            columns = table.read(columns=chosen, use_threads=False)
             rows.paths = {
-                name: _texts(columns, names[place], rows, "paths") for name, place in paths.items()
+                name: _texts(columns, names[number], rows, "paths")
+                for name, number in paths.items()
             }
             rows.labels = (
                 []
@@ -290,7 +313,7 @@ def _parquet(file: Path, wanted: Wanted) -> ManifestRows:
                 else _texts(columns, names[label], rows, "whole numbers or names")
             )
             rows.values = {
-                name: _array(columns, names[place], rows) for name, place in values.items()
+                name: _array(columns, names[number], rows) for name, number in values.items()
             }
     except (pyarrow.ArrowException, OSError, ValueError) as e:
         if isinstance(e, OSError) and e.errno:
@@ -302,10 +325,9 @@ def _parquet(file: Path, wanted: Wanted) -> ManifestRows:
 
 
 def _texts(columns: Any, name: str, rows: ManifestRows, wanted: str) -> list[str]:
-    """A parquet column as texts.
+    """Return a parquet column as texts.
 
-    Raises DataError where it holds other than texts (or whole numbers, where those may be labels)
-    or nothing.
+    Raises DataError if it has gaps or another type. Whole numbers may only be labels.
     """
     import pyarrow as pa
 
@@ -326,20 +348,20 @@ def _texts(columns: Any, name: str, rows: ManifestRows, wanted: str) -> list[str
 
 
 def _array(columns: Any, name: str, rows: ManifestRows) -> NDArray[Any]:
-    """A parquet column of numbers, int64 or float64 (N,)."""
+    """Return a parquet column of numbers, int64 or float64 (N,)."""
     import pyarrow as pa
 
     column, kind = _column(columns, name, rows)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise DataError(f"{rows.file}: the column '{name}' holds {kind}, but should hold numbers")
-    found: NDArray[Any] = (
+    numbers: NDArray[Any] = (
         column.cast(kind).cast(pa.int64() if pa.types.is_integer(kind) else pa.float64()).to_numpy()
     )
-    return found
+    return numbers
 
 
 def _column(columns: Any, name: str, rows: ManifestRows) -> tuple[Any, Any]:
-    """A column without gaps, and the type of what it holds."""
+    """Return a column and the type of its values. Raises DataError if it has gaps."""
     import pyarrow as pa
 
     column = columns.column(name)

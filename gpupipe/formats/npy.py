@@ -1,6 +1,6 @@
-"""The header of .npy files.
+"""Parse the header of .npy files.
 
-NumPy's own parser reads it, which evaluates literals alone; nothing is unpickled.
+NumPy's parser reads the header. It evaluates only literals, and unpickles nothing.
 """
 
 from __future__ import annotations
@@ -15,23 +15,36 @@ from functools import lru_cache
 import numpy as np
 
 MOST_HEADER = 10_000
-"""NumPy's own limit for files that are not trusted."""
+"""Upper limit of a header in bytes: NumPy's limit for untrusted files."""
 DTYPES = (
-    "float16", "float32", "float64", "int8", "int16", "int32", "int64",
-    "uint8", "uint16", "uint32", "uint64", "bool",
-)  # fmt: skip
-"""Of arrays, as NumPy and torch call them."""
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+)
+"""Supported dtypes, by the names that NumPy and torch share."""
 _LONGEST_START = 12
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(frozen=True)
 class Header:
-    """dtype: NumPy's name. shape: of the array. offset: how many bytes stand before its numbers,
-    which are in C order and of the machine's byte order.
+    """The header of an array in C order and native byte order.
 
-    pairs: the numbers are complex. They are told as real ones, with a last axis of length 2: the
-    real and the imaginary part, as in memory.
+    Attributes:
+        dtype: NumPy's name of the dtype.
+        shape: The shape of the array.
+        offset: The byte at which the numbers begin.
+        pairs: Whether the numbers are complex. If so, `dtype` and `shape` describe them as real
+            numbers with a last axis of length 2: the real and the imaginary part, as in memory.
     """
 
     dtype: str
@@ -41,14 +54,18 @@ class Header:
 
     @property
     def length(self) -> int:
-        """Bytes of the numbers."""
+        """The size of the numbers in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def header(beginning: bytes) -> Header:
-    """What a file says that begins so: give all of it, or as much as 10 KB.
+    """Parse the header of a .npy file.
 
-    Raises ValueError where it cannot be taken as it is.
+    Args:
+        beginning: The whole file, or at least its first 10 kB (`MOST_HEADER`).
+
+    Raises:
+        ValueError: This is no .npy file, or gpupipe cannot read its numbers as they are stored.
     """
     if not beginning.startswith(b"\x93NUMPY") or len(beginning) < _LONGEST_START:
         raise ValueError("no .npy file")
@@ -66,13 +83,12 @@ def header(beginning: bytes) -> Header:
 
 @lru_cache(maxsize=1024)
 def _parsed(text: bytes) -> Header:
-    """Of a whole header. Most files of a data set have the same."""
+    """Parse a whole header. Cached: most files of a data set have the same header."""
     stream = io.BytesIO(text)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # about what stands in it, which is refused below or harmless
+            # NumPy warns about headers that are rejected below, or harmless.
+            warnings.simplefilter("ignore")
             version = np.lib.format.read_magic(stream)
             read = (
                 np.lib.format.read_array_header_1_0
@@ -91,12 +107,13 @@ def _parsed(text: bytes) -> Header:
         MemoryError,
     ) as e:
         raise ValueError(f"a header that cannot be read: {str(e)[:200]}") from e
-    return _taken(tuple(map(int, shape)), fortran, dtype, len(text))
+    return _check_supported(tuple(map(int, shape)), fortran, dtype, len(text))
 
 
-def _taken(
+def _check_supported(
     shape: tuple[int, ...], fortran: bool, dtype: np.dtype[np.generic], offset: int
 ) -> Header:
+    """Return the header of an array. Raises ValueError if gpupipe cannot read it as stored."""
     if dtype.name not in (*DTYPES, *_PARTS) or dtype.names or dtype.subdtype:
         raise ValueError(
             f"an array of {dtype}: save it as numbers, np.asarray(a, 'float32') for "

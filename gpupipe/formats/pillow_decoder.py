@@ -1,13 +1,13 @@
-"""What no decoder of an engine's own reads, decoded by Pillow: the same pixels on every engine.
+"""Decode images with Pillow, to the same pixels on every engine.
 
-Which images come here is up to gpupipe.formats.image_header: those that are not plain. It is also
-the whole of `decoder: pil`. Rules that all engines share because they have but this code:
+This decodes the images that are not plain (see gpupipe.formats.image_header), and all images with
+`decoder: pil`. Because every engine calls this code, these rules hold on all of them:
 
-- The first frame is decoded, and alpha is dropped.
-- 16 bits become 8 by dropping the low byte (value >> 8), as Pillow, libpng and `to_dtype` do; for
+- Only the first frame is decoded, and alpha is dropped.
+- 16 bits become 8 by dropping the low byte (value >> 8), as in Pillow, libpng and `to_dtype`. For
   uint16, 8 bits become 16 by * 257, so that 255 becomes 65,535.
-- Floats, signed numbers and more than 16 bits a sample have no such rule, and are refused.
-- Pixels are turned as EXIF says only on request, those of a TIFF too.
+- Floats, signed numbers and more than 16 bits a sample have no such rule, and are rejected.
+- Pixels are rotated as EXIF says only on request. This holds for TIFF, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MEANINGS = {
     "decoder error": "damaged, or of a compression that Pillow does not read",
 }
 _COMPRESSIONS = {34712: "JPEG 2000", 34887: "LERC", 34933: "PNG", 50002: "JPEG XL"}
-"""Of TIFF, the names of those that Pillow answers with their numbers."""
+"""Names of TIFF compressions that Pillow's errors call by their numbers."""
 _ORIENTATION = 0x0112
 _BITS, _PHOTOMETRIC, _PLANAR, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT = (
     258,
@@ -73,16 +73,18 @@ _PNM = re.compile(
 )
 _SIZ, _SIGNED = b"\xff\x4f\xff\x51", 0x80
 _OTHER_BYTE = {"L": "B", "B": "L", "N": "B" if np.little_endian else "L"}
-"""The end of Pillow's names of 16-bit layouts, and of those that read the low byte as the high one.
+"""Maps the last letter of Pillow's 16-bit raw modes to that of the opposite byte order.
+
+Pillow keeps only the high byte. With the opposite byte order, it keeps the low byte instead.
 """
 
 
 class CannotDecode(RuntimeError):
-    """An image that is damaged, too large, or of a kind that has no meaning as pixels."""
+    """The image is damaged, too large, or of a kind that has no meaning as pixels."""
 
 
 def check_pixels(height: int, width: int, max_pixels: int | None) -> None:
-    """Raises CannotDecode if an image is larger than `data.max_pixels` allows."""
+    """Raise CannotDecode if an image has more than `max_pixels` pixels; None is no limit."""
     if max_pixels is not None and height * width > max_pixels:
         raise CannotDecode(
             f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}"
@@ -90,7 +92,7 @@ def check_pixels(height: int, width: int, max_pixels: int | None) -> None:
 
 
 def check_header(header: ImageHeader, max_pixels: int | None) -> None:
-    """Raises CannotDecode if an image would take a decoder too much memory, or too long."""
+    """Raise CannotDecode if decoding would take too much memory, or too long."""
     check_pixels(header.height, header.width, max_pixels)
     if header.too_many_scans:
         raise CannotDecode("a JPEG of more than 100 scans, which would take a decoder very long")
@@ -99,22 +101,22 @@ def check_header(header: ImageHeader, max_pixels: int | None) -> None:
 def decode(
     data: Any, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None
 ) -> Pixels:
-    """The pixels of an encoded image.
+    """Decode an image.
 
     Args:
-        data: Its bytes, as a buffer.
-        kind: Its format, as ImageHeader has it.
+        data: The bytes of the image, as a buffer.
+        kind: The format, as in `ImageHeader.format`.
         mode: "rgb" or "gray".
         dtype: "uint8" or "uint16".
-        apply_exif: Whether to turn it as its EXIF orientation says.
-        max_pixels: Refuse more than so many, before anything is decoded.
+        apply_exif: Whether to rotate the image as its EXIF orientation says.
+        max_pixels: The most pixels to accept, checked before decoding; None is no limit.
 
     Returns:
-        An array (height, width, 3 or 1) of `dtype`.
+        The pixels, (height, width, channels) with 3 channels for "rgb" and 1 for "gray".
 
     Raises:
-        CannotDecode: Whatever is wrong with the file.
-        MemoryError: The machine has not enough of it.
+        CannotDecode: The image cannot be decoded, for whatever reason.
+        MemoryError: There is not enough memory.
     """
     if not kind:
         head = bytes(memoryview(data).cast("B")[:16])
@@ -128,7 +130,7 @@ def decode(
         try:
             return _decode(*arguments)
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            with _without_pillows_limit():
+            with _lift_limit():
                 return _decode(*arguments)
     except (CannotDecode, MemoryError):
         raise
@@ -137,20 +139,20 @@ def decode(
 
 
 def _plain(error: Exception, kind: str) -> str:
-    """What Pillow means."""
-    said = str(error) or type(error).__name__
-    if said.isdigit() and kind == "TIFF":
-        return f"compression {_COMPRESSIONS.get(int(said), said)}, which Pillow does not read"
+    """Return Pillow's error in plain words."""
+    message = str(error) or type(error).__name__
+    if message.isdigit() and kind == "TIFF":
+        return f"compression {_COMPRESSIONS.get(int(message), message)}, which Pillow does not read"
     for words, meaning in _MEANINGS.items():
-        if said.startswith(words):
-            return f"{meaning} ({said})"
-    return said
+        if message.startswith(words):
+            return f"{meaning} ({message})"
+    return message
 
 
 def _decode(
     data: bytes, kind: str, mode: str, dtype: str, apply_exif: bool, max_pixels: int | None
 ) -> Pixels:
-    with _opened(data, kind) as image, _whatever_pillows_limit(image.width * image.height):
+    with _open(data, kind) as image, _lift_limit_if_exceeded(image.width * image.height):
         check_pixels(image.height, image.width, max_pixels)
         if kind == "TIFF":
             _check_tiff(image.tag_v2, max_pixels)
@@ -161,17 +163,19 @@ def _decode(
         if (deep := _deep_pnm(data) if kind == "PNM" else None) is not None:
             return _of_dtype(_of_mode(deep, mode), dtype)
         if kind == "JPEG" and mode == "gray":
-            image.draft("L", image.size)  # the luma of the file, as every other decoder takes it
-        if kind == "TIFF":  # Pillow turns it while it reads
+            image.draft("L", image.size)  # Take the file's luma, as every other decoder does.
+        if kind == "TIFF":  # Pillow rotates a TIFF while it reads it.
             orientation = image.getexif().get(_ORIENTATION, 1)
-            return _turned(_levels(image, data, kind, mode, dtype), orientation, apply_exif, True)
+            return _orient(_levels(image, data, kind, mode, dtype), orientation, apply_exif, True)
         levels = _levels(image, data, kind, mode, dtype)
-        return _turned(levels, _orientation(image) if apply_exif else 1, apply_exif, False)
+        return _orient(levels, _orientation(image) if apply_exif else 1, apply_exif, False)
 
 
-def _opened(data: bytes, kind: str) -> Any:
-    """Pillow's image, of which no pixel is decoded yet: of this format and no other, and whatever
-    the limit that Image.open would hold it to."""
+def _open(data: bytes, kind: str) -> Any:
+    """Open an image of exactly this format, without decoding it.
+
+    Unlike Image.open, this applies no limit to the number of pixels.
+    """
     module, _, name = _PLUGINS[kind].partition(".")
     try:
         plugin = getattr(importlib.import_module(f"PIL.{module}"), name)
@@ -184,7 +188,7 @@ def _opened(data: bytes, kind: str) -> Any:
 
 
 def _levels(image: Any, data: bytes, kind: str, mode: str, dtype: str) -> Pixels:
-    """The pixels as they are stored, (height, width, channels)."""
+    """Return the pixels as stored, before any rotation, (height, width, channels)."""
     deep = _deep_gray(image, kind)
     if deep is None and dtype == "uint16":
         deep = _deep_colour(image, data, kind)
@@ -196,13 +200,13 @@ def _levels(image: Any, data: bytes, kind: str, mode: str, dtype: str) -> Pixels
 
 def _as_bytes(image: Any, mode: str) -> Pixels:
     image.load()
-    image.info.pop("transparency", None)  # or Pillow warns that a palette with alpha loses it
+    image.info.pop("transparency", None)  # avoids a warning that a palette loses its alpha
     levels = np.asarray(image if image.mode == mode else image.convert(mode))
     return levels if levels.ndim == 3 else levels[..., None]
 
 
 def _deep_gray(image: Any, kind: str) -> Pixels | None:
-    """uint16 (height, width, 1) of what Pillow reads as 16 bits gray, else None."""
+    """Return uint16 (height, width, 1) if Pillow reads the image as 16-bit gray, else None."""
     if not (image.mode.startswith("I;16") or image.mode == "I"):
         return None
     bits = image.tag_v2.get(_BITS, (16,))[0] if kind == "TIFF" else 16
@@ -213,52 +217,55 @@ def _deep_gray(image: Any, kind: str) -> Pixels | None:
 
 
 def _deep_colour(image: Any, data: bytes, kind: str) -> Pixels | None:
-    """uint16 (height, width, 3) of 16 bits a channel, of which Pillow reads one byte at a time;
-    None if there are but 8."""
+    """Return uint16 (height, width, 3) for an image of 16 bits a channel; None if it has 8.
+
+    Pillow keeps one byte of each sample. So most layouts are read twice: the high bytes, then the
+    low bytes.
+    """
     if kind == "JPEG 2000" and max(_jpeg2000_sizes(data), default=7) >= 8:
         raise CannotDecode("JPEG 2000: more than 8 bits of colour, of which Pillow reads 8 alone")
     raw = _raw_mode(image)
     if ";16" not in raw:
         return None
     if raw == "LA;16B":
-        with _opened(_as_rgba(data), kind) as stored:
+        with _open(_as_rgba(data), kind) as stored:
             pairs = np.asarray(stored).astype(np.uint16)
         return np.repeat(pairs[..., :1] << 8 | pairs[..., 1:2], 3, -1)
     other = raw[:-1] + _OTHER_BYTE[raw[-1]]
     if image.mode not in ("RGB", "RGBA") or "a;" in raw:
         raise CannotDecode(f"{kind}: 16 bits a sample as {raw}, of which Pillow reads 8 alone")
-    with _opened(data, kind) as low:
-        low.tile = [tile._replace(args=_replaced(tile.args, other)) for tile in low.tile]
+    with _open(data, kind) as low:
+        low.tile = [tile._replace(args=_with_raw_mode(tile.args, other)) for tile in low.tile]
         both = _as_bytes(image, "RGB"), _as_bytes(low, "RGB")
     return both[0].astype(np.uint16) << 8 | both[1]
 
 
 def _raw_mode(image: Any) -> str:
-    """Pillow's name of how the pixels lie in the file."""
+    """Return Pillow's raw mode, its name of the pixel layout in the file."""
     args = image.tile[0].args if image.tile else ""
     return str(args[0] if isinstance(args, tuple) and args else args or "")
 
 
-def _replaced(args: Any, raw: str) -> Any:
+def _with_raw_mode(args: Any, raw: str) -> Any:
     return (raw, *args[1:]) if isinstance(args, tuple) else raw
 
 
 def _as_rgba(png: bytes) -> bytes:
-    """A PNG of gray and alpha, 16 bits each, told as RGBA of 8 bits: the same bytes a pixel."""
+    """Relabel a PNG of 16-bit gray and alpha as 8-bit RGBA, which has as many bytes per pixel."""
     header = png[12:24] + b"\x08\x06" + png[26:29]
     return png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
 
 
 def _deep_pnm(data: bytes) -> Pixels | None:
-    """uint16 of a binary PGM or PPM of two bytes a sample, else None."""
-    found = _PNM.match(data)
-    if found is None or not 255 < int(found["maxval"]) < 1 << 16:
+    """Decode a binary PGM or PPM of two bytes a sample to uint16; None for any other PNM."""
+    header = _PNM.match(data)
+    if header is None or not 255 < int(header["maxval"]) < 1 << 16:
         return None
-    shape = int(found["height"]), int(found["width"]), 3 if found["kind"] == b"6" else 1
-    if len(data) - found.end() < 2 * math.prod(shape):
+    shape = int(header["height"]), int(header["width"]), 3 if header["kind"] == b"6" else 1
+    if len(data) - header.end() < 2 * math.prod(shape):
         raise CannotDecode("PNM: it ends before its pixels do")
-    stored = np.frombuffer(data, ">u2", math.prod(shape), found.end()).reshape(shape)
-    highest = int(found["maxval"])
+    stored = np.frombuffer(data, ">u2", math.prod(shape), header.end()).reshape(shape)
+    highest = int(header["maxval"])
     if highest == (1 << 16) - 1:
         return stored.astype(np.uint16)
     wide = np.minimum(stored, highest).astype(np.uint32) * ((1 << 16) - 1)
@@ -271,7 +278,7 @@ def _of_dtype(deep: Pixels, dtype: str) -> Pixels:
 
 
 def _of_mode(levels: Pixels, mode: str) -> Pixels:
-    """uint16 in the channels of a mode, by Pillow's own formula for gray."""
+    """Convert uint16 to the channels of a mode, with Pillow's integer luma of ITU-R BT.601."""
     if mode == "rgb":
         return levels if levels.shape[-1] == 3 else np.repeat(levels, 3, -1)
     if levels.shape[-1] == 1:
@@ -289,7 +296,7 @@ def _depth(image: Any) -> str:
 
 
 def _check_jpeg2000(data: bytes) -> None:
-    """Raises CannotDecode for signed numbers, to which Pillow adds half of their range."""
+    """Raise CannotDecode for signed numbers, to which Pillow adds half of their range."""
     signed = [size for size in _jpeg2000_sizes(data) if size & _SIGNED]
     if signed:
         bits = (max(signed) & ~_SIGNED) + 1
@@ -297,7 +304,7 @@ def _check_jpeg2000(data: bytes) -> None:
 
 
 def _jpeg2000_sizes(data: bytes) -> bytes:
-    """By component, its bits less one, and _SIGNED; empty if the header cannot be found."""
+    """Return a byte per component: bits - 1, or'ed with _SIGNED; empty if there is no header."""
     at = data.find(_SIZ)
     count = int.from_bytes(data[at + 40 : at + 42], "big") if at >= 0 else 0
     return data[at + 42 : at + 42 + 3 * count : 3]
@@ -307,12 +314,12 @@ def _jpeg2000_sizes(data: bytes) -> bytes:
 
 
 def _check_tiff(tags: Any, max_pixels: int | None) -> None:
-    """Raises CannotDecode for what Pillow does not refuse, and reads wrong."""
+    """Raise CannotDecode for TIFFs that Pillow accepts but reads wrong."""
     bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_SAMPLE_FORMAT, (1,)))
     if formats != {1}:
         names = {2: "signed integers", 3: "floats", 5: "complex integers", 6: "complex numbers"}
-        what = ", ".join(sorted(names.get(n, "numbers of no known format") for n in formats - {1}))
-        raise CannotDecode(f"TIFF: {max(bits)}-bit {what}, which have no range as pixels")
+        kinds = ", ".join(sorted(names.get(n, "numbers of no known format") for n in formats - {1}))
+        raise CannotDecode(f"TIFF: {max(bits)}-bit {kinds}, which have no range as pixels")
     if len(bits) > 1 or max(bits) > 16:
         sizes = counted(max(bits), "bit") if len(bits) == 1 else "different numbers of bits"
         raise CannotDecode(f"TIFF: {sizes} a sample, which have no range as pixels")
@@ -328,16 +335,16 @@ def _check_tiff(tags: Any, max_pixels: int | None) -> None:
 
 
 def _orientation(image: Any) -> int:
-    """Of the EXIF data that the file carries; 1 if they are damaged or say nothing of it."""
-    found = image.info.get("exif")
-    if not isinstance(found, bytes):
-        image.load()  # PNGs may have it behind their pixels
-        found = image.info.get("exif") or b""
-    return exif.orientation(memoryview(found.removeprefix(b"Exif\0\0"))) or 1
+    """Return the EXIF orientation; 1 if there is none, or the EXIF data is damaged."""
+    data = image.info.get("exif")
+    if not isinstance(data, bytes):
+        image.load()  # A PNG may have its EXIF data after its pixels.
+        data = image.info.get("exif") or b""
+    return exif.orientation(memoryview(data.removeprefix(b"Exif\0\0"))) or 1
 
 
-def _turned(levels: Pixels, orientation: int, apply: bool, is_turned: bool) -> Pixels:
-    """Turned, or turned back, so that it is turned if `apply` says so."""
+def _orient(levels: Pixels, orientation: int, apply: bool, is_turned: bool) -> Pixels:
+    """Rotate and flip by an EXIF orientation, or undo that, to match `apply`."""
     if apply == is_turned:
         return np.ascontiguousarray(levels)
     if is_turned:
@@ -358,15 +365,15 @@ _lifting, _lifted = threading.Lock(), 0
 _limit: int | None = None
 
 
-def _whatever_pillows_limit(pixels: int) -> AbstractContextManager[None]:
-    """For an image of so many pixels."""
+def _lift_limit_if_exceeded(pixels: int) -> AbstractContextManager[None]:
+    """Lift Pillow's limit for an image of `pixels` pixels, if they exceed it."""
     limit = Image.MAX_IMAGE_PIXELS
-    return nullcontext() if limit is None or pixels <= limit else _without_pillows_limit()
+    return nullcontext() if limit is None or pixels <= limit else _lift_limit()
 
 
 @contextmanager
-def _without_pillows_limit() -> Iterator[None]:
-    """Only data.max_pixels limits: Pillow's own number is put back when the last thread is done."""
+def _lift_limit() -> Iterator[None]:
+    """Lift Pillow's limit until the last thread has left; only data.max_pixels limits."""
     global _lifted, _limit  # noqa: PLW0603  # Pillow's limit is a global, too
     with _lifting:
         if not _lifted:

@@ -1,7 +1,8 @@
-"""Protocol Buffers' wire format, for many messages at once: NumPy walks them in step, a field of
-each at a time, and copies no payload.
+"""Parse Protocol Buffers' wire format, for many messages at once.
 
-A loop in Python over the fields of a million records would take minutes.
+NumPy walks all messages in lockstep, one field of each at a time, and copies no payload. A Python
+loop over the fields of a million records would take minutes. The wire format is described at
+https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ Places = NDArray[np.int64]
 
 VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES = 0, 1, 2, 5
 _MOST_FIELDS = 4096
-"""More in one message would take as many steps: seconds for a single record."""
+"""Upper limit of fields in a message. Each takes a step: more would take seconds per record."""
 _VARINT_BYTES = 10
 _MOST_NUMBER = 2**29
 
 
 class MalformedProtobuf(ValueError):
-    """Bytes that are no message, or none that can be taken.
+    """Bytes are no message, or none that gpupipe can read.
 
-    record: of which record, by its number; place: where, counted in bytes.
+    Attributes:
+        record: Number of the record in the file.
+        place: Byte in the file.
+        what: What is wrong there.
     """
 
     def __init__(self, record: int, place: int, what: str) -> None:
@@ -35,9 +39,12 @@ class MalformedProtobuf(ValueError):
 
 @dataclass(frozen=True)
 class Messages:
-    """Some messages, in rows.
+    """N messages, as byte ranges of a file.
 
-    record: int64 (N,), which record each is of; begin, end: int64 (N,), where its bytes are.
+    Attributes:
+        record: The number of the record that each message is part of, int64 (N,).
+        begin: The first byte of each message, int64 (N,).
+        end: The byte after the last of each message, int64 (N,).
     """
 
     record: Places
@@ -50,11 +57,14 @@ class Messages:
 
 @dataclass(frozen=True)
 class Fields(Messages):
-    """Fields of messages, in rows, message by message and in the order of their bytes, which are
-    here those of the payload (of a varint: itself).
+    """N fields of messages, ordered by message, then by offset.
 
-    message: int64 (N,), of which row of the messages. number, wire: uint64 (N,), the field's number
-    and the type of its payload.
+    `begin` and `end` are the byte range of the payload; for a varint, of the varint itself.
+
+    Attributes:
+        message: The row of the message that each field is in, int64 (N,).
+        number: The number of each field, uint64 (N,).
+        wire: The wire type of each field, uint64 (N,).
     """
 
     message: Places
@@ -62,17 +72,25 @@ class Fields(Messages):
     wire: NDArray[np.uint64]
 
     def where(self, chosen: NDArray[Any]) -> Fields:
-        """The rows of a mask, or with these numbers."""
+        """Return the chosen rows; `chosen` is a mask, or row numbers."""
         return Fields(
             *(
-                getattr(self, what)[chosen]
-                for what in ("record", "begin", "end", "message", "number", "wire")
+                getattr(self, column)[chosen]
+                for column in ("record", "begin", "end", "message", "number", "wire")
             )
         )
 
 
 def fields(data: Bytes, messages: Messages) -> Fields:
-    """All fields of some messages in `data`. Raises MalformedProtobuf."""
+    """Find all fields of messages.
+
+    Args:
+        data: The bytes of the file.
+        messages: The messages.
+
+    Raises:
+        MalformedProtobuf: A message is not valid, or has more than 4,096 fields.
+    """
     place, alive = messages.begin.copy(), np.flatnonzero(messages.begin < messages.end)
     steps: list[tuple[NDArray[Any], ...]] = []
     while len(alive):
@@ -97,19 +115,24 @@ def fields(data: Bytes, messages: Messages) -> Fields:
 def _field(
     data: Bytes, messages: Messages, place: Places, alive: Places
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], Places, Places]:
-    """Number, wire type, and begin and end of the payload of the field at `place` of each message
-    that is alive.
+    """Parse the field at `place` of each message in `alive`.
+
+    Returns its number, its wire type, and the begin and end of its payload.
     """
     most = messages.end[alive]
     tag, begin = varints(data, place[alive])
     number, wire = tag >> np.uint64(3), tag & np.uint64(7)
-    known = (
+    is_valid = (
         np.isin(wire, (VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES))
         & (number > 0)
         & (number < _MOST_NUMBER)
     )
     _check(
-        messages, place, alive, known & (begin <= most), "not a field of a Protocol Buffers message"
+        messages,
+        place,
+        alive,
+        is_valid & (begin <= most),
+        "not a field of a Protocol Buffers message",
     )
     end = begin + np.select([wire == EIGHT_BYTES, wire == FOUR_BYTES], [8, 4], 0)
     is_varint, delimited = wire == VARINT, wire == DELIMITED
@@ -125,8 +148,11 @@ def _field(
 
 
 def varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
-    """The varint at each place, and where it ends: behind the end of all data where there is
-    none.
+    """Decode the varint at each offset.
+
+    Returns:
+        The values, uint64 (N,), and the offsets after them, int64 (N,). An offset past the end of
+        `data` means that there is no valid varint.
     """
     value, end = np.zeros(len(place), np.uint64), np.full(len(place), len(data) + 1)
     rows = np.arange(len(place))
@@ -141,9 +167,13 @@ def varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
 
 
 def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
-    """All varints in runs of them, as int64, and the row of `runs` that each is of.
+    """Decode byte ranges of contiguous varints.
 
-    Raises MalformedProtobuf.
+    Returns:
+        All values, int64 (M,), and the row in `runs` of each, int64 (M,).
+
+    Raises:
+        MalformedProtobuf: A varint is too long, or does not end in its range.
     """
     length = runs.end - runs.begin
     row = np.repeat(np.arange(len(runs)), length)
@@ -174,7 +204,7 @@ def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
 
 
 def gathered(data: Bytes, runs: Messages) -> Bytes:
-    """The bytes of all runs behind one another, uint8 (bytes,)."""
+    """Concatenate the bytes of all ranges, uint8 (bytes,)."""
     length = runs.end - runs.begin
     before = np.cumsum(length) - length
     return data[np.repeat(runs.begin - before, length) + np.arange(int(length.sum()))]
@@ -183,7 +213,7 @@ def gathered(data: Bytes, runs: Messages) -> Bytes:
 def _check(
     messages: Messages, place: Places, rows: Places, right: NDArray[np.bool_], what: str
 ) -> None:
-    """Raises MalformedProtobuf for the first of `rows` that is not right."""
+    """Raise MalformedProtobuf for the first of `rows` that is not right."""
     if not right.all():
         _refuse(messages, place, rows[~right], what)
 

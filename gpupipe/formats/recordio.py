@@ -1,8 +1,7 @@
-"""RecordIO, as MXNet has it: magic number, flags and length, payload, filled up to four bytes; a
-payload begins with an image record's header.
+"""Parse MXNet's RecordIO: magic number, flags and length, and payload, padded to four bytes.
 
-A payload in which the magic number stands is stored without it, in several parts: 7 or so of
-ImageNet's images are.
+A payload begins with the header of an image record. A payload that contains the magic number is
+split at it, and stored in several parts without it. About 7 of ImageNet's images are.
 """
 
 from __future__ import annotations
@@ -18,23 +17,30 @@ from gpupipe.formats import Damaged
 
 MAGIC = (0xCED7230A).to_bytes(4, "little")
 HEADER = 24
-"""Bytes of an image record's header: how many numbers follow it, uint32; the label, float32, where
-none do; two ids, uint64.
+"""Size of an image record's header in bytes.
+
+It holds the count of numbers after the header (uint32), the label if that is 0 (float32), and two
+ids (uint64).
 """
 _HEAD, _LENGTH_BITS = 8, 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _AT_ONCE = 4096
 _MOST_PARTS = 1 << 20
-"""Of the records that are found at once."""
+"""Upper limit of the parts of records that are found at once."""
 _Bytes = NDArray[np.uint8]
 _Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Records:
-    """Some records of a file, in rows. number: int64 (N,), from 0 on; start: where each begins.
-    part: int64 (M,), the row that each part is of; begin, length: where the payload of each part
-    is.
+    """N records of a file, in M parts.
+
+    Attributes:
+        number: The number of each record in the file, from 0, int64 (N,).
+        start: The byte at which each record begins, int64 (N,).
+        part: The row of the record that each part belongs to, int64 (M,).
+        begin: The first byte of the payload of each part, int64 (M,).
+        length: The size of the payload of each part in bytes, int64 (M,).
     """
 
     number: _Places
@@ -44,11 +50,11 @@ class Records:
     length: _Places
 
     def several(self) -> NDArray[np.bool_]:
-        """Which rows have several parts."""
+        """Return a mask of the records that have several parts, bool (N,)."""
         return np.bincount(self.part, minlength=len(self.number)) > 1
 
     def payload(self, data: _Bytes, row: int) -> bytes:
-        """Of one row, whole."""
+        """Return the payload of one record, with its parts joined."""
         mine = np.flatnonzero(self.part == row)
         return MAGIC.join(
             data[b : b + n].tobytes()
@@ -58,8 +64,13 @@ class Records:
 
 @dataclass(frozen=True)
 class Images:
-    """Image records, in rows: where the numbers of each are (float32) and how many, and where its
-    image file is. All int64 (N,).
+    """N image records.
+
+    Attributes:
+        numbers: The byte at which the numbers of each begin (float32), int64 (N,).
+        count: How many numbers each has, int64 (N,).
+        offset: The first byte of each image file, int64 (N,).
+        length: The size of each image file in bytes, int64 (N,).
     """
 
     numbers: _Places
@@ -68,20 +79,24 @@ class Images:
     length: _Places
 
     def where(self, chosen: NDArray[np.bool_]) -> Images:
-        """The rows of a mask."""
+        """Return the rows of a mask."""
         return Images(
             self.numbers[chosen], self.count[chosen], self.offset[chosen], self.length[chosen]
         )
 
 
 def records(data: _Bytes) -> Iterator[Records]:
-    """The records of a file, some at a time.
+    """Find the records of a file.
 
-    Raises ValueError where it is cut off or no RecordIO file.
+    Yields:
+        The next records, about 4,096 parts at a time.
+
+    Raises:
+        Damaged: The file is truncated or no RecordIO file.
     """
-    place, number = 0, 0
-    while place < len(data):
-        heads, flags, lengths, place = _walk(data, place)
+    offset, number = 0, 0
+    while offset < len(data):
+        heads, flags, lengths, offset = _walk(data, offset)
         flag, head = np.array(flags), np.array(heads, np.int64)
         first = flag <= _FIRST
         if (
@@ -103,38 +118,50 @@ def records(data: _Bytes) -> Iterator[Records]:
         number += count
 
 
-def _walk(data: _Bytes, place: int) -> tuple[list[int], list[int], list[int], int]:
-    """Where the parts of the next records begin, their flags, the lengths of their payloads, and
-    where the record behind them begins.
+def _walk(data: _Bytes, offset: int) -> tuple[list[int], list[int], list[int], int]:
+    """Return the offsets, flags and payload lengths of the next parts, and the next offset.
+
+    Stops only at the end of a record.
     """
     heads, flags, lengths = list[int](), list[int](), list[int]()
     view, size, head_at = data.data, len(data), struct.Struct("<4sI").unpack_from
     flag = _WHOLE
-    while place < size and (len(heads) < _AT_ONCE or flag not in (_WHOLE, _LAST)):
-        magic, word = head_at(view, place) if place + _HEAD <= size else (MAGIC, 0xFFFFFFFF)
+    while offset < size and (len(heads) < _AT_ONCE or flag not in (_WHOLE, _LAST)):
+        magic, word = head_at(view, offset) if offset + _HEAD <= size else (MAGIC, 0xFFFFFFFF)
         flag, length = word >> _LENGTH_BITS, word & ((1 << _LENGTH_BITS) - 1)
         if magic != MAGIC:
             raise Damaged(
-                f"no record begins at byte {place:,}, where one should: the file is "
+                f"no record begins at byte {offset:,}, where one should: the file is "
                 "damaged, or no RecordIO file"
             )
-        if place + _HEAD + length > size:
-            raise Damaged(f"cut off: the record at byte {place:,} ends behind the file's end")
+        if offset + _HEAD + length > size:
+            raise Damaged(f"cut off: the record at byte {offset:,} ends behind the file's end")
         if len(heads) == _MOST_PARTS:
             raise Damaged(
-                f"a record of more than {_MOST_PARTS - _AT_ONCE:,} parts ends behind byte {place:,}"
+                f"a record of more than {_MOST_PARTS - _AT_ONCE:,} parts ends behind byte "
+                f"{offset:,}"
             )
         if flag > _LAST:
-            raise Damaged(f"the record at byte {place:,} has the flag {flag}, which none can have")
-        heads.append(place)
+            raise Damaged(f"the record at byte {offset:,} has the flag {flag}, which none can have")
+        heads.append(offset)
         flags.append(flag)
         lengths.append(length)
-        place += _HEAD + length + -length % 4
-    return heads, flags, lengths, place
+        offset += _HEAD + length + -length % 4
+    return heads, flags, lengths, offset
 
 
 def images(data: _Bytes, number: _Places, begin: _Places, length: _Places) -> Images:
-    """What payloads hold. number: of the records, for messages. Raises ValueError."""
+    """Parse the headers of image records.
+
+    Args:
+        data: The bytes that hold the payloads.
+        number: The number of each record, for messages.
+        begin: The first byte of each payload.
+        length: The size of each payload in bytes.
+
+    Raises:
+        ValueError: A payload is shorter than its header, or than the numbers in it.
+    """
     _check(
         number, length >= HEADER, f"is shorter than the header of an image record ({HEADER} bytes)"
     )
@@ -149,9 +176,10 @@ def images(data: _Bytes, number: _Places, begin: _Places, length: _Places) -> Im
 def numbers(
     data: _Bytes, number: _Places, found: Images, first: int, end: int
 ) -> NDArray[np.float32]:
-    """The numbers from `first` to before `end` of each record, (N, end - first).
+    """Read the numbers `first` to `end` - 1 of each record, (N, end - first).
 
-    Raises ValueError where one has fewer.
+    Raises:
+        ValueError: A record has fewer numbers.
     """
     _check(number, found.count >= end, f"has fewer than {end} numbers")
     places = (found.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))
@@ -166,17 +194,21 @@ def _check(number: _Places, right: NDArray[np.bool_], what: str) -> None:
 
 
 def listed(text: str) -> tuple[list[str], list[int]]:
-    """The keys and places that an .idx file lists.
+    """Parse an .idx file.
 
-    Raises ValueError, which begins with the line's number.
+    Returns:
+        The keys, and the offsets of their records in bytes.
+
+    Raises:
+        ValueError: A line is wrong. The message begins with its number.
     """
-    keys, places = [], []
+    keys, offsets = [], []
     for number, line in enumerate(text.splitlines(), 1):
-        key, tab, place = line.strip().rpartition("\t")
+        key, tab, offset = line.strip().rpartition("\t")
         if not line.strip():
             continue
-        if not tab or not place.isascii() or not place.isdecimal() or len(place) > 18:
+        if not tab or not offset.isascii() or not offset.isdecimal() or len(offset) > 18:
             raise ValueError(f"{number}: not a key, a TAB and where its record begins")
         keys.append(key)
-        places.append(int(place))
-    return keys, places
+        offsets.append(int(offset))
+    return keys, offsets

@@ -1,8 +1,8 @@
-"""Members of uncompressed tar files: ustar, GNU (long names) and pax.
+"""Find the members of uncompressed tar files: ustar, GNU (long names) and pax.
 
-Not by the tarfile module, which takes about three times as long (benchmarks/formats.py), and which
-a header with a negative size keeps busy forever in many versions of Python (CVE-2025-8194). This
-one goes forwards alone, and takes nothing but plain files and folders.
+Python's tarfile takes about three times as long (benchmarks/formats.py). In many versions of
+Python, a header with a negative size makes it loop forever (CVE-2025-8194). This parser only moves
+forwards, and accepts only plain files and folders.
 """
 
 from __future__ import annotations
@@ -26,13 +26,19 @@ _FILE, _FOLDER, _LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL = (
     b"g",
 )
 _MOST_EXTENDED = 1 << 20
-"""Bytes of a long name, or of a pax header."""
+"""Upper limit of a long name or a pax header, in bytes."""
 _ZEROS = bytes(_BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A plain file in a tar: its name, and where its bytes are."""
+    """A plain file in a tar.
+
+    Attributes:
+        name: Path in the tar.
+        offset: First byte of the content in the tar.
+        size: Size of the content in bytes.
+    """
 
     name: str
     offset: int
@@ -40,70 +46,73 @@ class Member:
 
 
 def members(data: NDArray[np.uint8]) -> Iterator[Member]:
-    """The plain files of a tar, in its order.
+    """Find the plain files of a tar, in their order. Skips folders.
 
-    Raises ValueError where it is no whole tar, or has a member that is neither a plain file nor a
-    folder.
+    Raises:
+        Damaged: The tar is truncated or damaged, or the file is no tar.
+        ValueError: A member is neither a plain file nor a folder, or leads out of the tar.
     """
-    view, place, told = data.data, 0, dict[str, str]()
-    while (head := bytes(view[place : place + _BLOCK])) != _ZEROS:
-        _check_head(head, place, len(data))
-        kind, size = head[156:157], _size(head, told, place)
-        content = place + _BLOCK
-        place = content + size + -size % _BLOCK
+    # `extended` holds the name and size that an extended header sets for the next member.
+    view, offset, extended = data.data, 0, dict[str, str]()
+    while (head := bytes(view[offset : offset + _BLOCK])) != _ZEROS:
+        _check_head(head, offset, len(data))
+        kind, size = head[156:157], _size(head, extended, offset)
+        content = offset + _BLOCK
+        offset = content + size + -size % _BLOCK
         if content + size > len(data):
             raise Damaged(
                 f"cut off: the member at byte {content - _BLOCK:,} ends "
                 f"{content + size - len(data):,} bytes behind the file's end"
             )
         if kind in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL):
-            told |= _extended(
+            extended |= _parse_extended(
                 kind, bytes(view[content : content + min(size, _MOST_EXTENDED + 1)]), content
             )
             continue
-        name, told = told["path"] if "path" in told else _name(head), {}
-        if kind != _FOLDER and not (
-            kind == b"\0" and name.endswith("/")
-        ):  # before 1988, a slash was what told a folder
+        name, extended = extended["path"] if "path" in extended else _name(head), {}
+        # Before POSIX.1-1988, only a slash at the end of the name marked a folder.
+        if kind != _FOLDER and not (kind == b"\0" and name.endswith("/")):
             _check_member(name, kind)
             yield Member(name, content, size)
-    if told or data[place:].any():
+    if extended or data[offset:].any():
         raise Damaged(
-            f"bytes behind the tar's end at byte {place:,}: tar files that were joined must "
+            f"bytes behind the tar's end at byte {offset:,}: tar files that were joined must "
             "be written as one"
         )
 
 
-def _check_head(head: bytes, place: int, size: int) -> None:
+def _check_head(head: bytes, offset: int, size: int) -> None:
     if len(head) < _BLOCK:
         raise Damaged(
             f"cut off at byte {size:,}: a tar ends in a block of zeros"
-            if place
+            if offset
             else f"{size:,} bytes are no tar"
         )
-    told, counted = _octal(head[148:156]), head[:148] + b" " * 8 + head[156:]
-    if told != sum(counted) and told != sum(counted) - 256 * sum(
-        b > 127 for b in counted
-    ):  # some old writers took bytes for signed
+    stored, summed = _octal(head[148:156]), head[:148] + b" " * 8 + head[156:]
+    # Some old writers summed signed bytes.
+    is_wrong = stored != sum(summed) and stored != sum(summed) - 256 * sum(b > 127 for b in summed)
+    if is_wrong:
         raise Damaged(
-            f"the checksum of the header at byte {place:,} is wrong: the file is damaged, "
+            f"the checksum of the header at byte {offset:,} is wrong: the file is damaged, "
             "or no uncompressed tar"
         )
 
 
-def _size(head: bytes, told: dict[str, str], place: int) -> int:
-    if "size" in told and head[156:157] not in (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK):
-        text = told["size"]
-        found = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+def _size(head: bytes, extended: dict[str, str], offset: int) -> int:
+    """Return the size of a member. Raises Damaged."""
+    if "size" in extended and head[156:157] not in (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK):
+        text = extended["size"]
+        size = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
     else:
         field = head[124:136]
-        found = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _octal(field)
-    if found is None:
-        raise Damaged(f"the size in the header at byte {place:,} is no number")
-    return found
+        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else _octal(field)
+    if size is None:
+        raise Damaged(f"the size in the header at byte {offset:,} is no number")
+    return size
 
 
 def _octal(field: bytes) -> int | None:
+    """Parse an octal number, padded with spaces or NUL; None if it is none."""
     text, _, rest = field.partition(b"\0")
     digits = text.strip(b" ") or b"0"
     return None if digits.strip(b"01234567") or rest.strip(b" \0") else int(digits, 8)
@@ -114,26 +123,29 @@ def _name(head: bytes) -> str:
     return os.fsdecode(prefix + b"/" + name if prefix and head[257:263] == b"ustar\0" else name)
 
 
-def _extended(kind: bytes, content: bytes, place: int) -> dict[str, str]:
-    """What a header says of the member behind it."""
+def _parse_extended(kind: bytes, content: bytes, offset: int) -> dict[str, str]:
+    """Return the "path" and "size" that an extended header sets for the next member."""
     if len(content) > _MOST_EXTENDED:
-        raise Damaged(f"a header of more than {_MOST_EXTENDED:,} bytes at byte {place:,}")
+        raise Damaged(f"a header of more than {_MOST_EXTENDED:,} bytes at byte {offset:,}")
     if kind in (_LONG_NAME, _LONG_LINK):
         return {"path": os.fsdecode(content.partition(b"\0")[0])} if kind == _LONG_NAME else {}
-    records = dict(_records(content, place))
+    records = dict(_records(content, offset))
     sparse = next((key for key in records if key.startswith("GNU.sparse")), None)
     if sparse:
-        raise ValueError(f"a sparse file behind byte {place:,}: write it without holes")
+        raise ValueError(f"a sparse file behind byte {offset:,}: write it without holes")
     wanted = {key: value for key, value in records.items() if key in ("path", "size")}
     if wanted and kind == _PAX_OF_ALL:
         raise Damaged(
-            f"a header at byte {place:,} that gives all members the same {' and '.join(wanted)}"
+            f"a header at byte {offset:,} that gives all members the same {' and '.join(wanted)}"
         )
     return wanted
 
 
-def _records(content: bytes, place: int) -> Iterator[tuple[str, str]]:
-    """Of a pax header: "LENGTH KEY=VALUE" and a line feed each, where LENGTH counts all of it."""
+def _records(content: bytes, offset: int) -> Iterator[tuple[str, str]]:
+    """Yield key and value of a pax header's records, "LENGTH KEY=VALUE\\n".
+
+    LENGTH is the size of the whole record.
+    """
     at = 0
     while at < len(content) and content[at]:
         digits = content[at : at + 8].partition(b" ")[0]
@@ -145,7 +157,7 @@ def _records(content: bytes, place: int) -> Iterator[tuple[str, str]]:
             or content[end - 1] != ord("\n")
             or not equals
         ):
-            raise Damaged(f"a pax header at byte {place:,} that cannot be read")
+            raise Damaged(f"a pax header at byte {offset:,} that cannot be read")
         yield os.fsdecode(key), os.fsdecode(value)
         at = end
 
