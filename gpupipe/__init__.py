@@ -1,9 +1,11 @@
-"""gpupipe: one YAML file for image loading, on DALI's GPU and CPU back ends.
+"""gpupipe turns one YAML file into batches of images, with NVIDIA DALI or a PyTorch DataLoader.
 
-import gpupipe
+Example:
+    >>> import gpupipe
+    >>> for batch in gpupipe.load("configs/lfw.yaml"):
+    ...     batch["image"], batch["label"]
 
-for batch in gpupipe.load("configs/lfw.yaml"):
-    batch["image"], batch["label"]
+Start reading in loader.py: `load` returns a `Loader`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "load": "gpupipe.loader",
     "Loader": "gpupipe.loader",
     "Monitor": "gpupipe.monitor",
@@ -68,14 +70,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `import gpupipe` itself imports neither torch nor
-    DALI.
-    """
+    """Import a public name on first use, so that `import gpupipe` loads neither torch nor DALI."""
     if name not in __all__:
         raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES.get(name, "gpupipe.errors")), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "gpupipe.errors")), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m gpupipe`."""
+"""Run the command line with `python -m gpupipe`."""
 
 from gpupipe.cli.app import main
 

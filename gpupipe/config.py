@@ -1,6 +1,8 @@
-"""A config: which data, which pipeline, how it is loaded.
+"""Configurations: `read` turns a YAML file, a shipped name or a dict into a validated Config.
 
-Read from YAML, a name or a dict, plus overrides; frozen and checked.
+A config has three parts: `data` names a source, `pipeline` lists steps, and `loader` is a
+LoaderConfig. Overrides are applied before validation. All mistakes are reported at once, each with
+its file and line, or with its override.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
 def _device(value: Any) -> str:
-    text = (
-        str(value) if isinstance(value, str) or type(value).__name__ == "device" else ""
-    )  # a torch.device is as good
+    # By its name, because torch may not be imported.
+    is_torch_device = type(value).__name__ == "device"
+    text = str(value) if isinstance(value, str) or is_torch_device else ""
     if not _DEVICE.fullmatch(text):
         raise form("auto, cpu, gpu or gpu:N")
     return text.replace("cuda", "gpu")
@@ -52,7 +54,7 @@ _ADDRESS = re.compile(r"tcp://\S+:\d+|ipc://\S+")
 
 
 def _addresses(value: Any) -> Any:
-    """One address is a list of one."""
+    """Wrap a single address in a list."""
     return [value] if isinstance(value, str) else value
 
 
@@ -70,7 +72,12 @@ class _Frozen(pydantic.BaseModel):
 
 
 class Shard(_Frozen):
-    """Which part of every global batch this process takes."""
+    """The part of every global batch that this process takes.
+
+    Attributes:
+        rank: Rank of this process, 0 to world_size - 1.
+        world_size: Number of ranks that share the samples, at least 1.
+    """
 
     rank: Annotated[int, Field(ge=0), WHOLE] = 0
     world_size: Annotated[int, Field(ge=1), WHOLE] = 1
@@ -85,8 +92,9 @@ class Shard(_Frozen):
 
 
 class AutoShard(Shard):
-    """`shard: auto`: the rank and world size of torch.distributed, else of torchrun's environment,
-    found when the loader is made.
+    """`shard: auto`: the loader asks torch.distributed, else torchrun's environment, at its start.
+
+    `with_ranks` of gpupipe.loader replaces it by a Shard.
     """
 
 
@@ -95,37 +103,59 @@ def _shard(value: Any) -> Any:
 
 
 class LoaderConfig(_Frozen):
-    """How samples become batches.
+    """The `loader` part of a config: how samples become batches.
 
-    batch_size: samples a batch and rank. shuffle: a new permutation of the whole set every epoch;
-    false: the order of the index. seed: of the order and of every random step. last_batch: partial
-    (a smaller last batch), drop, or pad (filled with samples from the epoch's start). engine: dali,
-    dataloader (torch's DataLoader with torchvision), remote (a data processing server), or auto:
-    dali, or dataloader where DALI is not installed. device: auto (the GPU where there is one), cpu,
-    gpu or gpu:N. threads: CPU threads of the engine; auto: this rank's share of the cores that the
-    ranks of this machine may use. set_affinity: bind DALI's CPU threads to the cores near the GPU,
-    or to those of DALI_AFFINITY_MASK, one for each thread. prefetch: batches prepared ahead
-    (dataloader: by each worker). dali reads the files of as many more. workers: processes of the
-    DataLoader, 0 for none; auto: as many as threads. decoder: of the DataLoader: torchvision or
-    pil. pin_memory, multiprocessing_context, persistent_workers: as DataLoader takes them; batches
-    are pinned only on their way to a GPU. shard: auto (torch.distributed's rank and world size,
-    else torchrun's), or {rank, world_size}: which part of every global batch this process takes.
-    on_error: raise, or skip samples that cannot be read or decoded; max_bad: the share of the set
-    that may be skipped, 0 to 1. quarantine: the file that lists what was skipped (JSON lines); by
-    default one in the cache folder. dtype: of the batch's first field, where it is not to be what
-    the pipeline makes. memory_format: contiguous (B, C, H, W), or the same shape stored
-    channels_last: of fields that were image files. format: dict ({"image": ..., "label": ...}), or
-    a tuple of the first field and the label. ids: also deliver "id", int64 (B,), the samples' rows
-    in the index (format dict). gpu_memory: what DALI may need of the GPU's memory, such as 2GB:
-    load() is refused where it would need more, by arithmetic over a part of the samples.
-    hw_decoder_load: the share of JPEGs that goes to the GPU's hardware decoder, 0 to 1. Its pixels
-    differ from CUDA's by a level, and between 0 and 1
-      it depends on the batch which of the two decodes a file: with 0 and 1 a sample is the same to
-      the bit in every batch.
-    server: of the remote engine: tcp://HOST:PORT or ipc://FILE, or a list of servers that have a
-    shard each. hwm: batches that a server sends ahead. transport: shm (memory shared with a server
-    on this machine), tcp (a socket), or auto: shm where it can be. key, server_key: this side's
-    secret key and the server's public one, files of `gpupipe keys new`.
+    Attributes:
+        batch_size: Samples per batch on each rank, 1 to 1,000,000.
+        shuffle: If true, every epoch is a new permutation of the whole data set; if false, samples
+            come in the order of the index.
+        seed: Seed of the order and of every random step, 0 to 2**63 - 1.
+        last_batch: What to do with the samples that do not fill a step: `partial` delivers smaller
+            batches, `drop` leaves the samples out, `pad` fills up with samples from the start of
+            the epoch. All ranks have equally many steps in each case.
+        engine: `dali`; `dataloader`, torch's DataLoader with torchvision; `remote`, a data
+            processing server; or `auto`, which is dali if DALI is installed, else dataloader.
+        device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
+            there is one. `cuda` is a synonym of `gpu`, and a torch.device is accepted.
+        threads: CPU threads of the engine, 1 to 1024. `auto` takes this rank's share of the cores
+            that the ranks of this machine may use.
+        set_affinity: Bind DALI's CPU threads to the cores near the GPU; or, one thread each, to the
+            cores that the environment variable DALI_AFFINITY_MASK lists.
+        prefetch: Batches that the engine prepares ahead, 1 to 64; with the dataloader engine, that
+            each worker prepares ahead. DALI reads the files of as many batches more.
+        workers: Processes of the DataLoader, 0 to 1024; 0 loads in the main process. `auto` starts
+            as many as `threads`.
+        decoder: Image decoder of the dataloader engine: `torchvision` or `pil`.
+        pin_memory: As in torch's DataLoader; batches are pinned only if they go to a GPU.
+        multiprocessing_context: As in torch's DataLoader.
+        persistent_workers: As in torch's DataLoader.
+        shard: The part of every global batch that this process takes: {rank, world_size}, or
+            `auto`, which asks torch.distributed, else torchrun's environment.
+        on_error: What to do with a sample that cannot be read or decoded: `raise` or `skip`.
+        max_bad: Share of the data set that may be skipped, 0 to 1. If more samples fail, the
+            loader raises TooManyBadError.
+        quarantine: File that lists the skipped samples, as JSON lines. By default, a file in the
+            cache folder.
+        dtype: Dtype of the first field of a batch; None keeps the dtype that the pipeline makes.
+        memory_format: Strides of fields that were image files: `contiguous` or `channels_last`.
+            The shape is (B, C, H, W) in both cases.
+        format: What a batch is: `dict`, such as {"image": ..., "label": ...}, or `tuple`, the first
+            field and the label.
+        ids: If true, batches also have "id", int64 (B,): the rows of the samples in the index.
+            It has no effect if `format` is `tuple`.
+        hw_decoder_load: Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1. Its
+            pixels differ from those of the CUDA decoder by up to one level. With 0 or 1 a sample
+            has the same bits in every batch; in between, the batch decides which decoder it gets.
+        gpu_memory: Limit for the memory that DALI may need on the GPU, in bytes or such as 2GB.
+            load() estimates the need from the headers of 64 samples, and raises EngineError if it
+            is above the limit. None: no limit.
+        server: Servers of the remote engine: tcp://HOST:PORT or ipc://FILE. A list names servers
+            that serve one shard each.
+        hwm: High-water mark: batches that a server sends ahead, 1 to 1000.
+        transport: How batches come from a server: `shm`, memory shared with a server on this
+            machine; `tcp`, a socket; or `auto`, which is shm if possible.
+        key: File with the secret key of this client, made by `gpupipe keys new`.
+        server_key: File with the public key of the server.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 256
@@ -174,7 +204,9 @@ class LoaderConfig(_Frozen):
 
 
 class _Shape(_Frozen):
-    """The top of a config; `data` and `pipeline` are checked by whom they name.
+    """The top level of a config. The source checks the rest of `data`, the steps their parameters.
+
+    Error messages quote the two lines below (validation_errors._meaning).
 
     data: where the samples are: {source: folder, root: PATH}.
     pipeline: the name of a pipeline, or a list of steps.
@@ -187,7 +219,15 @@ class _Shape(_Frozen):
 
 @dataclass(frozen=True)
 class Config:
-    """A checked configuration."""
+    """A validated configuration.
+
+    Attributes:
+        name: File name without its suffix; "config" for a dict.
+        source_name: The name under `data.source`.
+        source: The source that `data` describes.
+        pipeline: The steps, checked against the fields of the source.
+        loader: The `loader` part.
+    """
 
     name: str
     source_name: str
@@ -199,24 +239,46 @@ class Config:
 def read(
     config: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), **changes: Any
 ) -> Config:
-    """The Config in a file (a path, or a shipped name) or a dict.
+    """Read and validate a config.
 
-    overrides: "key=value" with dots between the keys; a key of `loader` may stand alone. changes:
-    the same as keyword arguments, where a dict changes only what it names, and a list replaces the
-    whole list. Where one of them names another source, nothing of `data` is kept but what they say
-    of it. Raises ConfigError with everything that is wrong.
+    If an override or a change names another source, all other keys of `data` in the config are
+    dropped, because they belong to the old source.
+
+    Args:
+        config: Path of a YAML file, a shipped name such as "lfw", or a dict of the same shape.
+        overrides: Texts "key=value", with dots between nested keys: "data.root=/images". Keys of
+            `loader` need no prefix: "batch_size=64".
+        **changes: The same as keyword arguments, applied after the overrides. A dict changes only
+            the keys that it has; a list replaces the whole list.
+
+    Returns:
+        The config with all overrides and changes.
+
+    Raises:
+        ConfigError: If anything is wrong; it holds all mistakes.
+
+    Example:
+        >>> read("lfw", ["batch_size=64"], data={"root": "/images"})
     """
     return read_in_layers(config, [*overrides, *changes.items()])
 
 
 def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Change]) -> Config:
-    """The Config in a file or a dict, with several sets of changes, one after the other.
+    """Read and validate a config with several sets of changes; later sets win.
 
-    A change is "key=value", or the key and the value. Raises ConfigError with all that is wrong.
+    Args:
+        config: Path of a YAML file, a shipped name, or a dict of the same shape.
+        *layers: Sets of changes. A change is a text "key=value", or a tuple (key, value).
+
+    Returns:
+        The config with all changes.
+
+    Raises:
+        ConfigError: If anything is wrong; it holds all mistakes.
     """
-    document, beside = _open(config)
+    document, config_dir = _open(config)
     if not isinstance(document.data, dict):
-        found = (
+        actual = (
             "this is a list"
             if isinstance(document.data, list)
             else f"this is {shown(document.data)}"
@@ -225,7 +287,7 @@ def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Cha
             [
                 Problem(
                     document.where(()),
-                    f"{found}, but a config holds 'data:', 'pipeline:' and 'loader:', with "
+                    f"{actual}, but a config holds 'data:', 'pipeline:' and 'loader:', with "
                     "values behind or below them",
                 )
             ]
@@ -234,7 +296,7 @@ def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Cha
     for layer in layers:
         _apply(document, layer, problems)
     document, unresolved = yamlfile.resolve(document)
-    return _check(document, beside, problems + unresolved)
+    return _check(document, config_dir, problems + unresolved)
 
 
 def _open(config: str | Path | Mapping[str, Any]) -> tuple[Document, Path | None]:
@@ -246,9 +308,11 @@ def _open(config: str | Path | Mapping[str, Any]) -> tuple[Document, Path | None
 
 
 def plain(value: Any) -> Any:
-    """Mappings, sequences, paths, dtypes and NumPy's numbers as what YAML can say.
+    """Convert a value to plain YAML types: dict, list, str, int, float, bool, None.
 
-    All is copied, so that nothing stands in two places (as an alias does).
+    Mappings, sequences, paths, dtypes of NumPy and torch, and NumPy scalars are converted; other
+    values are returned as they are. Containers are copied, so that no two keys share one (as YAML
+    aliases do).
     """
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
@@ -266,25 +330,25 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Change:
-    """A key as it was written, the value that it gets, and what to call the change."""
+    """One change: the key as it was written, the value, and the change's name in messages."""
 
     key: str
     value: Any
-    place: str
+    location: str
 
 
 def _apply(document: Document, layer: Sequence[Change], problems: list[Problem]) -> None:
-    """Carry out a set of changes; `problems`, which point at the change, grows."""
-    read: list[_Change] = []
+    """Apply a set of changes to the document, and append what is wrong to `problems`."""
+    changes: list[_Change] = []
     for change in layer:
         try:
-            read.append(_split(change) if isinstance(change, str) else _of_keyword(*change))
+            changes.append(_split(change) if isinstance(change, str) else _of_keyword(*change))
         except ConfigError as e:
             problems += e.problems
-    _replace_source(document, read)
-    for one in read:
+    _replace_source(document, changes)
+    for parsed in changes:
         try:
-            _put(document, one)
+            _put(document, parsed)
         except ConfigError as e:
             problems += e.problems
 
@@ -294,12 +358,12 @@ def _of_keyword(key: str, value: Any) -> _Change:
 
 
 def _replace_source(document: Document, changes: Sequence[_Change]) -> None:
-    """Where changes name another source, leave nothing of `data`: its keys are the other source's.
+    """Empty `data` if a change names another source, because its keys belong to the old source.
 
-    The last name counts, and it does not matter which of the changes holds it, so that
-    data.source=... may stand before or behind the new source's keys.
+    This happens before any change is applied, so that data.source=... may come before or after the
+    keys of the new source. If several changes name a source, the last one counts.
     """
-    named = [(value, change.place) for change in changes for value in _sources_in(change)]
+    named = [(value, change.location) for change in changes for value in _sources_in(change)]
     data = document.data.get("data")
     if named and isinstance(data, dict) and "source" in data and data["source"] != named[-1][0]:
         document.replace(("data",), {"source": named[-1][0]}, named[-1][1])
@@ -314,22 +378,20 @@ def _sources_in(change: _Change) -> list[Any]:
 
 
 def _put(document: Document, change: _Change) -> None:
-    """Carry out a change. Raises ConfigError, which points at it."""
+    """Apply one change. Raises ConfigError, which names the change."""
     loc = tuple(change.key.split("."))
     if loc[0] in LoaderConfig.model_fields:
         loc = ("loader", *loc)
     elif loc[0] not in _TOP_LEVEL:
         wrong = f"{loc[0]}: unknown key{_instead(change.key, document)}"
-        raise ConfigError([Problem(change.place, wrong)])
+        raise ConfigError([Problem(change.location, wrong)])
     if loc[0] == "pipeline":
-        _check_step(document, loc, change.place)
-    document.put(loc, change.value, change.place)
+        _check_step(document, loc, change.location)
+    document.put(loc, change.value, change.location)
 
 
 def _instead(key: str, document: Document) -> str:
-    """What to write in place of an override's key: the same with another first part, or a key from
-    further in.
-    """
+    """Return the end of the message about an unknown key: a similar key, or a nested one."""
     first, dot, rest = key.partition(".")
     near = nearest(first, (*LoaderConfig.model_fields, *_TOP_LEVEL))
     further = {str(k[-1]): ".".join(map(str, k)) for k in document.keys} | {
@@ -341,16 +403,14 @@ def _instead(key: str, document: Document) -> str:
     return f"; known: {', '.join(_TOP_LEVEL)}, and what stands in them, such as data.root"
 
 
-def _check_step(document: Document, loc: tuple[str, ...], place: str) -> None:
-    """Raises ConfigError where an override changes a parameter of a step that does not stand
-    there.
-    """
+def _check_step(document: Document, loc: tuple[str, ...], location: str) -> None:
+    """Raise ConfigError if a change of a step names a step that is not at that position."""
     steps = document.at(("pipeline",))
     if isinstance(steps, str) and len(loc) > 1:
         raise ConfigError(
             [
                 Problem(
-                    place,
+                    location,
                     f"pipeline is a name, '{steps}': to change a step of it, write the list "
                     "of its steps in the config instead",
                 )
@@ -359,46 +419,52 @@ def _check_step(document: Document, loc: tuple[str, ...], place: str) -> None:
     step = document.at(("pipeline", int(loc[1]))) if len(loc) > 2 and loc[1].isdecimal() else None
     if isinstance(step, dict) and loc[2] not in step:
         raise ConfigError(
-            [Problem(place, f"pipeline.{loc[1]} is not '{loc[2]}' but '{next(iter(step), '')}'")]
+            [Problem(location, f"pipeline.{loc[1]} is not '{loc[2]}' but '{next(iter(step), '')}'")]
         )
 
 
 def _split(override: str) -> _Change:
-    """Raises ConfigError where it is no key=value."""
+    """Parse "key=value". Raises ConfigError."""
     key, equals, text = override.partition("=")
-    place = f"'{override}'"
+    location = f"'{override}'"
     if not equals or not all(key.strip().split(".")):
         raise ConfigError(
             [
                 Problem(
-                    place,
+                    location,
                     "an override is key=value, for instance batch_size=64 or data.root=/images",
                 )
             ]
         )
     try:
-        return _Change(key.strip(), yamlfile.parse(text, "").data, place)
+        return _Change(key.strip(), yamlfile.parse(text, "").data, location)
     except ConfigError as e:
-        raise ConfigError([Problem(place, f"the value is {p.what}") for p in e.problems]) from None
+        raise ConfigError(
+            [Problem(location, f"the value is {p.what}") for p in e.problems]
+        ) from None
 
 
-def _check(document: Document, beside: Path | None, problems: list[Problem]) -> Config:
+def _check(document: Document, config_dir: Path | None, problems: list[Problem]) -> Config:
     data, steps = document.data.get("data"), document.data.get("pipeline")
-    found = _source(document, data, problems) if isinstance(data, dict) else None
+    checked_source = _source(document, data, problems) if isinstance(data, dict) else None
     shape = None
     try:
         shape = _Shape.model_validate(document.data)
     except pydantic.ValidationError as e:
         problems += complaints(e, _Shape, document)
     pipeline = (
-        _pipeline(document, steps, beside, problems, found)
+        _pipeline(document, steps, config_dir, problems, checked_source)
         if isinstance(steps, (str, list))
         else None
     )
-    if problems or shape is None or found is None or pipeline is None:
+    if problems or shape is None or checked_source is None or pipeline is None:
         raise ConfigError(problems)
     return Config(
-        Path(document.name).stem, str(data["source"]) if data else "", found, pipeline, shape.loader
+        Path(document.name).stem,
+        str(data["source"]) if data else "",
+        checked_source,
+        pipeline,
+        shape.loader,
     )
 
 
@@ -414,15 +480,15 @@ def _source(document: Document, data: dict[str, Any], problems: list[Problem]) -
 
 
 def _specs(document: Document, source: Source, problems: list[Problem]) -> Mapping[str, Spec]:
-    """The fields of a sample, checked against the masks among them."""
+    """Return the fields of a sample; report reserved names, and masks that are no field."""
     fields = source.specs()
-    taken = [n for n in fields if n in TAKEN]
+    reserved = [n for n in fields if n in TAKEN]
     problems += [
         Problem(
             document.where(("data",), of_key=True),
             f"a field must not be called '{n}': that name is taken in a batch",
         )
-        for n in taken
+        for n in reserved
     ]
     unknown = [n for n in source.masks if n not in fields]
     problems += [
@@ -448,12 +514,12 @@ def _source_model(
     if name is UNRESOLVED:
         return None
     misspelt = nearest("source", data)
-    known = f"the name of what reads the data: {', '.join(source.names())}"
+    expected = f"the name of what reads the data: {', '.join(source.names())}"
     if "source" in data:
         problems.append(
             Problem(
                 document.where(("data", "source")),
-                f"data.source is {shown(name)}, but should be {known}",
+                f"data.source is {shown(name)}, but should be {expected}",
             )
         )
     elif misspelt:
@@ -467,7 +533,7 @@ def _source_model(
         problems.append(
             Problem(
                 document.where(("data",), of_key=True),
-                f"data.source: missing; write 'source: ...' ({known})",
+                f"data.source: missing; write 'source: ...' ({expected})",
             )
         )
     return None
@@ -476,13 +542,11 @@ def _source_model(
 def _pipeline(
     document: Document,
     steps: str | list[Any],
-    beside: Path | None,
+    config_dir: Path | None,
     problems: list[Problem],
     source: Source | None,
 ) -> Pipeline | None:
-    """Where the source is wrong, its fields are not known: the pipeline is checked as one over
-    images.
-    """
+    """Build the pipeline; if the source is invalid, check it as if the only field were an image."""
     fields = (
         (pipelines.IMAGE, ())
         if source is None
@@ -491,7 +555,7 @@ def _pipeline(
     try:
         if isinstance(steps, list):
             return pipelines.build("inline", document, ("pipeline",), *fields)
-        return pipelines.build(Path(steps).stem, pipelines.find(steps, beside), (), *fields)
+        return pipelines.build(Path(steps).stem, pipelines.find(steps, config_dir), (), *fields)
     except ConfigError as e:
         problems += [
             p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems

@@ -1,25 +1,21 @@
-"""Every exception that gpupipe raises.
+"""The exceptions and warnings of gpupipe, and helpers that word their messages.
 
 GpupipeError
-├── ConfigError          a YAML file, an override or an argument is wrong; holds every Problem found
-(also ValueError)
-├── DeviceError          the device or engine that was asked for is not there
+├── ConfigError          a YAML file, an override or an argument is wrong (also a ValueError)
+├── DeviceError          the requested device or engine is not available
 ├── FetchError           a data set could not be downloaded or unpacked
 ├── StateError           a state_dict belongs to other data, another pipeline or another seed
-├── UsageError           a loader is pickled, copied, indexed or given to a DataLoader   (also
-TypeError)
+├── UsageError           a loader is pickled, copied or indexed (also a TypeError)
 ├── EngineError          an engine failed, and no single sample is to blame
-├── StepError            a step's own code failed, or made what its spec does not say; has
-`.traceback`
-├── ServerError          a data processing server cannot be started or reached, or refuses what it
-was asked for
-└── DataError            the samples themselves
-    ├── SampleError      one sample cannot be read or decoded; has `.path` and `.reason`
+├── StepError            a step's code failed, or its result does not match its spec
+├── ServerError          a server cannot be started or reached, or refuses a request
+└── DataError            something is wrong with the samples
+    ├── SampleError      one sample cannot be read, decoded or transformed
     ├── ShapeError       samples of one batch differ in shape
-    └── TooManyBadError  more samples were skipped than `loader.max_bad` allows
+    └── TooManyBadError  more samples were skipped than loader.max_bad allows
 
-Warnings
-└── StandInWarning       drawn images stand in for data that could not be fetched   (a UserWarning)
+UserWarning
+└── StandInWarning       drawn images replace a data set that could not be fetched
 """
 
 from __future__ import annotations
@@ -32,19 +28,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_PLACE = re.compile(r"(.+):(\d+):(\d+)")
-_LONGEST = 60
-_ALIKE = 0.7
+_LOCATION = re.compile(r"(.+):(\d+):(\d+)")
+_MAX_CHARS = 60
+_MIN_RATIO = 0.7
 
 
 class GpupipeError(Exception):
-    """The base of all errors of gpupipe: catch this one to catch them all."""
+    """Base class of all errors that gpupipe raises on purpose."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a configuration: `where` is `file:line:column` (or the override), `what` says
-    what to write instead.
+    """One mistake in a configuration.
+
+    Attributes:
+        where: Location of the mistake: `file:line:column`, an override in quotes, the name of
+            what was called, or empty.
+        what: What is wrong, and what to write instead.
     """
 
     where: str
@@ -55,17 +55,20 @@ class Problem:
 
 
 class ConfigError(GpupipeError, ValueError):
-    """One or more mistakes in a configuration; `.problems` holds all of them: file by file in the
-    order of the lines, then overrides.
+    """A configuration has one or more mistakes; the message has one line for each.
+
+    Attributes:
+        problems: All mistakes without duplicates: those in files by line, then all others, then
+            overrides.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = _in_order(problems)
+        self.problems = _sort_problems(problems)
         super().__init__("\n".join(str(p) for p in self.problems))
 
 
 class DeviceError(GpupipeError):
-    """The device or engine that was asked for is not there."""
+    """The requested device or engine is not available."""
 
 
 class FetchError(GpupipeError):
@@ -73,13 +76,13 @@ class FetchError(GpupipeError):
 
 
 class StateError(GpupipeError):
-    """A state_dict belongs to other data, another pipeline or another seed."""
+    """A state_dict is malformed, or belongs to other data, another pipeline or another seed."""
 
 
 class UsageError(GpupipeError, TypeError):
-    """A loader is pickled, copied, indexed or given to a DataLoader: none of that can be.
+    """A loader was pickled, copied, indexed or passed to a DataLoader, which it does not support.
 
-    It is also a TypeError, which is what pickle raises, and what those expect who only try.
+    It is also a TypeError, because code that probes for these operations catches that.
     """
 
 
@@ -88,11 +91,10 @@ class EngineError(GpupipeError):
 
 
 class StepError(GpupipeError):
-    """A step's own code failed, or what it returned is not what its spec says.
+    """The code of a step raised an exception, or its result does not match its spec.
 
     Attributes:
-        traceback: Of the exception in the step's code, as Python prints it, or empty.
-
+        traceback: Traceback of the exception in the step's code, as Python prints it, or empty.
     """
 
     def __init__(self, message: str, traceback: str = "") -> None:
@@ -104,7 +106,7 @@ class StepError(GpupipeError):
 
 
 class _Traceback(Exception):
-    """What stands for an exception that was raised in another process."""
+    """Cause of a StepError that was raised in another process: prints the traceback from there."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -117,15 +119,20 @@ def _from_another_process(message: str, traceback: str) -> StepError:
 
 
 class ServerError(GpupipeError):
-    """A data processing server cannot be started or reached, or refuses what it was asked for."""
+    """A data processing server cannot be started or reached, or refuses a request."""
 
 
 class DataError(GpupipeError):
-    """Something is wrong with the samples themselves."""
+    """Base class of errors in the samples themselves."""
 
 
 class SampleError(DataError):
-    """One sample cannot be read, decoded or put through the pipeline."""
+    """One sample cannot be read, decoded or transformed.
+
+    Attributes:
+        path: Path of the sample.
+        reason: Why the sample failed, in one line.
+    """
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
@@ -135,7 +142,7 @@ class SampleError(DataError):
 
 
 class ShapeError(DataError):
-    """Samples of one batch differ in shape, so they cannot be stacked into one tensor."""
+    """Samples of one batch differ in shape, so that they cannot be stacked into one tensor."""
 
 
 class TooManyBadError(DataError):
@@ -143,22 +150,22 @@ class TooManyBadError(DataError):
 
 
 class StandInWarning(UserWarning):
-    """Drawn images stand in for a data set that could not be fetched."""
+    """The loader delivers drawn images, because the data set could not be fetched."""
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning that names the line outside of gpupipe from which it was called."""
+    """Issue a warning that points at the line outside of gpupipe that led to it."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "gpupipe":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level + 1)
 
 
-def _in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+def _sort_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     files: list[str] = []
 
-    def place(problem: Problem) -> tuple[int, int, int, int]:
-        match = _PLACE.fullmatch(problem.where)
+    def sort_key(problem: Problem) -> tuple[int, int, int, int]:
+        match = _LOCATION.fullmatch(problem.where)
         if match is None:
             return 2 if problem.where.startswith("'") else 1, 0, 0, 0
         file, line, column = match.groups()
@@ -166,21 +173,35 @@ def _in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
             files.append(file)
         return 0, files.index(file), int(line), int(column)
 
-    return tuple(sorted(dict.fromkeys(problems), key=place))
+    return tuple(sorted(dict.fromkeys(problems), key=sort_key))
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be: one much like it, or of the same letters
-    ("lwf" for "lfw").
+    """Return the known name that a misspelt name probably means.
+
+    Args:
+        name: The name as it was written.
+        known: The valid names.
+
+    Returns:
+        The most similar name (difflib, ratio of at least 0.7), else one of the same letters
+        ("lfw" for "lwf"), else None.
     """
     names = sorted(known)
-    like = difflib.get_close_matches(name, names, n=1, cutoff=_ALIKE)
-    return next(iter(like), None) or next((n for n in names if sorted(n) == sorted(name)), None)
+    similar = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_RATIO)
+    return next(iter(similar), None) or next((n for n in names if sorted(n) == sorted(name)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the nearest of the known names, else a list of them; empty where
-    nothing is known.
+    """Return the end of an error message about an unknown name.
+
+    Args:
+        name: The name as it was written.
+        known: The valid names.
+
+    Returns:
+        `; did you mean 'x'?` if a valid name is similar, else `; known: x, y`, else "" if there
+        are no valid names.
     """
     names = sorted(known)
     near = nearest(name, names)
@@ -190,12 +211,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def counted(n: int, what: str, plural: str = "") -> str:
-    """`1 rank`, `2 ranks`. plural: where it is not the singular with an s."""
+    """Return a count with its noun: `1 rank`, `2,000 ranks`.
+
+    Args:
+        n: The count.
+        what: The noun in the singular.
+        plural: The noun in the plural, if it is not the singular with an s.
+    """
     return f"{n:,} {what if n == 1 else plural or f'{what}s'}"
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: in YAML's words, and short."""
+    """Format a value for an error message: in YAML's words, and at most 60 characters."""
     if isinstance(value, (list, tuple)):
         return short(f"[{', '.join(map(shown, value))}]")
     if isinstance(value, dict):
@@ -209,6 +236,6 @@ def shown(value: Any) -> str:
     )
 
 
-def short(text: str, longest: int = _LONGEST) -> str:
-    """The text, or its beginning."""
+def short(text: str, longest: int = _MAX_CHARS) -> str:
+    """Cut a text to at most `longest` characters; a text that was cut ends in "..."."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -1,8 +1,7 @@
-"""gpupipe in Lightning: a data module over YAML files, and a callback that measures the waiting for
-data.
+"""Lightning integration: a data module over configs, and a callback that measures waiting for data.
 
-Works with the package `lightning` and with `pytorch_lightning`: with the one that is imported
-already, else with the one that is installed.
+It works with the packages `lightning` and `pytorch_lightning`: it takes the one that is imported
+already, else the one that is installed.
 """
 
 from __future__ import annotations
@@ -15,37 +14,37 @@ from typing import TYPE_CHECKING, Any
 from gpupipe.config import read_in_layers
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.loader import Loader, load
-from gpupipe.monitor import Monitor as _Watch
+from gpupipe.monitor import Monitor
 from gpupipe.runtime.ranks import told_ranks_on_machine
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def _package() -> Any:
-    """Raises ModuleNotFoundError, saying what to install, where there is none."""
+def _import_lightning() -> Any:
+    """Import Lightning. Raises ModuleNotFoundError, which says what to install."""
     loaded = [name for name in _PACKAGES if name in sys.modules]
-    there = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
-    if not (loaded or there):
+    installed = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
+    if not (loaded or installed):
         raise ModuleNotFoundError(
             "gpupipe.lightning needs Lightning: pip install lightning", name="lightning"
         )
-    return import_module((loaded or there)[0])
+    return import_module((loaded or installed)[0])
 
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 else:
-    _pl = _package()
+    _pl = _import_lightning()
     LightningDataModule, Callback = _pl.LightningDataModule, _pl.Callback
 
 Source = str | dict[str, Any]
 
 
 class PipeDataModule(LightningDataModule):
-    """Loaders of configs, on the trainer's device, each rank with its part of every batch.
+    """A LightningDataModule that loads configs on the trainer's device, sharded over its ranks.
 
-    Mid-epoch checkpoints of the trainer hold the state of the training loader: fit(ckpt_path=...)
-    goes on with the very next batch.
+    Checkpoints that the trainer saves during an epoch hold the state of the training loader, so
+    that fit(ckpt_path=...) continues with the next batch.
     """
 
     def __init__(  # noqa: PLR0913  # LightningCLI makes an option of each
@@ -67,24 +66,29 @@ class PipeDataModule(LightningDataModule):
         allow_same_samples: bool = False,
         **more_overrides: Any,
     ) -> None:
-        """Configs as for gpupipe.load(): a path, a shipped name, or a dict.
+        """Describe the loaders; each is created when the trainer requests it.
+
+        A config is what gpupipe.load() takes: a path, a shipped name, or a dict. Later settings
+        win: config, then device and rank of the trainer, then the settings for all loaders, then
+        those for one.
 
         Args:
             train: Config of the training loader.
             val: Config of the validation loader.
             test: Config of the test loader.
             predict: Config of the prediction loader.
-            batch_size: Samples a batch and rank, in place of what the configs say.
-            seed: Of the order and of every random step, in place of what the configs say.
-            engine: dali, dataloader or auto, in place of what the configs say.
-            format: What a batch is: tuple, (image, label), or dict.
-            overrides: Further settings for all loaders: {"threads": 4}.
-            train_overrides: For the training loader alone: {"data": {"root": "/train"}}.
-            val_overrides: For the validation loader alone.
-            test_overrides: For the test loader alone.
-            predict_overrides: For the prediction loader alone.
-            allow_same_samples: Train and validate on the same samples, which is otherwise refused.
-            **more_overrides: Further settings for all loaders, as keyword arguments.
+            batch_size: Samples per batch on each rank; None keeps what the configs say.
+            seed: Seed of the order and of every random step; None keeps what the configs say.
+            engine: dali, dataloader or auto; None keeps what the configs say.
+            format: What a batch is: "tuple", (first field, label), or "dict".
+            overrides: More settings for all loaders: {"threads": 4}.
+            train_overrides: Settings for the training loader only: {"data": {"root": "/train"}}.
+            val_overrides: Settings for the validation loader only.
+            test_overrides: Settings for the test loader only.
+            predict_overrides: Settings for the prediction loader only.
+            allow_same_samples: If false, the module raises ConfigError if the training and the
+                validation loader have the same samples.
+            **more_overrides: More settings for all loaders, as keyword arguments.
 
         Example:
             >>> PipeDataModule(
@@ -94,15 +98,14 @@ class PipeDataModule(LightningDataModule):
             ...     train_overrides={"data": {"root": "/imagenet/train"}},
             ...     val_overrides={"data": {"root": "/imagenet/val"}},
             ... )
-
         """
         super().__init__()
-        given = {"batch_size": batch_size, "seed": seed, "engine": engine, "format": format}
+        named = {"batch_size": batch_size, "seed": seed, "engine": engine, "format": format}
         self._configs = {"train": train, "val": val, "test": test, "predict": predict}
         self._overrides = (
-            {k: v for k, v in given.items() if v is not None} | (overrides or {}) | more_overrides
+            {k: v for k, v in named.items() if v is not None} | (overrides or {}) | more_overrides
         )
-        self._own_overrides = {
+        self._overrides_of_one = {
             "train": train_overrides,
             "val": val_overrides,
             "test": test_overrides,
@@ -110,41 +113,49 @@ class PipeDataModule(LightningDataModule):
         }
         self._allow_same_samples = allow_same_samples
         self._loaders: dict[str, Loader] = {}
-        if val is None:  # or Lightning would look for validation data, and warn that it is empty
-            # an instance's own
+        if val is None:
+            # With a method of ours Lightning expects validation data, and warns if there is none.
             self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]
 
     def train_dataloader(self) -> Loader:
-        """With Trainer(overfit_batches=...) not shuffled, so that the same batches come in each
-        epoch.
+        """Create the training loader.
+
+        Trainer(overfit_batches=...) turns shuffling off, so that each epoch has the same batches.
+
+        Raises:
+            ConfigError: If it has the same samples as the validation loader.
+            ValueError: If the module has no config for training.
         """
         overfit = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
         loader = self._load("train", **({"shuffle": False} if overfit else {}))
         if self.trainer is not None:
-            _line_up(self.trainer, loader)
+            _correct_batch_count(self.trainer, loader)
         return loader
 
     def val_dataloader(self) -> Loader:
+        """Create the validation loader. Raises as train_dataloader() does."""
         return self._load("val")
 
     def test_dataloader(self) -> Loader:
+        """Create the test loader. Raises ValueError if the module has no config for it."""
         return self._load("test")
 
     def predict_dataloader(self) -> Loader:
+        """Create the prediction loader. Raises ValueError if the module has no config for it."""
         return self._load("predict")
 
     def teardown(self, stage: str) -> None:
-        """Give back threads and memory."""
+        """Close all loaders."""
         for loader in self._loaders.values():
             loader.close()
         self._loaders.clear()
 
     def on_exception(self, exception: BaseException) -> None:
-        """Behind an error Lightning calls no teardown."""
+        """Close all loaders: after an error Lightning does not call teardown()."""
         self.teardown("")
 
     def _load(self, which: str, **changes: Any) -> Loader:
-        """A new loader; the one before it, which Lightning asked to be reloaded, is closed."""
+        """Create a loader; close its predecessor, since Lightning may reload during a run."""
         if (config := self._configs[which]) is None:
             raise ValueError(
                 f"PipeDataModule has no config for '{which}': "
@@ -152,16 +163,18 @@ class PipeDataModule(LightningDataModule):
             )
         if which in self._loaders:
             self._loaders.pop(which).close()
-        own = self._own_overrides[which] or {}
-        layers = [list(d.items()) for d in (self._of_trainer(), self._overrides, own, changes)]
+        own = self._overrides_of_one[which] or {}
+        layers = [
+            list(d.items()) for d in (self._trainer_settings(), self._overrides, own, changes)
+        ]
         with told_ranks_on_machine(1 if self.trainer is None else self.trainer.num_devices):
             self._loaders[which] = load(read_in_layers(config, *layers))
         if not self._allow_same_samples:
-            self._check_apart()
+            self._check_samples_differ()
         return self._loaders[which]
 
-    def _check_apart(self) -> None:
-        """Raises ConfigError where training and validation have the same samples."""
+    def _check_samples_differ(self) -> None:
+        """Raise ConfigError if training and validation have the same samples."""
         train, val = self._loaders.get("train"), self._loaders.get("val")
         if train is None or val is None or not train.index.same_samples(val.index):
             return
@@ -174,16 +187,16 @@ class PipeDataModule(LightningDataModule):
         raise ConfigError([Problem("PipeDataModule", problem)])
 
     def __str__(self) -> str:
-        """Lightning's own would make new loaders to ask them how large they are."""
-        return "\n".join([f"{type(self).__name__}:", *map(self._described, self._configs)])
+        """List configs and open loaders; Lightning's version would create loaders."""
+        return "\n".join([f"{type(self).__name__}:", *map(self._describe, self._configs)])
 
-    def _described(self, which: str) -> str:
+    def _describe(self, which: str) -> str:
         config, loader = self._configs[which], self._loaders.get(which)
         named = "none" if config is None else "a dict" if isinstance(config, dict) else config
         return f"  {f'{which}:':9}{named if loader is None else f'{named}, {loader.index.summary}'}"
 
-    def _of_trainer(self) -> dict[str, Any]:
-        """Device and rank; nothing without a trainer."""
+    def _trainer_settings(self) -> dict[str, Any]:
+        """Return the settings that the trainer decides: device and shard."""
         if self.trainer is None:
             return {}
         device = self.trainer.strategy.root_device
@@ -194,49 +207,57 @@ class PipeDataModule(LightningDataModule):
         }
 
 
-def _line_up(trainer: Trainer, loader: Loader) -> None:
-    """Where the trainer resumes with another batch size or world size, let it count as many batches
-    done as are missing to a whole epoch of the new ones: it would end the epoch too early
-    otherwise, or not notice its end.
+def _correct_batch_count(trainer: Trainer, loader: Loader) -> None:
+    """Correct the trainer's batch counts when it resumes with another batch size or world size.
+
+    The trainer ends an epoch after len(loader) batches. So it must count len(loader) minus the
+    batches that are left as done; otherwise it ends the epoch too early, or misses its end.
     """
     resume = loader.load_state_dict
 
     def load_state_dict(state: dict[str, Any], strict: bool = True) -> None:
         resume(state, strict)
-        done: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-        more = len(loader) - loader.sampler.left - done.processed if loader.sampler.position else 0
+        progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+        more = 0
+        if loader.sampler.position:
+            more = len(loader) - loader.sampler.left - progress.processed
         for name in ("ready", "started", "processed", "completed"):
-            setattr(done, name, getattr(done, name) + more)
+            setattr(progress, name, getattr(progress, name) + more)
 
-    # of this one loader
     loader.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]
 
 
 class DataWaitMonitor(Callback):
-    """Logs how much of the time of training goes to waiting for data, and says it at the end.
+    """Callback that logs how long training waits for data, and prints a summary at the end.
 
-    Trainer(callbacks=[gpupipe.lightning.DataWaitMonitor()]) logs data/wait_share, data/wait_ms and
-    data/step_ms as often as the trainer logs. `watch` is then the gpupipe.Monitor of the training
-    loader; None where none of gpupipe's loaders is trained on.
+    It logs data/wait_share, data/wait_ms and data/step_ms (see Monitor.metrics) as often as the
+    trainer logs.
+
+    Attributes:
+        watch: The gpupipe.Monitor of the training loader; None before training, and if the training
+            loader is not one of gpupipe's.
+
+    Example:
+        >>> Trainer(callbacks=[gpupipe.lightning.DataWaitMonitor()])
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.watch: _Watch | None = None
+        self.watch: Monitor | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An epoch that is resumed in its middle does not start again."""
+        """Start measuring: Lightning skips on_train_epoch_start if it resumes within an epoch."""
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loader = next(
-            (found for found in _flat(trainer.train_dataloader) if isinstance(found, Loader)), None
+            (item for item in _flatten(trainer.train_dataloader) if isinstance(item, Loader)), None
         )
         if loader is None:
             self.watch = None
         elif self.watch is None or self.watch.loader is not loader:
-            before, self.watch = self.watch, _Watch(loader)
-            self.watch.add(before)
+            previous, self.watch = self.watch, Monitor(loader)
+            self.watch.add(previous)
         else:
             self.watch.resume()
 
@@ -250,7 +271,7 @@ class DataWaitMonitor(Callback):
             pl_module.log_dict(self.watch.metrics(), on_step=True, on_epoch=False, batch_size=1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Validation is no step."""
+        """Leave the time of validation out."""
         if self.watch is not None and not trainer.sanity_checking:
             self.watch.resume()
 
@@ -259,9 +280,10 @@ class DataWaitMonitor(Callback):
             print(self.watch.summary())
 
 
-def _flat(loaders: Any) -> list[Any]:
+def _flatten(loaders: Any) -> list[Any]:
+    """Return the loaders in nested dicts, lists and tuples, which Lightning accepts."""
     if isinstance(loaders, dict):
         loaders = loaders.values()
     elif not isinstance(loaders, (list, tuple)):
         return [loaders]
-    return [found for part in loaders for found in _flat(part)]
+    return [item for part in loaders for item in _flatten(part)]

@@ -1,4 +1,9 @@
-"""load(config) -> Loader: what users hold."""
+"""load() turns a config into a Loader, which delivers epochs of batches.
+
+A Loader joins three parts: a sampler decides the order, an engine makes the batches, and the
+loader keeps track of what was delivered, for state_dict(). Start reading at `load`, then
+`Loader._epoch`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
 
 _STATE_VERSION = 1
 _TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
-_KINDS = {"version": int, "data": str, "pipeline": str, "seed": int, "shuffle": bool}
+_STATE_TYPES = {"version": int, "data": str, "pipeline": str, "seed": int, "shuffle": bool}
 _ENDED = "a newer iter() of the same loader, by load_state_dict() or by close()"
 
 
@@ -50,22 +55,46 @@ def load(
     progress: Progress = quiet,
     **changes: Any,
 ) -> Loader:
-    """A Loader over a config: a path, a shipped name ("lfw"), or a dict of the same shape.
+    """Create a Loader from a config.
 
-    overrides: "key=value" as on the command line. changes: the same as keyword arguments
-    (batch_size=64, data={"root": ...}). Raises ConfigError, DataError, DeviceError, FetchError.
+    Issues StandInWarning if drawn images replace a data set that could not be fetched. Logs each
+    setting of the config that has no effect.
 
-        with gpupipe.load("lfw", batch_size=64) as loader:
-            for batch in loader:
-                batch["image"], batch["label"]      # float32 (64, 3, 250, 250) and int64 (64,), on
-                the loader's device
+    Args:
+        config: Path of a YAML file, a shipped name such as "lfw", a dict of the same shape, or a
+            Config that was read already; overrides and changes do not apply to the last.
+        *overrides: Texts "key=value", as on the command line: "loader.batch_size=64".
+        progress: Called with (action, done, total) while the samples are indexed or fetched; total
+            is None if it is not known. By default nothing is shown.
+        **changes: Overrides as keyword arguments: batch_size=64, data={"root": "/images"}.
+
+    Returns:
+        The loader. Close it, or use it as a context manager.
+
+    Raises:
+        ConfigError: If the config is wrong, or the samples cannot be split over the ranks.
+        DataError: If there is nothing to read.
+        DeviceError: If the device or engine is not available.
+        EngineError: If the engine cannot be built.
+        FetchError: If the data set could not be downloaded.
+        ServerError: If the config names a server that cannot be reached.
+        GpupipeError: In a worker process of a DataLoader.
+
+    Example:
+        >>> with gpupipe.load("lfw", batch_size=64) as loader:
+        ...     for batch in loader:
+        ...         batch["image"]  # float32 (64, 3, 250, 250), on the loader's device
+        ...         batch["label"]  # int64 (64,), on the loader's device
     """
     checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
     return warned(quietly(checked, progress))
 
 
 def quietly(config: Config, progress: Progress = quiet) -> Loader:
-    """load() without its warning: for callers that print index.note. Raises what load() raises."""
+    """Do what load() does, without its StandInWarning.
+
+    For callers that print `index.note` themselves.
+    """
     loader = _open(config, progress)
     for line in [*ignored_settings(config), *_overruled(config.loader, loader.config.loader)]:
         _log_once(line)
@@ -79,13 +108,13 @@ def _open(config: Config, progress: Progress) -> Loader:
 
 
 def ignored_settings(config: Config) -> list[str]:
-    """A line for each setting that was set and that the engine in use ignores."""
+    """Return a line for each setting of the config that the engine in use ignores."""
     engine = import_engine(config.loader.engine)
     return without_effect(engine, config.loader, Loader.settings)
 
 
 def _overruled(own: LoaderConfig, used: LoaderConfig) -> Iterator[str]:
-    """A line for each setting that was set, and is another one at the server."""
+    """Return a line for each setting of this side that the server overrules."""
     for name in sorted(own.model_fields_set.intersection(SETTLED)):
         mine, theirs = getattr(own, name), getattr(used, name)
         if mine != theirs:
@@ -98,16 +127,23 @@ def _log_once(line: str) -> None:
 
 
 def warned(loader: Loader) -> Loader:
-    """The loader; warns if its data are not those that were asked for."""
+    """Return the loader; issue StandInWarning if its data are not those that were requested."""
     if loader.index.warning:
         warn(loader.index.warning, StandInWarning)
     return loader
 
 
 def remote(options: LoaderConfig, own: Config | None = None, patience: float = 60.0) -> Loader:
-    """A Loader over the data processing servers in `options`. own: a config that must mean the same
-    work as theirs; patience: seconds of silence from a server before it counts as gone. Raises
-    ServerError, DeviceError.
+    """Connect to data processing servers, and return a Loader over them.
+
+    Args:
+        options: Settings of the loader; `options.server` names the servers.
+        own: A config whose pipeline must be the one of the servers; None: no check.
+        patience: Seconds without a message from a server after which the loader raises ServerError.
+
+    Raises:
+        DeviceError: If the device is not available.
+        ServerError: If a server cannot be reached, or serves something else.
     """
     _refuse_in_worker()
     import_zmq()
@@ -121,24 +157,45 @@ def remote(options: LoaderConfig, own: Config | None = None, patience: float = 6
 
 
 def over(config: Config, index: Index) -> Loader:
-    """A loader whose samples are known already, so that they are not looked for again.
-
-    Raises what load() raises.
-    """
+    """Create a loader over an index that was built already. Raises what load() raises."""
     return (
         remote(config.loader, config) if config.loader.engine == "remote" else Loader(config, index)
     )
 
 
 class Loader:
-    """Epochs of batches. Every iteration is a new epoch, or the rest of one after
-    load_state_dict(); which one is settled by its first batch.
+    """Delivers epochs of batches.
+
+    Each `iter()` is one epoch: the next one, or the rest of one after load_state_dict(). The epoch
+    is chosen when its first batch is requested, so `sampler.set_epoch()` may follow `iter()`. Only
+    the newest iterator of a loader can be used. After the first epoch `iter()` is cheap: the engine
+    prepares the next epoch while this one ends.
+
+    A batch is a dict: the fields of the pipeline, such as "image" (B, C, H, W), further values of
+    the data set (B, ...), and "label", int64 (B,). All tensors are on the loader's device. With
+    `format: tuple` a batch is (first field, label); with `ids: true` the dict also has "id",
+    int64 (B,), the rows of the samples in the index.
+
+    Attributes:
+        config: The configuration, with the rank and world size that the loader found.
+        index: The table of samples; `len(loader.index)` is the size of the data set.
+        sampler: The order of the samples; `sampler.set_epoch(n)` chooses the next epoch.
+        engine: What makes the batches.
+        threads: CPU threads of the engine.
+        as_tuple: Whether a batch is a tuple.
+        waited: Seconds that iterations have waited for batches so far.
+
+    Example:
+        >>> with gpupipe.load("lfw") as loader:
+        ...     for epoch in range(10):
+        ...         for batch in loader:
+        ...             train(batch["image"], batch["label"])
     """
 
     settings = frozenset({"engine", "device", "shard", "format", "ids"})
-    """Those of `loader:` that are used whatever the engine."""
+    """Settings of `loader` that the loader itself uses, with every engine."""
     batch_sampler = None
-    """There is none, and Lightning asks."""
+    """Always None: Lightning reads this attribute of any loader that has a `sampler`."""
 
     def __init__(
         self,
@@ -147,15 +204,24 @@ class Loader:
         sampler: Sampler | None = None,
         engine: Engine | None = None,
     ) -> None:
-        """sampler, engine: in place of those that the config asks for.
+        """Create a loader; users call load() instead.
 
-        Raises ConfigError, DeviceError, EngineError, GpupipeError in a worker of a DataLoader.
+        Args:
+            config: The configuration.
+            index: The samples.
+            sampler: Replaces the sampler that the config describes.
+            engine: Replaces the engine that the config describes.
+
+        Raises:
+            ConfigError: If the samples cannot be split over the ranks.
+            DeviceError: If the device or engine is not available.
+            EngineError: If the engine cannot be built.
+            GpupipeError: In a worker process of a DataLoader.
         """
         _refuse_in_worker()
         config = with_ranks(config)
         self.config, self.index = config, index
         self.waited = 0.0
-        """Seconds that whoever iterates has waited for batches so far."""
         self._process = os.getpid()
         self._identity = {
             "version": _STATE_VERSION,
@@ -172,36 +238,39 @@ class Loader:
                 LoadSpec(index, config.pipeline, options, self.threads, config.source.max_pixels)
             )
         )
-        self._population = self._populated() if engine is None else None
+        self._population = self._open_population() if engine is None else None
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
         self._closed = False
         self._iteration = 0
         self._ready_for: tuple[int, int] | None = None
-        """The epoch and position at which `_running` stands, where it stands at the beginning of an
-        iteration.
-        """
+        """Epoch and position that `_running` delivers next; None in the middle of an epoch."""
         self._held: tuple[Plan, dict[str, Tensor]] | None = None
+        """A batch that was taken from `_running` too early, and belongs to the next iteration."""
         self._last: Plan | None = None
-        self._before: dict[str, Any] | None = None
+        """Plan of the batch that the consumer has; None between epochs."""
+        self._state_at_start: dict[str, Any] | None = None
+        """State of the sampler at the start of this iteration, until its end."""
 
-    def _populated(self) -> Population | None:
-        """What the epochs of a source that grows have."""
-        found = self.config.source.population(
+    def _open_population(self) -> Population | None:
+        """Return the population if the source grows between epochs, else None."""
+        population = self.config.source.population(
             self.index, self.sampler.rank, self.sampler.world_size, self.config.loader.seed
         )
-        self.sampler.population = found
-        if found is not None:
-            found.let_go = self.engine.let_go
-        return found
+        self.sampler.population = population
+        if population is not None:
+            population.let_go = self.engine.let_go
+        return population
 
     def __len__(self) -> int:
-        """Batches in a whole epoch, on this rank."""
+        """Return the number of batches in a whole epoch on this rank."""
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch; an iteration that is still under way ends with an error when it is asked
-        for more.
+        """Start the next epoch. Older iterators of this loader raise GpupipeError from now on.
+
+        Raises:
+            GpupipeError: If the loader is closed, or this process was forked from the loader's.
         """
         if self._closed:
             raise GpupipeError("this loader is closed: load() another")
@@ -210,22 +279,19 @@ class Loader:
                 f"this loader belongs to process {self._process}, and cannot be used in one "
                 "that was forked from it: load() it there"
             )
-        self._let_go()
+        self._acknowledge_last_batch()
         self._iteration += 1
         return self._epoch(self._iteration)
 
     def _epoch(self, iteration: int) -> Iterator[Any]:
-        """The batches of an epoch out of the stream, which goes on preparing the epochs that follow
-        it.
-        """
+        """Yield the batches of one epoch; the engine meanwhile prepares the epochs after it."""
         self._check_current(iteration)
         epoch, last = self._begin(), False
         while not last:
             self._check_current(iteration)
             following = self._next()
-            if (
-                following is None or following[0].epoch != epoch
-            ):  # the last plans of the epoch were skipped whole
+            if following is None or following[0].epoch != epoch:
+                # Every sample of the last batches of this epoch was skipped.
                 self._held = following
                 break
             plan, batch = following
@@ -235,16 +301,16 @@ class Loader:
             if last:
                 self._ready_for = (epoch + 1, 0)
             try:
-                yield self._shaped(batch)
+                yield self._format_batch(batch)
             finally:
                 self.engine.consumed(plan)
         if iteration == self._iteration:
             self._ready_for = (epoch + 1, 0)
-            self._last = self._before = None
+            self._last = self._state_at_start = None
 
     def _begin(self) -> int:
-        """Begin the epoch that the sampler stands at. Returns its number."""
-        epoch, self._before = self.sampler.epoch, self.sampler.state()
+        """Start the sampler's next epoch, on the running engine if possible. Returns its number."""
+        epoch, self._state_at_start = self.sampler.epoch, self.sampler.state()
         if self._ready_for != (epoch, self.sampler.position) or not self._has_next():
             self._stop()
             if self._population is not None:
@@ -261,15 +327,17 @@ class Loader:
             )
 
     def _has_next(self) -> bool:
-        """Whether the stream goes on: it ends before an epoch whose samples were not all there when
-        the engine asked for them.
+        """Return whether the running engine delivers the next epoch too.
+
+        It stops before an epoch of a growing source that was not ready when the engine requested
+        its plans.
         """
         if self._population is not None and self._held is None:
             self._held = self._next()
         return self._population is None or self._held is not None
 
     def _next(self) -> tuple[Plan, dict[str, Tensor]] | None:
-        """The next of the stream, or None at its end."""
+        """Return the next plan with its batch; None if the engine has no more."""
         if self._held is not None:
             held, self._held = self._held, None
             return held
@@ -284,7 +352,7 @@ class Loader:
             )
         return following
 
-    def _shaped(self, batch: dict[str, Tensor]) -> Any:
+    def _format_batch(self, batch: dict[str, Tensor]) -> Any:
         if self.as_tuple:
             return batch[self.config.pipeline.main], batch["label"]
         ids = batch.pop("id")
@@ -293,56 +361,71 @@ class Loader:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, as plain JSON: behind the batch that was delivered last, whatever is
-        prefetched.
+        """Return the position after the batch that was delivered last, as plain JSON.
+
+        Prefetched batches do not count.
+
+        Returns:
+            A dict for load_state_dict(), of plain values: fingerprints of data and pipeline,
+            seed, shuffle, epoch and position (samples of the epoch delivered over all ranks).
         """
-        place = (
+        position = (
             self.sampler.state_after(self._last)
             if self._last
-            else self._before or self.sampler.state()
+            else self._state_at_start or self.sampler.state()
         )
-        return self._identity | place
+        return self._identity | position
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Make the next iteration go on where `state` was taken, also with another batch size or
-        number of ranks.
+        """Continue where a state was taken: the next iteration delivers the rest of that epoch.
 
-        strict: raise StateError where data, pipeline or seed are others; else the epoch goes on
-        from the same position in this loader's own order.
+        The batch size and the number of ranks may differ from those of the state.
+
+        Args:
+            state: What state_dict() of a loader returned.
+            strict: If true, the state must belong to the same data, pipeline, seed and shuffle. If
+                false, the epoch continues at the same position in this loader's own order.
+
+        Raises:
+            StateError: If the state does not fit this loader, or is no state.
         """
         _check_state(state, self.state_dict(), strict)
-        self._abandon()
+        self._end_iteration()
         self.sampler.load_state(dict(state), strict)
 
     def close(self) -> None:
-        """Give back threads and memory; the loader cannot be used afterwards."""
-        self._abandon()
+        """End all iterations, and free threads, processes and memory. Idempotent.
+
+        After this `iter()` raises GpupipeError.
+        """
+        self._end_iteration()
         self._closed = True
         self.engine.close()
         if self._population is not None:
             self._population.let_go = lambda files: None
             self._population.close()
 
-    def _abandon(self) -> None:
-        self._let_go()
+    def _end_iteration(self) -> None:
+        self._acknowledge_last_batch()
         self._stop()
         self._iteration += 1
 
-    def _let_go(self) -> None:
-        """Of the batch that was delivered last."""
+    def _acknowledge_last_batch(self) -> None:
+        """Tell the engine that the consumer is done with the batch that was delivered last."""
         if self._last is not None:
             self.engine.consumed(self._last)
-        self._last = self._before = None
+        self._last = self._state_at_start = None
 
     def _stop(self) -> None:
-        """Give up what is in flight."""
+        """Cancel all batches in flight."""
         if self._running is not None:
             self._running.close()
         self._running = self._held = self._ready_for = None
 
     def __repr__(self) -> str:
         index, sampler, pipeline = self.index, self.sampler, self.config.pipeline
-        grows = sampler.population is not None  # an epoch is then settled when it is asked for
+        # The size of an epoch of a growing source is not known before the epoch starts.
+        grows = sampler.population is not None
         ranks = f", rank {sampler.rank} of {sampler.world_size}" if sampler.world_size > 1 else ""
         batches = f"up to {sampler.batch_size:,} samples"
         state = self.state_dict()
@@ -359,14 +442,14 @@ class Loader:
         return "\n".join([head, *(f"  {name + ':':11}{fact}" for name, fact in facts.items())])
 
     def __reduce__(self) -> NoReturn:
-        """Raises UsageError."""
+        """Raise UsageError: a loader cannot be pickled or copied."""
         raise UsageError(
             "a Loader cannot be pickled or copied, since it holds threads, processes and memory: "
             "pass its config and its state_dict() on, and load() and load_state_dict() there"
         )
 
     def __getitem__(self, item: object) -> NoReturn:
-        """Raises UsageError."""
+        """Raise UsageError: a loader has batches, no single samples."""
         raise UsageError(
             "a Loader is no data set, and has no samples to ask for one by one: it makes batches "
             "itself. Iterate over it in the place of DataLoader(loader): for batch in loader"
@@ -386,14 +469,14 @@ class Loader:
 
 def _check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
     if not isinstance(state, Mapping):
-        this = "None" if state is None else f"a {type(state).__name__}"
-        raise StateError(f"{_TAKES}, and not {this}")
+        actual = "None" if state is None else f"a {type(state).__name__}"
+        raise StateError(f"{_TAKES}, and not {actual}")
     missing = [key for key in own if key not in state]
     if missing:
         keys = ", ".join(repr(key) for key in state)
-        held = f"that has {short(keys)}" if keys else "that is empty"
-        raise StateError(f"{_TAKES}, and not one {held}: it lacks {missing[0]!r}")
-    for key, kind in _KINDS.items():
+        contents = f"that has {short(keys)}" if keys else "that is empty"
+        raise StateError(f"{_TAKES}, and not one {contents}: it lacks {missing[0]!r}")
+    for key, kind in _STATE_TYPES.items():
         if type(state[key]) is not kind:
             raise StateError(f"{_TAKES}, and not one whose {key!r} is {short(repr(state[key]))}")
     if state["version"] != _STATE_VERSION:
@@ -401,19 +484,23 @@ def _check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
         raise StateError(f"the state is of another version of gpupipe: {versions}")
     if not strict:
         return
-    for key, what in (
+    for key, difference in (
         ("data", "other data (the paths or labels differ)"),
         ("pipeline", "another pipeline (its steps or their parameters differ)"),
     ):
         if state[key] != own[key]:
             raise StateError(
-                f"the state belongs to {what}: {key} {state[key]} there, {own[key]} here; "
+                f"the state belongs to {difference}: {key} {state[key]} there, {own[key]} here; "
                 "strict=False goes on all the same"
             )
 
 
 def with_ranks(config: Config) -> Config:
-    """The config with `shard: auto` settled. Raises DeviceError."""
+    """Return the config with `shard: auto` replaced by the actual rank and world size.
+
+    Raises:
+        DeviceError: If the environment of the launcher contradicts itself.
+    """
     if not isinstance(config.loader.shard, AutoShard):
         return config
     rank, world_size = rank_and_world()
@@ -434,9 +521,15 @@ def _refuse_in_worker() -> None:
 
 
 def import_engine(engine: str) -> type[Engine]:
-    """The class of an engine, imported: what load() does first.
+    """Import and return the class of an engine.
 
-    Raises DeviceError where DALI is asked for and not installed, ServerError likewise.
+    Args:
+        engine: auto, dali, dataloader or remote; auto is dali if DALI is installed, else
+            dataloader.
+
+    Raises:
+        DeviceError: If DALI is requested and not installed.
+        ServerError: If a remote engine is requested and pyzmq is not installed.
     """
     if engine == "remote":
         import_zmq()
@@ -465,9 +558,10 @@ def import_engine(engine: str) -> type[Engine]:
 
 
 def sampler_of(config: Config, index: Index) -> Sampler:
-    """The sampler that a config asks for.
+    """Create the sampler that a config describes.
 
-    Raises ConfigError where the samples cannot be dealt out so.
+    Raises:
+        ConfigError: If the samples cannot be split into equal steps for all ranks.
     """
     options = config.loader
     shard = options.shard
@@ -483,6 +577,4 @@ def sampler_of(config: Config, index: Index) -> Sampler:
 
 
 def _engine(job: LoadSpec) -> Engine:
-    """The engine for a job, on the device that it asks for."""
-    engine = import_engine(job.loader.engine)
-    return engine.on(job, job.loader.device)
+    return import_engine(job.loader.engine).on(job, job.loader.device)

@@ -1,4 +1,4 @@
-"""How much of the time of training goes to waiting for data."""
+"""Monitor measures how long a training loop waits for data."""
 
 from __future__ import annotations
 
@@ -10,25 +10,33 @@ from gpupipe.loader import Loader
 
 
 class Monitor:
-    """Watches a loader while a training loop runs over it.
+    """Measures how long a training loop waits for the batches of a loader.
 
-    monitor = gpupipe.Monitor(loader) for batch in monitor:       # or over the loader itself, with
-    monitor.step() behind every training step
-        ...
-    print(monitor.summary())    # waiting for data: 31 % of step time
+    Iterate over the monitor, or iterate over the loader and call `step()` after every training
+    step. Iterating over the monitor leaves out the time between epochs, such as validation.
 
-    Time between epochs (validation, checkpoints) is not counted where the monitor is iterated. Work
-    that a GPU does while the loop is already in the next step is no waiting: what is measured is
-    how long the loop stood still for a batch.
+    The monitor measures how long the loop blocks until it gets a batch. It does not see how long a
+    GPU is idle: kernels run asynchronously, and a GPU may still work while the loop waits.
+
+    Attributes:
+        loader: The loader that the monitor measures.
+        steps: Number of steps measured.
+        seconds: Duration of all steps, including the waiting.
+        waited: Seconds of that spent waiting for batches.
+
+    Example:
+        >>> monitor = gpupipe.Monitor(loader)
+        >>> for batch in monitor:
+        ...     train(batch)
+        >>> print(monitor.summary())
+        waiting for data: 31% of step time (10.4 of 33.5 ms, over 1,000 steps)
     """
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
         self.steps = 0
         self.seconds = 0.0
-        """Of all steps, waiting included."""
         self.waited = 0.0
-        """Seconds of them spent waiting for a batch."""
         self.resume()
 
     def __len__(self) -> int:
@@ -41,13 +49,11 @@ class Monitor:
             self.step()
 
     def resume(self) -> None:
-        """The step that is measured next begins now: what has passed since the last one is left
-        out.
-        """
+        """Start the next step now, and leave out the time since the end of the last one."""
         self._since, self._waited_before = time.perf_counter(), self.loader.waited
 
     def step(self) -> None:
-        """A step, with the waiting for its batch, ends here, and the next one begins."""
+        """End the current step, which includes the waiting for its batch, and start the next."""
         self.steps += 1
         now, waited = time.perf_counter(), self.loader.waited
         self.seconds += now - self._since
@@ -55,7 +61,7 @@ class Monitor:
         self._since, self._waited_before = now, waited
 
     def add(self, other: Monitor | None) -> None:
-        """Count in what another one has measured."""
+        """Add the steps and times of another monitor; None adds nothing."""
         if other is not None:
             self.steps, self.seconds, self.waited = (
                 self.steps + other.steps,
@@ -65,11 +71,16 @@ class Monitor:
 
     @property
     def share(self) -> float:
-        """Of step time spent waiting, 0 to 1."""
+        """Share of the step time that was spent waiting, 0 to 1; 0 if no step was measured."""
         return self.waited / self.seconds if self.seconds else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """For a logger: the share, and milliseconds a step, waiting and in all."""
+        """Return the measurements for a logger.
+
+        Returns:
+            "data/wait_share": the share, 0 to 1; "data/wait_ms" and "data/step_ms": the mean
+            waiting and the mean duration of a step, in milliseconds.
+        """
         steps = max(1, self.steps)
         return {
             "data/wait_share": self.share,
@@ -78,7 +89,7 @@ class Monitor:
         }
 
     def summary(self) -> str:
-        """In a line."""
+        """Return the measurements as one line of text."""
         if not self.steps:
             return "waiting for data: no step was measured"
         each = 1000 * self.seconds / self.steps

@@ -1,4 +1,4 @@
-"""connect(): a Loader over a data processing server, without a config; and Fuel's way to say it."""
+"""Clients of a data processing server: connect(), and ServerDataStream with Fuel's interface."""
 
 from __future__ import annotations
 
@@ -30,19 +30,37 @@ def connect(
     patience: float = 60.0,
     **more: Any,
 ) -> Loader:
-    """A Loader over what a server serves: "tcp://host:5557", or several that have a shard each.
+    """Create a Loader over the batches of a data processing server.
 
-    hwm: batches that the server sends ahead. device: where batches go: auto, cpu, gpu or gpu:N.
-    transport: auto, shm or tcp. key, server_key: files, for a server that has keys. patience:
-    seconds without a word from the server until it counts as gone. more: `shard`. What is served
-    (data, steps, batch size, seed) is the server's to say. Raises ConfigError, DeviceError,
-    ServerError.
+    The server decides data, steps, batch size and seed.
 
-        with gpupipe.connect("tcp://localhost:5557") as loader:
-            for batch in loader:
-                batch["image"], batch["label"]
+    Args:
+        server: Address, tcp://HOST:PORT or ipc://FILE, or a list of servers with one shard each.
+        hwm: High-water mark: batches that the server sends ahead, 1 to 1000.
+        device: Where batches are delivered: auto, cpu, gpu or gpu:N.
+        transport: shm (shared memory), tcp (socket), or auto, which is shm if possible.
+        key: File with the secret key of this client, for a server that has keys.
+        server_key: File with the public key of the server.
+        format: What a batch is: "dict", or "tuple", (first field, label).
+        ids: If true, batches also have "id", int64 (B,).
+        patience: Seconds without a message from the server after which the loader raises
+            ServerError.
+        **more: Other settings of `loader`, such as shard={"rank": 0, "world_size": 2}.
+
+    Returns:
+        The loader. Close it, or use it as a context manager.
+
+    Raises:
+        ConfigError: If an argument is wrong.
+        DeviceError: If the device is not available.
+        ServerError: If the server cannot be reached, or refuses this client.
+
+    Example:
+        >>> with gpupipe.connect("tcp://localhost:5557") as loader:
+        ...     for batch in loader:
+        ...         batch["image"], batch["label"]
     """
-    given = {
+    settings = {
         "engine": "remote",
         "server": server,
         "hwm": hwm,
@@ -51,33 +69,35 @@ def connect(
         "key": key,
         "server_key": server_key,
     }
-    given |= {"format": format, "ids": ids, **more}
+    settings |= {"format": format, "ids": ids, **more}
     try:
-        options = LoaderConfig.model_validate(given)
+        options = LoaderConfig.model_validate(settings)
     except pydantic.ValidationError as e:
-        raise ConfigError(complaints(e, LoaderConfig, Document("connect()", given))) from None
+        raise ConfigError(complaints(e, LoaderConfig, Document("connect()", settings))) from None
     return warned(remote(options, patience=patience))
 
 
 class ServerDataStream:
-    """Fuel's data stream over a server of gpupipe: epochs of tuples of NumPy arrays.
+    """A data stream with Fuel's interface over a server of gpupipe.
 
-    The arguments are those of `fuel.streams.ServerDataStream`, in its order.
+    It delivers epochs of tuples of NumPy arrays. The arguments are those of
+    `fuel.streams.ServerDataStream`, in the same order.
 
-    Args: sources: Fields of a batch, in the order in which they are wanted, such as ("image",
-        "label"). produces_examples: False for batches, as the server sends them; True for their
-        samples, one by one. host: Host of the server. port: Port of the server. hwm: Batches that
-        the server sends ahead. axis_labels: Maps a source to the names of its axes. It is kept as
-        an attribute, and nothing else is done with it.
+    Args:
+        sources: Fields to deliver, in this order, such as ("image", "label").
+        produces_examples: If false, deliver batches; if true, deliver single samples.
+        host: Host of the server.
+        port: Port of the server.
+        hwm: High-water mark: batches that the server sends ahead, 1 to 1000.
+        axis_labels: Names of the axes of each source. Only stored as an attribute.
 
     Raises:
-        ServerError: The server cannot be reached, or speaks Fuel's protocol in place of gpupipe's.
-        TypeError: `produces_examples` is neither True nor False.
+        ServerError: If the server cannot be reached, or is a server of Fuel.
+        TypeError: If `produces_examples` is not a bool.
 
     Example:
         >>> stream = ServerDataStream(("image", "label"), False, port=5557)
         >>> for images, labels in stream.get_epoch_iterator(): ...
-
     """
 
     def __init__(
@@ -102,7 +122,11 @@ class ServerDataStream:
     def get_epoch_iterator(self) -> Iterator[tuple[NDArray[Any], ...]]:
         """Iterate over the next epoch.
 
-        Raises ServerError if the server's batches lack one of the sources.
+        Yields:
+            A tuple with one array for each source: (B, ...) for batches, else one sample's.
+
+        Raises:
+            ServerError: If a batch lacks one of the sources.
         """
         for batch in self._loader:
             for name in self.sources:
@@ -117,5 +141,5 @@ class ServerDataStream:
                 yield arrays
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._loader.close()

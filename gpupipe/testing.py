@@ -1,8 +1,8 @@
-"""The contract of a loader as a check that authors of engines, sources and steps can run on their
-own.
+"""check_loader() tests the contract of a loader, for authors of engines, sources and steps.
 
-def test_mine():
-    gpupipe.testing.check_loader(lambda **changes: gpupipe.load(CONFIG, **changes))
+Example:
+    >>> def test_my_source():
+    ...     gpupipe.testing.check_loader(lambda **changes: gpupipe.load(CONFIG, **changes))
 """
 
 from __future__ import annotations
@@ -22,60 +22,71 @@ from gpupipe.loader import Loader
 
 Make = Callable[..., Loader]
 _Samples = dict[int, tuple[int, bytes]]
-"""Of each sample its label, and a hash of its first field."""
-_LEAST = 8
-_WHOLE = 100
-"""Of a larger set most rules look at so many samples of an epoch."""
+"""By id, the label of a sample and a hash of its first field, in the order of delivery."""
+_MIN_SAMPLES = 8
+_MAX_CHECKED = 100
+"""Most rules look only at about this many samples of an epoch, to save time."""
 _BATCHES = 32
-"""As many as an epoch of a larger set has."""
+"""Batches per epoch, if the data set is large enough for batches of more than 3 samples."""
 
 
 @dataclass(frozen=True)
 class _Case:
-    """What is checked. make: with settings; size: of a batch; most: samples of an epoch to look
-    at.
+    """The loaders under test, and the first two epochs that one of them delivered.
+
+    Attributes:
+        make: Creates a loader with the settings that it gets.
+        count: Samples in the data set.
+        size: Batch size.
+        max_samples: Samples of an epoch that most rules look at; infinity for all.
+        epochs: Samples of epochs 0 and 1.
     """
 
     make: Make
     count: int
     size: int
-    most: float
+    max_samples: float
     epochs: list[_Samples]
 
     def new(self, **changes: Any) -> Loader:
         return _new(self.make, **{"batch_size": self.size} | changes)
 
     def agree(self, batches: Iterable[Any], expected: _Samples, rule: str) -> None:
-        """Raises AssertionError where the batches are not of the expected samples."""
-        found, ended = _taken(batches, self.most)
-        if not ended:  # then they are the first of the order in which the epoch came before
-            expected = dict(itertools.islice(expected.items(), len(found)))
-        lost, more = expected.keys() - found.keys(), found.keys() - expected.keys()
+        """Raise AssertionError unless the batches hold the expected samples."""
+        samples, is_all = _collect(batches, self.max_samples)
+        if not is_all:  # `expected` is in the order of delivery: compare its beginning
+            expected = dict(itertools.islice(expected.items(), len(samples)))
+        lost, more = expected.keys() - samples.keys(), samples.keys() - expected.keys()
         message = f"samples {_few(lost)} were lost, and {_few(more)} are too many"
         assert not (lost or more), f"{rule}: {message}"
-        other = {i for i, sample in found.items() if sample != expected[i]}
+        other = {i for i, sample in samples.items() if sample != expected[i]}
         assert not other, f"{rule}: samples {_few(other)} have other pixels or labels"
 
 
 def check_loader(make: Make) -> None:
-    """Raises AssertionError, saying which rule is broken, unless the loaders that `make` makes keep
-    gpupipe's laws.
+    """Check that loaders keep the contract of gpupipe.
 
-    It takes the time of about nine epochs, and more where there are fewer than 100 samples.
+    The rules: every sample comes once per epoch; draws do not depend on the batch size; len() is
+    exact; iterations, set_epoch(), state_dict() and close() work as documented; ranks share an
+    epoch. It takes as long as about nine epochs, or longer if there are at most 100 samples.
 
-    Args: make: Gets settings of the loader as keyword arguments (batch_size, seed, shard, ids,
-        format,
-            last_batch), and returns a Loader over at least 8 samples, none of which is corrupt. It
-            is called about 20 times.
+    Args:
+        make: Creates a Loader with the settings that it gets as keyword arguments: batch_size,
+            seed, shard, ids, format, last_batch. The data set must have at least 8 samples, none
+            of them corrupt. It is called about 20 times.
 
+    Raises:
+        AssertionError: If a rule is broken; the message names the rule.
     """
     with _new(make, batch_size=3) as loader:
         count = len(loader.index)
-    assert count >= _LEAST, f"check_loader needs {_LEAST} samples, and there are {count}"
+    assert count >= _MIN_SAMPLES, (
+        f"check_loader needs {_MIN_SAMPLES} samples, and there are {count}"
+    )
     size = max(3, count // _BATCHES)
     with _new(make, batch_size=size) as loader:
-        epochs = [_taken(loader, math.inf)[0] for _ in range(2)]
-    case = _Case(make, count, size, math.inf if count <= _WHOLE else _WHOLE, epochs)
+        epochs = [_collect(loader, math.inf)[0] for _ in range(2)]
+    case = _Case(make, count, size, math.inf if count <= _MAX_CHECKED else _MAX_CHECKED, epochs)
     for rule in (
         _every_sample_once,
         _draws_do_not_depend_on_batches,
@@ -88,8 +99,8 @@ def check_loader(make: Make) -> None:
 
 
 def _new(make: Make, **changes: Any) -> Loader:
-    usual = {"ids": True, "format": "dict", "seed": 5, "last_batch": "partial"}
-    return make(**usual | {"shard": {"rank": 0, "world_size": 1}} | changes)
+    defaults = {"ids": True, "format": "dict", "seed": 5, "last_batch": "partial"}
+    return make(**defaults | {"shard": {"rank": 0, "world_size": 1}} | changes)
 
 
 def _every_sample_once(case: _Case) -> None:
@@ -104,7 +115,7 @@ def _every_sample_once(case: _Case) -> None:
 
 
 def _draws_do_not_depend_on_batches(case: _Case) -> None:
-    for size in (1, min(case.count, 2 * _WHOLE)):
+    for size in (1, min(case.count, 2 * _MAX_CHECKED)):
         with case.new(batch_size=size) as loader:
             rule = f"with batches of {size} a sample is what it is with batches of {case.size}"
             case.agree(loader, case.epochs[0], rule)
@@ -128,7 +139,7 @@ def _states(case: _Case) -> None:
         for batch in loader:
             seen.update(batch["id"].tolist())
             states.append((set(seen), json.loads(json.dumps(loader.state_dict()))))
-    late = max(len(states) // 2, len(states) - 1 - _WHOLE // case.size)
+    late = max(len(states) // 2, len(states) - 1 - _MAX_CHECKED // case.size)
     for delivered, state in (states[0], states[late]):
         rest = {i: s for i, s in case.epochs[0].items() if i not in delivered}
         for size in (case.size, case.size - 1):
@@ -148,17 +159,18 @@ def _states(case: _Case) -> None:
 
 def _ranks(case: _Case) -> None:
     for world_size in (2, 3):
-        found: _Samples = {}
+        samples: _Samples = {}
         steps = set()
         for rank in range(world_size):
             shard = {"rank": rank, "world_size": world_size}
             with case.new(batch_size=case.size - 1, shard=shard) as loader:
-                mine, _ = _taken(loader, math.inf)
+                samples_of_rank, _ = _collect(loader, math.inf)
                 steps.add(len(loader))
-            assert not mine.keys() & found.keys(), "no sample comes to two ranks"
-            found |= mine
+            shared = samples_of_rank.keys() & samples.keys()
+            assert not shared, "no sample comes to two ranks"
+            samples |= samples_of_rank
         assert len(steps) == 1, "all ranks have equal steps"
-        assert found == case.epochs[0], f"{world_size} ranks share an epoch out"
+        assert samples == case.epochs[0], f"{world_size} ranks share an epoch out"
 
 
 def _ends(case: _Case) -> None:
@@ -177,6 +189,7 @@ def _ends(case: _Case) -> None:
 
 
 def _raises(iterator: Iterator[Any], rule: str) -> None:
+    """Raise AssertionError with the rule unless the iterator raises GpupipeError."""
     try:
         next(iterator)
     except GpupipeError:
@@ -184,17 +197,20 @@ def _raises(iterator: Iterator[Any], rule: str) -> None:
     raise AssertionError(rule)
 
 
-def _taken(batches: Iterable[Any], most: float) -> tuple[_Samples, bool]:
-    """The samples of the first batches, `most` or a few more; and whether that is all."""
-    found: _Samples = {}
+def _collect(batches: Iterable[Any], max_samples: float) -> tuple[_Samples, bool]:
+    """Return the samples of the first batches, and whether these were all batches.
+
+    It stops after the batch that reaches `max_samples`.
+    """
+    samples: _Samples = {}
     for batch in batches:
         fields = batch["id"].tolist(), batch["label"].tolist(), next(iter(batch.values())).cpu()
         for id, label, array in zip(*fields, strict=True):
-            assert id not in found, f"sample {id} came twice in an epoch"
-            found[id] = label, _hash(array)
-        if len(found) >= most:
-            return found, False
-    return found, True
+            assert id not in samples, f"sample {id} came twice in an epoch"
+            samples[id] = label, _hash(array)
+        if len(samples) >= max_samples:
+            return samples, False
+    return samples, True
 
 
 def _hash(array: torch.Tensor) -> bytes:
