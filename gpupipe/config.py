@@ -206,10 +206,12 @@ class LoaderConfig(_Frozen):
 class _Shape(_Frozen):
     """The top level of a config. The source checks the rest of `data`, the steps their parameters.
 
-    Error messages quote the two lines below (validation_errors._meaning).
+    Error messages quote this docstring (validation_errors._meaning).
 
-    data: where the samples are: {source: folder, root: PATH}.
-    pipeline: the name of a pipeline, or a list of steps.
+    Attributes:
+        data: Where the samples are: {source: folder, root: PATH}.
+        pipeline: The name of a pipeline, or a list of steps.
+        loader: How samples become batches.
     """
 
     data: dict[str, Any]

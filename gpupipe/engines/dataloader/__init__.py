@@ -1,5 +1,6 @@
-"""The DataLoader engine: the same work in the processes of torch.utils.data.DataLoader.
+"""The DataLoader engine: the pipeline in worker processes of torch.utils.data.DataLoader.
 
-`engine` deals the work out, `samples` is what a worker does, `workers` says why one ended.
-The loader imports it by name. Begin to read in samples.py.
+`engine` is the parent's side, `works` the DataLoader's sampler, `samples` the workers' side.
+`workers` explains why a worker ended; `culprits` finds samples that crash a process.
+Only the loader imports this folder, by name. Start reading in samples.py.
 """

@@ -1,10 +1,10 @@
-"""Which samples end the process that makes them: each is made again in a process that may die.
+"""Finds samples that crash a process, by decoding and transforming them again in other processes.
 
-A decoder or a step that writes where it may not is stopped by a signal, which nothing in that
-process can catch. So the samples that a dead worker may have had go to a fresh process, which has
-one thread. It forks one process after another: each announces a sample before it makes it, so that
-the last announced is the one that it died of. That sample begins the next process, which shows
-whether it does so alone.
+A decoder or step that accesses invalid memory is killed by a signal, which its process cannot
+catch. So the suspects, the samples that a dead worker may have had, go to a new process with one
+thread. It forks one child after another. A child writes one byte to a pipe before each sample, so
+the number of bytes says which sample it died of. The next child starts with that sample, which
+shows whether the sample crashes a process on its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from gpupipe.runtime.capability_probe import why_it_ended
 from gpupipe.sampling.sampler import Plan
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"})
-"""What code does to its own process.
+"""Signals that faulty code raises in its own process.
 
-SIGKILL comes from elsewhere: from whoever wants the memory, or from a person.
+SIGKILL is not among them: it comes from the kernel when memory runs out, or from a user.
 """
 _SECONDS = 300
 _START = (
@@ -38,12 +38,11 @@ _START = (
 
 
 class WorkerCrashed(EngineError):
-    """A worker died of what is most likely a sample's or a step's doing.
+    """A worker died of a signal that a sample or a step most likely caused.
 
     Attributes:
-        plans: The batches that it may have been making.
-        said: Which worker it was, and what it died of.
-
+        plans: The plans of the batches that the worker may have been working on.
+        said: Which worker died, and of which signal.
     """
 
     def __init__(self, said: str, plans: Sequence[Plan]) -> None:
@@ -54,21 +53,22 @@ class WorkerCrashed(EngineError):
 def killers(
     samples: Samples, works: Sequence[WorkItem], seconds: float = _SECONDS
 ) -> list[tuple[int, str]]:
-    """Return the place and the signal of each work that ends the process that does it, and no other
-    before it.
+    """Find the work items that crash a process on their own, without any work item before them.
 
     Args:
-        samples: What workers do.
-        works: Of one sample each.
-        seconds: The most that it may take.
+        samples: The data set that the workers use.
+        works: Work items of one sample each.
+        seconds: Time limit for all of them.
+
+    Returns:
+        For each work item that crashes: its position in `works`, and the name of the signal.
 
     Raises:
-        EngineError: If the process does not start, ends in another way, or is not done in time.
-
+        EngineError: If the other process does not start, fails in another way, or takes too long.
     """
     try:
         content = pickle.dumps((samples, list(works)))
-    except Exception as e:  # whatever __reduce__ of a plugin's step raises
+    except Exception as e:  # __reduce__ of a plugin's step can raise anything
         raise EngineError(
             f"the samples that it may have had cannot be tried in another process: {e}"
         ) from e
@@ -76,28 +76,26 @@ def killers(
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-    ) as tried:
+    ) as process:
         try:
-            out, err = tried.communicate(content, seconds)
+            out, err = process.communicate(content, seconds)
         except subprocess.TimeoutExpired as e:
             raise EngineError(
                 "the samples that it may have had could not all be tried in another "
                 f"process within {seconds:g} s"
             ) from e
-        finally:  # also what it has forked
+        finally:  # the children that it forked, too
             with suppress(ProcessLookupError):
-                os.killpg(tried.pid, signal.SIGKILL)
-    if ended := why_it_ended(tried.returncode, err.decode(errors="replace")):
+                os.killpg(process.pid, signal.SIGKILL)
+    if ended := why_it_ended(process.returncode, err.decode(errors="replace")):
         raise EngineError(
             f"the process that tried the samples that it may have had failed: {ended}"
         )
-    return [(place, name) for place, name in json.loads(out)]
+    return [(position, name) for position, name in json.loads(out)]
 
 
 def no_killer(crash: WorkerCrashed, count: int) -> EngineError:
-    """What a crash comes to where none of the samples that the worker may have had ends a
-    process.
-    """
+    """Return the error for a crash that none of the `count` suspects reproduced."""
     advice = (
         "A full /dev/shm does that: `gpupipe doctor` shows it"
         if "SIGBUS" in crash.said
@@ -110,16 +108,16 @@ def no_killer(crash: WorkerCrashed, count: int) -> EngineError:
 
 
 def child() -> None:
-    """What that process does with what it reads from its standard input."""
+    """Run the other process of `killers`: suspects on standard input, JSON on standard output."""
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a step may print
+    os.dup2(2, 1)  # so that what a step prints does not get into the JSON
     samples, works = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(1)
     print(json.dumps(_killers(samples, works)), file=answer)
 
 
 def _killers(samples: Samples, works: Sequence[WorkItem]) -> list[tuple[int, str]]:
-    found = []
+    crashes = []
     begin = 0
     while begin < len(works):
         done, ended = _fork(samples, works[begin:])
@@ -128,22 +126,23 @@ def _killers(samples: Samples, works: Sequence[WorkItem]) -> list[tuple[int, str
         if ended not in CRASHES:
             sys.exit(f"it died of {ended}")
         if done == 0:
-            found.append((begin, ended))
+            crashes.append((begin, ended))
         begin += done or 1
-    return found
+    return crashes
 
 
 def _fork(samples: Samples, works: Sequence[WorkItem]) -> tuple[int, str]:
-    """Do works in a process of their own: how many it survived, and the signal that it died of, or
-    empty.
+    """Process work items in a forked child.
+
+    Returns how many items it survived, and the name of the signal that killed it, or "".
     """
     reading, writing = os.pipe()
     if not (pid := os.fork()):
         for work in works:
             os.write(writing, b".")
-            with suppress(Exception):  # which is no death
+            with suppress(Exception):  # only crashes are of interest
                 samples[work]
-        os._exit(0)  # a plugin may not survive its own end
+        os._exit(0)  # not sys.exit(): exit handlers of plugins may crash
     os.close(writing)
     with open(reading, "rb") as announced:
         count = len(announced.read())

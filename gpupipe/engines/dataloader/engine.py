@@ -1,18 +1,14 @@
-"""The DataLoader engine: the same plans and draws on torch.utils.data.DataLoader, with torchvision
-v2's transforms.
+"""The DataLoader engine: runs pipelines with torch's DataLoader and torchvision v2's transforms.
 
-1. Plans, paths and draws are made here, in the parent; a worker gets them with its batch, and makes
-   none.
-2. DataLoader returns batches in the order in which they were handed out; `_flight` are their plans.
-3. A sample that fails costs only itself: the worker leaves it out and says why.
-4. Closing an iteration gives up what is in flight; the workers stay for the next one where they are
-   persistent.
-5. A worker that dies ends the others. If it died of a sample, that sample is found in a process
-   that may die, and the batches in flight are made again by new workers; else the iteration ends
-   with one error.
-6. Only this engine holds torch's iterator, never a frame that an error's traceback keeps: what a
-   cyclic garbage collection finds, torch takes five seconds a worker to end, since the queue that
-   would tell it to is gone first.
+1. The parent process makes plans, locations and draws. A worker gets them with its batch.
+2. DataLoader returns batches in the order of their work items, so `Works.flight` has their plans.
+3. A sample that fails costs only itself: the worker leaves it out and returns the reason.
+4. Closing an iteration cancels the batches in flight. Persistent workers stay for the next one.
+5. If a worker dies, the engine ends the others. If a sample killed it, `culprits` finds the sample,
+   and new workers make the batches in flight again. Otherwise the iteration raises one error.
+6. Only the engine refers to torch's iterator, never a frame that a traceback keeps alive. If the
+   cyclic garbage collector frees the iterator, ending it takes five seconds per worker, because
+   the queue that tells workers to stop is freed first.
 """
 
 from __future__ import annotations
@@ -52,7 +48,12 @@ if TYPE_CHECKING:
 class DataLoaderEngine(Engine):
     """Runs a job with torch's DataLoader.
 
-    device_id: the GPU that batches are copied to, or None to leave them where they are.
+    Args:
+        job: Samples, steps and settings of the loader.
+        device_id: Number of the GPU to which batches are copied; None leaves them on the CPU.
+
+    Raises:
+        EngineError: If a step has no torch lowering.
     """
 
     name = "dataloader"
@@ -74,9 +75,9 @@ class DataLoaderEngine(Engine):
         self._quarantine = Quarantine(job)
         self._works = Works(job)
         self._loader: DataLoader[WorkResult] | None = self._new_loader()
-        self._made: Iterator[WorkResult] = iter(())
+        self._results: Iterator[WorkResult] = iter(())
         self._started = False
-        """Whether a worker of those that run has made a batch."""
+        """Whether the current workers have made a batch."""
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
@@ -127,37 +128,40 @@ class DataLoaderEngine(Engine):
         self._works.start(plans, self.batches_ahead)
         self._start(self._loader)
         try:
-            while (made := self._next()) is not None:
+            while (result := self._next()) is not None:
                 plan = self._works.finish()
-                if made.failed:
-                    plan = self._without_failed(plan, made)
-                if made.fields is not None:
-                    yield plan, self._batch(plan, made.fields)
+                if result.failed:
+                    plan = self._without_failed(plan, result)
+                if result.fields is not None:
+                    yield plan, self._batch(plan, result.fields)
                 elif len(plan.ids):
-                    check_shapes(made.shapes, plan, self._job)
+                    check_shapes(result.shapes, plan, self._job)
         finally:
-            self._made = iter(())
+            self._results = iter(())
 
     def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._done(plans, False)
+        yield from self._iter_without_delivery(plans, False)
 
     def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._done(plans, True)
+        yield from self._iter_without_delivery(plans, True)
 
-    def _done(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
+    def _iter_without_delivery(
+        self, plans: Iterator[Plan], steps: bool
+    ) -> Generator[int, None, None]:
+        """Yield how many samples of each plan were read, and transformed if `steps`."""
         self._works.start(plans, self.batches_ahead)
         samples = Samples(
             _recipes(self._job, steps), self._job.loader.decoder, False, self._job.max_pixels
         )
         self._start(_data_loader(self._job, self._works, self.parallelism, False, samples))
         try:
-            while (made := self._next()) is not None:
-                yield len(self._works.finish().ids) - len(made.failed)
+            while (result := self._next()) is not None:
+                yield len(self._works.finish().ids) - len(result.failed)
         finally:
-            self._made = iter(())
+            self._results = iter(())
 
     def close(self) -> None:
-        self._made, self._loader = iter(()), None
+        self._results, self._loader = iter(()), None
 
     def _new_loader(self) -> DataLoader[WorkResult]:
         return _data_loader(
@@ -165,87 +169,91 @@ class DataLoaderEngine(Engine):
         )
 
     def _start(self, loader: DataLoader[WorkResult] | None) -> None:
-        """Begin an iteration. Raises EngineError if workers cannot be started, WorkerCrashed."""
+        """Start an iteration, and its workers. Raises EngineError, WorkerCrashed."""
         self._started = self._started and loader is not None and loader.persistent_workers
-        before = getattr(loader, "_iterator", None)  # of persistent workers
+        previous = getattr(loader, "_iterator", None)  # of persistent workers
         try:
-            with _without_torchs_warning():
-                self._made = iter(()) if loader is None else iter(loader)
-            stop_watching(self._made)
+            with _suppress_torch_warning():
+                self._results = iter(()) if loader is None else iter(loader)
+            stop_watching(self._results)
             return
         except (RuntimeError, OSError, EOFError) as e:
-            if (failed := self._failure(e, before)) is None:
+            if (failed := self._failure(e, previous)) is None:
                 raise
         raise failed
 
     def _next(self) -> WorkResult | None:
-        """Return the next batch, or None after the last.
+        """Return the next result, or None after the last.
 
-        Raises EngineError if a worker died, WorkerCrashed if most likely of a sample, StepError if
-        a step's own code failed.
+        Raises StepError if a step's code failed, EngineError if a worker died, and WorkerCrashed if
+        a sample most likely killed it.
         """
         try:
             with nullcontext() if self.parallelism else one_thread():
-                made = next(self._made, None)
+                result = next(self._results, None)
             self._started = True
-            if error := self._works.failed if made is None else made.error:
+            if error := self._works.failed if result is None else result.error:
                 raise error
-            return made
+            return result
         except (RuntimeError, OSError, EOFError) as e:
             if (failed := self._failure(e)) is None:
                 raise
         raise failed
 
-    def _failure(self, error: Exception, before: Any = None) -> EngineError | None:
-        """What the end of a worker comes to: the others end too.
+    def _failure(self, error: Exception, previous: Any = None) -> EngineError | None:
+        """Return the error to raise if a worker died, and end the other workers; else None.
 
-        before: the iterator whose workers were to begin another iteration.
+        Args:
+            error: What torch's iterator raised.
+            previous: The last iterator, if persistent workers died when an iteration started.
         """
         if not self.parallelism:
             return None
-        iterator = self._made if before is None else before  # it has a length, but no truth
+        # Compare with None: bool() of torch's iterator asks for its length.
+        iterator = self._results if previous is None else previous
         dead = dead_workers(iterator, error)
-        found = failure(error, dead, self._job.loader.multiprocessing_context, self._started)
+        engine_error = failure(error, dead, self._job.loader.multiprocessing_context, self._started)
         crashed = [worker for worker in dead if worker.signal in CRASHES]
         if crashed:
-            # Between iterations a worker dies of what was given up: that is met again.
+            # Between iterations a worker dies of a cancelled batch. Its sample comes again, in a
+            # later epoch or attempt, and is found then.
             plans = (
                 []
-                if before
+                if previous
                 else self._works.of_workers(iterator, {worker.number for worker in crashed})
             )
-            found = WorkerCrashed(str(crashed[0]), plans)
-        if found is not None:
+            engine_error = WorkerCrashed(str(crashed[0]), plans)
+        if engine_error is not None:
             end_workers(iterator, dead)
             self.close()
-        return found
+        return engine_error
 
     def _quarantine_killers(self, crash: WorkerCrashed) -> None:
-        """Find the samples that a worker died of.
+        """Find the samples that killed a worker, and quarantine them.
 
-        Raises SampleError, TooManyBadError; EngineError where no sample ends a process.
+        Raises SampleError, TooManyBadError; EngineError if no sample crashes a process on its own.
         """
         ids = [int(i) for plan in crash.plans for i in plan.ids]
         works = [
             self._works.work(plan).sample(n) for plan in crash.plans for n in range(len(plan.ids))
         ]
         try:
-            found = killers(_samples(self._job), works) if works else []
+            crashes = killers(_samples(self._job), works) if works else []
         except EngineError as e:
             raise EngineError(f"{crash.said}, and {e}") from e
-        for place, name in found:
+        for position, name in crashes:
             self._quarantine.add(
-                ids[place], f"the process that decodes or transforms it dies of {name}"
+                ids[position], f"the process that decodes or transforms it dies of {name}"
             )
-        if works and not found:
+        if works and not crashes:
             raise no_killer(crash, len(works))
 
-    def _without_failed(self, plan: Plan, made: WorkResult) -> Plan:
-        """The plan with the ids that were delivered; the others are quarantined."""
-        for place, said in made.failed:
-            id = int(plan.ids[place])
-            self._quarantine.add(id, blame(self._job.index, id, said))
-        failed = {place for place, _ in made.failed}
+    def _without_failed(self, plan: Plan, result: WorkResult) -> Plan:
+        """Quarantine the samples that failed; return the plan without their ids."""
+        for position, reason in result.failed:
+            id = int(plan.ids[position])
+            self._quarantine.add(id, blame(self._job.index, id, reason))
+        failed = {position for position, _ in result.failed}
         left = plan.ids[[n not in failed for n in range(len(plan.ids))]]
         if not len(left):
             self._quarantine.refuse_to_lose_a_step()
@@ -273,24 +281,24 @@ def _workers(job: LoadSpec) -> int:
 def _data_loader(
     job: LoadSpec, works: Works, workers: int, to_gpu: bool, samples: Samples | None = None
 ) -> DataLoader[WorkResult]:
-    """samples: what workers do; by default the whole job."""
+    """Create torch's DataLoader. `samples` is its dataset; by default the whole job."""
     options = job.loader
-    kept: dict[str, Any] = {}
+    worker_options: dict[str, Any] = {}
     if workers:
-        kept = {
+        worker_options = {
             "persistent_workers": options.persistent_workers and samples is None,
             "prefetch_factor": options.prefetch,
         }
-        kept["multiprocessing_context"] = options.multiprocessing_context
-    with _without_torchs_warning():
+        worker_options["multiprocessing_context"] = options.multiprocessing_context
+    with _suppress_torch_warning():
         return DataLoader(
             samples or _samples(job),
             batch_size=None,
             sampler=works,
             num_workers=workers,
             pin_memory=to_gpu and options.pin_memory,
-            collate_fn=_as_it_is,
-            **kept,
+            collate_fn=_identity,
+            **worker_options,
         )
 
 
@@ -299,32 +307,32 @@ def _samples(job: LoadSpec) -> Samples:
 
 
 def _recipes(job: LoadSpec, steps: bool = True) -> list[Recipe]:
-    """What is done to each field; without `steps` it is only read."""
-    last = job.loader.memory_format == "channels_last"
+    """Return how to make each field; without `steps`, workers only read it."""
+    channels_last = job.loader.memory_format == "channels_last"
     recipes = []
     for name, spec in job.pipeline.fields.items():
-        done = job.pipeline.on(name) if steps else []
+        steps_of_field = job.pipeline.on(name) if steps else []
         dtype = job.loader.dtype if name == job.pipeline.main else None
         recipes.append(
             Recipe(
                 name,
-                done,
+                steps_of_field,
                 None if spec.encoded else spec.dtype,
                 spec.layout,
                 dtype,
-                last and spec.encoded,
+                channels_last and spec.encoded,
             )
         )
     return recipes
 
 
 @contextmanager
-def _without_torchs_warning() -> Iterator[None]:
-    """That there are more workers than cores is said once, in gpupipe's own terms."""
+def _suppress_torch_warning() -> Iterator[None]:
+    """Suppress torch's warning about more workers than cores: _workers() has one of its own."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         yield
 
 
-def _as_it_is(made: Any) -> Any:
-    return made
+def _identity(result: Any) -> Any:
+    return result

@@ -1,6 +1,7 @@
-"""What a DataLoader worker does: files and draws in, one batch out.
+"""The worker's side of the DataLoader engine: turns one WorkItem into one batch.
 
-Nothing here draws, and nothing here knows the data set.
+A work item holds file locations and drawn parameters, so a worker needs neither the index nor
+random numbers. Start reading at `Samples.__getitem__`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-# which steps use: imported once here, and not in every worker
+# Steps use it: imported here in the parent, so that not every worker imports it.
 import torchvision.transforms.v2.functional  # noqa: F401
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
@@ -32,7 +33,12 @@ Decoder = Literal["torchvision", "pil"]
 
 @dataclass(frozen=True)
 class SampleLocation:
-    """Where one field of a sample is; shape: of an array, None of an image file."""
+    """Location of one field of a sample.
+
+    Attributes:
+        span: The file, or the byte range of a file.
+        shape: Shape of the stored array; None for an image file.
+    """
 
     span: Span
     shape: tuple[int, ...] | None = None
@@ -40,16 +46,18 @@ class SampleLocation:
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A batch to be made. places: of each field of each sample, in the order of the recipes.
+    """One batch of work for a worker.
 
-    parameters: by recipe and step, arrays (B, ...) by name.
+    Attributes:
+        places: Locations, as places[recipe][sample].
+        parameters: Drawn parameters, as parameters[recipe][step][name]: arrays (B, ...).
     """
 
     places: list[list[SampleLocation]]
     parameters: list[list[dict[str, NDArray[Any]]]]
 
     def sample(self, place: int) -> WorkItem:
-        """Return the work of one sample."""
+        """Return a work item with only the sample at position `place` of the batch."""
         parameters = [
             [{n: v[place : place + 1] for n, v in p.items()} for p in of_field]
             for of_field in self.parameters
@@ -59,8 +67,17 @@ class WorkItem:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is done to a field. stored, layout: the dtype and the axes of its arrays; stored is None
-    of image files. dtype: what it is delivered as, where that is not what the steps make."""
+    """How a worker makes one field.
+
+    Attributes:
+        name: Name of the field.
+        steps: Steps to apply, in order; the first step of an image file decodes it. If an image
+            file has no steps, its bytes are delivered.
+        stored: Dtype of the stored array; None for an image file.
+        layout: Axes of the stored array, such as "CHW".
+        dtype: Dtype to deliver; None keeps the dtype that the steps make.
+        channels_last: Whether batches are stored as channels_last.
+    """
 
     name: str
     steps: list[Entry]
@@ -72,19 +89,23 @@ class Recipe:
 
 @dataclass
 class WorkResult:
-    """What became of it. fields: (B, ...) of the samples that are not in `failed`; None where there
-    is none, or where they differ in shape. failed: (place in the batch, what went wrong). shapes:
-    of those that did not fail, as they are delivered, by field; empty where `fields` holds them.
+    """The result of a WorkItem.
+
+    Attributes:
+        fields: Tensors (B, ...) of the samples that did not fail; None if there are none, if their
+            shapes differ, or if nothing is delivered.
+        failed: For each sample that failed: its position in the batch, and the reason.
+        shapes: Shapes of each sample that did not fail, by field, if the shapes differ; else empty.
+        error: An error that no sample caused, and that ends the iteration.
     """
 
     fields: dict[str, Tensor] | None = None
     failed: list[tuple[int, str]] = field(default_factory=list)
     shapes: list[dict[str, tuple[int, ...]]] = field(default_factory=list)
     error: EngineError | StepError | None = None
-    """What ends the run, and costs no sample."""
 
     def pin_memory(self) -> WorkResult:
-        """What DataLoader's pinning thread calls."""
+        """Return the result with pinned tensors; torch's pinning thread calls this."""
         return (
             self
             if self.fields is None
@@ -95,9 +116,13 @@ class WorkResult:
 
 
 class Samples(Dataset[WorkResult]):
-    """A map-style data set whose indices are batches of work.
+    """Map-style dataset for torch's DataLoader whose indices are work items.
 
-    deliver: whether what is made is also returned.
+    Args:
+        recipes: How to make each field.
+        decoder: Decoder for image files.
+        deliver: If false, return only which samples failed: for profiling.
+        max_pixels: Image files with more pixels fail; None: no limit.
     """
 
     def __init__(
@@ -111,45 +136,44 @@ class Samples(Dataset[WorkResult]):
         self._max_pixels = max_pixels
 
     def __getitem__(self, work: WorkItem) -> WorkResult:
-        made, samples = WorkResult(), []
+        result, samples = WorkResult(), []
         for place in range(len(work.places[0])):
             try:
                 samples.append(self._sample(work, place))
             except (EngineError, StepError) as e:
                 return WorkResult(error=e)
             except (OSError, RuntimeError, ValueError, MemoryError) as e:
-                if what := machine_failure(e):
-                    return WorkResult(error=EngineError(what))
-                made.failed.append((place, _said(e)))
+                if failure := machine_failure(e):
+                    return WorkResult(error=EngineError(failure))
+                result.failed.append((place, _reason(e)))
         if not self._deliver:
-            return made
+            return result
         shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
         if not samples or any(s != shapes[0] for s in shapes):
-            made.shapes = (
-                shapes  # a message below 16 KiB is one write, which no death can cut in two
-            )
+            # Only the shapes, because a message below 16 KiB is a single write: it stays whole even
+            # if the worker is killed.
+            result.shapes = shapes
         else:
-            made.fields = {
-                r.name: self._stacked([s[r.name] for s in samples], r) for r in self._recipes
+            result.fields = {
+                r.name: self._stack([s[r.name] for s in samples], r) for r in self._recipes
             }
-        return made
+        return result
 
-    def _stacked(self, tensors: list[Tensor], recipe: Recipe) -> Tensor:
+    def _stack(self, tensors: list[Tensor], recipe: Recipe) -> Tensor:
         if not recipe.channels_last:
-            # of tensors it makes a tensor
             return default_collate(tensors)  # type: ignore[no-any-return]
         batch: Tensor = default_collate([t.permute(1, 2, 0).contiguous() for t in tensors])
         return batch.permute(0, 3, 1, 2)
 
     def _sample(self, work: WorkItem, place: int) -> dict[str, Tensor]:
-        found = {}
+        fields = {}
         for recipe, places, parameters in zip(
             self._recipes, work.places, work.parameters, strict=True
         ):
-            found[recipe.name] = self._field(
+            fields[recipe.name] = self._field(
                 recipe, places[place], [{n: v[place] for n, v in p.items()} for p in parameters]
             )
-        return found
+        return fields
 
     def _field(
         self, recipe: Recipe, place: SampleLocation, parameters: list[dict[str, Any]]
@@ -164,25 +188,24 @@ class Samples(Dataset[WorkResult]):
             return _bytes(place.span)
         else:
             first, p = steps.pop(0)
-            image = self._decoded(first, _bytes(place.span), p)
+            image = self._decode(first, _bytes(place.span), p)
         for entry, p in steps:
             image = entry.torch(image, p)
         image = image if recipe.stored is None else from_steps(image, recipe.layout)
         image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
         return image.contiguous()
 
-    def _decoded(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
-        """What the first step makes of a file.
+    def _decode(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
+        """Apply the first step to the bytes of a file.
 
-        Raises CannotDecode for all that a decoder raises.
+        Errors of the decoder become CannotDecode, unless the machine caused them.
         """
         if not isinstance(entry.step, Decode):
             return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder
         try:
-            # a tensor
             image: Tensor = entry.step.pixels(data.numpy(), self._decoder, self._max_pixels)
             return image
-        except (CannotDecode, MemoryError, DeprecationWarning):  # the last is no file's fault
+        except (CannotDecode, MemoryError, DeprecationWarning):  # no file causes the last
             raise
         except Exception as e:
             if machine_failure(e):
@@ -191,14 +214,14 @@ class Samples(Dataset[WorkResult]):
 
 
 def _bytes(span: Span) -> Tensor:
-    """The bytes of a sample, uint8 (bytes,). Raises OSError, ValueError."""
+    """Read the bytes of a sample, uint8 (bytes,). Raises OSError, ValueError."""
     data = span.read()
     if not len(data):
         raise ValueError("the file is empty")
     return torch.from_numpy(data)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

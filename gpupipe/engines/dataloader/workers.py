@@ -1,5 +1,6 @@
-"""What torch's workers say when they end too soon, in plain words, and what stands in for one where
-there is none.
+"""Handles the death of DataLoader workers: finds the dead, words the error, ends the others.
+
+`one_thread` makes the parent process work as a worker does, for `workers: 0`.
 """
 
 from __future__ import annotations
@@ -26,25 +27,22 @@ _GUARD = """
             ...  # all that uses the loader
 
 """
-_SHARED_MEMORY = Path("/dev/shm")  # of Linux, where torch puts what workers send
+_SHARED_MEMORY = Path("/dev/shm")  # where torch puts the tensors of workers on Linux
 _KILLED = re.compile(r"\(pid (\d+)\) is killed by signal: ([^.]+)")
 _SECONDS_TO_DIE = 5
 _NO_MEMORY = "out of memory, perhaps; try fewer loader.workers or a smaller batch"
 _UNFINISHED = "bootstrapping phase"
-"""What multiprocessing says in a process that is still importing the main script, and is to start
-another.
-"""
+"""Part of the error of multiprocessing if a process starts another while it imports the script."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Hold torch's operators to one thread, as torch does in a worker, and restore the caller's
-    number.
+    """Limit torch's operators to one thread, as torch does in workers, and restore the number.
 
-    OpenMP's threads wait for one another in every operator: on two cores beside a busy process, for
-    20 times as long as the work takes. Changing the number costs less than a microsecond. It is the
-    calling thread's own, except that a thread whose very first torch operator runs meanwhile keeps
-    the one.
+    OpenMP's threads wait for each other in every operator. On two cores with another busy process,
+    that takes 20 times as long as the work. Changing the number costs less than a microsecond. The
+    number belongs to the calling thread. But another thread that runs its first torch operator
+    meanwhile keeps one thread for good.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -56,9 +54,12 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DeadWorker:
-    """A worker that ended too soon.
+    """A worker that ended before its work was done.
 
-    number: its place among the workers, or None if torch does not tell; signal: a name, or empty.
+    Attributes:
+        number: Number of the worker in torch's iterator, from 0; None if it is not known.
+        pid: Its process id.
+        signal: Name of the signal that killed it, or "".
     """
 
     number: int | None
@@ -73,11 +74,11 @@ class DeadWorker:
 
 
 def stop_watching(iterator: Any) -> None:
-    """Keep torch from raising, out of SIGCHLD, that a worker of this iterator died.
+    """Keep torch's SIGCHLD handler from raising an error if a worker of this iterator dies.
 
-    It raises in whatever the main thread does: in the training step, or in the generator of the
-    plans, which an exception ends for good. Without that signal torch looks at its workers after
-    five seconds without a batch.
+    The handler raises in whatever code the main thread runs: in the training step, or in the
+    generator of the plans, which an exception ends for good. Without the handler, torch checks its
+    workers after five seconds without a batch.
     """
     if getattr(iterator, "_worker_pids_set", False):
         torch._C._remove_worker_pids(id(iterator))
@@ -85,17 +86,17 @@ def stop_watching(iterator: Any) -> None:
 
 
 def dead_workers(iterator: Any, error: Exception) -> list[DeadWorker]:
-    """The workers that ended too soon.
+    """Return the workers that have died.
 
-    iterator: torch's, or None where torch raised `error` before it was made.
+    Args:
+        iterator: Torch's iterator; None if torch raised `error` before it created one.
+        error: What torch or multiprocessing raised.
     """
     workers = getattr(iterator, "_workers", [])
     if workers and _is_broken(error):  # the connection ends before the process does
         ended = connection.wait([w.sentinel for w in workers], _SECONDS_TO_DIE)
-        for worker in (
-            w for w in workers if w.sentinel in ended
-        ):  # whose files are closed; its exit code comes later
-            worker.join(_SECONDS_TO_DIE)
+        for worker in (w for w in workers if w.sentinel in ended):
+            worker.join(_SECONDS_TO_DIE)  # its files are closed, but it may have no exit code yet
     dead = [
         DeadWorker(n, w.pid, _signal_name(-w.exitcode))
         for n, w in enumerate(workers)
@@ -116,13 +117,16 @@ def _signal_name(number: int) -> str:
 def failure(
     error: Exception, dead: list[DeadWorker], method: str | None, started: bool
 ) -> EngineError | None:
-    """What an error of torch's iterator comes to; None where no worker's end is behind it.
+    """Return the error to raise if the end of a worker caused an error of torch's iterator.
 
     Args:
         error: What torch or multiprocessing raised.
-        dead: The workers that ended too soon.
-        method: How workers are started: fork, spawn or forkserver; None for the platform's default.
-        started: Whether one of them has made a batch already.
+        dead: The workers that have died.
+        method: How workers start: fork, spawn or forkserver; None for the platform's default.
+        started: Whether one of the workers has made a batch already.
+
+    Returns:
+        The error, with the likely cause; None if no worker's end caused `error`.
     """
     method = get_context(method).get_start_method()
     if _UNFINISHED in str(error):
@@ -133,36 +137,40 @@ def failure(
     if not (dead or _is_broken(error) or "exited unexpectedly" in str(error)):
         return None
     first = next((worker for worker in dead if worker.signal), next(iter(dead), None))
-    said = str(first) if first else "a DataLoader worker ended while it sent a batch"
+    subject = str(first) if first else "a DataLoader worker ended while it sent a batch"
     if started or method == "fork" or (first and first.signal):
-        return EngineError(f"{said}: {_NO_MEMORY}")
+        return EngineError(f"{subject}: {_NO_MEMORY}")
     return EngineError(
-        f"no worker could be started ({said}). The likely cause: {_advice(method)}If it "
+        f"no worker could be started ({subject}). The likely cause: {_advice(method)}If it "
         "stands there already, see what the worker printed."
     )
 
 
 def _is_broken(error: Exception) -> bool:
-    """Whether a pipe to a worker, or to the fork server, ended."""
+    """Whether the pipe to a worker or to the fork server broke."""
     return isinstance(error, EOFError | ConnectionError)
 
 
 def end_workers(iterator: Any, dead: list[DeadWorker]) -> None:
-    """End all workers of an iterator of which some have died, and remove what they left in shared
-    memory.
+    """End all workers of an iterator, and remove the shared memory that they left.
+
+    Args:
+        iterator: Torch's iterator, some of whose workers have died.
+        dead: The workers that have died.
     """
     pids = {worker.pid for worker in dead} | {w.pid for w in getattr(iterator, "_workers", [])}
     with without_child_signals():
-        if hasattr(iterator, "_shutdown_workers"):  # an error's traceback may hold it
+        # Explicitly, since a traceback may keep the iterator alive.
+        if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
     remove_shared_memory(pids)
 
 
 def remove_shared_memory(pids: Iterable[int]) -> None:
-    """Remove the files in /dev/shm of workers that have ended.
+    """Remove the files that dead workers left in /dev/shm.
 
-    torch allocates such a file before it removes the name, which takes milliseconds for a large
-    batch: a worker that is killed meanwhile leaves it behind.
+    Torch allocates such a file before it unlinks the name, which takes milliseconds for a
+    large batch. A worker that is killed in between leaves the file.
     """
     for pid in pids:
         for file in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
@@ -173,13 +181,12 @@ def remove_shared_memory(pids: Iterable[int]) -> None:
 
 @contextmanager
 def without_child_signals() -> Iterator[None]:
-    """Ignore that children end.
-
-    torch raises from that signal, also in the middle of ending its workers.
-    """
+    """Ignore SIGCHLD: torch's handler would raise an error even while torch ends its workers."""
     handler = signal.getsignal(signal.SIGCHLD)
     if handler is None or threading.current_thread() is not threading.main_thread():
-        yield  # a handler that is not Python's cannot be put back; other threads get no signals
+        # A handler that was not set from Python cannot be restored; only the main thread handles
+        # signals.
+        yield
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:

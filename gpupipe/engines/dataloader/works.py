@@ -1,7 +1,4 @@
-"""What torch's DataLoader samples: the work of plans.
-
-Which of them are in flight is known here, in the parent.
-"""
+"""The sampler of torch's DataLoader: turns plans into work items, and keeps the plans in flight."""
 
 from __future__ import annotations
 
@@ -21,31 +18,40 @@ from gpupipe.sampling.sampler import Plan
 
 
 class Works:
-    """DataLoader's sampler: the work of the plans that it is given, and in `flight` those that it
-    took and that are not finished.
+    """The sampler of torch's DataLoader: yields a work item for each plan.
+
+    Attributes:
+        flight: Plans that were taken and whose batches torch has not returned, in order.
+        finished: Number of batches that torch has returned in this iteration.
+        failed: The error that ended the iteration early. It is stored, because an exception in the
+            sampler would leave torch's iterator half initialised.
     """
 
     def __init__(self, job: LoadSpec) -> None:
         self._job = job
-        self._first: list[Plan] = []
+        self._taken_ahead: list[Plan] = []
         self._plans: Iterator[Plan] = iter(())
         self.flight: deque[Plan] = deque()
         self.finished = 0
         self.failed: StepError | None = None
-        """Why it ended before the plans. Raised here, it would leave torch's iterator half made."""
 
     def start(self, plans: Iterator[Plan], ahead: int) -> None:
-        """Begin with these plans. ahead: how many torch takes when it begins."""
+        """Start an iteration.
+
+        Args:
+            plans: The plans, in order.
+            ahead: Number of plans that torch takes when its iterator is created.
+        """
         self._plans = plans
         self.failed = None
         self.finished = 0
-        # A worker that dies while torch takes these raises there, which would end a generator of
-        # plans.
-        self._first = list(islice(plans, ahead))
-        self.flight = deque(self._first)
+        # Take them before torch does: if a worker dies meanwhile, torch raises inside the sampler,
+        # and that would end the generator `plans` for good.
+        self._taken_ahead = list(islice(plans, ahead))
+        self.flight = deque(self._taken_ahead)
 
     def __iter__(self) -> Iterator[WorkItem]:
-        for plan in chain(self._first, self._taken()):
+        for plan in chain(self._taken_ahead, self._take_rest()):
             try:
                 work = self.work(plan)
             except StepError as e:
@@ -53,13 +59,13 @@ class Works:
                 return
             yield work
 
-    def _taken(self) -> Iterator[Plan]:
+    def _take_rest(self) -> Iterator[Plan]:
         for plan in self._plans:
             self.flight.append(plan)
             yield plan
 
     def work(self, plan: Plan) -> WorkItem:
-        """Return what is to be done for a plan. Raises StepError."""
+        """Return the work item of a plan: locations and drawn parameters. Raises StepError."""
         job = self._job
         parameters = [
             [
@@ -69,30 +75,33 @@ class Works:
             for name in job.pipeline.fields
         ]
         return WorkItem(
-            [_places(job.index.columns[name], plan.ids) for name in job.pipeline.fields], parameters
+            [_locations(job.index.columns[name], plan.ids) for name in job.pipeline.fields],
+            parameters,
         )
 
     def finish(self) -> Plan:
-        """Return the plan whose batch torch returned."""
+        """Remove and return the plan whose batch torch has just returned."""
         self.finished += 1
         return self.flight.popleft()
 
     def of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
-        """Return the plans that these workers got and whose batches did not arrive; all where that
-        cannot be told.
+        """Return the plans in flight that these workers got; all plans in flight if not known.
+
+        Args:
+            iterator: Torch's iterator.
+            numbers: Numbers of the workers.
         """
-        tasks = getattr(
-            iterator, "_task_info", {}
-        )  # by the number of the task: the worker, and the batch if it arrived
-        theirs = [
+        # By number of the task: (worker,), or (worker, batch) if the batch has arrived.
+        tasks = getattr(iterator, "_task_info", {})
+        plans = [
             p
             for n, p in enumerate(self.flight, self.finished)
             if len(t := tasks.get(n, ())) == 1 and t[0] in numbers
         ]
-        return theirs or list(self.flight)
+        return plans or list(self.flight)
 
 
-def _places(column: Column, ids: NDArray[np.int64]) -> list[SampleLocation]:
+def _locations(column: Column, ids: NDArray[np.int64]) -> list[SampleLocation]:
     array = column.array
     return [
         SampleLocation(column.span(i), None if array is None else array.shape_of(i))
