@@ -1,16 +1,15 @@
-"""The remote engine: batches that a data processing server makes, or several, each of which has its
-shard.
+"""The remote engine: delivers batches that one or several data processing servers make.
 
-1. The order is the servers'. An iteration begins where the loader's sampler stands; what comes back
-   says which plan it is.
-2. With several servers batches come from each in turn, which is the order in which the ranks of one
-   global step follow one another.
-3. A batch counts as consumed when the loader says so: not when it is prepared here.
-4. What is left to the client (`ship: uint8`), and the way to the GPU, are done in the connection's
-   thread, on a stream of their own. The thread waits for that stream, so that a batch is there
-   before the consumer gets it, and the memory that it was received into can be used again. In the
-   consumer's thread the batch is recorded on the consumer's stream, so that its memory lasts as
-   long as the kernels that are queued there.
+1. The servers decide the order. An iteration starts at the position of the loader's sampler, and
+   each batch says which plan it belongs to.
+2. Several servers have one shard each. Their batches come in turn, in the order of the ranks within
+   a global step.
+3. A batch is consumed when the loader calls consumed(), not when it is received.
+4. The connection's thread runs the steps that the server leaves to the client (`ship: uint8`), and
+   copies the batch to the GPU, on a CUDA stream of its own. It then waits for that stream. So the
+   batch is complete before the consumer gets it, and the receive buffer can be used again.
+5. The consumer's thread records each batch on the consumer's stream, so that its memory is not
+   freed before the kernels that are queued there have run.
 """
 
 from __future__ import annotations
@@ -37,9 +36,14 @@ from gpupipe.sampling.sampler import Plan
 
 
 class RemoteEngine(Engine):
-    """Batches of connected servers.
+    """Delivers the batches of connected servers.
 
-    number: the GPU that they are copied to, or None; tail: the steps that are left to be done here.
+    Args:
+        connections: One open connection for each server, in the order of their ranks.
+        sampler: The position in the order of the servers.
+        number: Number of the GPU to which batches are copied; None for the CPU.
+        head: Names of the steps that the servers run.
+        tail: Names of the steps that are left to this client.
     """
 
     name = "remote"
@@ -61,7 +65,7 @@ class RemoteEngine(Engine):
         self.parallelism = len(connections)
         self.batches_ahead = sum(connection.options.hwm for connection in connections)
         self._has_received = False
-        self._at_exit = _closing(ref(self))
+        self._at_exit = _closer(ref(self))
         atexit.register(self._at_exit)
 
     @classmethod
@@ -72,8 +76,10 @@ class RemoteEngine(Engine):
         )
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
-        """The plans say nothing that the servers do not know: what counts is where the sampler
-        stands now.
+        """Yield batches from the sampler's position on; the servers make their plans themselves.
+
+        The engine only takes the first of `plans`, and only if the iteration starts within a step:
+        its end is the position of the servers that have delivered their batch of that step.
         """
         ahead = self._sampler.ahead
         end = next(plans).end if ahead else 0
@@ -102,7 +108,12 @@ class RemoteEngine(Engine):
                 connection.stop()
 
     def _epoch(self, before: int, turn: int) -> Iterator[tuple[Plan, Batch]]:
-        """What is left of an epoch, from the server whose turn it is."""
+        """Yield the rest of an epoch.
+
+        Args:
+            before: Samples of the epoch that all servers delivered before this step.
+            turn: Number of the server whose batch comes first.
+        """
         servers = len(self._connections)
         going, all_sent = set(range(servers)), set[int]()
         while going:
@@ -113,12 +124,12 @@ class RemoteEngine(Engine):
                 all_sent |= {turn} if arrived.last else set()
                 if self._torch_device.type == "cuda":
                     record_stream(arrived.batch, torch.cuda.current_stream(self._torch_device))
-                yield self._sent(arrived, turn, before, len(all_sent) == servers), arrived.batch
+                yield self._plan(arrived, turn, before, len(all_sent) == servers), arrived.batch
                 before = arrived.end if turn == servers - 1 else before
             turn = (turn + 1) % servers
 
     def _warn_if_missed(self, expected: int, epoch: int) -> None:
-        """Warn if the first batch of all is of a later epoch than the loader stands at."""
+        """Warn if the very first batch belongs to a later epoch than the loader expects."""
         if not self._has_received and epoch > expected:
             warn(
                 f"others consumed epoch {expected} of "
@@ -129,7 +140,7 @@ class RemoteEngine(Engine):
             )
         self._has_received = True
 
-    def _sent(self, arrived: Arrived, server: int, before: int, last: bool) -> ServerPlan:
+    def _plan(self, arrived: Arrived, server: int, before: int, last: bool) -> ServerPlan:
         ids = arrived.batch["id"].numpy()
         return ServerPlan(
             arrived.epoch,
@@ -154,7 +165,7 @@ class RemoteEngine(Engine):
             yield len(plan.ids)
 
     def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """The same: the steps are the server's."""
+        """Same as reading(): the server runs the steps."""
         yield from self.reading(plans)
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -170,7 +181,9 @@ class RemoteEngine(Engine):
             connection.close()
 
 
-def _closing(engine: ref[RemoteEngine]) -> Callable[[], None]:
+def _closer(engine: ref[RemoteEngine]) -> Callable[[], None]:
+    """Return an exit handler that closes the engine and does not keep it alive."""
+
     def close() -> None:
         alive = engine()
         if alive is not None:
@@ -181,7 +194,7 @@ def _closing(engine: ref[RemoteEngine]) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class Reached:
-    """All that a Loader over servers is made of."""
+    """The parts of a Loader over servers."""
 
     config: Config
     index: Index
@@ -190,10 +203,18 @@ class Reached:
 
 
 def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> Reached:
-    """Connect to the servers of `loader`.
+    """Connect to servers, and create the parts of a loader over them.
 
-    own: the config of this side, which must mean the same work. Raises DeviceError, ServerError,
-    StateError.
+    Args:
+        loader: Settings of this side; `loader.server` names the servers.
+        patience: Seconds without a message from a server after which a call fails.
+        own: A config whose pipeline must be the one of the servers; None: no check.
+
+    Raises:
+        DeviceError: If the device is not available.
+        ServerError: If a server cannot be reached, if servers do not fit together, or if they serve
+            another pipeline than `own`.
+        StateError: If the position of the servers is not valid here.
     """
     number = resolve(loader.device)
     addresses = loader.server or ()
@@ -212,10 +233,9 @@ def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> R
 def _options(
     loader: LoaderConfig, address: str, patience: float, gpu: int | None
 ) -> ConnectionOptions:
-    alone = (
-        len(loader.server or ()) > 1
-    )  # several servers have a shard each, and this client reads all of them
-    rank, world = (0, 1) if alone else (loader.shard.rank, loader.shard.world_size)
+    # Several servers have one shard each, and this client reads all of them.
+    has_all_shards = len(loader.server or ()) > 1
+    rank, world = (0, 1) if has_all_shards else (loader.shard.rank, loader.shard.world_size)
     return ConnectionOptions(
         address,
         rank,
@@ -237,29 +257,29 @@ def _reached(
     own: Config | None,
 ) -> Reached:
     welcomes = [connection.open() for connection in connections]
-    found = [
+    served = [
         understand(w.about, loader, c.options.address)
         for w, c in zip(welcomes, connections, strict=True)
     ]
-    order = sorted(range(len(found)), key=lambda n: welcomes[n].rank)
+    order = sorted(range(len(served)), key=lambda n: welcomes[n].rank)
     _check_agree(
-        [found[n] for n in order],
+        [served[n] for n in order],
         [welcomes[n] for n in order],
         [connections[n].options.address for n in order],
     )
-    first, welcome = found[order[0]], welcomes[order[0]]
+    first, welcome = served[order[0]], welcomes[order[0]]
     if own is not None:
         _check_own(own, first.config, connections[0].options.address)
     if first.tail:
-        # it takes seconds, in which the thread of a connection could give no sign of life
+        # The import takes seconds. In the thread of a connection it would delay the heartbeats.
         import torchvision.transforms.v2  # noqa: F401
-    for finish, understood in zip(finishes, found, strict=True):
+    for finish, understood in zip(finishes, served, strict=True):
         finish.left = understood
-    config = _settled(first.config, welcome, own)
+    config = _with_server_shard(first.config, welcome, own)
     sampler = _sampler(config, first.index, [welcomes[n] for n in order])
     for connection, opened in zip(connections, welcomes, strict=True):
         if opened.late is not None:
-            _warn_of_what_is_gone(connection.options.address, opened.epoch, opened.late)
+            _warn_of_missed_batches(connection.options.address, opened.epoch, opened.late)
     head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in first.tail))
     engine = RemoteEngine(
         [connections[n] for n in order], sampler, number, head, [e.key for e in first.tail]
@@ -267,7 +287,7 @@ def _reached(
     return Reached(config, first.index, sampler, engine)
 
 
-def _settled(config: Config, welcome: Welcome, own: Config | None) -> Config:
+def _with_server_shard(config: Config, welcome: Welcome, own: Config | None) -> Config:
     loader = config.loader.model_copy(
         update={"shard": Shard(rank=welcome.rank, world_size=welcome.world)}
     )
@@ -294,12 +314,12 @@ def _sampler(config: Config, index: Index, welcomes: list[Welcome]) -> Turns:
     return sampler
 
 
-def _warn_of_what_is_gone(address: str, epoch: int, late: Late) -> None:
-    """Warn that a client is new in the middle of an epoch."""
-    gone = f"{late.steps - late.left:,} of the {late.steps:,} batches of epoch {epoch}"
+def _warn_of_missed_batches(address: str, epoch: int, late: Late) -> None:
+    """Warn that a client joins in the middle of an epoch."""
+    missed = f"{late.steps - late.left:,} of the {late.steps:,} batches of epoch {epoch}"
     if late.readers:
         warn(
-            f"{address} shares its batches, and {gone} went to others before this client "
+            f"{address} shares its batches, and {missed} went to others before this client "
             f"came ({'; '.join(late.readers)}). "
             f"It gets its share of the {late.left:,} that are left, and of every epoch after that. "
             "Serve with --mode broadcast to give all batches to every client, or with "
@@ -308,17 +328,17 @@ def _warn_of_what_is_gone(address: str, epoch: int, late: Late) -> None:
         )
     else:
         warn(
-            f"{address} resumes: {gone} were consumed before, so this client gets "
+            f"{address} resumes: {missed} were consumed before, so this client gets "
             f"{late.left:,} of it, and then whole epochs",
             UserWarning,
         )
 
 
-def _check_agree(found: list[Understood], welcomes: list[Welcome], addresses: list[str]) -> None:
-    """Raises ServerError where several servers do not each have one shard of the same work."""
-    if len(found) == 1:
+def _check_agree(served: list[Understood], welcomes: list[Welcome], addresses: list[str]) -> None:
+    """Raise ServerError unless several servers have one shard each of the same work."""
+    if len(served) == 1:
         return
-    same = {
+    works = {
         (
             f.index.fingerprint,
             f.config.pipeline.fingerprint,
@@ -326,25 +346,25 @@ def _check_agree(found: list[Understood], welcomes: list[Welcome], addresses: li
                 include={"batch_size", "shuffle", "seed", "last_batch"}
             ),
         )
-        for f in found
+        for f in served
     }
-    if len(same) > 1:
+    if len(works) > 1:
         raise ServerError(
             f"{' and '.join(addresses)} serve different data, pipelines, batches or seeds: "
             "give all the same config"
         )
-    if [(w.rank, w.world) for w in welcomes] != [(n, len(found)) for n in range(len(found))]:
+    if [(w.rank, w.world) for w in welcomes] != [(n, len(served)) for n in range(len(served))]:
         each = ", ".join(
             f"{a}: rank {w.rank} of {w.world}" for a, w in zip(addresses, welcomes, strict=True)
         )
         raise ServerError(
-            f"{len(found)} servers must each have another shard of the samples ({each}): "
-            f"serve with shard='{{rank: 0, world_size: {len(found)}}}' and so on"
+            f"{len(served)} servers must each have another shard of the samples ({each}): "
+            f"serve with shard='{{rank: 0, world_size: {len(served)}}}' and so on"
         )
 
 
 def _check_own(own: Config, served: Config, address: str) -> None:
-    """Raises ServerError where a config asks for other work than the server does."""
+    """Raise ServerError if the pipeline of a config is not the one of the server."""
     if own.pipeline.fingerprint != served.pipeline.fingerprint:
         raise ServerError(
             f"pipeline '{own.pipeline.name}' of this config is not the one that {address} "
@@ -358,16 +378,19 @@ def _device(number: int | None) -> torch.device:
 
 
 class Finish:
-    """What is done to the tensors of a batch when they are here.
+    """Finishes a received batch: copies it to the device, and runs the client's steps.
 
-    number: the GPU, or None; left: what the server said, once it is known.
+    Attributes:
+        left: What the server described; None until its Welcome has arrived.
+
+    Args:
+        number: Number of the GPU; None for the CPU.
     """
 
     left: Understood | None = None
 
     def __init__(self, number: int | None) -> None:
         self._device = _device(number)
-        # torch's
         self._stream: torch.cuda.Stream | None = None
         if number is not None:
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
@@ -376,11 +399,11 @@ class Finish:
         if self._stream is None:
             return self._done(tensors)
         with torch.cuda.stream(self._stream):
-            done = self._done(copied(tensors, self._device))
-        # until then the memory that was received into must not be used again; the thread of
-        # training does not wait
+            batch = self._done(copied(tensors, self._device))
+        # The receive buffer can be used again only after the copies. The training thread does not
+        # wait here.
         self._stream.synchronize()
-        return done
+        return batch
 
     def _done(self, tensors: dict[str, torch.Tensor]) -> Batch:
         assert self.left is not None
@@ -393,14 +416,18 @@ class Finish:
 
 
 def copied(tensors: dict[str, torch.Tensor], where: torch.device) -> Batch:
-    """A batch on a GPU, but for its ids.
+    """Copy a batch to a GPU; its ids stay on the CPU.
 
-    The memory that it was received into is page-locked, and holds none of it once the copies have
-    ended.
+    The copies are asynchronous, because the receive buffer is page-locked. After they have ended,
+    no tensor of the result refers to that buffer.
+
+    Args:
+        tensors: The batch, in the receive buffer.
+        where: The GPU.
     """
-    there = {
+    on_gpu = {
         name: tensor.to(where, non_blocking=True)
         for name, tensor in tensors.items()
         if name != "id"
     }
-    return there | {"id": tensors["id"].clone()}
+    return on_gpu | {"id": tensors["id"].clone()}

@@ -1,4 +1,4 @@
-"""Where a loader over data processing servers stands in an epoch."""
+"""The sampler of a loader over data processing servers: its position in an epoch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from gpupipe.sampling.sampler import Plan, Sampler
 
 @dataclass(frozen=True)
 class ServerPlan(Plan):
-    """A plan of server number `server`.
+    """The plan of a batch that a server made.
 
-    ahead: how many servers have given their batch of this step, 0 when all have; before: the `end`
-    of the step before.
+    Attributes:
+        server: Number of the server, in the order of ranks.
+        key: The protocol's key of the batch.
+        before: `end` of the previous step: the samples that all servers delivered before this step.
+        ahead: Servers that have delivered their batch of this step, this one included; 0 if all
+            have.
     """
 
     server: int
@@ -26,12 +30,15 @@ class ServerPlan(Plan):
 
 
 class Turns(Sampler):
-    """The sampler of a loader over `servers` servers, whose batches follow one another: it stands
-    between two steps, or `ahead` servers behind that.
+    """The sampler of a loader over servers, whose batches come in turn.
 
-    late: batches that are left for the first iteration, where it joins others in the middle of an
-    epoch; None otherwise, and after it. asked: whether the user named the place of the next
-    iteration.
+    Attributes:
+        servers: Number of servers.
+        ahead: Servers that have delivered their batch of the current step; 0 between two steps.
+        late: Batches left for the first iteration, if this client joins others in the middle of an
+            epoch; else None, and None after that iteration.
+        asked: Whether the user chose the position of the next iteration, with set_epoch() or
+            load_state().
     """
 
     servers = 1

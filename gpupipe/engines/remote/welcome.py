@@ -1,5 +1,7 @@
-"""What a data processing server tells its clients of what it serves: plain data, and what it is
-made into on the other side.
+"""Describes a served data set to clients: `describe` on the server, `understand` on the client.
+
+The description is plain data in the protocol's Welcome message. The client builds a config, a
+pipeline and an index from it.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from gpupipe.pipeline.step import Spec
 from gpupipe.schema.document import Document
 
 SHIPPED_ON = ("to_dtype", "normalize")
-"""Steps that need no draws and work on a whole batch at once: they can be done by the client."""
+"""Steps that the client can run: they need no draws, and work on a whole batch at once."""
 SETTLED = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
-"""Settings of the loader that are the server's to say."""
-_OF_AN_INDEX = ("root", "classes", "fingerprint", "note", "warning")
-"""What clients are told of it as it is."""
+"""Settings of `loader` that the server decides."""
+_INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
+"""Attributes of the index that the description holds unchanged."""
 
 
 class Served(Source):
@@ -37,7 +39,7 @@ class Served(Source):
 
 
 class _Rows(StringArray):
-    """What samples on the server are called here."""
+    """Names of samples whose paths only the server knows: "row 7"."""
 
     def __getitem__(self, i: int) -> str:
         return f"row {i}"
@@ -45,8 +47,13 @@ class _Rows(StringArray):
 
 @dataclass(frozen=True)
 class Understood:
-    """What a server said. tail: the steps that are left to the client; dtype: what the first field
-    becomes behind them, where something is said.
+    """The description of a server, as objects of the client.
+
+    Attributes:
+        config: The config of the server, with the client's own settings of `loader`.
+        index: An index of the server's size, without paths and labels.
+        tail: The steps that are left to the client.
+        dtype: Dtype of the first field after those steps; None keeps the dtype that they make.
     """
 
     config: Config
@@ -56,9 +63,17 @@ class Understood:
 
 
 def split(config: Config) -> tuple[Config, int]:
-    """The config without the steps behind its last uint8 image, and how many steps are left.
+    """Split off the last steps of a pipeline, so that the server sends uint8 (`ship: uint8`).
 
-    Raises ServerError where there is no such place.
+    Args:
+        config: The whole config.
+
+    Returns:
+        The config without its last steps to_dtype and normalize, and the number of pipeline
+        entries that it keeps. Its dtype setting is removed: the client applies it after its steps.
+
+    Raises:
+        ServerError: If the pipeline does not end in such steps, or they do not follow uint8 images.
     """
     entries = config.pipeline.entries
     head = len(entries)
@@ -77,13 +92,19 @@ def split(config: Config) -> tuple[Config, int]:
 
 
 def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
-    """Of a whole config. head: how many steps the server does; None: all."""
+    """Return the description that a server sends to its clients, as plain data.
+
+    Args:
+        config: The whole config.
+        index: The samples.
+        head: Number of pipeline entries that the server runs; None: all.
+    """
     pipeline = config.pipeline
     return {
         "name": config.name,
         "source": config.source_name,
         "data": {
-            **{key: getattr(index, key) for key in _OF_AN_INDEX},
+            **{key: getattr(index, key) for key in _INDEX_ATTRIBUTES},
             "count": len(index),
         },
         "pipeline": {
@@ -99,23 +120,29 @@ def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
 
 
 def _steps(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """The list that the pipeline was built from."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the list of steps from which the client can build the pipeline again."""
+    steps: dict[str, dict[str, Any]] = {}
     for entry in pipeline.entries:
-        step = found.setdefault(
+        step = steps.setdefault(
             entry.key, {entry.name: entry.step.model_dump(mode="json") | {"on": []}}
         )
         step[entry.name]["on"].append(entry.field)
-    return list(found.values())
+    return list(steps.values())
 
 
 def understand(about: Mapping[str, Any], loader: LoaderConfig, address: str) -> Understood:
-    """Make sense of it. loader: the settings of this side.
+    """Build the client's objects from the description of a server.
 
-    Raises ServerError where the server's pipeline cannot be built here.
+    Args:
+        about: The description.
+        loader: Settings of this side; the server overrules those of SETTLED.
+        address: Address of the server, for error messages.
+
+    Raises:
+        ServerError: If the description is malformed, or the pipeline cannot be built here.
     """
     try:
-        return _understood(about, loader)
+        return _build(about, loader)
     except (KeyError, TypeError, ValueError) as e:
         if isinstance(e, ConfigError):
             raise ServerError(
@@ -127,37 +154,37 @@ def understand(about: Mapping[str, Any], loader: LoaderConfig, address: str) -> 
         ) from None
 
 
-def _understood(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
-    said = about["pipeline"]
+def _build(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
+    described = about["pipeline"]
     fields = {
         name: Spec(**spec | {key: tuple(spec[key]) for key in ("at_least", "others")})
-        for name, spec in said["fields"].items()
+        for name, spec in described["fields"].items()
     }
     pipeline = pipelines.build(
-        said["name"],
-        Document("the server's pipeline", {"pipeline": said["steps"]}),
+        described["name"],
+        Document("the server's pipeline", {"pipeline": described["steps"]}),
         ("pipeline",),
         fields,
-        said["masks"],
+        described["masks"],
     )
-    if pipeline.fingerprint != said["fingerprint"]:
+    if pipeline.fingerprint != described["fingerprint"]:
         raise ServerError(
             f"the server's pipeline '{pipeline.name}' is another one when it is built here: "
             "use the same version of gpupipe on both sides"
         )
     settled = LoaderConfig.model_validate(loader.model_dump() | about["loader"])
-    shipped = said["head"] < len(pipeline.entries)
+    shipped = described["head"] < len(pipeline.entries)
     config = Config(
         about["name"],
         about["source"],
-        Served(root=about["data"]["root"], masks=tuple(said["masks"])),
+        Served(root=about["data"]["root"], masks=tuple(described["masks"])),
         pipeline,
         settled,
     )
     return Understood(
         config,
         _index(about["data"], pipeline.main),
-        pipeline.entries[said["head"] :],
+        pipeline.entries[described["head"] :],
         settled.dtype if shipped else None,
     )
 
@@ -166,7 +193,7 @@ def _index(data: Mapping[str, Any], main: str) -> Index:
     rows = _Rows.of([])
     labels = np.broadcast_to(np.int64(-1), (data["count"],))
     columns: dict[str, Column] = {main: FileColumn(data["root"], rows)}
-    told = {key: data[key] for key in _OF_AN_INDEX}
+    same = {key: data[key] for key in _INDEX_ATTRIBUTES}
     return Index(
-        names=rows, labels=labels, columns=columns, **told | {"classes": list(told["classes"])}
+        names=rows, labels=labels, columns=columns, **same | {"classes": list(same["classes"])}
     )
