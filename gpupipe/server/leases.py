@@ -22,10 +22,10 @@ the only exception.
 5. Heartbeat timeout. If the server hears nothing from a client for `silent` seconds, it requeues
    all of its leases but the first WINDOW. The consumer cannot have seen those (rule 4). When the
    client is heard again, the server first says that they are revoked (Revoke, or Welcome).
-6. Session end. The server requeues all leases if the client says Bye, if its process on this
-   machine has ended, if it is not heard for `lost` seconds (session timeout), or if the queue of
-   messages to it is full. A client also returns its leases when it ends its iteration itself (Stop,
-   or another Begin).
+6. Session end. The server requeues all leases of a client when its session ends: the client says
+   Bye, or its process on this machine has ended. The session also ends if the client is not heard
+   for `lost` seconds (session timeout), or if the queue of messages to it is full. A client that
+   ends its iteration (Stop, or another Begin) returns its leases too.
 7. Late acknowledgement. A client may come back after the server ended its session. Its
    acknowledgement counts unless the batch is leased to another client by then. Only then can two
    live clients consume the same batch.

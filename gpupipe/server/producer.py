@@ -31,6 +31,7 @@ from gpupipe.server.leases import Leases
 from gpupipe.server.plans import Identity, Plans
 
 Made = tuple[Plan, Batch]
+"""A plan as the engine returned it, and its batch."""
 
 
 class Producer(threading.Thread):
@@ -165,33 +166,33 @@ class Producer(threading.Thread):
     def _pull(self, running: Generator[Made, None, None]) -> Generator[Made, None, None] | None:
         """Park the engine's next batch. Return the engine's iterator, or None if it has ended."""
         try:
-            made = next(running, None)
+            planned_batch = next(running, None)
         except EngineError:
             raise
         except GpupipeError as e:
             self._on_error(e)
             return None
         with self._changed:
-            self._park(made)
-        return running if made is not None else None
+            self._park(planned_batch)
+        return running if planned_batch is not None else None
 
-    def _park(self, made: Made | None) -> None:
+    def _park(self, planned_batch: Made | None) -> None:
         """Park a batch, and mark the skipped plans before it as left out.
 
         None means that the engine has ended: then all plans in flight are left out.
         """
-        identity = None if made is None else _identity(made)
+        identity = None if planned_batch is None else _identity(planned_batch)
         while self._in_flight:
             first, keys = self._in_flight.popitem(last=False)
-            if first == identity and made is not None:
-                self._parked.update((key, made) for key in keys)
+            if first == identity and planned_batch is not None:
+                self._parked.update((key, planned_batch) for key in keys)
                 return
             for key in keys:
                 self._ledger.left_out(key)
 
-    def _remember(self, made: Made) -> None:
+    def _remember(self, planned_batch: Made) -> None:
         if self._ledger.rules.mode == "broadcast":
-            self._recent[_identity(made)] = made
+            self._recent[_identity(planned_batch)] = planned_batch
             while len(self._recent) > self._ledger.rules.hwm:
                 self._recent.popitem(last=False)
 
@@ -212,6 +213,6 @@ class Producer(threading.Thread):
         return {"parked": len(self._parked), "under_way": len(self._in_flight)}
 
 
-def _identity(made: Made) -> Identity:
+def _identity(planned_batch: Made) -> Identity:
     # an engine returns the very plans that it took, and these are `Asked`
-    return made[0].identity  # type: ignore[attr-defined, no-any-return]
+    return planned_batch[0].identity  # type: ignore[attr-defined, no-any-return]
