@@ -1,6 +1,6 @@
-"""YAML documents that remember their lines, and errors that name them.
+"""Read YAML with line numbers, and report errors as file:line:column.
 
-`document` reads them, `field_types` are the types of settings, `validation_errors` turn pydantic's
-errors into file:line:column, `builtin_configs` finds the shipped files. The pipeline and the config
-import it. Begin to read in document.py.
+`document` reads YAML files, `field_types` holds the types of settings, `validation_errors` maps
+pydantic's errors to lines of the YAML, and `builtin_configs` finds the shipped files. The pipeline
+and the config import this folder. Start reading in document.py.
 """

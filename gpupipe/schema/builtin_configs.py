@@ -1,6 +1,4 @@
-"""Where configs and pipelines are found: the user's own first, then those that ship with
-gpupipe.
-"""
+"""Find configs and pipelines by name: the user's own first, then those that ship with gpupipe."""
 
 from __future__ import annotations
 
@@ -15,47 +13,55 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def folder(kind: Kind) -> Path:
-    """The folder of the shipped files: inside the installed package, or beside it in a checkout."""
-    inside = _PACKAGE / kind
-    return inside if inside.is_dir() else _PACKAGE.parent / kind
+    """Return the folder of the shipped files, in the installed package or in a checkout."""
+    installed = _PACKAGE / kind
+    return installed if installed.is_dir() else _PACKAGE.parent / kind
 
 
 def names(kind: Kind) -> list[str]:
-    """The names of the shipped files."""
+    """Return the names of the shipped files, without the suffix."""
     return sorted(p.stem for p in folder(kind).glob("*.yaml"))
 
 
 def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
-    """The file that `name` means: a path to one, `KIND/NAME.yaml` here or next to the folder
-    `beside`, or a shipped name.
+    """Find the file that `name` stands for.
 
-    Raises ConfigError, which lists what is known.
+    Searches, in this order: a path with the suffix .yaml or .yml; `KIND/NAME.yaml` in the working
+    directory, in `beside` and in its parent; the shipped files.
+
+    Args:
+        kind: "configs" or "pipelines".
+        name: A path or a name.
+        beside: The folder of the file that mentions `name`. Relative paths start there first.
+
+    Raises:
+        ConfigError: There is no such file. The message suggests the nearest shipped name.
     """
     around = [Path()] + ([beside, beside.absolute().parent] if beside else [])
-    # pathlib's raises where there is no such user
-    asked = Path(os.path.expanduser(name))  # noqa: PTH111
+    # Path.expanduser raises if there is no such user.
+    path = Path(os.path.expanduser(name))  # noqa: PTH111
     paths = (
-        [base / asked for base in ([beside] if beside else []) + [Path()]]
-        if asked.suffix in (".yaml", ".yml")
+        [base / path for base in ([beside] if beside else []) + [Path()]]
+        if path.suffix in (".yaml", ".yml")
         else []
     )
     paths += [base / kind / f"{name}.yaml" for base in around] + [folder(kind) / f"{name}.yaml"]
-    found = next((p for p in paths if _is_file(p)), None)
-    if found is None:
+    match = next((p for p in paths if _is_file(p)), None)
+    if match is None:
         raise ConfigError(
             [
                 Problem(
                     "",
                     f"no {kind[:-1]} {shown(name)}: it is neither a file nor a "
-                    f"name{did_you_mean(asked.stem, names(kind))}",
+                    f"name{did_you_mean(path.stem, names(kind))}",
                 )
             ]
         )
-    return found
+    return match
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that no file can have, such as the text of a whole config
+    except OSError:  # No file can have this name: it may be the text of a whole config.
         return False

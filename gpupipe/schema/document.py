@@ -1,4 +1,4 @@
-"""YAML files with the place of every key and value, so that an error can point at it."""
+"""Read YAML files, and keep the location of every key and value for error messages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _TAG = "tag:yaml.org,2002:"
 _DEEPEST, _LARGEST = 50, 100_000
 
 UNRESOLVED: Any = type("Unresolved", (), {"__repr__": lambda self: "..."})()
-"""What `resolve` puts where it had to complain, so that nobody else does."""
+"""Replaces a value that `resolve` has reported, so that validation does not report it again."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but numbers are read as in YAML 1.2 (1e-3 is one; 010 is ten and 1:30 none), and
-    dates stay text.
+    """Reads YAML 1.1, except that dates stay text and numbers follow YAML 1.2.
+
+    So 1e-3 is a number, 010 is ten, and 1:30 is text.
     """
 
 
@@ -64,9 +65,13 @@ _PLAINER = {
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML file holds, and where each part of it stands.
+    """The data of a YAML file, with the location of each key and value.
 
-    What comes from no file has a name only.
+    Attributes:
+        name: The file's name in messages. Data that comes from no file has only this.
+        data: Nested dicts, lists and scalars.
+        keys: The location of each key, "file:line:column", by its path in `data`.
+        values: The location of each value, likewise.
     """
 
     name: str
@@ -75,10 +80,14 @@ class Document:
     values: dict[Loc, str] = field(default_factory=dict)
 
     def where(self, loc: Sequence[Key], of_key: bool = False) -> str:
-        """`file:line:column` of the value (or the key) at `loc`, or of the nearest part above it
-        that has a place.
+        """Return the location of a value or key, as "file:line:column".
 
-        Where only a part above a list has one, the item's number follows: "config: pipeline.1".
+        If it has none, this is the location of the nearest parent that has one. The path follows
+        if an item of a list lies between the two: "config: pipeline.1".
+
+        Args:
+            loc: The path of the value in `data`.
+            of_key: Whether to return the location of its key instead.
         """
         for end in range(len(loc), -1, -1):
             part = tuple(loc[:end])
@@ -90,24 +99,30 @@ class Document:
         return self.name + _item(loc, 0)
 
     def at(self, loc: Sequence[Key]) -> Any:
-        """What stands at `loc`; None where nothing does."""
-        found = self.data
+        """Return the value at `loc`; None if there is none."""
+        value = self.data
         for key in loc:
-            if not _has(found, key):
+            if not _has(value, key):
                 return None
-            found = found[key]
-        return found
+            value = value[key]
+        return value
 
     def holds(self, loc: Sequence[Key]) -> bool:
-        """Whether something stands at `loc`, be it empty."""
+        """Whether there is a value at `loc`, even an empty one."""
         return _has(self.at(loc[:-1]), loc[-1])
 
     def put(self, loc: Loc, value: Any, place: str) -> None:
-        """Set what stands at `loc`, which `place` then says of it; a mapping changes only the keys
-        that it names. Raises ConfigError.
+        """Set the value at `loc`. A mapping is merged into the mapping that is there.
 
-        Keys on the way are made where they are missing; a step that is a mere name ("- decode")
-        becomes one with parameters.
+        Missing parents are created. A step without parameters ("- decode") becomes a mapping.
+
+        Args:
+            loc: The path of the value in `data`.
+            value: The new value.
+            place: The location of the new value, such as the override that sets it.
+
+        Raises:
+            ConfigError: A parent is neither a mapping nor a list, or has no such item.
         """
         holder, loc = self._holder(loc, place)
         key: Any = loc[-1]
@@ -122,7 +137,7 @@ class Document:
             self._set(holder, loc, value, place)
 
     def replace(self, loc: Loc, value: Any, place: str) -> None:
-        """The same, but of a mapping that stands at `loc` nothing is kept. Raises ConfigError."""
+        """Set the value at `loc` like `put`, but replace a mapping instead of merging into it."""
         holder, loc = self._holder(loc, place)
         self._set(holder, loc, value, place)
 
@@ -134,17 +149,17 @@ class Document:
         self.values[loc] = place
 
     def _holder(self, loc: Loc, place: str) -> tuple[Any, Loc]:
-        """What directly holds `loc`, and `loc` with numbers where it goes through lists."""
-        found: list[Any] = [self.data]
+        """Return the parent of `loc`, and `loc` with int indices for items of lists."""
+        holders: list[Any] = [self.data]
         real: list[Key] = []
         for i, key in enumerate(loc):
-            real.append(_index(found[-1], key, real, place))
+            real.append(_index(holders[-1], key, real, place))
             if i < len(loc) - 1:
-                found.append(self._inside(found[-1], real, loc[i + 1], place))
-        return found[-1], tuple(real)
+                holders.append(self._inside(holders[-1], real, loc[i + 1], place))
+        return holders[-1], tuple(real)
 
     def _inside(self, holder: Any, loc: list[Key], following: Key, place: str) -> Any:
-        """The part at `loc`, the last key of which `holder` holds, made fit to hold `following`."""
+        """Return the value at `loc` in its parent `holder`, as a parent for the key `following`."""
         key: Any = loc[-1]
         old = holder.get(key) if isinstance(holder, dict) else holder[key]
         if old is None or (isinstance(holder, list) and old == following):
@@ -162,7 +177,7 @@ def _has(holder: Any, key: Key) -> bool:
 
 
 def _index(holder: Any, key: Key, above: list[Key], place: str) -> Key:
-    """`key` as the kind of key that `holder` takes. Raises ConfigError where it takes none such."""
+    """Convert `key` to the type of key that `holder` takes. Raises ConfigError if it cannot."""
     if isinstance(holder, dict):
         return key
     name = ".".join(map(str, above))
@@ -189,9 +204,10 @@ def _item(loc: Sequence[Key], end: int) -> str:
 
 
 def read(path: Path) -> Document:
-    """The document in a file.
+    """Read a YAML file.
 
-    Raises ConfigError where it cannot be read, is not YAML, or names a key twice.
+    Raises:
+        ConfigError: The file cannot be read, is not YAML, or has a key twice.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -203,9 +219,16 @@ def read(path: Path) -> Document:
 
 
 def parse(text: str, name: str) -> Document:
-    """The document in a text; `name` stands for the file in messages.
+    """Parse a YAML text.
 
-    Keys are text, whatever YAML would make of them.
+    Keys stay text, even if YAML would read them as numbers or booleans.
+
+    Args:
+        text: The text.
+        name: The file's name in messages.
+
+    Raises:
+        ConfigError: The text is not YAML, or has a key twice.
     """
     try:
         loader = _Loader(text)
@@ -244,12 +267,8 @@ def parse(text: str, name: str) -> Document:
 def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
     try:
         return loader.construct_document(node)
-    except (
-        ValueError,
-        LookupError,
-        AttributeError,
-        TypeError,
-    ) as e:  # PyYAML's own slips over "!!bool perhaps", "!!int ''" and the like
+    # PyYAML lets these escape for "!!bool perhaps", "!!int ''" and the like.
+    except (ValueError, LookupError, AttributeError, TypeError) as e:
         raise ConfigError(
             [
                 Problem(
@@ -279,6 +298,8 @@ def _plainer(error: yaml.MarkedYAMLError, line: str) -> str:
 
 
 class _Marks:
+    """Collects the location of every key and value of a YAML node."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.keys: dict[Loc, str] = {}
@@ -309,7 +330,7 @@ class _Marks:
                 self.visit(item, (*loc, i))
 
     def _own_keys(self, node: yaml.MappingNode, loc: Loc) -> set[str]:
-        """The mapping's keys, each made text. Finds those that stand there twice."""
+        """Return the mapping's keys, after tagging each as text. Reports duplicate keys."""
         own: dict[str, str] = {}
         for key, _ in node.value:
             place = self._place(key)
@@ -332,7 +353,7 @@ class _Marks:
         return set(own)
 
     def _merge(self, node: yaml.Node, loc: Loc, own: set[str]) -> None:
-        """Mark what `<<` brings in, as far as the mapping has no such key of its own."""
+        """Add the locations of keys that `<<` brings in. The mapping's own keys win."""
         for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             inner = _Marks(self.name)
             inner.visit(mapping, loc)
@@ -350,8 +371,11 @@ class _Marks:
 
 
 def resolve(document: Document) -> tuple[Document, list[Problem]]:
-    """The document with every ${...} replaced (OmegaConf's interpolation), and what is wrong with
-    those that cannot be.
+    """Resolve every ${...}, which is OmegaConf's interpolation.
+
+    Returns:
+        The resolved document, and a problem for each ${...} that cannot be resolved. Its value
+        is UNRESOLVED.
     """
     problems: list[Problem] = []
     config = OmegaConf.create(
@@ -382,7 +406,7 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
 
 
 def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
-    """`value` with every text in it that OmegaConf would read changed."""
+    """Apply `change` to every text in `value` that OmegaConf would interpret."""
     if isinstance(value, dict):
         return {k: _map(v, (*loc, k), change) for k, v in value.items()}
     if isinstance(value, list):
@@ -403,8 +427,9 @@ def _grammatical(text: str) -> bool:
 
 
 def _unresolved(text: str, error: Exception, document: Document) -> str:
-    said = str(error).splitlines()[0]
-    quoted = next(iter(re.findall(r"'([^']*)'", said)), "")
+    """Say why OmegaConf could not resolve a text, and what to write instead."""
+    message = str(error).splitlines()[0]
+    quoted = next(iter(re.findall(r"'([^']*)'", message)), "")
     if text == "???":
         return "??? stands for a value that must be given: write it here, or give it as an override"
     if isinstance(error, omegaconf.errors.MissingMandatoryValue):
@@ -412,7 +437,7 @@ def _unresolved(text: str, error: Exception, document: Document) -> str:
             f"{shown(text)} cannot be read: write ${{key}} or ${{oc.env:NAME,default}}, and for "
             f"a plain '${{' write '\\${{'"
         )
-    if said.startswith("KeyError") and "Environment variable" in said:
+    if message.startswith("KeyError") and "Environment variable" in message:
         return (
             f"the environment variable {quoted} is not set: set it, or write a default: "
             f"${{oc.env:{quoted},default}}"
@@ -425,6 +450,6 @@ def _unresolved(text: str, error: Exception, document: Document) -> str:
     if isinstance(error, omegaconf.errors.UnsupportedInterpolationType):
         return (
             f"{shown(text)}: unknown "
-            f"resolver{did_you_mean(said.split()[-1], ('oc.env', 'oc.decode', 'oc.select'))}"
+            f"resolver{did_you_mean(message.split()[-1], ('oc.env', 'oc.decode', 'oc.select'))}"
         )
-    return f"{shown(text)} cannot be resolved: {said}"
+    return f"{shown(text)} cannot be resolved: {message}"

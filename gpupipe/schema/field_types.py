@@ -1,4 +1,4 @@
-"""The types of step parameters in YAML, each with torchvision's short forms."""
+"""Types of settings in YAML, with torchvision's short forms."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _MOST_CHANNELS = 1024
 
 
 def form(words: str) -> PydanticCustomError:
-    """The error that a value "should be `words`", where pydantic's own words for its type say too
-    little.
+    """Return the error that a value "should be `words`".
+
+    Validators raise it when pydantic's own message says too little.
     """
     return PydanticCustomError("form", "{words}", {"words": words})
 
@@ -45,7 +46,11 @@ def _bytes(value: Any) -> Any:
 
 
 def expanded(path: Path) -> Path:
-    """With the home directory for ~. Raises ValueError where there is none."""
+    """Expand ~ in a path.
+
+    Raises:
+        ValueError: There is no such home directory.
+    """
     try:
         return path.expanduser()
     except RuntimeError as e:
@@ -53,33 +58,35 @@ def expanded(path: Path) -> Path:
 
 
 WHOLE = BeforeValidator(_whole)
-"""Stands beside int, of which Python's bool is a kind: `batch_size: yes` must not mean 1."""
+"""Annotates int to reject bool, a subclass of int: `batch_size: yes` must not mean 1."""
 NUMBER = BeforeValidator(_not_a_flag)
-"""The same beside float."""
+"""Annotates float to reject bool."""
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is an int or a float."""
+    """Whether a value is an int or a float, and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def listed(value: Any, lengths: Container[int], words: str) -> list[Any]:
-    """`value` as a list; raises `form(words)` where it is none, or none of these lengths."""
+    """Return `value` as a list; raise `form(words)` unless it is one of an allowed length."""
     if not isinstance(value, (list, tuple)) or len(value) not in lengths:
         raise form(words)
     return list(value)
 
 
 def symmetric(value: Any, words: str) -> tuple[Any, Any]:
-    """A number a as (-a, a); raises `form(words)` where it is negative."""
+    """Return (-value, value); raise `form(words)` if `value` is negative."""
     if value < 0:
         raise form(words)
     return -value, value
 
 
 class Short(tuple[int, ...]):
-    """Numbers of an image that were written in a short form; `written` is that form, for arrays
-    that have more or fewer axes than an image.
+    """Numbers of an image that the YAML has in a short form.
+
+    Attributes:
+        written: The short form. Arrays with more or fewer axes than an image use it.
     """
 
     written: tuple[int, ...]
@@ -91,20 +98,21 @@ def _square(value: Any) -> Any:
 
 
 def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
-    """Takes `full` numbers, the short forms of that, or what arrays need that are no images: as
-    many numbers as `longer` holds.
+    """Return a validator of `full` numbers, short forms of them, or the lengths in `longer`.
+
+    Arrays with more axes than an image need the longer forms.
     """
 
     def read(value: Any, handler: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...]:
-        given = (
+        numbers = (
             [value] if is_number(value) else listed(value, (*range(1, full + 1), *longer), words)
         )
-        if len(given) in longer or len(given) == full:
-            return handler(given)
-        if full % len(given):
+        if len(numbers) in longer or len(numbers) == full:
+            return handler(numbers)
+        if full % len(numbers):
             raise form(words)
-        short = Short(handler(given * (full // len(given))))
-        short.written = short[: len(given)]
+        short = Short(handler(numbers * (full // len(numbers))))
+        short.written = short[: len(numbers)]
         return short
 
     return WrapValidator(read)
@@ -125,11 +133,11 @@ def _pair(words: str) -> BeforeValidator:
 
 
 def ordered(value: tuple[float, ...]) -> tuple[float, ...]:
-    """`value`, pairs of [least, most]; raises `form` where one is the other way round."""
+    """Return `value`, which is pairs of [least, most]; raise `form` if a pair is descending."""
     pairs = [sorted(value[i : i + 2]) for i in range(0, len(value), 2)]
-    right = [n for pair in pairs for n in pair]
-    if right != list(value):
-        raise form(f"[{', '.join(f'{n:.15g}' for n in right)}]: the smaller number first")
+    ascending = [n for pair in pairs for n in pair]
+    if ascending != list(value):
+        raise form(f"[{', '.join(f'{n:.15g}' for n in ascending)}]: the smaller number first")
     return value
 
 
@@ -143,15 +151,14 @@ Pixels = Annotated[int, Field(ge=0, le=65535), WHOLE]
 
 Size = Annotated[tuple[Side, Side], BeforeValidator(_square)]
 Window = Annotated[tuple[Side, ...], _written(2, (3,), "one number, or [height, width]")]
-"""[height, width] of an image; `axes.sides` knows what it is for arrays of other axes."""
+"""[height, width] of an image; `axes.sides` adapts it to arrays with other axes."""
 Padding = Annotated[
     tuple[Pixels, ...],
     _written(
         4, (6,), "one number, [left and right, top and bottom], or [left, top, right, bottom]"
     ),
 ]
-"""[left, top, right, bottom] of an image; `axes.margins` knows what it is for arrays of other axes.
-"""
+"""[left, top, right, bottom] of an image; `axes.margins` adapts it to arrays with other axes."""
 PositiveRange = Annotated[
     tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(ordered)
 ]
@@ -160,6 +167,6 @@ Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]
 Shares = Annotated[tuple[Probability, Probability], _pair("[x, y], each from 0 to 1")]
 Fill = Annotated[tuple[Level, ...], BeforeValidator(_one_for_all)]
 Value = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
-"""A fill in the numbers of the array: `axes.filled` checks it against the dtype."""
+"""A fill in units of the array's numbers; `axes.filled` checks it against the dtype."""
 Channels = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 PositiveChannels = Annotated[tuple[Positive, ...], BeforeValidator(_one_for_all)]

@@ -1,5 +1,6 @@
-"""pydantic's errors as problems of a YAML file: where, the value, the rule, and what to write
-instead.
+"""Turn pydantic's errors into problems of a YAML file.
+
+Each says where the fault is, the value, the rule, and what to write instead.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _RULES = {
     }.items()
     for what in ("type", "parsing", "from_float", "parsing_size")
 }
-"""What a value should be, by the type of pydantic's error."""
+"""Completes "should be ...", by the type of pydantic's error."""
 _MAPPINGS = ("dict_type", "model_type", "model_attributes_type")
 _WORDS = ("form", "literal_error", "path_type", "string_type")
 _HINT = "; YAML reads yes, no, on and off as true and false: put a word in quotes"
@@ -54,37 +55,42 @@ def complaints(
     loc: Loc = (),
     prefix: str = "",
 ) -> list[Problem]:
-    """One problem for each place that is wrong.
+    """Turn a validation error into one problem for each wrong value.
 
-    `loc`: where what `model` validated stands; `prefix`: what to call it.
+    Args:
+        error: The error that `model` raised.
+        model: The model.
+        document: The document that holds the validated value.
+        loc: The path of the validated value in the document.
+        prefix: The name of the validated value in messages.
     """
-    found: dict[Loc, list[ErrorDetails]] = {}
+    by_loc: dict[Loc, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        found.setdefault(_place(detail, document, loc), []).append(detail)
-    meant = {
-        (*place[:-1], _meant(model, place[len(loc) :]))
-        for place, details in found.items()
+        by_loc.setdefault(_place(detail, document, loc), []).append(detail)
+    misspelt = {
+        (*place[:-1], _nearest_field(model, place[len(loc) :]))
+        for place, details in by_loc.items()
         if details[0]["type"] == "extra_forbidden"
     }
     problems = []
-    for place, details in found.items():
+    for place, details in by_loc.items():
         # Of the branches of a union, the one that understood the value best has errors inside it.
         superseded = any(
             other[: len(place)] == place
             and len(other) > len(place)
-            and found[other][0]["type"] != "missing"
-            for other in found
+            and by_loc[other][0]["type"] != "missing"
+            for other in by_loc
         )
-        misspelt = details[0]["type"] == "missing" and place in meant
-        if not superseded and not misspelt and document.at(place) is not UNRESOLVED:
+        is_misspelt = details[0]["type"] == "missing" and place in misspelt
+        if not superseded and not is_misspelt and document.at(place) is not UNRESOLVED:
             problems.append(_problem(place, details, document, len(loc), prefix, model))
     return problems
 
 
 def _place(detail: ErrorDetails, document: Document, loc: Loc) -> Loc:
-    """Where in the document an error is.
+    """Return the path of an error in the document.
 
-    pydantic's own path also names the branches of a union, which no key of the document is.
+    pydantic's path also names the branches of a union, which are not keys of the document.
     """
     place, last = loc, len(detail["loc"]) - 1
     for i, part in enumerate(detail["loc"]):
@@ -150,7 +156,7 @@ def _number(value: Any) -> Any:
 
 
 def _within(model: Any, inner: Loc) -> _Model | None:
-    """The model of the field at `inner`; None where it is of another kind."""
+    """Return the model of the field at `inner`; None if the field is no model."""
     for part in inner:
         field = model.model_fields.get(part) if model else None
         model = (
@@ -165,18 +171,17 @@ def _within(model: Any, inner: Loc) -> _Model | None:
             if field
             else None
         )
-    return model  # type: ignore[no-any-return]  # what has model_fields is a model
+    return model  # type: ignore[no-any-return]  # It has model_fields.
 
 
-def _meant(model: _Model, inner: Loc) -> str | None:
+def _nearest_field(model: _Model, inner: Loc) -> str | None:
+    """Return the field that an unknown key probably means."""
     holder = _within(model, inner[:-1])
     return nearest(str(inner[-1]), holder.model_fields) if holder else None
 
 
 def _instead(model: _Model, inner: Loc) -> str:
-    """What to write in place of an unknown key: a nearby one, or the same further in, or any of
-    those that are known.
-    """
+    """Suggest what to write for an unknown key: the same key deeper, or fields of the model."""
     holder, key = _within(model, inner[:-1]), str(inner[-1])
     if holder is None:
         return ""
