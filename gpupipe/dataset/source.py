@@ -210,7 +210,6 @@ def find(name: str) -> type[Source]:
         # file_list.py holds the class FileList.
         class_name = "".join(part.capitalize() for part in name.split("_"))
         return getattr(module, class_name)  # type: ignore[no-any-return]
-    # The class is only looked up: abstract is fine.
     if plugin := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]
         return plugin
     raise LookupError(f"unknown source '{name}'{did_you_mean(name, names())}")

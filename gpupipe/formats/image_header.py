@@ -1,7 +1,7 @@
 """Parse the headers of image files: format, size, and whether the image is plain.
 
-A plain image is one that every decoder of every engine reads alike, and that DALI's decoder does
-not reject while it sets up a batch. DALI sets up the samples of a large batch on several threads.
+Every decoder of every engine reads a plain image alike, and DALI's decoder does not reject it
+while it sets up a batch. DALI sets up the samples of a large batch on several threads.
 A sample that it rejects there ends the process, so only plain images may reach it. Pillow decodes
 all other images on every engine: see gpupipe.formats.pillow_decoder.
 
@@ -133,8 +133,8 @@ def _jpeg(view: memoryview) -> ImageHeader:
         elif marker == 0xE0:
             jfif = jfif or bytes(view[at + 4 : at + 9]) == b"JFIF\0"
         elif marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
-            found = exif.orientation(view[at + 10 : at + 2 + size]) if size >= 8 else None
-            plain, orientation = plain and found is not None, found or 1
+            tag = exif.orientation(view[at + 10 : at + 2 + size]) if size >= 8 else None
+            plain, orientation = plain and tag is not None, tag or 1
         elif marker == 0xEE and bytes(view[at + 4 : at + 9]) == b"Adobe":
             adobe, plain = view[at + 15], plain and size == 14
         elif not (marker in (0xC4, 0xDB, 0xDD, 0xFE) or 0xE0 <= marker <= 0xEF):
@@ -161,8 +161,8 @@ def _has_too_many_scans(view: memoryview, at: int) -> bool:
     if bytes(view[at:]).count(b"\xff\xda") <= _MOST_SCANS:  # 10 times as fast as the search
         return False
     count = 0
-    while count <= _MOST_SCANS and (found := _MARKER.search(view, at)):
-        marker, at = found[1][0], found.end()
+    while count <= _MOST_SCANS and (match := _MARKER.search(view, at)):
+        marker, at = match[1][0], match.end()
         if marker == 0xD9 or at + 2 > len(view):
             return False
         count += marker == 0xDA
@@ -175,7 +175,7 @@ def _jpeg_size(view: memoryview, frame: int) -> tuple[int, int]:
 
 
 def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> bool:
-    """Whether a frame has 8 bits, and is gray or YCbCr as decoders agree to find it."""
+    """Whether a frame has 8 bits, and all decoders agree that it is gray or YCbCr."""
     bits, components = view[frame + 4], view[frame + 9]
     if bits != 8 or _BE16(view, frame + 2)[0] != 8 + 3 * components:
         return False
@@ -185,8 +185,8 @@ def _is_plain_frame(view: memoryview, frame: int, jfif: bool, adobe: int) -> boo
         return False
     ids = tuple(view[frame + 10 : frame + 19 : 3])
     sampling = tuple(view[frame + 11 : frame + 19 : 3])
-    known = jfif or adobe == 1 or ids == (1, 2, 3)
-    return known and sampling[0] in _SUBSAMPLINGS and sampling[1:] == (0x11, 0x11)
+    is_ycbcr = jfif or adobe == 1 or ids == (1, 2, 3)
+    return is_ycbcr and sampling[0] in _SUBSAMPLINGS and sampling[1:] == (0x11, 0x11)
 
 
 # --- PNG

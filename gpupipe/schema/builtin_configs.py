@@ -35,7 +35,8 @@ def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
         beside: The folder of the file that mentions `name`. Relative paths start there first.
 
     Raises:
-        ConfigError: There is no such file. The message suggests the nearest shipped name.
+        ConfigError: There is no such file. The message suggests the nearest shipped name, or
+            lists all of them.
     """
     around = [Path()] + ([beside, beside.absolute().parent] if beside else [])
     # Path.expanduser raises if there is no such user.

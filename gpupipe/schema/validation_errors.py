@@ -74,7 +74,7 @@ def complaints(
     }
     problems = []
     for place, details in by_loc.items():
-        # Of the branches of a union, the one that understood the value best has errors inside it.
+        # Of a union, report the branch that matched the value best: it has errors deeper inside.
         superseded = any(
             other[: len(place)] == place
             and len(other) > len(place)

@@ -25,9 +25,9 @@ _FORMAT = 2
 class FileList(Source):
     """The files that a manifest lists, one sample per row, in the order of the rows.
 
-    Several rows may list the same path. Labels are whole numbers of at least 0, which stay as they
-    are (class 7 is called "7"), or names, which are numbered in sorted order. Without labels, every
-    label is 0, and the one class is called "0".
+    Several rows may list the same path. Labels that are whole numbers of at least 0 stay as they
+    are: class 7 is called "7". Labels that are names are numbered in sorted order. Without labels,
+    every label is 0, and the one class is called "0".
 
     The text formats are UTF-8; other bytes in paths are kept as they are. They are:
 
