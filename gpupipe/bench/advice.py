@@ -1,4 +1,4 @@
-"""Which resource limits a loader, read off its profile, and what to change."""
+"""Reads off a profile which resource limits a loader, and what to change."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class Limit:
-    """What limits: "training", "server", "GPU", "CPU", "storage", "waiting" or "unknown".
+    """The resource that limits a loader.
 
-    said: how that is known, and what to do.
+    Attributes:
+        resource: "training", "server", "GPU", "CPU", "storage", "waiting" or "unknown".
+        said: Sentences with the evidence and the advice.
+
     """
 
     resource: str
@@ -43,10 +46,16 @@ class Limit:
 
 
 def limit(profile: Profile, threads: int, training: Training | None = None) -> Limit:
-    """The resource that limits. threads: of the loader, or its workers."""
-    if profile.whole.name != RECEIVE and disturbance(
-        profile.disturbed
-    ):  # a server may be on the same machine, and is no stranger
+    """Find the resource that limits a loader.
+
+    Args:
+        profile: The loader's profile.
+        threads: Its number of threads, or of worker processes.
+        training: How much of a training step waits for data, if that was measured.
+
+    """
+    # A gpupipe server on this machine is part of the work, and no disturbance.
+    if profile.whole.name != RECEIVE and disturbance(profile.disturbed):
         return Limit(
             "unknown", ("What limits cannot be told while other processes use the same cores.",)
         )
@@ -60,7 +69,7 @@ def limit(profile: Profile, threads: int, training: Training | None = None) -> L
 
 
 def _here(profile: Profile, threads: int) -> Limit:
-    """Of a loader that makes its batches itself."""
+    """Find the limit of a loader that makes its batches in this process."""
     if profile.gpu_utilisation is not None and profile.gpu_utilisation >= _BUSY:
         return Limit(
             "GPU",
@@ -75,44 +84,45 @@ def _here(profile: Profile, threads: int) -> Limit:
             "CPU", (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile))
         )
     if (read := profile.stages[0]).rate < _NEAR * profile.whole.rate:
-        said = (
+        evidence = (
             f"Storage limits: reading alone makes {read.rate:,.0f} images/s, and "
             f"{_cores(profile)} {_busy(profile)}."
         )
         return Limit(
             "storage",
             (
-                said,
+                evidence,
                 f"To change that: {_HINTS[READ]}; more loader.prefetch hides waits, but no "
                 "lack of throughput.",
             ),
         )
-    said = f"Nothing is busy all the time: {_cores(profile)} {_busy(profile)}."
+    evidence = f"Nothing is busy all the time: {_cores(profile)} {_busy(profile)}."
     if threads < profile.cores:
         kind = "workers" if profile.what["engine"] == "dataloader" else "threads"
         return Limit(
-            "waiting", (said, f"To change that: loader.{kind}={profile.cores}, one for each core.")
+            "waiting",
+            (evidence, f"To change that: loader.{kind}={profile.cores}, one for each core."),
         )
     return Limit(
         "waiting",
         (
-            said,
+            evidence,
             "To change that: more loader.prefetch, or a larger batch; 'gpupipe tune' tries them.",
         ),
     )
 
 
 def _server(profile: Profile) -> Limit:
-    """Of one that gets them from a server, of which nothing is seen here but what comes."""
+    """Describe the limit of a client, which sees only the batches that arrive."""
     here = f"{_cores(profile)} here busy {min(1.0, profile.busy):.0%} of the time"
-    said = (
+    evidence = (
         f"The server limits, or the way to it: {profile.whole.rate:,.0f} images/s come, and "
         f"receiving them keeps {here}."
     )
     return Limit(
         "server",
         (
-            said,
+            evidence,
             "'gpupipe profile' where the server runs tells what limits there, and 'gpupipe "
             "status' whom else it feeds.",
         ),
@@ -128,16 +138,16 @@ def _busy(profile: Profile) -> str:
 
 
 def _costliest(profile: Profile) -> Iterator[str]:
-    """Where most of the time goes, and what would change that."""
+    """Yield where most of the time goes, and what would change that."""
     stage, share = max(
         ((s, _cost(s, before) / _cost(profile.whole, None)) for s, before in profile.pairs),
-        key=lambda found: found[1],
+        key=lambda pair: pair[1],
     )
     yield f"The most of it, {share:.0%}, goes to '{stage.name}'."
     hint = next(
         (
-            said
-            for name, said in _HINTS.items()
+            text
+            for name, text in _HINTS.items()
             if stage.name == name or stage.name.startswith(f"{name}_")
         ),
         "",

@@ -1,8 +1,7 @@
-"""DALI on a GPU and on the CPU against torch's DataLoader, on the same cores, on the same samples
-and draws.
+"""Compares DALI on a GPU and on the CPU with torch's DataLoader: same cores, samples and draws.
 
-Every side runs in a fresh process, and the sides take turns: round after round, so that what drifts
-on the machine meets all of them.
+Every side runs in a fresh process. The sides take turns, round after round, so that a drift of the
+machine affects all of them.
 """
 
 from __future__ import annotations
@@ -28,18 +27,22 @@ from gpupipe.errors import EngineError, counted
 SCHEMA = "gpupipe-compare-1"
 _QUIET = 0.15
 _NO_BOUND = 1000.0
-"""Two rounds that differ a lot give intervals to the millions, which bound nothing."""
+"""Upper ends above this are printed as "over 1,000": two unequal rounds can yield millions."""
 _STEADIER = "More --repeats or --batches, with nothing beside it, would tell."
 
 Tick = Callable[[str, int, int], None]
-"""Called before each contest: what comes, contests done, contests in all."""
+"""Called before each contest with its description, the contests done, and the total."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of those that are compared: the settings of the loader that make it so.
+    """One of the loaders that are compared.
 
-    workers: of a DataLoader.
+    Attributes:
+        name: Its name in tables and plots.
+        changes: The settings of the loader that differ from the config.
+        workers: The number of DataLoader workers; None for DALI and for a server.
+
     """
 
     name: str
@@ -49,14 +52,14 @@ class Side:
 
 @dataclass
 class Result:
-    """A side and what it did in each round."""
+    """The outcomes of one side, one per round."""
 
     side: Side
     outcomes: list[ContestOutcome] = field(default_factory=list)
 
     @property
     def rates(self) -> list[float]:
-        """Images a second, of every round."""
+        """Images per second in each round."""
         return [o.images / o.seconds for o in self.outcomes]
 
     @property
@@ -74,11 +77,17 @@ class Result:
 
 @dataclass
 class Comparison:
-    """All sides. notes: what a reader must know (sides that were left out, stand-in data). command:
-    what the user typed, for a shell.
+    """The results of all sides, and the conditions under which they were measured.
 
-    repeats, contest: the rounds that were asked for, and what a side had to do in each; run() notes
-    them down.
+    Attributes:
+        results: One per side.
+        notes: What a reader must know, such as sides that were left out, or stand-in data.
+        cores: The numbers of the cores that every side was pinned to.
+        interrupted: Whether Ctrl-C ended the comparison early.
+        command: The command line, quoted for a shell.
+        repeats: The number of rounds that were asked for; set by `run`.
+        contest: The work of each side in each round; set by `run`.
+
     """
 
     results: list[Result]
@@ -95,7 +104,7 @@ class Comparison:
 
     @property
     def yardstick(self) -> Result | None:
-        """What ratios are taken to: the fastest DataLoader, else the slowest side."""
+        """The side that ratios refer to: the fastest DataLoader, else the slowest side."""
         loaders = [r for r in self.measured if r.side.workers is not None]
         return (
             max(loaders, key=lambda r: r.mean)
@@ -104,23 +113,23 @@ class Comparison:
         )
 
     def ratio(self, result: Result) -> Ratio | None:
-        """To the yardstick; None for the yardstick itself."""
+        """Return the ratio of a side's rates to the yardstick's; None for the yardstick itself."""
         if self.yardstick is None or result is self.yardstick:
             return None
         return ratio(result.rates, self.yardstick.rates)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything measured, with where, as plain JSON."""
+        """Return everything that was measured, and the machine, as plain JSON."""
         sides = []
         for r in self.measured:
-            found = self.ratio(r)
+            ratio_to_yardstick = self.ratio(r)
             numbers = {
                 "images_per_second": {
                     "mean": r.mean,
                     "standard_deviation": r.deviation,
                     "rounds": r.rates,
                 },
-                "ratio": found and asdict(found),
+                "ratio": ratio_to_yardstick and asdict(ratio_to_yardstick),
             }
             sides.append(
                 {
@@ -149,19 +158,30 @@ class Comparison:
 def sides(
     config: Config, workers: Sequence[int], gpus: int, dali: bool
 ) -> tuple[list[Side], list[str]]:
-    """Who is compared, and notes about who is not. Raises EngineError where nobody is left."""
-    found: list[Side] = []
+    """Return the sides to compare, and notes about those that are left out.
+
+    Args:
+        config: The config to load.
+        workers: The numbers of DataLoader workers to try.
+        gpus: How many GPUs there are.
+        dali: Whether DALI is installed.
+
+    Raises:
+        EngineError: If no side is left.
+
+    """
+    chosen: list[Side] = []
     notes: list[str] = []
     if config.loader.engine == "remote":
-        found.append(Side("server", {"engine": "remote"}))
+        chosen.append(Side("server", {"engine": "remote"}))
         notes.append(
             "the server has cores of its own, which are not held to those of the other "
             "sides, and whose CPU time is not counted"
         )
     if dali and gpus:
-        found.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
+        chosen.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
     if dali:
-        found.append(Side("DALI on CPU", {"engine": "dali", "device": "cpu"}))
+        chosen.append(Side("DALI on CPU", {"engine": "dali", "device": "cpu"}))
     if dali and not gpus:
         notes.append("no GPU here: DALI is measured on its CPU back end alone")
     if not dali:
@@ -175,7 +195,7 @@ def sides(
         )
     else:
         device = "gpu:0" if gpus else "cpu"
-        found += [
+        chosen += [
             Side(
                 f"DataLoader, {n} worker{'s' * (n != 1)}",
                 {"engine": "dataloader", "workers": n, "device": device},
@@ -183,15 +203,19 @@ def sides(
             )
             for n in workers
         ]
-    if not found:
+    if not chosen:
         raise EngineError(f"there is nothing to compare: {'; '.join(notes)}")
-    return found, notes
+    return chosen, notes
 
 
 def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> None:
-    """`repeats` rounds of all sides, into `comparison`.
+    """Run `repeats` rounds of all sides, and add their outcomes to `comparison`.
 
-    Ctrl-C ends it and keeps what was measured. Raises EngineError where a side fails.
+    Ctrl-C ends the comparison and keeps what was measured.
+
+    Raises:
+        EngineError: If a side fails.
+
     """
     comparison.repeats, comparison.contest = repeats, contest
     total = repeats * len(comparison.results)
@@ -218,8 +242,11 @@ def run(comparison: Comparison, contest: Contest, repeats: int, tick: Tick) -> N
 
 
 def disturbance(cores: float) -> list[str]:
-    """What to say of the most cores that other processes kept busy meanwhile: nothing where they
-    left them alone.
+    """Return a warning if other processes kept more than 0.15 of the cores busy; else nothing.
+
+    Args:
+        cores: The most cores that other processes kept busy during a measurement.
+
     """
     if cores < _QUIET:
         return []
@@ -230,8 +257,8 @@ def disturbance(cores: float) -> list[str]:
 
 
 def contest_of(side: Side, contest: Contest) -> ContestOutcome:
-    """What a side does in a fresh process. Raises EngineError where it fails."""
-    given = asdict(contest) | {"changes": contest.changes | side.changes}
+    """Run one side's contest in a fresh process; raise EngineError if it fails."""
+    request = asdict(contest) | {"changes": contest.changes | side.changes}
     command = [sys.executable, "-W", "ignore", "-m", "gpupipe.bench.contestant"]
     process = subprocess.Popen(
         command,
@@ -242,7 +269,7 @@ def contest_of(side: Side, contest: Contest) -> ContestOutcome:
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(json.dumps(given))
+        out, err = process.communicate(json.dumps(request))
     except BaseException:
         _end(process)
         raise
@@ -250,14 +277,14 @@ def contest_of(side: Side, contest: Contest) -> ContestOutcome:
         raise EngineError(
             f"{side.name} ended with exit code {process.returncode}: {err.strip()[-2000:]}"
         )
-    found = json.loads(out.splitlines()[-1])
-    if "error" in found:
-        raise EngineError(f"{side.name}: {found['error']}")
-    return ContestOutcome(**found)
+    answer = json.loads(out.splitlines()[-1])
+    if "error" in answer:
+        raise EngineError(f"{side.name}: {answer['error']}")
+    return ContestOutcome(**answer)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """With its workers: they are of its session."""
+    """Kill a contestant and its workers, which belong to its session."""
     if hasattr(os, "killpg"):
         import signal
 
@@ -267,18 +294,18 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """What it comes to, in sentences."""
+    """Return the result of a comparison in sentences."""
     measured, yardstick = comparison.measured, comparison.yardstick
     if yardstick is None:
         return []
     if len(measured) < 2:
         return [f"Only {yardstick.side.name} was measured: there is nothing to compare it with."]
     best = max(measured, key=lambda r: r.mean)
-    said = [_ahead(best, comparison)]
+    sentences = [_ahead(best, comparison)]
     loaders = sorted((r for r in measured if r.side.workers), key=lambda r: r.side.workers or 0)
     if len(loaders) > 1:
-        said.append(_scaling(loaders))
-    return said
+        sentences.append(_scaling(loaders))
+    return sentences
 
 
 def _ahead(best: Result, comparison: Comparison) -> str:
@@ -287,19 +314,19 @@ def _ahead(best: Result, comparison: Comparison) -> str:
         rival = max((r for r in comparison.measured if r is not best), key=lambda r: r.mean)
     if short := _too_short((best, rival)):
         return f"Which is faster cannot be told: {short}."
-    found = ratio(best.rates, rival.rates)
-    ahead = f"{best.side.name} delivers {found.value:.2f} times as many images as {rival.side.name}"
-    if found.low is None or found.high is None:
+    lead = ratio(best.rates, rival.rates)
+    ahead = f"{best.side.name} delivers {lead.value:.2f} times as many images as {rival.side.name}"
+    if lead.low is None or lead.high is None:
         return f"{ahead}, in a single round: --repeats 5 would tell how sure that is."
-    sure = f"{interval(found)} times, with 95 % confidence"
-    if found.vague:
+    sure = f"{interval(lead)} times, with 95 % confidence"
+    if lead.vague:
         what = (
             f"{best.side.name} is faster than {rival.side.name}; how many times"
-            if found.certain
+            if lead.certain
             else f"Whether {best.side.name} or {rival.side.name} is faster"
         )
         return f"{what} cannot be told: the rounds differ too much ({sure}). {_STEADIER}"
-    if not found.certain:
+    if not lead.certain:
         return (
             f"{best.side.name} and {rival.side.name} are within the noise of each other ({sure})."
         )
@@ -307,25 +334,25 @@ def _ahead(best: Result, comparison: Comparison) -> str:
 
 
 def _too_short(results: Iterable[Result]) -> str:
-    """Why the rounds of one of these tell no rate, and what would help; empty where all do."""
+    """Return why a side's rounds are too short to measure a rate, and what would help; or ""."""
     for r in results:
-        batches, made = r.outcomes[0].batches, r.outcomes[0].batches_ahead
-        if batches <= made:
+        batches, ahead = r.outcomes[0].batches, r.outcomes[0].batches_ahead
+        if batches <= ahead:
             return (
                 f"a round has {counted(batches, 'batch', 'batches')}, and {r.side.name} makes "
-                f"{made:,} ahead: --batches {4 * made} or more tells it"
+                f"{ahead:,} ahead: --batches {4 * ahead} or more tells it"
             )
     return ""
 
 
 def interval(found: Ratio) -> str:
-    """Of a ratio that has one: "0.52 to 3.36"."""
+    """Format the confidence interval of a ratio that has one, such as "0.52 to 3.36"."""
     high = found.high or 0.0
     return f"{found.low:.2f} to {f'{high:.2f}' if high < _NO_BOUND else f'over {_NO_BOUND:,.0f}'}"
 
 
 def _scaling(loaders: Sequence[Result]) -> str:
-    """Where more workers stop helping."""
+    """Return at how many workers the DataLoader stops gaining."""
     for fewer, more in pairwise(loaders):
         gain = ratio(more.rates, fewer.rates)
         if _too_short((fewer, more)) or (gain.vague and not gain.certain):

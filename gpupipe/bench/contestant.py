@@ -2,7 +2,7 @@
 
     echo '{"config": "lfw", ...}' | python -m gpupipe.bench.contestant
 
-What goes in is Contest.as_json; what comes out, in the last line, is Outcome as a dict, or
+The input is a Contest as a JSON dict. The last line of the output is a ContestOutcome as a dict, or
 {"error": ...}.
 """
 
@@ -23,11 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contest:
-    """What a contestant has to do. config, overrides: as for load(); changes: what makes it this
-    contestant.
+    """The work of one contestant.
 
-    cores: numbers of the cores to stay on. cold: drop the files from the page cache first.
-    times_ahead: time at least so many times the batches that are made ahead, whatever `batches` is.
+    Attributes:
+        config: The config's name or path, as for load().
+        overrides: KEY=VALUE settings, as for load().
+        changes: The settings of the loader that distinguish this contestant.
+        cores: The numbers of the cores to run on.
+        batches: How many batches to time.
+        warm_up: How many batches to leave untimed after the first one.
+        cold: Drop the files from the page cache first.
+        times_ahead: Time at least this many times the batches that the engine prepares ahead,
+            even if `batches` is less.
+
     """
 
     config: str
@@ -42,9 +50,25 @@ class Contest:
 
 @dataclass
 class ContestOutcome:
-    """What it did. Seconds of wall time; memory in bytes, as PeakMemory has it, of the process and
-    its workers; gpu_utilisation: mean share of time, 0 to 1. others: cores that other processes
-    kept busy meanwhile. batches_ahead: that are made before they are asked for.
+    """What a contestant measured.
+
+    Attributes:
+        engine: The engine's name.
+        device: The engine's device.
+        crew: The engine's threads or workers, in words.
+        images: The number of images in the timed batches.
+        batches: The number of timed batches.
+        seconds: The wall time of the timed batches.
+        first_batch_seconds: The wall time from the start of loading to the first batch.
+        cpu_seconds: The CPU time of the process and its workers during the timed batches.
+        peak_memory: Bytes, of the process and its workers, as PeakMemory measures it.
+        gpu_utilisation: The mean share of time in which the GPU was busy, 0 to 1; None without one.
+        note: What a reader must know about the data, such as that it is a stand-in.
+        data: The root, the number of images, the pipeline, the batch size and the steps.
+        others: How many cores other processes kept busy during the timed batches.
+        batches_ahead: How many batches the engine prepares before they are requested.
+        peak_memory_kind: How peak_memory was measured: PeakMemory.kind.
+
     """
 
     engine: str
@@ -65,7 +89,7 @@ class ContestOutcome:
 
 
 def run(contest: Contest) -> ContestOutcome:
-    """Load, warm up, and time `batches` batches. Raises GpupipeError."""
+    """Load the config, warm up, and time the batches; raise GpupipeError if that fails."""
     import gpupipe.loader
     from gpupipe import config as configs
     from gpupipe.bench.gpu import Utilisation
@@ -120,7 +144,7 @@ def run(contest: Contest) -> ContestOutcome:
 
 
 def _take(stream: Any, count: int, loader: Loader) -> int:
-    """Images in the next `count` batches, waited for on their device."""
+    """Return the number of images in the next `count` batches, once they are on their device."""
     from gpupipe.bench.measure import image_of, synchronise
 
     images = sum(len(image_of(next(stream))) for _ in range(count))
@@ -129,10 +153,7 @@ def _take(stream: Any, count: int, loader: Loader) -> int:
 
 
 def forget(index: Any) -> None:
-    """Drop the files of a data set from the page cache.
-
-    Raises EngineError where the system cannot.
-    """
+    """Drop the files of a data set from the page cache; raise EngineError if the system cannot."""
     if not hasattr(os, "posix_fadvise"):
         from gpupipe.errors import EngineError
 
@@ -143,25 +164,25 @@ def forget(index: Any) -> None:
         except OSError:
             continue
         try:
-            os.fdatasync(file)  # pages that are not on the disk yet would stay
+            os.fdatasync(file)  # dirty pages would stay in the cache
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
 
 
 def main() -> None:
-    """Read a contest, and print its outcome as the last line."""
+    """Read a contest from standard input, and print its outcome as the last line."""
     from gpupipe.errors import GpupipeError
 
-    given = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     contest = Contest(
-        **given | {"overrides": tuple(given["overrides"]), "cores": tuple(given["cores"])}
+        **request | {"overrides": tuple(request["overrides"]), "cores": tuple(request["cores"])}
     )
     try:
-        found = asdict(run(contest))
+        answer = asdict(run(contest))
     except GpupipeError as e:
-        found = {"error": str(e)}
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
+        answer = {"error": str(e)}
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":

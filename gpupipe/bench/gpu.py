@@ -1,4 +1,4 @@
-"""How busy a GPU is, asked of NVML while something runs."""
+"""Samples the utilisation of a GPU through NVML while something runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Utilisation:
-    """A context: `mean` is then the mean share of time, 0 to 1, in which the GPU ran a kernel; None
-    on a CPU, or where NVML cannot tell.
+    """A context manager that measures how busy a GPU is.
+
+    Attributes:
+        mean: After the context, the mean share of time in which the GPU ran a kernel, 0 to 1. None
+            on a CPU, or if NVML has no answer.
+
     """
 
     def __init__(self, device: str) -> None:
-        """device: "cpu" or "gpu:N"."""
+        """Measure `device`, "cpu" or "gpu:N"."""
         self.mean: float | None = None
         self._number = int(device.partition(":")[2] or 0) if device != "cpu" else None
-        self._seen: list[float] = []
+        self._shares: list[float] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -38,7 +42,7 @@ class Utilisation:
         self._done.set()
         if self._number is not None:
             self._thread.join()
-        self.mean = statistics.fmean(self._seen) if self._seen else None
+        self.mean = statistics.fmean(self._shares) if self._shares else None
 
     def _look(self) -> None:
         with nvml.session() as library:
@@ -47,6 +51,6 @@ class Utilisation:
             try:
                 handle = nvml.handle_of(library, self._number)
                 while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
-                    self._seen.append(library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
+                    self._shares.append(library.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
             except library.NVMLError:
                 return

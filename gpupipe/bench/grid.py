@@ -1,4 +1,4 @@
-"""A picture of a batch: its images in a grid, with their labels."""
+"""Draws a batch: its images in a grid, with their labels."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _LETTER_WIDTH = 6
 
 
 def save(loader: Loader, batch: Any, path: Path) -> None:
-    """Write up to 32 images of a batch, as they are delivered (normalisation undone), to a PNG or
-    JPEG file.
+    """Write up to 32 delivered images of a batch to a PNG or JPEG file.
+
+    A final normalize step is undone.
     """
     from PIL import Image, ImageDraw
 
@@ -58,7 +59,7 @@ def _title(loader: Loader) -> str:
 
 
 def _tile(loader: Loader, image: Tensor) -> Any:
-    """One image (C, H, W) as a picture."""
+    """Convert one image tensor (C, H, W) to a Pillow image."""
     from PIL import Image
 
     pixels = image.float().cpu()

@@ -1,4 +1,4 @@
-"""The machine and the versions that a figure was measured with."""
+"""Describes the machine and the package versions with which a figure was measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = (
 
 
 def machine() -> dict[str, Any]:
-    """Plain JSON: processor, cores, memory, GPU, versions and the time."""
+    """Return processor, cores, memory, GPU, package versions and the time, as plain JSON."""
     return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "processor": _processor(),
@@ -60,8 +60,9 @@ def _first_value(path: Path, key: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process, of its children that have ended (not on Windows), and of the live
-    ones.
+    """Return the CPU time of this process and its live children.
+
+    Except on Windows, it also counts children that have ended.
     """
     if sys.platform == "win32":
         return sum(sum(process.cpu_times()[:2]) for process in _processes())
@@ -76,7 +77,7 @@ def cpu_seconds() -> float:
 
 
 def _processes() -> list[Any]:
-    """This one and its live children, where there is no /proc."""
+    """Return this process and its live children, on systems without /proc."""
     import psutil
 
     return [
@@ -85,9 +86,13 @@ def _processes() -> list[Any]:
 
 
 class Company:
-    """A context: `cores` is then how many of this process's cores other processes kept busy
-    meanwhile (0 where that cannot be told), and `cpu_seconds` what this process and its children
-    took.
+    """A context manager that measures the load of other processes.
+
+    Attributes:
+        cores: After the context, how many of this process's cores other processes kept busy on
+            average; 0 on systems without /proc.
+        cpu_seconds: After the context, the CPU time of this process and its children in it.
+
     """
 
     def __enter__(self) -> Company:
@@ -101,13 +106,14 @@ class Company:
 
     def __exit__(self, *error: object) -> None:
         self.cpu_seconds = cpu_seconds() - self.cpu_seconds
-        everyone = _all_cpu_seconds() - self._all
-        self.cores = max(0.0, everyone - self.cpu_seconds) / (time.perf_counter() - self._started)
+        total = _all_cpu_seconds() - self._all
+        self.cores = max(0.0, total - self.cpu_seconds) / (time.perf_counter() - self._started)
 
 
 def _all_cpu_seconds() -> float:
-    """CPU time that the cores of this process have spent on anything (user, nice, system,
-    interrupts, and stolen by the host).
+    """Return the busy time of this process's cores since boot.
+
+    It sums user, nice, system, interrupts, and time stolen by the host.
     """
     try:
         lines = [
@@ -143,10 +149,10 @@ def _gpu() -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -1,4 +1,4 @@
-"""How fast a loader is: passes over it, timed."""
+"""Measures how fast a loader is, in timed passes over it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ _WARM_UP_BATCHES = 50
 _SIZES_LOOKED_AT = 2000
 _BATCHES_BETWEEN_LOOKS = 16
 _LEAST_TIMES_AHEAD, _ENOUGH_TIMES_AHEAD = 2, 4
-"""Batches of a pass, in batches that are made ahead: below the first, its time is mostly that of
-the passes beside it.
+"""The length of a pass, in multiples of the batches that the engine prepares ahead. Below the first
+number, most of its batches were prepared before it began, and the pass measures no rate.
 """
 
 Tick = Callable[[str, int, int], None]
-"""Called after each batch: which pass ("warm-up", "1/3"), images so far in it, images that it will
-have.
-"""
+"""Called after each batch with the pass ("warm-up", "1/3"), its images so far, and their total."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One timed pass: images delivered, wall and CPU seconds."""
+    """One timed pass: the images and batches delivered, and wall and CPU seconds."""
 
     images: int
     batches: int
@@ -42,9 +40,19 @@ class Pass:
 
 @dataclass
 class Measurement:
-    """What `gpupipe run` found.
+    """The results of `gpupipe run`.
 
-    Seconds of wall time unless a name says otherwise; memory in bytes.
+    Attributes:
+        first_batch_seconds: The wall time from the start of loading to the first batch.
+        passes: The timed passes.
+        mean_file_bytes: The mean size of an image file, 0 if it is unknown.
+        peak_memory: Bytes, of this process and its children, as PeakMemory measures it.
+        peak_memory_kind: How peak_memory was measured: PeakMemory.kind.
+        peak_gpu_memory: The most bytes that all processes used on the GPU; None on a CPU.
+        skipped: How many samples could not be read.
+        interrupted: Whether Ctrl-C ended the measurement.
+        batches_ahead: How many batches the engine prepares before they are requested.
+
     """
 
     first_batch_seconds: float
@@ -59,7 +67,7 @@ class Measurement:
 
     @property
     def too_short(self) -> str:
-        """Why the passes tell no rate, and what would help; empty where they do."""
+        """Why the passes are too short to measure a rate, and what would help; "" if they are not."""
         batches = min((p.batches for p in self.passes), default=0)
         if not batches or batches >= _LEAST_TIMES_AHEAD * self.batches_ahead:
             return ""
@@ -71,12 +79,12 @@ class Measurement:
 
     @property
     def rates(self) -> list[float]:
-        """Images a second of every pass."""
+        """Images per second in each pass."""
         return [p.images / p.seconds for p in self.passes]
 
     @property
     def mean_rate(self) -> float:
-        """Images a second."""
+        """Images per second, the mean over passes."""
         return statistics.fmean(self.rates)
 
     @property
@@ -86,16 +94,16 @@ class Measurement:
 
     @property
     def input_megabytes_a_second(self) -> float:
-        """Bytes of image files read a second, in MB."""
+        """Image files read, in megabytes (10**6 bytes) per second."""
         return self.mean_rate * self.mean_file_bytes / 1e6
 
     @property
     def cpu_seconds_per_thousand(self) -> float:
-        """CPU seconds of this process and its children for 1,000 images."""
+        """CPU seconds of this process and its children per 1,000 images."""
         return 1000 * sum(p.cpu_seconds for p in self.passes) / sum(p.images for p in self.passes)
 
     def as_json(self, loader: Loader) -> dict[str, Any]:
-        """Everything, with what ran and where, as plain JSON."""
+        """Return all results, what ran, and the machine, as plain JSON."""
         derived: dict[str, Any] = {}
         if self.too_short:
             derived = {"images_per_second": None, "too_short": self.too_short}
@@ -119,7 +127,7 @@ class Measurement:
 
 
 def what_runs(loader: Loader) -> dict[str, Any]:
-    """Data, count, pipeline, engine, device, threads and batch of a loader."""
+    """Return a loader's data, pipeline, engine, device, threads and batch size, as plain JSON."""
     options = loader.config.loader
     return {
         "config": loader.config.name,
@@ -138,22 +146,30 @@ def what_runs(loader: Loader) -> dict[str, Any]:
 
 
 class Meter:
-    """Times passes over a loader that was made at `started` (time.perf_counter).
+    """Times passes over a loader.
 
-    look: gets the loader and its first batch. No batch is kept, since the memory of one that is
-    cannot be used again.
+    It keeps no batch: the engine could not reuse the memory of a batch that is held.
     """
 
     def __init__(
         self, loader: Loader, started: float, tick: Tick, look: Callable[[Loader, Any], None]
     ) -> None:
+        """Warm the loader up.
+
+        Args:
+            loader: The loader to time.
+            started: When loading began, by time.perf_counter().
+            tick: Called after each batch.
+            look: Called with the loader and its first batch.
+
+        """
         self._loader, self._tick = loader, tick
         self._gpu_before = _gpu_memory(loader)
         self._gpu_peak = self._gpu_before
         self._begin(started, look)
 
     def _begin(self, started: float, look: Callable[[Loader, Any], None]) -> None:
-        """Warm up: up to 50 batches that are not counted."""
+        """Take up to 50 batches that do not count, and time the first."""
         self.result = Measurement(
             first_batch_seconds=0.0, batches_ahead=self._loader.engine.batches_ahead
         )
@@ -167,11 +183,11 @@ class Meter:
             self._tick("warm-up", images, limit * self._loader.config.loader.batch_size)
 
     def epochs(self) -> int:
-        """How many a pass should have at least to be longer than what is made ahead of it."""
+        """Return how many epochs a pass needs to be long against the batches prepared ahead."""
         return max(1, -(-_ENOUGH_TIMES_AHEAD * self.result.batches_ahead // len(self._loader)))
 
     def run(self, name: str, batches: int) -> None:
-        """One pass of `batches` batches, over as many epochs as that takes."""
+        """Time one pass of `batches` batches, over as many epochs as that takes."""
         total = batches * self._loader.config.loader.batch_size
         images = delivered = 0
         cpu, started = cpu_seconds(), time.perf_counter()
@@ -188,9 +204,11 @@ class Meter:
                 )
 
     def finish(self, memory: PeakMemory) -> Measurement:
-        """Look at what needs no timing.
+        """Add what is not timed, and return the results.
 
-        memory: what has been looking at the memory since before the loader was made.
+        Args:
+            memory: A PeakMemory that was entered before the loader was created.
+
         """
         self.result.mean_file_bytes = _mean_file_bytes(self._loader)
         memory.stop()
@@ -214,13 +232,13 @@ class Meter:
 
 
 def endless(loader: Loader) -> Iterator[Any]:
-    """The batches of epoch after epoch."""
+    """Iterate over the batches of one epoch after the other."""
     while True:
         yield from loader
 
 
 def synchronise(loader: Loader) -> None:
-    """Wait for what the loader's GPU has still to do."""
+    """Wait until the loader's GPU is idle."""
     device_id = gpu_of(loader)
     if device_id is not None:
         import torch
@@ -229,17 +247,20 @@ def synchronise(loader: Loader) -> None:
 
 
 def gpu_of(loader: Loader) -> int | None:
-    """The number of the loader's GPU, which need not be torch's current one; None on a CPU."""
+    """Return the number of the loader's GPU, or None on a CPU.
+
+    It may differ from torch's current device.
+    """
     return None if loader.engine.device == "cpu" else int(loader.engine.device.partition(":")[2])
 
 
 def image_of(batch: Any) -> Any:
-    """The main field of a batch, dict or tuple: it stands first."""
+    """Return the main field of a batch, the first of its dict or tuple."""
     return batch[0] if isinstance(batch, tuple) else next(iter(batch.values()))
 
 
 def _gpu_memory(loader: Loader) -> int | None:
-    """Bytes in use on the loader's GPU by all processes; None on a CPU."""
+    """Return the bytes that all processes use on the loader's GPU; None on a CPU."""
     device_id = gpu_of(loader)
     if device_id is None:
         return None
@@ -250,16 +271,15 @@ def _gpu_memory(loader: Loader) -> int | None:
 
 
 def _mean_file_bytes(loader: Loader) -> float:
-    """The mean size of the image files, of up to 2,000 of them spread over the set."""
+    """Return the mean size of up to about 2,000 files, spread evenly over the data set."""
     step = max(1, len(loader.index) // _SIZES_LOOKED_AT)
     sizes = []
     for i in range(0, len(loader.index), step):
         try:
             span = loader.index.span(i)
             size = os.stat(span.path).st_size if span.length is None else span.length
-            sizes += [size] * (
-                size > 0
-            )  # of a source that has not all of its samples yet, those that are there
+            if size > 0:  # a growing cache lists samples that it does not have yet
+                sizes.append(size)
         except OSError:
             continue
     return statistics.fmean(sizes) if sizes else 0.0

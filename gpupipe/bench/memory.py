@@ -1,15 +1,15 @@
-"""Peak memory of this process and all that it starts: the largest sum of their proportional set
-sizes (PSS) over time.
+"""Measures the peak memory of this process and all its descendants.
 
-A page that n processes share counts 1/n in the PSS of each, so it counts once in the sum. Peaks of
-single processes cannot be added up: what forked workers share with their parent would count once
-for each, and they need not peak at the same time.
+The peak is the largest sum of their proportional set sizes (PSS) over time. A page that n processes
+share counts 1/n in the PSS of each, so it counts once in the sum. The peaks of single processes do
+not add up: pages that forked workers share with their parent would count once per process, and the
+processes need not peak at the same time.
 
-The sums are taken by a small process of its own (`python -I -S memory.py PID`): it imports nothing
-but what is below, takes no time of this process's interpreter, and no thread of it stands in the
-way of a fork. Reading the PSS of a process holds the lock on its address space for the time of a
-walk over its pages, so that it is done four times a second, and less often where all of them take
-more than 5 ms of CPU time.
+A small separate process takes the sums (`python -I -S memory.py PID`). It imports only what is
+below, takes no time of this process's interpreter, and adds no thread that a fork would trip over.
+
+Reading the PSS of a process locks its address space for a walk over its pages. The sampler
+therefore reads four times a second, and less often if one reading takes more than 5 ms of CPU time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 _SECONDS_BETWEEN = 0.25
 _LARGEST_SHARE = 0.02
-"""Of a core that goes to sampling."""
+"""The largest share of a core that sampling may take."""
 _ROLLUP = "/proc/{}/smaps_rollup"
 
 PSS, OWN_PEAKS = "pss", "own peaks"
@@ -35,12 +35,14 @@ ADDED_UP = (
 
 
 class PeakMemory:
-    """A context: `bytes` is then the most memory that this process and its descendants held
-    meanwhile.
+    """A context manager that measures the peak memory of this process and its descendants.
 
-    kind: PSS; or OWN_PEAKS where the system does not tell the PSS of a process (not Linux, or
-    before 4.14): the most that each process held since it began, this one and its live children,
-    added up; shared pages then count once for each.
+    Attributes:
+        bytes: The peak in bytes, after the context or `stop`.
+        kind: PSS, the largest sum over time; or OWN_PEAKS on systems without the PSS of a process
+            (not Linux, or Linux before 4.14). OWN_PEAKS adds up the peaks that this process and its
+            live children had since they started, so shared pages count once per process.
+
     """
 
     def __init__(self) -> None:
@@ -54,17 +56,20 @@ class PeakMemory:
 
             command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-            )  # away from Ctrl-C
-            self._process.stdout.readline()  # the first sample: from here on all is seen
+                # a session of its own, which Ctrl-C does not reach
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._process.stdout.readline()  # wait for the first sample
         return self
 
     def stop(self) -> None:
-        """Take the last sample. May be called twice."""
+        """Take the last sample. Idempotent."""
         if self._process is not None:
-            printed, _ = self._process.communicate(
-                b"\n"
-            )  # a byte: its end alone would not come where workers were forked meanwhile
+            # Closing the pipe is not enough: forked workers hold copies of it. So send a byte.
+            printed, _ = self._process.communicate(b"\n")
             self.bytes = int(printed.split()[-1]) if printed.split() else 0
             self._process = None
             self.kind = PSS
@@ -81,7 +86,10 @@ class PeakMemory:
 
 
 def _own_peaks() -> int:
-    """Not ru_maxrss where that can be helped: it also counts the process that started this one."""
+    """Add up the peaks of this process and its live children.
+
+    ru_maxrss is the last resort: it also counts the process that started this one.
+    """
     from multiprocessing import active_children
 
     if sys.platform == "win32":
@@ -105,32 +113,33 @@ def _own_peaks() -> int:
 
 
 def pss(root: int) -> int:
-    """Bytes that a process and its descendants hold now, without this one; 0 where that cannot be
-    told.
+    """Return the bytes that a process and its descendants hold now, without this process.
+
+    Returns 0 if the system has no PSS.
     """
     return sum(_value(_ROLLUP.format(pid), b"Pss:") for pid in _family(root))
 
 
 def _family(root: int) -> set[int]:
-    """A process and its descendants, without this one."""
+    """Return the ids of a process and its descendants, without this process."""
     parents = {int(name): _parent(name) for name in os.listdir("/proc") if name.isdigit()}
-    found, new = set[int](), {root}
+    family, new = set[int](), {root}
     while new:
-        found |= new
-        new = {pid for pid, parent in parents.items() if parent in new} - found
-    return found - {os.getpid()}
+        family |= new
+        new = {pid for pid, parent in parents.items() if parent in new} - family
+    return family - {os.getpid()}
 
 
 def _parent(pid: str) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[1])
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended
         return 0
 
 
 def _value(path: str, key: bytes) -> int:
-    """Bytes, of a line such as "Pss:   217 kB"; 0 where there is none."""
+    """Return the bytes of a line such as "Pss:   217 kB"; 0 if there is none."""
     try:
         with open(path, "rb") as file:
             line = next((line for line in file if line.startswith(key)), None)
@@ -140,8 +149,9 @@ def _value(path: str, key: bytes) -> int:
 
 
 def _sample(root: int) -> None:
-    """Print a line when the first sample is taken, and the largest when a byte comes over standard
-    input, or its parent has ended.
+    """Sample until a byte arrives on standard input or the parent ends, then print the peak.
+
+    An empty line announces the first sample.
     """
     largest = pss(root)
     _write(b"\n")
