@@ -67,7 +67,7 @@ class Measurement:
 
     @property
     def too_short(self) -> str:
-        """Why the passes are too short to measure a rate, and what would help; "" if they are not."""
+        """Why the passes are too short to measure a rate, and what would help; else ""."""
         batches = min((p.batches for p in self.passes), default=0)
         if not batches or batches >= _LEAST_TIMES_AHEAD * self.batches_ahead:
             return ""

@@ -1,7 +1,7 @@
-"""Whether the engines make the same pixels of the same samples and draws: step by step, in levels.
+"""Compares the pixels of the engines for the same samples and draws, step by step, in levels.
 
-A level is 1/255 of the range of what the torch lowering makes: for uint8 a step from one value to
-the next.
+For uint8 a level is a step from one value to the next. For other dtypes it is 1/255 of the range of
+the torch lowering's output.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Levels = NDArray[np.uint8]
 
 MOST, MEAN = 1.0, 0.5
-"""The limits, in levels: of the largest difference as long as nothing interpolates, and of the mean
-difference for each step that does.
+"""The limits in levels: MOST of the largest difference while no step interpolates, and MEAN of the
+mean difference for each step that does.
 """
 _LEVELS = 255
 _ROUNDING = 1e-3
@@ -39,11 +39,18 @@ _NO_STEP = "(no step)"
 
 @dataclass(frozen=True)
 class Agreement:
-    """Between DALI on `device` and the torch lowering after all steps up to `step`, over all
-    samples; differences in levels, PSNR in dB.
+    """How well DALI on `device` agrees with the torch lowering after all steps up to `step`.
 
-    largest: of `limit`, whether it is on the largest difference (of one pixel) or on the mean.
-    images: those that both could read.
+    Attributes:
+        device: DALI's device, "cpu" or "gpu:N".
+        step: The last step that was applied.
+        mean: The mean difference over all pixels, in levels.
+        most: The largest difference of one pixel, in levels.
+        psnr: The peak signal-to-noise ratio in dB; infinite for identical images.
+        limit: The largest difference allowed, in levels.
+        largest: Whether `limit` applies to `most`; else it applies to `mean`.
+        images: How many images both engines could read.
+
     """
 
     device: str
@@ -68,33 +75,48 @@ def measure(
     max_diff: float | None = None,
     last: bool = False,
 ) -> Iterator[Agreement]:
-    """One Agreement for each device and each step, of the beginning of the pipeline that ends with
-    it; up to the first step that has no torch lowering.
+    """Compare the engines after each step, up to the first step without a torch lowering.
 
-    samples: how many, spread over the index. max_diff: another limit, in levels, for the mean
-    behind steps that interpolate. last: of those, only the longest beginning.
+    Args:
+        config: The config.
+        index: Its samples.
+        devices: DALI's devices, "cpu" or "gpu:N".
+        samples: How many samples to take, spread over the index.
+        max_diff: Another limit, in levels, of the mean difference after steps that interpolate.
+        last: Compare only after the last of these steps.
+
+    Yields:
+        One Agreement per step and device.
+
     """
     few = _few(config, index, samples)
     entries = config.pipeline.entries
-    known = next((n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries))
-    for end in range(known if last else min(1, known), known + 1):
+    comparable_steps = next(
+        (n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries)
+    )
+    first = comparable_steps if last else min(1, comparable_steps)
+    for end in range(first, comparable_steps + 1):
         expected = list(
             _images(
                 _shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few
             )
         )
         for device in devices:
-            made = _images(_shortened(config, entries[:end], engine="dali", device=device), few)
+            images = _images(_shortened(config, entries[:end], engine="dali", device=device), few)
             yield _agreement(
-                device, _shortened(config, entries[:end]).pipeline, expected, list(made), max_diff
+                device, _shortened(config, entries[:end]).pipeline, expected, list(images), max_diff
             )
 
 
 @dataclass(frozen=True)
 class ParitySample:
-    """What the engines made of one file, uint8 (H, W, C).
+    """One file as each engine delivers it, uint8 (H, W, C).
 
-    name: its path below the root; made: by DALI, for each device.
+    Attributes:
+        name: The file's path below the root.
+        expected: torchvision's image.
+        made: DALI's image, one per device.
+
     """
 
     name: str
@@ -103,8 +125,10 @@ class ParitySample:
 
 
 def comparable(config: Config) -> tuple[Entry, ...]:
-    """The longest beginning of a pipeline that ends in uint8 images and has torch lowerings: what
-    can be shown side by side.
+    """Return the steps after which the engines' images can be shown side by side.
+
+    They are the longest beginning of the pipeline that ends in uint8 images and whose steps all
+    have torch lowerings.
     """
     entries = config.pipeline.entries
     end = max(
@@ -119,15 +143,16 @@ def comparable(config: Config) -> tuple[Entry, ...]:
 
 
 def _picture(spec: Spec) -> bool:
-    """Whether it can be drawn."""
+    """Return whether an image of this spec can be drawn."""
     return spec.dtype == "uint8" and spec.layout == "CHW" and spec.channels in (1, 3)
 
 
 def side_by_side(
     config: Config, index: Index, devices: Sequence[str], samples: int
 ) -> Iterator[ParitySample]:
-    """A few samples, after the steps that are comparable: what torchvision makes of them, and what
-    DALI makes on each device.
+    """Yield a few samples after the `comparable` steps, from torchvision and from DALI.
+
+    Samples that one of the engines cannot read, or whose sizes differ, are left out.
     """
     entries = comparable(config)
     if not entries:
@@ -136,30 +161,30 @@ def side_by_side(
     expected = dict(
         _images(_shortened(config, entries, engine="dataloader", device="cpu", workers=0), few)
     )
-    made = [
+    by_device = [
         dict(_images(_shortened(config, entries, engine="dali", device=d), few)) for d in devices
     ]
     for i, image in expected.items():
-        if all(i in m and m[i].shape == image.shape for m in made):
+        if all(i in images and images[i].shape == image.shape for images in by_device):
             yield ParitySample(
                 os.path.relpath(few.path(i), few.root),
                 image.permute(1, 2, 0).numpy(),
-                [m[i].permute(1, 2, 0).numpy() for m in made],
+                [images[i].permute(1, 2, 0).numpy() for images in by_device],
             )
 
 
 def _few(config: Config, index: Index, samples: int) -> Index:
-    """Up to `samples` rows of an index, spread over it."""
+    """Return up to `samples` rows of an index, spread over it."""
     available = config.source.available(index)
     count = len(index) if available is None else len(available)
-    places = np.unique(np.linspace(0, count - 1, min(samples, count)).astype(np.int64))
-    return index.subset(places if available is None else available[places])
+    rows = np.unique(np.linspace(0, count - 1, min(samples, count)).astype(np.int64))
+    return index.subset(rows if available is None else available[rows])
 
 
 def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
-    """The first steps of a config, a sample at a time: their sizes may differ.
+    """Return a config with only these steps and batches of one, since sizes may differ.
 
-    What the loader would make of the batch is left out.
+    Settings that change the delivered batch, such as dtype, have their defaults.
     """
     loader = {
         "batch_size": 1,
@@ -187,10 +212,10 @@ def _agreement(
     made: list[tuple[int, Tensor]],
     max_diff: float | None,
 ) -> Agreement:
-    made_new = sum(e.step.interpolates for e in pipeline.entries)
+    interpolating = sum(e.step.interpolates for e in pipeline.entries)
     last = pipeline.entries[-1].key if pipeline.entries else _NO_STEP
-    largest = not made_new
-    limit = MOST if largest else MEAN * made_new if max_diff is None else max_diff
+    largest = not interpolating
+    limit = MOST if largest else MEAN * interpolating if max_diff is None else max_diff
     pairs = [(a.double(), b.double()) for (_, a), (_, b) in _paired(expected, made)]
     if not pairs or any(a.shape != b.shape for a, b in pairs):
         return Agreement(device, last, math.inf, math.inf, 0.0, limit, largest, len(pairs))
@@ -211,20 +236,20 @@ def _agreement(
 
 
 def _range(arrays: list[Tensor]) -> float:
-    """From the least number to the largest, of those that are finite."""
+    """Return the largest finite number less the smallest."""
     finite = [a[a.isfinite()] for a in arrays]
     ends = [(float(a.min()), float(a.max())) for a in finite if a.numel()]
     return max(high for _, high in ends) - min(low for low, _ in ends) if ends else 0.0
 
 
 def _apart(a: Tensor, b: Tensor) -> Tensor:
-    """The absolute differences: none between two infinities, or two that are no numbers."""
+    """Return the absolute differences; equal infinities and two NaNs differ by 0."""
     return (a - b).abs().masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)
 
 
 def _paired(
     expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]]
 ) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:
-    """Of samples that both engines could read."""
+    """Pair the images of those samples that both engines could read."""
     by_id = dict(made)
     return (((i, image), (i, by_id[i])) for i, image in expected if i in by_id)

@@ -1,4 +1,4 @@
-"""Images of both engines side by side, with maps of where they differ, as PNGs in base64."""
+"""Draws images of both engines side by side, with maps of their differences, as PNGs in base64."""
 
 from __future__ import annotations
 
@@ -16,16 +16,25 @@ from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 
 BLACK_FROM = 16
-"""Levels of difference from which on a map is black."""
+"""The difference in levels from which a map is black."""
 _LONGEST = 400
-"""Pixels of the longer side up to which an image is shown whole; larger ones are made smaller, or
-the report would not fit into a mail.
+"""The longest side in pixels at which an image is shown in full size. Larger ones are reduced, so
+that the report fits into a mail.
 """
 
 
 @dataclass(frozen=True)
 class Picture:
-    """alt: what it shows, for who cannot see it. width, height: pixels, as shown; png: base64."""
+    """A picture in the report.
+
+    Attributes:
+        caption: The text below it.
+        alt: The alternative text, for readers who cannot see it.
+        width: Its width as shown, in pixels.
+        height: Its height as shown, in pixels.
+        png: The PNG file in base64.
+
+    """
 
     caption: str
     alt: str
@@ -36,8 +45,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Row:
-    """Of one file: torchvision's image, then for each device DALI's image and the map of the
-    difference. smaller: how many times.
+    """The pictures of one file.
+
+    Attributes:
+        name: The file's path below the root.
+        smaller: The factor by which its pictures are reduced.
+        reference: torchvision's image.
+        pairs: For each device, DALI's image and the map of its difference.
+
     """
 
     name: str
@@ -47,7 +62,7 @@ class Row:
 
 
 def rows(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[Row]:
-    """A row for each of a few samples."""
+    """Yield a row for each of a few samples."""
     for sample in side_by_side(config, index, devices, samples):
         smaller = -(-max(sample.expected.shape[:2]) // _LONGEST)
         pairs = [
@@ -70,17 +85,17 @@ def _pair(
     name: str, expected: Levels, made: Levels, device: str, smaller: int
 ) -> tuple[Picture, Picture]:
     apart = np.abs(made.astype(np.int16) - expected).max(axis=-1)
-    said, on = _said(apart), f"DALI on {device.upper().replace(':', ' ')}"
+    difference, on = _in_words(apart), f"DALI on {device.upper().replace(':', ' ')}"
     image = _picture(on, f"{name} as {on} makes it", _reduced(made, smaller))
     return image, _picture(
-        said,
-        f"map of the difference between {on} and torchvision in {name}: {said}",
+        difference,
+        f"map of the difference between {on} and torchvision in {name}: {difference}",
         difference_map(apart, smaller),
     )
 
 
-def _said(apart: NDArray[np.int16]) -> str:
-    """The difference in words."""
+def _in_words(apart: NDArray[np.int16]) -> str:
+    """Describe the difference in words."""
     if not apart.any():
         return "no difference"
     percent = 100 * float((apart > 0).mean())
@@ -92,9 +107,10 @@ def _said(apart: NDArray[np.int16]) -> str:
 
 
 def difference_map(apart: NDArray[np.int16], smaller: int) -> Levels:
-    """(H, W) differences in levels to (h, w) grey: white is none.
+    """Draw differences in levels, (H, W), as grey values, (h, w); white is no difference.
 
-    Of `smaller` x `smaller` pixels the largest is shown: no thin line is lost.
+    Each output pixel shows the largest of `smaller` x `smaller` differences, so that no thin line
+    is lost.
     """
     height, width = apart.shape
     padded = np.pad(apart, ((0, -height % smaller), (0, -width % smaller)))
@@ -110,7 +126,7 @@ def _reduced(image: Levels, smaller: int) -> Any:
 
 
 def _picture(caption: str, alt: str, image: Any) -> Picture:
-    """image: of Pillow, or grey (H, W)."""
+    """Encode a Pillow image, or a grey array (H, W)."""
     from PIL import Image
 
     shown = image if isinstance(image, Image.Image) else Image.fromarray(image)

@@ -1,4 +1,4 @@
-"""What can be known of a config without reading a pixel: what `gpupipe check` prints."""
+"""Describes a config without reading a pixel, for `gpupipe check`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ Operator = tuple[str, str, tuple[str, ...]]
 
 
 def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
-    """What an engine runs on each device: (operator, device, steps whose work it does).
+    """Return the operators that an engine runs, by the loader's device.
 
-    Raises EngineError where it cannot.
+    Returns:
+        For each device, tuples (operator, the operator's own device, the steps that it implements).
+
+    Raises:
+        EngineError: If the engine cannot run the pipeline.
+
     """
     job = LoadSpec(nothing(), config.pipeline, config.loader, _threads(config))
     if engine == "dataloader":
@@ -37,7 +42,7 @@ def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
 
 
 def facts(config: Config) -> Iterator[str]:
-    """Lines about the data, the device and the batches. Raises as load() would."""
+    """Yield lines about the data, the device and the batches; raise what load() raises."""
     missing = config.source.absent()
     yield f"data: {missing or _about(config, config.source.index())}"
     device_id = resolve(config.loader.device)

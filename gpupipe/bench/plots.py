@@ -1,6 +1,4 @@
-"""The plots of a comparison: means, error bars of one standard deviation, and a dot for each
-round.
-"""
+"""Plots a comparison: means, error bars of one standard deviation, and one dot per round."""
 
 from __future__ import annotations
 
@@ -15,19 +13,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of Okabe and Ito's palette, which the colour-blind can tell apart; the lines differ in their
-# dashes too.
+# From the palette of Okabe and Ito, which is safe for colour-blind readers; dashes differ too.
 _GREEN, _BLUE, _ORANGE = "#009e73", "#0072b2", "#d55e00"
 _COLORS = {"DALI on GPU": _GREEN, "DALI on CPU": _BLUE}
 _DASHES = {"DALI on GPU": "--", "DALI on CPU": "-."}
 _INCHES = (5.4, 3.8)
 _DOTS_PER_INCH = 200
 _BESIDE, _BELOW = 7, 0.27
-"""Where the dots of the rounds stand, so as not to hide the error bar: points to its left, and
-widths of a bar below it.
+"""The offset of the rounds' dots, so that they do not hide the error bar: points to its left, and
+bar widths below it.
 """
 _FEW = 4
-"""Bars that one or two sides leave room for: theirs would be as thick as the plot otherwise."""
+"""The least number of bars to leave room for: one or two alone would be as thick as the plot."""
 _DOT: dict[str, Any] = {
     "marker": "o",
     "s": 14,
@@ -39,28 +36,28 @@ _DOT: dict[str, Any] = {
 
 
 def save(comparison: Comparison, folder: Path) -> list[Path]:
-    """time.png, time.svg, rate.png, rate.svg in `folder`."""
+    """Write time.png, time.svg, rate.png and rate.svg to `folder`; return their paths."""
     import matplotlib
 
-    made = []
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "gpupipe", "font.size": 11}
-    ):  # the salt: the same comparison makes the same file
+    paths = []
+    # With a fixed salt the same comparison yields the same file.
+    with matplotlib.rc_context({"svg.hashsalt": "gpupipe", "font.size": 11}):
         for name, figure in (("time", time_per_batches(comparison)), ("rate", rates(comparison))):
             title = figure.axes[0].get_title(loc="left")
             for form in ("png", "svg"):
-                made.append(folder / f"{name}.{form}")
+                paths.append(folder / f"{name}.{form}")
                 figure.savefig(
-                    made[-1],
+                    paths[-1],
                     dpi=_DOTS_PER_INCH,
                     metadata={"Title": title} | ({"Date": None} if form == "svg" else {}),
                 )
-    return made
+    return paths
 
 
 def time_per_batches(comparison: Comparison) -> Figure:
-    """Seconds per 100 batches against the DataLoader's workers; DALI, which has none, as lines
-    across.
+    """Plot seconds per 100 batches over the number of DataLoader workers.
+
+    DALI has no workers and appears as horizontal lines.
     """
     figure, axes = _figure(f"Time for 100 batches{_batch_size(comparison)}", "lower is better")
     axes.set_ylabel("seconds")
@@ -82,9 +79,9 @@ def time_per_batches(comparison: Comparison) -> Figure:
 
 
 def _across(axes: Axes, result: Result) -> None:
-    """A line for the mean, and a band of one standard deviation to either side."""
-    found, name = _times(result), result.side.name
-    mean, deviation, color = statistics.fmean(found), _deviation(found), _COLORS.get(name, _BLUE)
+    """Draw a horizontal line for the mean, and a band of one standard deviation on either side."""
+    times, name = _times(result), result.side.name
+    mean, deviation, color = statistics.fmean(times), _deviation(times), _COLORS.get(name, _BLUE)
     axes.axhline(
         mean,
         color=color,
@@ -98,12 +95,12 @@ def _across(axes: Axes, result: Result) -> None:
 def _against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
     from matplotlib.transforms import ScaledTranslation
 
-    counts, found = [r.side.workers or 0 for r in loaders], [_times(r) for r in loaders]
-    means = [statistics.fmean(times) for times in found]
+    counts, times_by_count = [r.side.workers or 0 for r in loaders], [_times(r) for r in loaders]
+    means = [statistics.fmean(times) for times in times_by_count]
     axes.errorbar(
         counts,
         means,
-        _bars([_deviation(t) for t in found]),
+        _bars([_deviation(t) for t in times_by_count]),
         color=_ORANGE,
         marker="o",
         linewidth=2,
@@ -111,44 +108,44 @@ def _against_workers(axes: Axes, loaders: Sequence[Result]) -> None:
         label="DataLoader",
     )
     beside = axes.transData + ScaledTranslation(-_BESIDE / 72, 0, axes.figure.dpi_scale_trans)
-    for count, mean, times in zip(counts, means, found, strict=True):
+    for count, mean, times in zip(counts, means, times_by_count, strict=True):
         axes.scatter([count] * len(times), times, transform=beside, **_DOT)
         axes.annotate(
             _short(mean), (count, mean), xytext=(8, 4), textcoords="offset points", color="#222222"
         )
     axes.set_xticks(counts)
-    room = 0.4 + 0.08 * (
-        max(counts) - min(counts)
-    )  # for the dots of the first and the number of the last
+    # room for the dots left of the first mean and the number right of the last
+    room = 0.4 + 0.08 * (max(counts) - min(counts))
     axes.set_xlim(min(counts) - room, max(counts) + room)
     axes.set_xlabel("workers of the DataLoader")
 
 
 def rates(comparison: Comparison) -> Figure:
-    """Images a second of every side, a bar each."""
+    """Plot images per second, one bar per side."""
     figure, axes = _figure("Images a second", "higher is better")
     axes.set_xlabel("images/s")
-    found = comparison.measured[::-1]
-    colors = [_COLORS.get(r.side.name, _BLUE if r.side.workers is None else _ORANGE) for r in found]
-    bars = _bars([r.deviation or 0.0 for r in found])
+    results = comparison.measured[::-1]
+    colors = [
+        _COLORS.get(r.side.name, _BLUE if r.side.workers is None else _ORANGE) for r in results
+    ]
+    bars = _bars([r.deviation or 0.0 for r in results])
     axes.barh(
-        [r.side.name for r in found],
-        [r.mean for r in found],
+        [r.side.name for r in results],
+        [r.mean for r in results],
         xerr=bars,
         color=colors,
         alpha=0.85,
         capsize=4,
     )
-    for place, r in enumerate(found):
-        axes.scatter(r.rates, [place - _BELOW] * len(r.rates), **_DOT)
+    for y, r in enumerate(results):
+        axes.scatter(r.rates, [y - _BELOW] * len(r.rates), **_DOT)
         end = max(r.mean + (r.deviation or 0.0), *r.rates)
         axes.annotate(
-            f"{r.mean:,.0f}", (end, place), xytext=(6, 0), textcoords="offset points", va="center"
+            f"{r.mean:,.0f}", (end, y), xytext=(6, 0), textcoords="offset points", va="center"
         )
-    axes.set_xlim(
-        0, axes.get_xlim()[1] * 1.1
-    )  # a deviation may be larger than its mean, a rate is never below 0
-    middle, half = (len(found) - 1) / 2, max(len(found), _FEW) / 2
+    # Start at 0: an error bar may reach below it, a rate cannot.
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.1)
+    middle, half = (len(results) - 1) / 2, max(len(results), _FEW) / 2
     axes.set_ylim(middle - half, middle + half)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(axis="x", nbins=6)
@@ -156,7 +153,7 @@ def rates(comparison: Comparison) -> Figure:
 
 
 def _times(result: Result) -> list[float]:
-    """Seconds per 100 batches, of every round."""
+    """Return the seconds per 100 batches in each round."""
     return [100 * o.seconds / o.batches for o in result.outcomes]
 
 
@@ -165,12 +162,12 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _bars(deviations: list[float]) -> list[float] | None:
-    """None for single rounds: an error bar of no width would claim that there is no error."""
+    """Return the error bars; None for single rounds, since a zero width would claim no error."""
     return deviations if any(deviations) else None
 
 
 def _short(seconds: float) -> str:
-    """Three digits."""
+    """Format with three digits."""
     return f"{seconds:,.0f}" if seconds >= 100 else f"{seconds:#.3g}"
 
 

@@ -1,10 +1,9 @@
-"""Where the time of a loader goes: ever longer beginnings of its work, each timed alone, round
-after round.
+"""Finds where the time of a loader goes, by timing longer and longer beginnings of its work.
 
-Reading alone, then reading and decoding, then with one step more each, and at last all of it with
-tensors handed over. What a step costs is the difference between two neighbours in the same round.
-It can be less than nothing: a crop lets the decoder make only its window. Of a server's work only
-the end is seen: batches that are received.
+The first stage only reads. The second also decodes, each later stage adds one step, and the last
+also delivers tensors. All stages are timed in turn, round after round. The cost of a step is the
+difference between two neighbouring stages in the same round. It can be negative: a crop lets the
+decoder decode only its window. For a server there is one stage, which receives batches.
 """
 
 from __future__ import annotations
@@ -27,16 +26,22 @@ SCHEMA = "gpupipe-profile-1"
 READ, DELIVER, RECEIVE = "read", "to torch", "receive"
 _WARM_UP_BATCHES = 2
 _LEAST_BATCHES = 4
-"""For each thread or worker."""
+"""The fewest batches to time, per thread or worker."""
 
 Tick = Callable[[str, int, int], None]
-"""Called before each measurement: what comes, measurements done, measurements in all."""
+"""Called before each measurement with its description, the measurements done, and the total."""
 
 
 @dataclass
 class Stage:
-    """The work up to and with `name`: wall and CPU seconds a sample, and the cores that other
-    processes kept busy; a figure a round.
+    """The measurements of all work up to and including one step, one number per round.
+
+    Attributes:
+        name: The last step of the work; or "read", "to torch" or "receive".
+        seconds: Wall seconds per sample.
+        cpu_seconds: CPU seconds per sample.
+        others: How many cores other processes kept busy.
+
     """
 
     name: str
@@ -46,13 +51,11 @@ class Stage:
 
     @property
     def rate(self) -> float:
-        """Samples a second, the median over rounds."""
+        """Samples per second, the median over rounds."""
         return 1 / statistics.median(self.seconds)
 
     def costs(self, before: Stage | None) -> list[float]:
-        """Seconds of wall time a sample that this stage adds to the one before it, a figure a
-        round.
-        """
+        """Return the wall seconds per sample that this stage adds to `before`, one per round."""
         return (
             [a - b for a, b in zip(self.seconds, before.seconds, strict=True)]
             if before
@@ -60,7 +63,7 @@ class Stage:
         )
 
     def cpu_costs(self, before: Stage | None) -> list[float]:
-        """CPU seconds a sample, likewise."""
+        """Return the CPU seconds per sample that this stage adds to `before`, one per round."""
         return (
             [a - b for a, b in zip(self.cpu_seconds, before.cpu_seconds, strict=True)]
             if before
@@ -70,7 +73,15 @@ class Stage:
 
 @dataclass
 class Profile:
-    """All stages, and what ran. gpu_utilisation: of the whole work, 0 to 1."""
+    """The profile of a loader.
+
+    Attributes:
+        what: The data, pipeline, engine and device, as measure.what_runs returns them.
+        cores: How many cores the process may use.
+        stages: The stages, each containing the work of the one before it.
+        gpu_utilisation: How busy the GPU is during the whole work, 0 to 1; None without one.
+
+    """
 
     what: dict[str, Any]
     cores: int
@@ -83,12 +94,12 @@ class Profile:
 
     @property
     def pairs(self) -> Iterator[tuple[Stage, Stage | None]]:
-        """Each stage with the one before it."""
+        """Each stage with the one before it, None for the first."""
         return zip(self.stages, [None, *self.stages[:-1]], strict=True)
 
     @property
     def busy(self) -> float:
-        """The share of the cores' time that the whole work takes, 0 to 1."""
+        """The share of the cores' time that the whole work uses, 0 to 1, the median over rounds."""
         return (
             statistics.median(
                 c / s for c, s in zip(self.whole.cpu_seconds, self.whole.seconds, strict=True)
@@ -98,11 +109,11 @@ class Profile:
 
     @property
     def disturbed(self) -> float:
-        """The most cores that other processes kept busy while something was timed."""
+        """The most cores that other processes kept busy during a measurement."""
         return max(o for s in self.stages for o in s.others)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, with where it was measured, as plain JSON."""
+        """Return all results and the machine, as plain JSON."""
         return {"schema": SCHEMA, "machine": machine(), **asdict(self)}
 
 
@@ -111,7 +122,10 @@ def measure(
 ) -> Profile:
     """Time every stage for `seconds`, `rounds` times.
 
-    Raises what load() raises, EngineError where no sample of a stage can be made.
+    Raises:
+        GpupipeError: As load().
+        EngineError: If no sample gets through a stage.
+
     """
     parts = (
         [RECEIVE]
@@ -119,7 +133,7 @@ def measure(
         else [READ, *(e.key for e in config.pipeline.entries), DELIVER]
     )
     with over(config, index) as loader:
-        found = Profile(what_runs(loader), cores, [Stage(name) for name in parts])
+        profile = Profile(what_runs(loader), cores, [Stage(name) for name in parts])
     busy: list[float] = []
     for number in range(rounds * len(parts)):
         done = number % len(parts)
@@ -128,16 +142,16 @@ def measure(
             number,
             rounds * len(parts),
         )
-        utilisation = _time(found.stages[done], done, config, index, seconds)
+        utilisation = _time(profile.stages[done], done, config, index, seconds)
         if done == len(parts) - 1 and utilisation is not None:
             busy.append(utilisation)
     tick("", rounds * len(parts), rounds * len(parts))
-    found.gpu_utilisation = statistics.fmean(busy) if busy else None
-    return found
+    profile.gpu_utilisation = statistics.fmean(busy) if busy else None
+    return profile
 
 
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
-    """Add a round to a stage; returns how busy the GPU was."""
+    """Add one round to a stage; return how busy the GPU was."""
     whole = stage.name in (DELIVER, RECEIVE)
     with over(config if whole else _beginning(config, done), index) as loader:
         counts = (
@@ -161,7 +175,7 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
 def _samples(
     counts: Iterator[int], seconds: float, batches: int, loader: Loader
 ) -> tuple[int, float]:
-    """Samples in at least `seconds` and `batches`, and the seconds that they took."""
+    """Take batches for at least `seconds` and `batches`; return the samples and the seconds."""
     started, samples, taken = time.perf_counter(), 0, 0
     while time.perf_counter() - started < seconds or taken < batches:
         samples += next(counts)
@@ -171,7 +185,7 @@ def _samples(
 
 
 def _beginning(config: Config, done: int) -> Config:
-    """The first `done` steps, in the layout in which the engine has them."""
+    """Return a config with the first `done` steps, delivered in the engine's own layout."""
     from gpupipe.loader import import_engine
 
     layout = "channels_last" if import_engine(config.loader.engine).name == "dali" else "contiguous"

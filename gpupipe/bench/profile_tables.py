@@ -1,4 +1,4 @@
-"""What `gpupipe profile` and `gpupipe tune` print."""
+"""The tables and lines that `gpupipe profile` and `gpupipe tune` print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpupipe.bench.tune import Tuned
 
 
 def headline(profile: Profile) -> str:
-    """One line: what was profiled."""
+    """Return one line that says what was profiled."""
     what = profile.what
     note = f" ({what['note']})" if what["note"] else ""
     return (
@@ -25,7 +25,7 @@ def headline(profile: Profile) -> str:
 
 
 def profiled(profile: Profile) -> Table:
-    """The table of `gpupipe profile`."""
+    """Return the table of `gpupipe profile`."""
     table = new_table(
         "", "up to", "images/s", "this costs, us a sample", "CPU, us a sample", "share of the time"
     )
@@ -50,8 +50,9 @@ def profiled(profile: Profile) -> Table:
 
 
 def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
-    """How much of training waits for data, or, without a training step, how fast a loop could be at
-    most.
+    """Yield how much of a training step waits for data.
+
+    Without a training step (`found` is None), yield the highest rate that a loop could reach.
     """
     if found is None:
         yield (
@@ -80,7 +81,7 @@ def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
 
 
 def trials(found: Tuned) -> Table:
-    """What `gpupipe tune` tried."""
+    """Return the table of the trials of `gpupipe tune`."""
     table = new_table("", "tried", "images/s, each round", "times the first")
     for holder, *rivals in found.trials:
         for result in (holder, *rivals):

@@ -1,4 +1,4 @@
-"""The report of a comparison: results.json, plots, and one HTML file that needs nothing else."""
+"""Writes the report of a comparison: results.json, plots, and one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,16 @@ def write(
     index: Index,
     devices: Sequence[str],
 ) -> Path:
-    """report.html in `folder`, with results.json and the plots beside it.
+    """Write report.html, results.json and the plots to `folder`; return the path of report.html.
 
-    devices: those on which DALI is shown beside torchvision.
+    Args:
+        folder: The folder, created if needed.
+        comparison: The measured speeds.
+        agreements: The measured parity of pixels; empty if it was not measured.
+        config: The config that was compared.
+        index: Its samples.
+        devices: The devices on which DALI's images are shown beside torchvision's.
+
     """
     folder.mkdir(parents=True, exist_ok=True)
     results = comparison.as_json() | {
@@ -88,8 +95,10 @@ def _template() -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: null is the PSNR of identical images, and any difference of images that
-    differ in size.
+    """Replace infinities by null, since JSON has none.
+
+    The PSNR of identical images is infinite, and so is the difference of images that differ in
+    size.
     """
     if isinstance(value, dict):
         return {key: _finite(v) for key, v in value.items()}
@@ -116,7 +125,7 @@ def _data(comparison: Comparison) -> str:
 
 
 def _alt(drawing: str, comparison: Comparison) -> str:
-    """What a plot says, for who cannot see it."""
+    """Return the alternative text of a plot, for readers who cannot see it."""
     if drawing == "rate.svg":
         return "Bar plot of images a second. " + "; ".join(
             f"{r.side.name}: {r.mean:,.0f}" for r in comparison.measured
@@ -131,7 +140,7 @@ def _alt(drawing: str, comparison: Comparison) -> str:
 
 
 def _parity_verdict(agreements: Sequence[Agreement], config: Config) -> str:
-    """Whether a comparison of speeds is one of the same work; nothing where nobody looked."""
+    """Return whether the engines do the same work; "" if parity was not measured."""
     if not agreements:
         return ""
     failed = next((a for a in agreements if not a.holds), None)
@@ -151,7 +160,7 @@ def _parity_verdict(agreements: Sequence[Agreement], config: Config) -> str:
 
 
 def _how(comparison: Comparison) -> Any:
-    """(name, text) of each thing that a reader needs to measure the same."""
+    """Yield (name, text) of each condition that a reader needs to repeat the measurement."""
     if comparison.command:
         yield "command", comparison.command
     done = _rounds(comparison)
@@ -181,7 +190,7 @@ _WARM = "warm: whatever the page cache holds is used"
 
 
 def _machine(found: dict[str, Any]) -> Any:
-    """(name, text) of each part of the machine."""
+    """Yield (name, text) of each part of the machine."""
     yield "GPU", found["gpu"] or "none"
     yield "processor", f"{found['processor']}, {counted(found['cores'], 'core')} usable"
     if found["memory_gib"]:

@@ -1,4 +1,4 @@
-"""What repeated measurements say, and how surely."""
+"""Ratios of repeated measurements, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -31,14 +31,18 @@ _T_95 = (
 )
 """Student's t for 95 %, two-sided, with 1, 2, 3, ... degrees of freedom."""
 _WIDEST = 4.0
-"""The upper end of an interval over its lower one: half to twice as much, around the middle."""
+"""The widest useful interval, as its upper end over its lower: half to twice the middle."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times `a` is `b`, the geometric mean over rounds.
+    """How many times as fast one side is as another.
 
-    low, high: the 95 % confidence interval; None for a single round.
+    Attributes:
+        value: The geometric mean of the ratios over rounds.
+        low: The lower end of the 95 % confidence interval; None for a single round.
+        high: The upper end of the 95 % confidence interval; None for a single round.
+
     """
 
     value: float
@@ -47,18 +51,20 @@ class Ratio:
 
     @property
     def certain(self) -> bool:
-        """Whether the interval leaves out 1: the difference is not noise."""
+        """Whether the interval excludes 1, so that the difference is not noise."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     @property
     def vague(self) -> bool:
-        """Whether the interval is so wide that the ratio tells nothing."""
+        """Whether the interval is too wide for the ratio to mean anything."""
         return self.low is not None and self.high is not None and self.high > _WIDEST * self.low
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """Of two sides measured in the same rounds, side by side; what drifts from round to round falls
-    out.
+    """Return the ratio of `a` to `b`, which were measured in the same rounds.
+
+    It compares each round of `a` with the same round of `b`, so drift between rounds cancels. The
+    interval is Student's t on the logarithms of the ratios.
     """
     logs = [math.log(x / y) for x, y in zip(a, b, strict=False)]
     middle = statistics.fmean(logs)
@@ -69,7 +75,7 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
 
 
 def t_95(freedom: int) -> float:
-    """Student's t that 95 % stay below in absolute value."""
+    """Return the two-sided 95 % quantile of Student's t; approximate above 20 degrees."""
     if freedom <= len(_T_95):
         return _T_95[freedom - 1]
     return 1.960 + 2.5 / freedom

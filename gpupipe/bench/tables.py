@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""The tables and lines that the commands print."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 def headline(loader: Loader) -> str:
-    """One line: what will run."""
+    """Return one line that says what will run."""
     what = what_runs(loader)
     note = f" ({what['note']})" if what["note"] else ""
     shard = what["shard"]
@@ -41,7 +41,7 @@ def _engine(loader: Loader) -> str:
 
 
 def measured(loader: Loader, result: Measurement) -> Table:
-    """The table at the end of `gpupipe run`."""
+    """Return the table at the end of `gpupipe run`."""
     table = new_table(loader.index.note, "", "")
     for name, value in _rows(result):
         table.add_row(name, value)
@@ -61,7 +61,7 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
         )
         spread = several or f" (one pass of {size})"
         yield "images/s", f"{result.mean_rate:,.0f}{spread}"
-        if result.mean_file_bytes:  # of a server's files nothing is known
+        if result.mean_file_bytes:  # unknown if a server reads the files
             yield (
                 "input",
                 f"{result.input_megabytes_a_second:,.1f} MB/s "
@@ -84,7 +84,7 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
 
 
 def compared(comparison: Comparison) -> Table:
-    """The table of `gpupipe compare`."""
+    """Return the table of `gpupipe compare`."""
     to = comparison.yardstick.side.name if comparison.yardstick else ""
     table = new_table("; ".join(comparison.notes), *speed_columns(comparison, f"times {to}"))
     for row in speed_rows(comparison):
@@ -93,19 +93,17 @@ def compared(comparison: Comparison) -> Table:
 
 
 def speed_columns(comparison: Comparison, ratio: str) -> list[str]:
-    """The heads of its columns. ratio: that of the ratios to the yardstick."""
+    """Return the column heads of `speed_rows`; `ratio` heads the ratios to the yardstick."""
     busy = ["GPU busy"] if _gpu_busy(comparison.measured) else []
     return ["", "images/s", ratio, "first batch", "CPU s / 1,000", "peak memory", *busy]
 
 
 def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
-    """A row for each side: mean and standard deviation, ratio and its interval, and medians of the
-    rest.
-    """
+    """Yield one row per side: mean rate, ratio to the yardstick, and medians of the rest."""
     for r in comparison.measured:
         spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
-        found = comparison.ratio(r)
-        times = "1" if found is None else _times(found)
+        to_yardstick = comparison.ratio(r)
+        times = "1" if to_yardstick is None else _times(to_yardstick)
         first, cpu = (
             r.median(lambda o: o.first_batch_seconds),
             r.median(lambda o: 1000 * o.cpu_seconds / o.images),
@@ -123,12 +121,12 @@ def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
         ]
 
 
-def _times(found: Ratio) -> str:
-    if found.low is None or found.high is None:
-        return f"{found.value:.2f}"
+def _times(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f}"
     return (
-        f"{'cannot be told' if found.vague and not found.certain else f'{found.value:.2f}'} "
-        f"({interval(found)})"
+        f"{'cannot be told' if ratio.vague and not ratio.certain else f'{ratio.value:.2f}'} "
+        f"({interval(ratio)})"
     )
 
 
@@ -141,7 +139,7 @@ def _percent(shares: list[float]) -> str:
 
 
 def agreements(found: Sequence[Agreement]) -> Table:
-    """The table of `gpupipe parity`."""
+    """Return the table of `gpupipe parity`."""
     table = new_table(
         "DALI against torchvision, in levels of 255, over "
         f"{min((a.images for a in found), default=0):,} images",
@@ -156,7 +154,7 @@ PARITY_COLUMNS = ("up to", "DALI on", "mean", "largest", "PSNR", "limit", "resul
 
 
 def parity_rows(found: Iterable[Agreement]) -> Iterable[list[str]]:
-    """A row for each agreement, in the columns above; the last says whether it holds."""
+    """Yield one row per agreement, in the order of PARITY_COLUMNS."""
     for a in found:
         limit = f"{'largest' if a.largest else 'mean'} ≤ {a.limit:g}"
         psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"
@@ -172,7 +170,7 @@ def parity_rows(found: Iterable[Agreement]) -> Iterable[list[str]]:
 
 
 def steps(pipeline: Pipeline) -> Table:
-    """The steps of a pipeline with what comes out of each."""
+    """Return the table of a pipeline's steps, with shape, dtype and layout of each output."""
     table = new_table(f"pipeline {pipeline.name}", "step", "parameters", "makes", "dtype", "layout")
     for entry in pipeline.entries:
         image = pipeline.fields[entry.field].encoded
@@ -187,7 +185,7 @@ def steps(pipeline: Pipeline) -> Table:
 
 
 def _shape(spec: Spec, image: bool) -> str:
-    """As it is in DALI: of an image (H, W, C)."""
+    """Format a shape in DALI's order: (H, W, C) for an image."""
     return (
         "("
         + ", ".join(
@@ -211,21 +209,19 @@ def _short(value: Any) -> str:
 
 
 def lowering(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
-    """The operators that run, and the steps whose work each does: more than one where they were
-    fused.
-    """
+    """Return the table of operators, with the steps that each implements: several if fused."""
     table = new_table(f"on the {device}", "operator", "device", "does the work of")
-    for op, place, names in operators:
+    for op, op_device, names in operators:
         table.add_row(
             op,
-            place,
+            op_device,
             " + ".join(names) or ("reading" if op.startswith(("io.", "torch.")) else "layout"),
         )
     return table
 
 
 def findings(rows: Iterable[Any]) -> Table:
-    """What `gpupipe doctor` found."""
+    """Return the table of `gpupipe doctor`."""
     table = new_table("", "", "found", "status", "what to do")
     for row in rows:
         table.add_row(
@@ -235,7 +231,7 @@ def findings(rows: Iterable[Any]) -> Table:
 
 
 def new_table(title: str, *columns: str) -> Table:
-    """An empty table in the style of all of them."""
+    """Return an empty table in the style that all tables share."""
     table = Table(
         title=title or None,
         title_justify="left",

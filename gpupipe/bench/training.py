@@ -1,5 +1,6 @@
-"""How much of a training step is spent waiting for data: the same steps on a loader's batches and
-on batches that are kept.
+"""Measures how much of a training step waits for data.
+
+It times the same steps on a loader's batches and on a few batches that it holds in memory.
 """
 
 from __future__ import annotations
@@ -22,16 +23,21 @@ if TYPE_CHECKING:
 
 Train = Callable[[Any], None]
 Tick = Callable[[str, int, int], None]
-_KEPT = 4
+_REPLAYED_BATCHES = 4
 _WARM_UP_STEPS = 2
 _WIDEST = 0.5
-"""Of an interval of the share of waiting that tells anything."""
+"""The widest useful interval of the share of waiting."""
 
 
 @dataclass
 class Training:
-    """Images a second, a figure a round: `fed` by the loader, and on `replayed` batches, which cost
-    nothing.
+    """The rates of training, one number per round.
+
+    Attributes:
+        what: The training step, in words.
+        fed: Images per second on the loader's batches.
+        replayed: Images per second on batches held in memory, which take no loading.
+
     """
 
     what: str
@@ -40,16 +46,17 @@ class Training:
 
     @property
     def waiting(self) -> Ratio:
-        """The share of the time of training that goes to waiting for data (and to sharing cores
-        with the loader), with its interval.
+        """The share of training time that goes to waiting for data, 0 to 1, with its interval.
+
+        It includes the slowdown from sharing cores with the loader.
         """
-        found = ratio(self.fed, self.replayed)
-        low, high = (None if v is None else 1 - v for v in (found.high, found.low))
-        return Ratio(1 - found.value, low, high)
+        speed = ratio(self.fed, self.replayed)
+        low, high = (None if v is None else 1 - v for v in (speed.high, speed.low))
+        return Ratio(1 - speed.value, low, high)
 
     @property
     def vague(self) -> bool:
-        """Whether the rounds differ so much that the share is not known."""
+        """Whether the rounds differ too much to say what the share is."""
         waiting = self.waiting
         return (
             waiting.low is not None
@@ -67,33 +74,42 @@ def measure(
     seconds: float,
     tick: Tick,
 ) -> Training:
-    """Train for `seconds` on each kind of batches, `rounds` times.
+    """Train for `seconds` on each kind of batches, `rounds` times; raise what load() raises.
 
-    train: makes the step for a loader. Raises what load() raises.
+    Args:
+        config: The config to load.
+        index: Its samples.
+        what: The training step, in words.
+        train: Returns the training step for a loader.
+        rounds: How many rounds to run.
+        seconds: How long to train on each kind of batches in a round.
+        tick: Called before each measurement with its description, the number done, and the total.
+
     """
-    found = Training(what)
+    result = Training(what)
     for number in range(rounds):
         tick(f"training on the loader, round {number + 1} of {rounds}", 2 * number, 2 * rounds)
         with over(config, index) as loader:
             step = train(loader)
-            found.fed.append(_rate(endless(loader), step, seconds, loader))
-            kept = list(itertools.islice(endless(loader), _KEPT))
+            result.fed.append(_rate(endless(loader), step, seconds, loader))
+            batches = list(itertools.islice(endless(loader), _REPLAYED_BATCHES))
         tick(
             f"training on kept batches, round {number + 1} of {rounds}", 2 * number + 1, 2 * rounds
         )
-        found.replayed.append(_rate(itertools.cycle(kept), step, seconds, loader))
-        del kept
+        result.replayed.append(_rate(itertools.cycle(batches), step, seconds, loader))
+        del batches
     tick("", 2 * rounds, 2 * rounds)
-    return found
+    return result
 
 
 def ceiling(config: Config, index: Index, seconds: float) -> float:
-    """Images a second of a loop over kept batches that does nothing with them: what no loader can
-    exceed.
+    """Return the images per second of an empty loop over batches held in memory.
+
+    No loader can exceed this rate.
     """
     with over(config, index) as loader:
         return _rate(
-            itertools.cycle(list(itertools.islice(endless(loader), _KEPT))),
+            itertools.cycle(list(itertools.islice(endless(loader), _REPLAYED_BATCHES))),
             lambda batch: None,
             seconds,
             loader,
@@ -101,20 +117,24 @@ def ceiling(config: Config, index: Index, seconds: float) -> float:
 
 
 def pause(milliseconds: float) -> Callable[[Loader], Train]:
-    """A step in which the CPU has nothing to do: what a GPU's work looks like to a loader."""
+    """Return a training step that sleeps, as if a GPU did the work and the CPU were idle."""
     return lambda loader: lambda batch: time.sleep(milliseconds / 1000)
 
 
 def model(name: str) -> Callable[[Loader], Train]:
-    """Forward, cross entropy, backward and SGD of a model of torchvision, without weights.
+    """Return a training step of a torchvision model without pretrained weights.
 
-    Raises EngineError where there is no such model.
+    A step is forward, cross entropy, backward and SGD.
+
+    Raises:
+        EngineError: If torchvision has no such model.
+
     """
     import torchvision.models
 
-    if name not in (known := torchvision.models.list_models(module=torchvision.models)):
+    if name not in (models := torchvision.models.list_models(module=torchvision.models)):
         raise EngineError(
-            f"torchvision has no classification model '{name}'{did_you_mean(name, known)}"
+            f"torchvision has no classification model '{name}'{did_you_mean(name, models)}"
         )
     return lambda loader: _model(name, loader)
 
@@ -134,15 +154,15 @@ def _model(name: str, loader: Loader) -> Train:
     def train(batch: Any) -> None:
         image, label = _pair(batch)
         try:
-            found = net(image.float())
+            output = net(image.float())
         except RuntimeError as e:
             raise EngineError(
                 f"model {name} cannot take images of shape {tuple(image.shape)}: "
                 f"{str(e).splitlines()[0]}"
             ) from e
-        loss = torch.nn.functional.cross_entropy(getattr(found, "logits", found), label)
+        loss = torch.nn.functional.cross_entropy(getattr(output, "logits", output), label)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return train
@@ -153,7 +173,7 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _rate(batches: Iterable[Any], train: Train, seconds: float, loader: Loader) -> float:
-    """Images a second of training, after two steps that are not counted."""
+    """Return the images per second of training, after two steps that do not count."""
     stream = iter(batches)
     for _ in range(_WARM_UP_STEPS):
         train(next(stream))

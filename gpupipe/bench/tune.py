@@ -1,7 +1,7 @@
-"""Which settings of a loader are the fastest on this machine: one setting after the other, then the
-best against the given ones.
+"""Searches the fastest loader settings on this machine.
 
-Every trial runs in a fresh process, and rivals take turns, as in a comparison.
+It optimises one setting after the other, then compares the best settings with the original ones.
+Every trial runs in a fresh process, and rivals take turns, as in gpupipe.bench.compare.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import LoaderConfig
 
 Tick = Callable[[str, int, int], None]
-"""Called before each trial: what is tried, seconds used, seconds in all."""
+"""Called before each trial with its description, the seconds used, and the seconds in all."""
 
 _TRIAL_SECONDS = 1.5
 _LEAST_BATCHES = 4
 _TIMES_AHEAD = 3
-"""Shorter trials see how batches are handed over, and not how fast they are made."""
+"""The length of a trial in multiples of the batches prepared ahead. Shorter trials measure how fast
+prepared batches are delivered, and not how fast batches are produced.
+"""
 Trial = Callable[[Side, Contest], ContestOutcome]
 
 _ROUNDS = 2
@@ -34,12 +36,19 @@ _WORTH = 1.01
 
 @dataclass
 class Tuned:
-    """What was found. changes: the best settings, as far as they differ from the given ones; gain:
-    of them, over those.
+    """The result of a search.
 
-    trials: for each setting that was tried, first what it was set to, then its rivals. untried:
-    settings for which there was no time. trial_seconds: how long a trial takes. enough_seconds: the
-    time in which the first setting for which there was none could be tried.
+    Attributes:
+        given: The outcomes of the original settings.
+        trials: One list per setting that was tried: first its current value, then its rivals.
+        changes: The best settings, as far as they differ from the original ones.
+        best: The outcomes of the best settings; None if none was better.
+        untried: The settings for which there was no time.
+        trial_seconds: How long a trial takes.
+        enough_seconds: How much time would allow the first untried setting; None if none is
+            untried.
+        interrupted: Whether Ctrl-C ended the search.
+
     """
 
     given: Result
@@ -53,12 +62,12 @@ class Tuned:
 
     @property
     def gain(self) -> Ratio | None:
-        """None where nothing better was found."""
+        """The speed of the best settings over the original ones; None if none was better."""
         return ratio(self.best.rates, self.given.rates) if self.best and self.best.rates else None
 
     @property
     def disturbed(self) -> float:
-        """The most cores that other processes kept busy meanwhile."""
+        """The most cores that other processes kept busy during a trial."""
         every = [
             self.given,
             *([self.best] if self.best else []),
@@ -75,28 +84,33 @@ class Tuned:
 def candidates(
     options: LoaderConfig, engine: str, gpu: bool, cores: int, keep: Iterable[str]
 ) -> dict[str, list[Any]]:
-    """What to try, by name of the setting; what it is set to already is among them.
+    """Return the values to try for each setting.
 
-    The size of a batch comes last: it also changes training.
+    batch_size comes last, because it also changes training.
+
+    Args:
+        options: The original settings.
+        engine: The engine's name.
+        gpu: Whether the loader runs on a GPU.
+        cores: How many cores the process may use.
+        keep: The settings to leave as they are.
+
     """
     around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
-    found: dict[str, list[Any]] = (
+    choices: dict[str, list[Any]] = (
         {"threads": around} if engine == "dali" else {"workers": [0, *around]}
     )
-    found["prefetch"] = [1, 2, 4]
+    choices["prefetch"] = [1, 2, 4]
     if engine == "dali" and gpu:
-        found["hw_decoder_load"] = [0.0, 0.65, 0.9, 1.0]
-    found["batch_size"] = sorted(
+        choices["hw_decoder_load"] = [0.0, 0.65, 0.9, 1.0]
+    choices["batch_size"] = sorted(
         {max(1, options.batch_size // 2), options.batch_size, options.batch_size * 2}
     )
-    return {name: values for name, values in found.items() if name not in set(keep)}
+    return {name: values for name, values in choices.items() if name not in set(keep)}
 
 
 class Tuner:
-    """Tries settings until `seconds` are used.
-
-    Every method raises EngineError where a trial fails.
-    """
+    """Tries settings until `seconds` are used; raises EngineError if a trial fails."""
 
     def __init__(
         self,
@@ -107,7 +121,17 @@ class Tuner:
         tick: Tick,
         trial: Trial = contest_of,
     ) -> None:
-        """trial: what runs one, by default in a fresh process."""
+        """Prepare a search.
+
+        Args:
+            contest: The work of each trial; the tuner sets the number of batches.
+            options: The original settings.
+            cores: How many cores the process may use.
+            seconds: The time to use, about.
+            tick: Called before each trial.
+            trial: Runs one trial; by default in a fresh process.
+
+        """
         self._trial = trial
         self._contest, self._options, self._cores, self._tick = contest, options, cores, tick
         self._started, self._seconds = time.monotonic(), seconds
@@ -116,7 +140,7 @@ class Tuner:
         self.found = Tuned(Result(Side("as given", {})))
 
     def run(self, choices: dict[str, list[Any]]) -> Tuned:
-        """The search, and then the confirmation. Ctrl-C ends either, and keeps what was found."""
+        """Search, then confirm the best settings; Ctrl-C ends either and keeps the results."""
         try:
             self._measure_given()
             for name, values in choices.items():
@@ -127,7 +151,7 @@ class Tuner:
         return self.found
 
     def _measure_given(self) -> None:
-        """A trial that finds out how many images a trial should have, and one that counts."""
+        """Run one trial to find out how many images a trial needs, and one that counts."""
         size = self._options.batch_size
         self._images = _LEAST_BATCHES * size
         outcome = self._try(self.found.given)
@@ -138,7 +162,7 @@ class Tuner:
         self._try(self.found.given)
 
     def _improve(self, name: str, values: list[Any]) -> None:
-        """Set `name` to what is fastest, if that is faster than what it is set to."""
+        """Set `name` to its fastest value, if that is over 1 % faster than its current one."""
         now = self._value(name)
         rivals = [
             Result(Side(f"{name}={v}", self.found.changes | {name: v})) for v in values if v != now
@@ -159,7 +183,7 @@ class Tuner:
             self.found.changes = dict(best.side.changes)
 
     def _leave_untried(self, name: str, trials: int) -> None:
-        """For lack of time for so many trials and the confirmation."""
+        """Record that there is no time for `trials` more trials and the confirmation."""
         self.found.untried.append(name)
         self.found.trial_seconds = statistics.median(self._costs)
         if self.found.enough_seconds is None:
@@ -168,7 +192,7 @@ class Tuner:
             self.found.enough_seconds = 10 * math.ceil(enough / 10)
 
     def _confirm(self) -> None:
-        """The best against the given settings, in as many rounds as there is time for."""
+        """Compare the best settings with the original ones, in as many rounds as time allows."""
         if not self.found.changes:
             return
         self.found.best = Result(Side("best", self.found.changes))
@@ -184,7 +208,7 @@ class Tuner:
         return self._cores if value == "auto" else value
 
     def _trials_left(self, reserved: int) -> int:
-        """How many more trials there is time for, with some kept in reserve."""
+        """Return how many more trials there is time for, with `reserved` trials held back."""
         left = self._seconds - (time.monotonic() - self._started)
         return max(0, int(left / statistics.median(self._costs)) - reserved)
 
