@@ -1,5 +1,5 @@
-"""Looks at the machine, and says what is wrong with it and what to do.
+"""Examines the machine, and says what is wrong with it and what to do.
 
-`checks` finds out, `rules` say what the findings mean. The command `gpupipe doctor` imports it.
-Begin to read in checks.py.
+`checks` queries the machine; `rules` judge the values. The command `gpupipe doctor` imports this
+folder. Start reading in checks.py.
 """

@@ -1,6 +1,4 @@
-"""`gpupipe doctor`: asks the machine what it has; gpupipe.doctor.rules says what of it is wrong,
-and what to do.
-"""
+"""Queries the machine for `gpupipe doctor`; gpupipe.doctor.rules judges the answers."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ _PROBES_AT_ONCE = 4
 
 
 def examine() -> list[Finding]:
-    """Look at everything. Never raises; takes some seconds, and longer where there are GPUs."""
+    """Run all checks. Never raises; takes some seconds, and longer on machines with GPUs."""
     checks = {
         "gpupipe": _gpupipe,
         "packages": _packages,
@@ -48,7 +46,7 @@ def examine() -> list[Finding]:
 
 
 def tried(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """What a check finds; where it fails, that is a finding too."""
+    """Yield the findings of a check; if it raises, yield that as a finding."""
     try:
         yield from check()
     except Exception as e:
@@ -73,7 +71,7 @@ def _gpupipe() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Versions as they are installed: nothing is imported."""
+    """Judge the installed versions, without importing the packages."""
     for name in ("torch", "torchvision"):
         yield rules.package(name, _installed(name))
     if _installed("torchvision"):
@@ -86,22 +84,20 @@ def _installed(name: str) -> str | None:
 
 
 def _dali_packages() -> dict[str, str]:
-    """Version of each DALI package that is installed: there is one for each major version of
-    CUDA.
-    """
-    found = {
+    """Return the version of each installed DALI package, of which each CUDA major has its own."""
+    versions = {
         (d.metadata["Name"] or "").lower().replace("_", "-"): d.version
         for d in metadata.distributions()
     }
     return {
         name: version
-        for name, version in found.items()
+        for name, version in versions.items()
         if re.fullmatch(r"nvidia-dali-(.+-)?cuda\d{3}", name)
     }
 
 
 def _dali_cuda() -> list[int]:
-    """Major versions of CUDA: nvidia-dali-cuda120 is for 12."""
+    """Return the CUDA major version of each DALI package: nvidia-dali-cuda120 is for 12."""
     return [int(name[-3:]) // 10 for name in _dali_packages()]
 
 
@@ -111,7 +107,7 @@ def _cpu_decoding() -> Iterator[Finding]:
 
 
 def _torch_cuda() -> tuple[str | None, str]:
-    """The CUDA that torch is built for, and what its import raised."""
+    """Return the CUDA version that torch is built for, and the message if its import fails."""
     try:
         import torch
     except (ImportError, OSError) as e:
@@ -134,7 +130,7 @@ def _driver_finding() -> Iterator[Finding]:
 
 
 def _driver() -> Driver | None:
-    """What NVML says; None where there is no driver to ask, or nothing to ask it with."""
+    """Query the driver through NVML; None if the driver or the NVML package is missing."""
     with nvml.session() as library:
         if library is None:
             return None
@@ -143,13 +139,12 @@ def _driver() -> Driver | None:
             _card(library, i) for i in range(nvml.ask(library, 0, library.nvmlDeviceGetCount))
         )
         version = nvml.ask(library, "of unknown version", library.nvmlSystemGetDriverVersion)
-        return Driver(
-            version, (number // 1000, number % 1000 // 10) if number else None, cards
-        )  # 13020 is CUDA 13.2
+        # 13020 is CUDA 13.2
+        return Driver(version, (number // 1000, number % 1000 // 10) if number else None, cards)
 
 
 def _card(library: Any, number: int) -> str:
-    """Name and memory of a card, by NVML's number."""
+    """Return the name and memory of a card, by NVML's number."""
     name = nvml.card_name(library, number)
     handle = nvml.ask(library, None, library.nvmlDeviceGetHandleByIndex, number)
     memory = nvml.ask(library, None, library.nvmlDeviceGetMemoryInfo, handle) if handle else None
@@ -157,7 +152,7 @@ def _card(library: Any, number: int) -> str:
 
 
 def _card_on_bus() -> bool:
-    """Whether a display controller of NVIDIA's is on the PCI bus, driver or none."""
+    """Return whether an NVIDIA display controller is on the PCI bus, with or without a driver."""
     kinds = [
         ((d / "vendor").read_text().strip(), (d / "class").read_text())
         for d in Path("/sys/bus/pci/devices").glob("*")
@@ -168,17 +163,17 @@ def _card_on_bus() -> bool:
 def _gpus() -> Iterator[Finding]:
     torch_cuda, error = _torch_cuda()
     if error:
-        return  # _cuda has said so
-    with warnings.catch_warnings(record=True) as said:
+        return  # _cuda reports it
+    with warnings.catch_warnings(record=True) as torch_warnings:
         warnings.simplefilter("always")
         seen = gpu_count()
-    known = _driver()
+    driver = _driver()
     yield rules.gpus(
-        known.cards if known else (),
+        driver.cards if driver else (),
         torch_cuda,
         seen,
         os.environ.get("CUDA_VISIBLE_DEVICES"),
-        str(said[-1].message) if said else "",
+        str(torch_warnings[-1].message) if torch_warnings else "",
     )
     if not seen:
         yield Finding("hardware JPEG decoder", "none without a GPU: the CPU decodes", "ok")
@@ -189,30 +184,31 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _gpu(number: int) -> list[Finding]:
-    """What works on one GPU, by torch's number."""
+    """Check one GPU, by torch's number."""
     import torch
 
     capability = torch.cuda.get_device_capability(number)
-    found = [
+    findings = [
         rules.card(number, torch.cuda.get_device_name(number), capability, _compute_error(number))
     ]
     if _dali_packages():
         outcome = probe(number)
-        found.append(rules.decoding(f"GPU {number}: DALI", outcome))
-        found += (
+        findings.append(rules.decoding(f"GPU {number}: DALI", outcome))
+        findings += (
             [rules.region(f"GPU {number}: region-of-interest decoding", outcome, installed(NVJPEG))]
             if outcome.decode
             else []
         )
     return [
-        *found,
+        *findings,
         rules.jpeg(f"GPU {number}: hardware JPEG decoder", jpeg_engines(number), capability),
     ]
 
 
 def _compute_error(number: int) -> str:
-    """What torch raises when it computes on a GPU: its memory may be full, or torch not built for
-    such a card.
+    """Return the message if torch cannot compute on a GPU, else "".
+
+    Its memory may be full, or torch may not be built for such a card.
     """
     import torch
 
@@ -253,9 +249,7 @@ def _open_files() -> Iterator[Finding]:
 
 
 def _cache_folder() -> Iterator[Finding]:
-    """Written for a try, since permission bits do not tell of read-only file systems and of
-    root.
-    """
+    """Try to write a file: permission bits ignore read-only file systems, and root ignores them."""
     folder = cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
-"""What `gpupipe doctor` thinks of what it finds: rules over plain values, which ask the machine
-nothing.
+"""Judges the values that `gpupipe doctor` finds: pure functions that do not query the machine.
+
+Each returns a Finding, with the advice if the value will not do.
 """
 
 from __future__ import annotations
@@ -13,16 +14,10 @@ from typing import Literal
 from gpupipe.runtime.capability_probe import Engines, ProbeOutcome
 
 PYTHONS = ((3, 10), (3, 13))
-NEEDS = {
-    "torch": "2.6",
-    "torchvision": "0.21",
-    "nvidia-dali-cuda120": "2.4",
-}  # setup.cfg says the same; a test compares
-DRIVERS = {
-    11: 450,
-    12: 525,
-    13: 580,
-}  # docs.nvidia.com/deploy/cuda-compatibility: the first driver of each CUDA
+NEEDS = {"torch": "2.6", "torchvision": "0.21", "nvidia-dali-cuda120": "2.4"}
+"""The lowest version of each package. setup.cfg has the same versions, and a test compares them."""
+DRIVERS = {11: 450, 12: 525, 13: 580}
+"""The first driver of each CUDA major version, from docs.nvidia.com/deploy/cuda-compatibility."""
 GIB = 2**30
 _FEWEST_FILES = 4096
 _ENOUGH_FILES = 65536
@@ -30,8 +25,14 @@ _ENOUGH_FILES = 65536
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what was found, whether it will do, and what to do where it
-    will not.
+    """The result of one check.
+
+    Attributes:
+        subject: What was checked.
+        found: What it is.
+        status: Whether that is sufficient.
+        advice: What to do if it is not.
+
     """
 
     subject: str
@@ -42,8 +43,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver, the CUDA that it runs (major, minor; None where it does not say), and the
-    cards that it sees.
+    """NVIDIA's driver.
+
+    Attributes:
+        version: Its version.
+        cuda: The CUDA version that it supports, (major, minor); None if NVML has no answer.
+        cards: The names and memory sizes of the cards that it sees.
+
     """
 
     version: str
@@ -52,7 +58,7 @@ class Driver:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: "2.15.0+cu132" is (2, 15, 0)."""
+    """Return the leading numbers of a version: "2.15.0+cu132" is (2, 15, 0)."""
     numbers = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, numbers.group().split("."))) if numbers else ()
 
@@ -61,7 +67,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def python(version: tuple[int, ...]) -> Finding:
-    """version: major, minor, micro."""
+    """Judge the Python version, (major, minor, micro)."""
     found = ".".join(map(str, version))
     if PYTHONS[0] <= version[:2] <= PYTHONS[1]:
         return Finding("Python", found, "ok")
@@ -71,7 +77,7 @@ def python(version: tuple[int, ...]) -> Finding:
 
 
 def package(name: str, version: str | None) -> Finding:
-    """A package of NEEDS, or a DALI for another CUDA; version: None where it is not installed."""
+    """Judge the version of a package in NEEDS, or of another DALI; None if it is not installed."""
     subject, least = (
         ("DALI", NEEDS["nvidia-dali-cuda120"]) if "dali" in name else (name, NEEDS[name])
     )
@@ -84,8 +90,13 @@ def package(name: str, version: str | None) -> Finding:
 
 
 def pair(torchvision_requires: Sequence[str], torch_version: str | None) -> Iterator[Finding]:
-    """torchvision runs with the torch that its requirements name, as torch==2.6.0 or torch
-    (>=2.14.0).
+    """Judge whether torchvision and torch fit together.
+
+    Args:
+        torchvision_requires: torchvision's requirements, such as "torch==2.6.0" or
+            "torch (>=2.14.0)".
+        torch_version: The installed torch; None if it is not installed.
+
     """
     for sign, least in re.findall(
         r"^torch *\(?(==|>=)([\d.]+)", "\n".join(torchvision_requires), re.MULTILINE
@@ -101,10 +112,7 @@ def pair(torchvision_requires: Sequence[str], torch_version: str | None) -> Iter
 
 
 def dali(packages: Mapping[str, str]) -> Finding:
-    """packages: the version of each DALI package that is installed.
-
-    Two of them write over each other's files.
-    """
+    """Judge the installed DALI packages, names to versions. Two overwrite each other's files."""
     if len(packages) > 1:
         remove = (
             f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install "
@@ -122,9 +130,13 @@ def dali(packages: Mapping[str, str]) -> Finding:
 
 
 def cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> Finding:
-    """torch_error: what `import torch` raised.
+    """Report the CUDA versions that torch and DALI are built for.
 
-    dali_cuda: the major version of CUDA of each DALI.
+    Args:
+        torch_cuda: torch's CUDA version; None for a CPU build.
+        torch_error: The message of the failed `import torch`, or "".
+        dali_cuda: The CUDA major version of each DALI package.
+
     """
     built = [
         f"torch for {torch_cuda}" if torch_cuda else "torch for the CPU only",
@@ -144,9 +156,13 @@ def cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> 
 
 
 def driver(found: Driver | None, needs: Mapping[str, int], card_on_bus: bool) -> Finding:
-    """needs: the major version of CUDA that each of torch and DALI is built for.
+    """Judge whether the driver is new enough.
 
-    card_on_bus: the machine has an NVIDIA card.
+    Args:
+        found: The driver; None if there is none.
+        needs: The CUDA major version that torch and DALI are built for, by package.
+        card_on_bus: Whether the machine has an NVIDIA card.
+
     """
     if found is None and card_on_bus:
         advice = (
@@ -156,7 +172,7 @@ def driver(found: Driver | None, needs: Mapping[str, int], card_on_bus: bool) ->
         return Finding("driver", "none answers, but there is an NVIDIA card", "warning", advice)
     if found is None:
         return Finding("driver", "none, and no NVIDIA card", "ok")
-    told = (
+    version = (
         f"{found.version}, runs CUDA {'.'.join(map(str, found.cuda))}"
         if found.cuda
         else found.version
@@ -169,16 +185,18 @@ def driver(found: Driver | None, needs: Mapping[str, int], card_on_bus: bool) ->
     if lacking:
         return Finding(
             "driver",
-            f"{told}; {', '.join(lacking)}",
+            f"{version}; {', '.join(lacking)}",
             "problem",
             "update NVIDIA's driver, or install packages for an older CUDA",
         )
-    return Finding("driver", told, "ok")
+    return Finding("driver", version, "ok")
 
 
 def runs(found: Driver, major: int) -> bool:
-    """Whether a driver runs programs for CUDA `major`: by what it says, since a compatibility
-    package can change that, else by its number.
+    """Return whether a driver runs programs for CUDA `major`.
+
+    The CUDA version that the driver reports counts first, since a compatibility package can raise
+    it. The driver's own version is the fallback.
     """
     if found.cuda:
         return found.cuda[0] >= major
@@ -189,8 +207,15 @@ def runs(found: Driver, major: int) -> bool:
 def gpus(
     cards: Sequence[str], torch_cuda: str | None, seen: int, setting: str | None, said: str
 ) -> Finding:
-    """cards: that the driver sees; seen: by torch; setting: of CUDA_VISIBLE_DEVICES; said: torch's
-    warning.
+    """Judge whether torch sees the GPUs.
+
+    Args:
+        cards: The cards that the driver sees.
+        torch_cuda: torch's CUDA version; None for a CPU build.
+        seen: How many GPUs torch sees.
+        setting: The value of CUDA_VISIBLE_DEVICES; None if it is unset.
+        said: torch's warning, or "".
+
     """
     there = "; ".join(cards)
     if seen:
@@ -220,7 +245,7 @@ def gpus(
 
 
 def card(number: int, name: str, capability: tuple[int, int], error: str) -> Finding:
-    """error: what torch raised when it computed there."""
+    """Judge one GPU; `error` is torch's message if it cannot compute there, or ""."""
     subject, found = f"GPU {number}", f"{name}, compute capability {capability[0]}.{capability[1]}"
     if error:
         return Finding(
@@ -233,7 +258,7 @@ def card(number: int, name: str, capability: tuple[int, int], error: str) -> Fin
 
 
 def decoding(subject: str, outcome: ProbeOutcome) -> Finding:
-    """Whether DALI computes and decodes whole images on a device."""
+    """Judge whether DALI runs and decodes whole images on a device."""
     if outcome.decode:
         return Finding(subject, "runs, and decodes JPEG images", "ok")
     what = "cannot decode a JPEG image" if outcome.pipeline else "cannot run a pipeline"
@@ -245,10 +270,16 @@ def decoding(subject: str, outcome: ProbeOutcome) -> Finding:
 
 
 def region(subject: str, outcome: ProbeOutcome, nvjpeg: str | None) -> Finding:
-    """Whether parts of images can be decoded. nvjpeg: its version.
+    """Judge whether DALI decodes regions of images on a GPU.
 
-    Below 13.2, nvImageCodec 0.9 refuses parts of images with subsampled chroma, and the CPU decodes
-    them (its message in the library).
+    With nvJPEG below 13.2, nvImageCodec 0.9 refuses regions of images with subsampled chroma, and
+    the CPU decodes them, as a message in its library says.
+
+    Args:
+        subject: What the finding is about.
+        outcome: The result of the capability probe.
+        nvjpeg: nvJPEG's version; None if it is not installed.
+
     """
     if not outcome.region:
         advice = "nothing to do: gpupipe decodes whole images there, then crops"
@@ -267,8 +298,9 @@ def region(subject: str, outcome: ProbeOutcome, nvjpeg: str | None) -> Finding:
 
 
 def jpeg_hardware(capability: tuple[int, int]) -> bool | None:
-    """Whether GPUs of a compute capability have JPEG engines; None where some have and some have
-    not (L4 and GeForce 40 are both 8.9).
+    """Return whether GPUs of a compute capability have JPEG engines.
+
+    Returns None if only some have them: L4 and GeForce 40 are both 8.9.
     """
     if capability in ((8, 0), (9, 0)) or capability[0] in (10, 11):
         return True
@@ -276,7 +308,7 @@ def jpeg_hardware(capability: tuple[int, int]) -> bool | None:
 
 
 def jpeg(subject: str, engines: Engines, capability: tuple[int, int]) -> Finding:
-    """The hardware JPEG decoder: by nvJPEG's count, else by the card's kind."""
+    """Report the hardware JPEG decoder by nvJPEG's count, else by the compute capability."""
     if engines.number is not None:
         found = (
             f"engines: {engines.number}, cores in each: {engines.cores}"
@@ -303,7 +335,7 @@ def jpeg(subject: str, engines: Engines, capability: tuple[int, int]) -> Finding
 
 
 def processors(usable: int, allowed: int, all_of_them: int) -> Finding:
-    """usable: by affinity and quota; allowed: by affinity."""
+    """Judge the cores: `usable` by affinity and quota, `allowed` by affinity alone."""
     quota = f", quota of the control group {usable}" if usable < allowed else ""
     found = f"{usable} usable (affinity {allowed}{quota}; the machine has {all_of_them})"
     if usable < 2:
@@ -317,7 +349,7 @@ def processors(usable: int, allowed: int, all_of_them: int) -> Finding:
 
 
 def memory(total: int, available: int, limit: int | None) -> Finding:
-    """In bytes; limit: of the control group."""
+    """Judge the memory in bytes; `limit` is that of the control group, None for no limit."""
     found = f"{total / GIB:.1f} GiB, {available / GIB:.1f} GiB available"
     if limit is not None and limit < total:
         found, available = (
@@ -335,8 +367,15 @@ def memory(total: int, available: int, limit: int | None) -> Finding:
 
 
 def memory_limit(membership: str, root: Path) -> int | None:
-    """The lowest limit in bytes of the control groups that `membership` (the text of
-    /proc/self/cgroup) names, and those above them.
+    """Return the lowest memory limit of this process's control groups and their parents.
+
+    Args:
+        membership: The text of /proc/self/cgroup.
+        root: The folder where control groups are mounted.
+
+    Returns:
+        Bytes; None for no limit.
+
     """
     limits = []
     for line in membership.splitlines():
@@ -357,7 +396,7 @@ def memory_limit(membership: str, root: Path) -> int | None:
 
 
 def shared_memory(size: int, free: int) -> Finding:
-    """In bytes, of /dev/shm."""
+    """Judge the size and free space of /dev/shm in bytes."""
     found = f"{size / GIB:.1f} GiB, {free / GIB:.1f} GiB free (/dev/shm)"
     if free < GIB:
         return Finding(
@@ -371,7 +410,7 @@ def shared_memory(size: int, free: int) -> Finding:
 
 
 def open_files(soft: int, hard: int) -> Finding:
-    """The limits of RLIMIT_NOFILE; negative: none."""
+    """Judge the soft and hard limits of RLIMIT_NOFILE; negative is no limit."""
     found = f"{soft if soft >= 0 else 'no limit'} (hard limit: {hard if hard >= 0 else 'none'})"
     if not 0 <= soft < _FEWEST_FILES:
         return Finding("open files", found, "ok")
@@ -390,7 +429,7 @@ def open_files(soft: int, hard: int) -> Finding:
 
 
 def cache(folder: Path, free: int, error: str) -> Finding:
-    """free: bytes; error: of a write there."""
+    """Judge the cache folder: `free` bytes, and `error`, the message of a failed write."""
     if error:
         return Finding(
             "cache folder",
