@@ -1,5 +1,5 @@
-"""The commands: the only place that prints.
+"""The command line, the only place that prints.
 
-One module a group of commands; `app` is the entry point, `console` and `output_files` are shared.
-Nothing imports this folder. Begin to read in app.py.
+Each module holds a group of commands. `app` is the entry point; `console` and `output_files` hold
+what the commands share. Nothing imports this folder. Start reading in app.py.
 """

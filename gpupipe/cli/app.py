@@ -1,4 +1,6 @@
-"""The command line. Each command imports what it needs when it is called, so that --help is fast.
+"""The entry point of the command line.
+
+Each command imports its modules when it is called, so that --help is fast.
 
 Exit codes: 0 ok, 1 failure, 2 usage (a wrong option, or a mistake in a config), 130 interrupted
 with Ctrl-C.
@@ -24,9 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Group(click.Group):
-    """Turns gpupipe's own errors into a message and an exit code: a user's mistake never shows a
-    traceback.
-    """
+    """Turns gpupipe's own errors into a message and an exit code, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -128,8 +128,8 @@ def run(
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def check(config: str, overrides: tuple[str, ...]) -> None:
-    """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device runs
-    them.
+    """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device
+    runs them.
     """
     from gpupipe import config as configs
     from gpupipe.bench import tables
@@ -183,7 +183,7 @@ def fetch(dataset: str, root: Path | None) -> None:
     from gpupipe.fetch import dataset_catalog
 
     try:
-        known = dataset_catalog.DATASETS[dataset_catalog.known(dataset)]
+        entry = dataset_catalog.DATASETS[dataset_catalog.known(dataset)]
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="DATASET") from None
     target = (root or dataset_catalog.default_root(dataset)).expanduser()
@@ -191,8 +191,8 @@ def fetch(dataset: str, root: Path | None) -> None:
         click.echo(f"{target} is there already")
         return
     with Screen(False) as screen:
-        dataset_catalog.fetch(known, target, screen.progress)
-    click.echo(f"{known.title}: {target}")
+        dataset_catalog.fetch(entry, target, screen.progress)
+    click.echo(f"{entry.title}: {target}")
 
 
 def _show(loader: Loader, batch: Any, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""gpupipe cache: fill, look at, shrink and check the local cache of a remote data set."""
+"""gpupipe cache: fill, inspect, shrink and verify the local cache of a remote data set."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def cache() -> None:
     help="Go on when all is there or the cache is full: replace what epochs evict, until Ctrl-C.",
 )
 def fill(config: str, overrides: tuple[str, ...], serve: bool) -> None:
-    """Fetch samples until the data set of CONFIG is in the cache, or the cache is full;
-    data.cache.samplers processes at a time.
+    """Fetch samples until the data set of CONFIG is in the cache, or the cache is full.
 
-    May run on another machine than training, over a shared file system.
+    It runs data.cache.samplers processes at a time, on this machine or, over a shared file system,
+    on another than training.
     """
     from gpupipe.cache.worker_pool import Crew, cleaned
 
@@ -109,10 +109,10 @@ def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def verify(config: str, overrides: tuple[str, ...]) -> None:
-    """Read every shard of the cache of CONFIG, and fetch those again that are not what they were
-    when they were published.
+    """Read every shard of the cache of CONFIG, and fetch those again that changed since they were
+    published.
 
-    Exits with 1 where one could not be fetched again.
+    Exits with 1 if one could not be fetched again.
     """
     from gpupipe.cache import verify as verification
 
@@ -155,8 +155,9 @@ def _source(config: str, overrides: tuple[str, ...]) -> Remote:
 
 
 def _opened(source: Remote, listed: bool = True) -> tuple[CacheFolder, int]:
-    """The cache's folder, and the rows of the data set, which is listed where that was not done; 0
-    where it need not be.
+    """Return the cache's folder, and the number of samples in the data set.
+
+    Without `listed`, the data set is not listed, and the number is 0.
     """
     from gpupipe.cache.folder import prepared
 

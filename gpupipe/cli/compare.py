@@ -25,7 +25,7 @@ _SAMPLES = 32
 
 @dataclass(frozen=True)
 class _Options:
-    """What `gpupipe compare` was called with."""
+    """The options of `gpupipe compare`."""
 
     config: str | None
     overrides: tuple[str, ...]
@@ -78,22 +78,22 @@ class _Options:
 @click.option(
     "--out", type=OutputFolder(), help="Write results.json, plots and report.html to this folder."
 )
-def compare(**options: Any) -> None:
+def compare(**values: Any) -> None:
     """Compare DALI on the GPU and the CPU with torch's DataLoader: same samples, same draws, same
     cores, with error bars.
 
     CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
     """
-    given = _Options(**options)
-    name, overrides = given.config or _default(), given.overrides
+    options = _Options(**values)
+    name, overrides = options.config or _default(), options.overrides
     if "=" in name:
         name, overrides = _default(), (name, *overrides)
     checked, index = read(name, overrides, here=True)
-    cores = core_numbers(given.core_count)
-    workers = _worker_counts(given.cpu_workers, len(cores))
-    agreements = _agreements(checked, index, _SAMPLES, given.max_diff) if _has_dali() else []
-    comparison = _compared(given, name, overrides, checked, workers, cores)
-    _say(given, comparison, agreements, checked, index)
+    cores = core_numbers(options.core_count)
+    workers = _worker_counts(options.cpu_workers, len(cores))
+    agreements = _agreements(checked, index, _SAMPLES, options.max_diff) if _has_dali() else []
+    comparison = _compared(options, name, overrides, checked, workers, cores)
+    _say(options, comparison, agreements, checked, index)
     if comparison.interrupted:
         leave_interrupted()
     if not all(a.holds for a in agreements):
@@ -117,8 +117,8 @@ def compare(**options: Any) -> None:
     "0.5 for each of them]",
 )
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
-    """Check that DALI and torchvision make the same pixels of CONFIG's images under the same draws,
-    step by step.
+    """Check that DALI and torchvision produce the same pixels from CONFIG's images with the same
+    draws, step by step.
     """
     checked, index = read(config, overrides, here=True)
     say_stand_in(index)
@@ -131,7 +131,7 @@ def _default() -> str:
 
 
 def _compared(
-    given: _Options,
+    options: _Options,
     name: str,
     overrides: tuple[str, ...],
     checked: Config,
@@ -146,21 +146,21 @@ def _compared(
     comparison = comparing.Comparison(
         [comparing.Result(side) for side in sides], notes, cores, command=command
     )
-    batches, warm_up, repeats = (15, 3, 3) if given.quick else (100, 10, 5)
-    contest = Contest(name, overrides, {}, cores, given.batches or batches, warm_up, given.cold)
+    batches, warm_up, repeats = (15, 3, 3) if options.quick else (100, 10, 5)
+    contest = Contest(name, overrides, {}, cores, options.batches or batches, warm_up, options.cold)
     with Screen(False) as screen:
-        comparing.run(comparison, contest, given.repeats or repeats, screen.counter("compare"))
+        comparing.run(comparison, contest, options.repeats or repeats, screen.counter("compare"))
     return comparison
 
 
 def _say(
-    given: _Options,
+    options: _Options,
     comparison: Comparison,
     agreements: list[Agreement],
     checked: Config,
     index: Index,
 ) -> None:
-    """Print what came of it, and write the files that were asked for."""
+    """Print the result, and write the files that were asked for."""
     from gpupipe.bench import compare as comparing
     from gpupipe.bench import tables
 
@@ -170,8 +170,10 @@ def _say(
     for sentence in comparing.verdict(comparison):
         click.echo(sentence)
     write_all(
-        lambda: write_json(given.json_path, comparison.as_json()),
-        lambda: _report(given.out, comparison, agreements, checked, index) if given.out else None,
+        lambda: write_json(options.json_path, comparison.as_json()),
+        lambda: (
+            _report(options.out, comparison, agreements, checked, index) if options.out else None
+        ),
     )
 
 

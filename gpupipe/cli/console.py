@@ -1,4 +1,4 @@
-"""What the commands share: progress, tables, and how a command ends that was interrupted."""
+"""What the commands share: progress, tables, and the exit after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ _PIPED_WIDTH = 120
 
 
 class Screen:
-    """Progress on the standard error stream, where that is a terminal; a piped run prints lines
-    only.
-    """
+    """Shows progress on standard error: a bar on a terminal, else single lines."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -44,7 +42,7 @@ class Screen:
         )
         self._task = self._progress.add_task("", total=None, rate="", visible=False)
         self._what = ""
-        self._said = ""
+        self._announced = ""
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -54,7 +52,7 @@ class Screen:
         self._progress.stop()
 
     def start(self, checked: Any, look: Callable[[Loader, Any], None]) -> tuple[Loader, Any]:
-        """The loader of a config, and a meter that has warmed it up."""
+        """Load a config; return the loader, and a Meter that has warmed it up."""
         from time import perf_counter
 
         from gpupipe.bench import tables
@@ -73,14 +71,14 @@ class Screen:
         return loader, Meter(loader, started, self.tick, look)
 
     def progress(self, what: str, done: int, total: int | None) -> None:
-        """Preparing the data: a line when something new begins, and the bar."""
-        if what != self._said and not self.quiet and not self._console.is_terminal:
+        """Show progress in preparing the data; without a terminal, print each new task once."""
+        if what != self._announced and not self.quiet and not self._console.is_terminal:
             click.echo(what, err=True)
-        self._said = what
+        self._announced = what
         self._advance(what, done, total, f"{done:,}" if done else "")
 
     def counter(self, name: str) -> Callable[[str, int, int], None]:
-        """For something of which there are a few: a line for each where nobody watches the bar."""
+        """Return a callback for a few tasks; without a terminal it prints one line per task."""
 
         def count(what: str, done: int, total: int) -> None:
             if what and not self._console.is_terminal:
@@ -90,7 +88,7 @@ class Screen:
         return count
 
     def tick(self, name: str, images: int, total: int) -> None:
-        """Measuring: the bar with the rate of the pass."""
+        """Show progress of a measured pass, with its rate."""
         from time import perf_counter
 
         if self._what != name:
@@ -112,9 +110,13 @@ class Screen:
 
 
 def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Config, Index]:
-    """The config, and its samples, which are a server's where there is one.
+    """Read a config, and the index of its samples; raise what load() raises.
 
-    here: those of this machine all the same. Raises what load() raises.
+    Args:
+        name: The config's name or path.
+        overrides: KEY=VALUE settings.
+        here: Take the index of this machine, even if the engine is a server.
+
     """
     from gpupipe import config as configs
     from gpupipe.loader import quietly
@@ -128,13 +130,13 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
 
 
 def say_stand_in(index: Index) -> None:
-    """What load() would warn of, for commands whose output does not show it."""
+    """Print the warning that load() would issue, for commands whose output does not show it."""
     if index.warning:
         click.echo(f"gpupipe: warning: {index.warning}", err=True)
 
 
 def core_numbers(count: int | None) -> tuple[int, ...]:
-    """The first cores of those that this process may use, all by default."""
+    """Return the first `count` core numbers that this process may use; all by default."""
     allowed = (
         sorted(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
@@ -148,14 +150,14 @@ def core_numbers(count: int | None) -> tuple[int, ...]:
 
 
 def console() -> Any:
-    """For tables: as wide as the terminal, and of a fixed width where there is none."""
+    """Return a console for tables: as wide as the terminal, or 120 columns without one."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
 def leave_interrupted() -> None:
-    """End at once: waiting for what is still being decoded would only keep the user waiting."""
+    """Exit at once, without waiting for batches that are still being decoded."""
     click.echo("interrupted", err=True)
     sys.stdout.flush()
     sys.stderr.flush()

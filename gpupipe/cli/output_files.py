@@ -1,5 +1,6 @@
-"""Files that the commands write: whether they can be written is found out before anything is
-measured.
+"""Option types for files that the commands write.
+
+They try to write before anything is measured, so that no measurement is lost.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _PROBE_BYTES = 4096
 
 
 class OutputFile(click.Path):
-    """A file to be written; a usage mistake if that is not possible.
+    """A file to write; a usage mistake if that is not possible.
 
-    Something is written where the file will be: permissions do not tell of a read-only or full file
+    The check writes to the file's folder: permissions do not reveal a read-only or full file
     system.
     """
 
@@ -42,7 +43,7 @@ class OutputFile(click.Path):
 
 
 class PictureFile(OutputFile):
-    """One whose name says in which format a picture is to be written."""
+    """A picture to write, in the format that its suffix names."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         from PIL import Image
@@ -58,7 +59,7 @@ class PictureFile(OutputFile):
 
 
 class OutputFolder(click.Path):
-    """A folder to be made, or to be written to. A usage mistake if that is not possible."""
+    """A folder to create or to write to; a usage mistake if that is not possible."""
 
     def __init__(self) -> None:
         super().__init__(file_okay=False, path_type=Path)
@@ -73,14 +74,14 @@ class OutputFolder(click.Path):
 
 
 def write_json(path: Path | None, found: dict[str, Any]) -> None:
-    """Write results to a file, if one is named. Raises GpupipeError if that fails."""
+    """Write results to `path`, unless it is None; raise GpupipeError if that fails."""
     if path is not None:
         with writing(path):
             path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 def write_all(*writes: Callable[[], None]) -> None:
-    """Call each, also after one that failed. Raises GpupipeError with what all of them said."""
+    """Call each function, even after one fails; raise GpupipeError with all their messages."""
     failed = []
     for write in writes:
         try:
@@ -93,7 +94,7 @@ def write_all(*writes: Callable[[], None]) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raises GpupipeError, in one line, for an OSError inside."""
+    """Turn an OSError inside the context into a GpupipeError of one line."""
     try:
         yield
     except OSError as e:

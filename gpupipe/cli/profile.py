@@ -97,9 +97,9 @@ def profile(
 def _train(
     step_ms: float | None, model: str | None
 ) -> tuple[str, Callable[[Loader], Train]] | None:
-    """What is trained: its name, and what makes the step for a loader.
+    """Return the training step's name, and a function that creates it for a loader.
 
-    Raises EngineError where there is no such model.
+    Returns None if no training was asked for. Raises EngineError if there is no such model.
     """
     from gpupipe.bench import training
 
@@ -159,11 +159,11 @@ def tune(
         import_engine(checked.loader.engine).name,
         resolve(checked.loader.device) is not None,
     )
-    known = tuning.candidates(checked.loader, engine, gpu, cores(), ())
+    tunable = tuning.candidates(checked.loader, engine, gpu, cores(), ())
     for name in keep:
-        if name not in known:
+        if name not in tunable:
             raise click.BadParameter(
-                f"'{name}' is not among what is tuned{did_you_mean(name, known)}",
+                f"'{name}' is not among what is tuned{did_you_mean(name, tunable)}",
                 param_hint="--keep",
             )
     choices = tuning.candidates(checked.loader, engine, gpu, cores(), keep)
@@ -182,7 +182,7 @@ def tune(
 
 
 def advised(found: Tuned, checked: Config) -> list[str]:
-    """What to use, and how sure it is."""
+    """Return the settings to use, as YAML, and how certain the gain is."""
     import yaml
 
     tail = (

@@ -128,7 +128,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     with Screen(quiet) as screen:
         loader = quietly(checked, screen.progress)
     say_stand_in(loader.index)
-    quiet = quiet or options.wire == "fuel"  # whose server has nothing to tell
+    quiet = quiet or options.wire == "fuel"  # that server has no statistics
     servers: list[Any] = []
 
     def announce(server: Any) -> None:
@@ -139,7 +139,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
         start.run(loader, options, announce, _ticker(quiet))
     finally:
         if sys.stderr.isatty() and not quiet:
-            click.echo(err=True)  # what follows begins a line of its own
+            click.echo(err=True)  # end the line that the ticker overwrites
     if options.state is not None and not quiet:
         _say_where_it_stopped(servers[0])
 
@@ -156,9 +156,7 @@ def _options(checked: Config, given: dict[str, Any]) -> Any:
 
 
 def _state_file(checked: Config, given: dict[str, Any]) -> Path:
-    """One for each kind of work and address: a server of something else, or elsewhere, has
-    another.
-    """
+    """Return the default state file, one per combination of work and address."""
     from gpupipe.runtime.cache_dir import cache_dir
 
     what = [
@@ -192,7 +190,7 @@ def _announce(server: Any, quiet: bool) -> None:
 
 
 def _places(server: Any) -> list[str]:
-    """How far each rank is."""
+    """Return the progress of each rank."""
     lanes = server.facts_now()["lanes"]
     return [
         f"epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of "
@@ -221,7 +219,7 @@ def _ticker(quiet: bool) -> Any:
 
 
 def _show_in_place(text: str) -> None:
-    """Over the line before, in the width that there is."""
+    """Overwrite the previous line, cut to the terminal's width."""
     click.echo(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", err=True, nl=False)
 
 
