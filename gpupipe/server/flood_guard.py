@@ -126,8 +126,8 @@ class Guard:
         sent, sender.counted = seen[1] - sender.counted, seen[1]
         if not sender.may_send.take(sent, now):
             del self._senders[descriptor]
+            self.cut += 1  # first: the other side may look as soon as it is cut off
             _shut_down(descriptor)
-            self.cut += 1
 
 
 @contextmanager

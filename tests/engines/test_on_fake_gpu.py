@@ -103,8 +103,9 @@ def test_labels_and_values_are_copied_without_waiting_and_ids_not_at_all() -> No
 
 PACKAGE = Path(gpupipe.__file__).parent
 ON_THE_WAY = [
-    *PACKAGE.glob("engines/*.py"),
-    *(PACKAGE / "link" / f"{name}.py" for name in ("assembly", "connection", "holding", "memory")),
+    *PACKAGE.glob("engines/**/*.py"),
+    *PACKAGE.glob("client/*.py"),
+    PACKAGE / "protocol" / "shared_memory.py",
     PACKAGE / "loader.py",
     PACKAGE / "lightning.py",
     PACKAGE / "runtime/transfer.py",

@@ -219,7 +219,7 @@ class DataLoaderEngine(Engine):
             # later epoch or attempt, and is found then.
             plans = (
                 []
-                if previous
+                if previous is not None
                 else self._works.of_workers(iterator, {worker.number for worker in crashed})
             )
             engine_error = WorkerCrashed(str(crashed[0]), plans)
