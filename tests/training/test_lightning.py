@@ -309,7 +309,8 @@ OTHER = """
 import sys
 import pytorch_lightning as pl
 from gpupipe.lightning import PipeDataModule, DataWaitMonitor
-assert issubclass(PipeDataModule, pl.LightningDataModule) and issubclass(DataWaitMonitor, pl.Callback)
+assert issubclass(PipeDataModule, pl.LightningDataModule)
+assert issubclass(DataWaitMonitor, pl.Callback)
 import torch
 class Net(pl.LightningModule):
     def __init__(self):
