@@ -290,7 +290,7 @@ def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Cha
                 Problem(
                     document.where(()),
                     f"{actual}, but a config holds 'data:', 'pipeline:' and 'loader:', with "
-                    "values behind or below them",
+                    "values after or below them",
                 )
             ]
         )

@@ -129,7 +129,7 @@ def _iterations(case: _Case) -> None:
         case.agree(loader, case.epochs[0], "set_epoch() says which epoch comes")
         iterator = iter(loader)
         loader.sampler.set_epoch(1)
-        case.agree(iterator, case.epochs[1], "set_epoch() counts also behind iter()")
+        case.agree(iterator, case.epochs[1], "set_epoch() counts also after iter()")
 
 
 def _states(case: _Case) -> None:
@@ -153,7 +153,7 @@ def _states(case: _Case) -> None:
                 case.agree(loader, case.epochs[1], "and then with the next epoch")
     with case.new() as loader:
         loader.load_state_dict(states[-1][1])
-        rule = "a state behind the last batch goes on with the next epoch"
+        rule = "a state after the last batch goes on with the next epoch"
         case.agree(loader, case.epochs[1], rule)
 
 

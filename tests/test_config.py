@@ -277,22 +277,22 @@ def mistakes(text: str | dict[str, Any], *overrides: str, **changes: Any) -> lis
         (
             "",
             "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with "
-            "values behind or below them",
+            "values after or below them",
         ),
         (
             "# nothing\n",
             "1:1: this is empty, but a config holds 'data:', 'pipeline:' and 'loader:', with "
-            "values behind or below them",
+            "values after or below them",
         ),
         (
             "- data\n",
             "1:1: this is a list, but a config holds 'data:', 'pipeline:' and 'loader:', with "
-            "values behind or below them",
+            "values after or below them",
         ),
         (
             "data /x\n",
             "1:1: this is 'data /x', but a config holds 'data:', 'pipeline:' and 'loader:', with "
-            "values behind or below them",
+            "values after or below them",
         ),
         (
             DATA + STEPS + "loader: a: b\n",

@@ -88,7 +88,7 @@ class Manifest:
             where = f"{self.path}:{self.generation + 1}"
             raise DataError(
                 f"{where}: not a line of a cache's manifest ({e}): delete the cache's "
-                "folder, and it is filled anew"
+                "folder, and it is filled again"
             ) from e
         _apply(step, self._alive)
         if isinstance(step, CachedShard):

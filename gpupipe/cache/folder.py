@@ -55,7 +55,7 @@ class CacheFolder:
         """
         if not self.dir.is_dir():
             raise DataError(
-                f"{self.dir}: the cache's folder is gone: load() again, and it is filled anew"
+                f"{self.dir}: the cache's folder is gone: load() again, and it is filled again"
             )
         with exclusive(self.dir / "lock"):
             self.manifest.refresh()

@@ -182,7 +182,7 @@ def opened(folder: CacheFolder) -> Listing:
     except (OSError, ValueError, KeyError, TypeError, EOFError) as e:
         raise DataError(
             f"{directory}: the list of the samples is damaged ({e}): delete the cache's folder, "
-            "and it is filled anew"
+            "and it is filled again"
         ) from e
     return listing
 

@@ -167,7 +167,7 @@ class Store:
             if tag(now) != listed:
                 raise OSError(
                     "it was changed since it was listed (its version is now "
-                    f"{now or 'not known'}): to list the data set anew, delete the cache's "
+                    f"{now or 'not known'}): to list the data set again, delete the cache's "
                     "folder"
                 )
         return data

@@ -131,7 +131,7 @@ def verify(config: str, overrides: tuple[str, ...]) -> None:
     for name, why in gone.items():
         click.echo(
             f"gpupipe: {folder.shard(name)}: cannot be fetched again: {why}; its samples "
-            "will be drawn anew",
+            "will be drawn again",
             err=True,
         )
     if gone:

@@ -113,7 +113,7 @@ def compare(**values: Any) -> None:
 @click.option(
     "--max-diff",
     type=click.FloatRange(0),
-    help="Limit of the mean difference, in levels, behind steps that interpolate.  [default: "
+    help="Limit of the mean difference, in levels, after steps that interpolate.  [default: "
     "0.5 for each of them]",
 )
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:

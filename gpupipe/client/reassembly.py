@@ -88,7 +88,7 @@ class Assembly:
             return None
         if part.offset < batch.end or part.offset + part.size > batch.head.size:
             raise messages.MalformedMessage(
-                f"a piece at byte {part.offset}, behind byte {batch.end} of {batch.head.size}"
+                f"a piece at byte {part.offset}, past byte {batch.end} of {batch.head.size}"
             )
         batch.memory.numpy().data[part.offset : part.offset + part.size] = compression.unpack(
             part.codec, data, part.size

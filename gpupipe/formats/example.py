@@ -129,7 +129,7 @@ class Feature:
         if not len(odd):
             return self._whole_floats()
         content = (
-            "floats that are not packed, which do not lie behind one another"
+            "floats that are not packed, which do not follow one another"
             if self.kind == "floats" and counts[odd[0]]
             else f"{counts[odd[0]]} values"
         )

@@ -78,7 +78,7 @@ def _walk(data: Bytes, offset: int) -> tuple[list[int], int, str]:
             return (
                 starts,
                 offset,
-                f"cut off: the record at byte {offset:,} ends {end - size:,} bytes behind "
+                f"cut off: the record at byte {offset:,} ends {end - size:,} bytes past "
                 "the file's end",
             )
         offset = end

@@ -143,7 +143,7 @@ def _field(
     begin[delimited], end[delimited] = after, after + np.where(fits, length, 0).astype(np.int64)
     whole = end <= most
     whole[delimited] &= fits
-    _check(messages, place, alive, whole, "a field that ends behind the message that it is in")
+    _check(messages, place, alive, whole, "a field that ends past the message that it is in")
     return number, wire, begin, end
 
 
@@ -185,7 +185,7 @@ def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
         runs.begin,
         np.flatnonzero(length > 0),
         last[stops],
-        "a number that ends behind the list that it is in",
+        "a number that ends past the list that it is in",
     )
     ends = np.flatnonzero(last)
     starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends

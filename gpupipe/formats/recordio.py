@@ -105,7 +105,7 @@ def records(data: _Bytes) -> Iterator[Records]:
             or ((flag[1:] <= _FIRST) != np.isin(flag[:-1], (_WHOLE, _LAST))).any()
         ):
             raise Damaged(
-                f"the record at byte {heads[0]:,}, or one behind it, lacks one of its parts"
+                f"the record at byte {heads[0]:,}, or one after it, lacks one of its parts"
             )
         count = int(first.sum())
         yield Records(
@@ -135,11 +135,10 @@ def _walk(data: _Bytes, offset: int) -> tuple[list[int], list[int], list[int], i
                 "damaged, or no RecordIO file"
             )
         if offset + _HEAD + length > size:
-            raise Damaged(f"cut off: the record at byte {offset:,} ends behind the file's end")
+            raise Damaged(f"cut off: the record at byte {offset:,} ends past the file's end")
         if len(heads) == _MOST_PARTS:
             raise Damaged(
-                f"a record of more than {_MOST_PARTS - _AT_ONCE:,} parts ends behind byte "
-                f"{offset:,}"
+                f"a record of more than {_MOST_PARTS - _AT_ONCE:,} parts ends past byte {offset:,}"
             )
         if flag > _LAST:
             raise Damaged(f"the record at byte {offset:,} has the flag {flag}, which none can have")

@@ -62,7 +62,7 @@ def members(data: NDArray[np.uint8]) -> Iterator[Member]:
         if content + size > len(data):
             raise Damaged(
                 f"cut off: the member at byte {content - _BLOCK:,} ends "
-                f"{content + size - len(data):,} bytes behind the file's end"
+                f"{content + size - len(data):,} bytes past the file's end"
             )
         if kind in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL):
             extended |= _parse_extended(
@@ -76,7 +76,7 @@ def members(data: NDArray[np.uint8]) -> Iterator[Member]:
             yield Member(name, content, size)
     if extended or data[offset:].any():
         raise Damaged(
-            f"bytes behind the tar's end at byte {offset:,}: tar files that were joined must "
+            f"bytes past the tar's end at byte {offset:,}: tar files that were joined must "
             "be written as one"
         )
 
@@ -132,7 +132,7 @@ def _parse_extended(kind: bytes, content: bytes, offset: int) -> dict[str, str]:
     records = dict(_records(content, offset))
     sparse = next((key for key in records if key.startswith("GNU.sparse")), None)
     if sparse:
-        raise ValueError(f"a sparse file behind byte {offset:,}: write it without holes")
+        raise ValueError(f"a sparse file after byte {offset:,}: write it without holes")
     wanted = {key: value for key, value in records.items() if key in ("path", "size")}
     if wanted and kind == _PAX_OF_ALL:
         raise Damaged(

@@ -385,7 +385,7 @@ def _entry(
             if given.encoded
             else None
         )
-        why = f"what reaches it are still encoded bytes: move it behind '{later}'" if later else e
+        why = f"what reaches it are still encoded bytes: move it after '{later}'" if later else e
         of = f" on {name}" if len(p.on) > 1 else ""
         problems.append(Problem(p.where, f"{p.name} cannot stand here{of}: {why}"))
         return given

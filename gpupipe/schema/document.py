@@ -58,7 +58,7 @@ _PLAINER = {
         "a second colon: put a value that holds one in quotes, and a new key on its own line"
     ),
     _UNCLOSED: "the quotes are not closed",
-    "could not find expected ':'": "a colon is missing, with a blank behind it",
+    "could not find expected ':'": "a colon is missing, with a blank after it",
     "but found another document": "a second document (---): a file holds one",
 }
 

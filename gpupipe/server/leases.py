@@ -219,7 +219,7 @@ class Leases(Clients):
         elif 0 <= begin.run < client.lane.anew:
             raise Refusal(
                 f"this client was not heard for over {self.rules.lost:g} s, and another has "
-                "begun anew since: connect again"
+                "begun again since: connect again"
             )
         elif goes_on or (0 <= begin.run < self.runs and (run is None or begin.run <= run.number)):
             self._send(

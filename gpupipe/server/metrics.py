@@ -158,7 +158,7 @@ class _Collector:
         ):
             yield CounterMetricFamily(f"gpupipe_server_{name}", help_text, value=facts[name])
         for name, help_text in (
-            ("parked", "batches made that nobody has room for"),
+            ("parked", "batches made that no client has room for"),
             ("hwm", "batches that a client may hold"),
         ):
             yield GaugeMetricFamily(f"gpupipe_server_{name}", help_text, value=facts[name])

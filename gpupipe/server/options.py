@@ -93,7 +93,7 @@ class ServerOptions:
             )
         if self.allowed is not None and not any(self.allowed.glob("*" + keys.PUBLIC)):
             raise ServerError(
-                f"{self.allowed} holds no public key (*{keys.PUBLIC}), so nobody could connect"
+                f"{self.allowed} holds no public key (*{keys.PUBLIC}), so no client could connect"
             )
         self._check_resume()
         if self.mode == "broadcast" and self.clients is not None:

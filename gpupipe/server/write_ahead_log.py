@@ -132,7 +132,7 @@ class WriteAheadLog:
         if not isinstance(head, dict) or head.get("serves") != self._serves:
             raise StateError(
                 f"{self.path} is the state of a server of something else "
-                f"({_difference(head, self._serves)}): name another --state, or begin anew "
+                f"({_difference(head, self._serves)}): name another --state, or begin again "
                 "with --fresh"
             )
         self.history = head["history"]

@@ -100,7 +100,7 @@ def _header(path: str) -> npy.Header:
         )
     if size > header.offset + header.length:
         raise Damaged(
-            f"{size - header.offset - header.length:,} bytes behind its array of "
+            f"{size - header.offset - header.length:,} bytes past its array of "
             f"{header.dtype} {header.shape}"
         )
     return header

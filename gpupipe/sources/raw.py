@@ -140,7 +140,7 @@ def _count(path: str, offset: int, step: int, items: str) -> int:
     count, rest = divmod(size, step)
     if rest:
         raise Damaged(
-            f"{size:,} bytes{f' behind the first {offset:,}' if offset else ''} are not "
+            f"{size:,} bytes{f' after the first {offset:,}' if offset else ''} are not "
             f"{items}: {rest:,} are left over; see data.dtype and data.shape"
         )
     return count

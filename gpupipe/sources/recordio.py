@@ -24,7 +24,7 @@ _NumberIndex = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 
 
 def _range(value: Any) -> Any:
-    words = "the place of a number, from 0, or [first, behind the last]"
+    words = "the place of a number, from 0, or [first, one past the last]"
     first, end = (
         (value, value + 1) if isinstance(value, int) else ordered(tuple(listed(value, (2,), words)))
     )
@@ -81,7 +81,7 @@ class Recordio(Sharded):
             key, offset = wanted.popitem()[::-1]
             raise DataError(
                 f"{path.with_suffix('.idx')}: no record of {path} begins at byte {offset:,}, "
-                f"as it says of '{key}': make it anew, or remove it"
+                f"as it says of '{key}': make it again, or remove it"
             )
         return shards
 
@@ -213,5 +213,5 @@ def _read_idx(file: Path) -> dict[int, str] | None:
     key_of = dict(zip(offsets, keys, strict=True))
     if len(key_of) < len(offsets):
         twice, _ = Counter(offsets).most_common(1)[0]
-        raise DataError(f"{file}: byte {twice:,} stands in it more than once: make it anew")
+        raise DataError(f"{file}: byte {twice:,} stands in it more than once: make it again")
     return key_of

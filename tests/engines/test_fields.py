@@ -170,7 +170,7 @@ def test_images_that_differ_in_size_are_told_from_masks_that_do(data: dict[str, 
         ),
         (
             [{"resize": {"size": 8, "on": "mask"}}, {"decode": {"on": ["image", "mask"]}}],
-            "move it behind 'decode'",
+            "move it after 'decode'",
         ),
     ],
 )

@@ -90,7 +90,7 @@ def test_sizes_that_octal_digits_do_not_hold() -> None:
     head[124:136] = b"\x80" + (2**40).to_bytes(11, "big")
     with pytest.raises(
         Damaged,
-        match="cut off: the member at byte 0 ends 1,099,511,626,752 bytes behind the file's end",
+        match="cut off: the member at byte 0 ends 1,099,511,626,752 bytes past the file's end",
     ):
         found(mended(head) + bytes(1024))
     content = written((info("a", 3, pax_headers={"size": "3"}), b"xyz"))
@@ -124,7 +124,7 @@ REFUSED = {
     "gzip": (b"\x1f\x8b" + bytes(1000), "the checksum of the header at byte 0 is wrong"),
     "cut off in a member": (
         WHOLE[:1700],
-        "cut off: the member at byte 1,024 ends 536 bytes behind the file's end",
+        "cut off: the member at byte 1,024 ends 536 bytes past the file's end",
     ),
     "cut off in a header": (WHOLE[:1300], "cut off at byte 1,300: a tar ends in a block of zeros"),
     "without an end": (WHOLE[:2560], "cut off at byte 2,560: a tar ends in a block of zeros"),
@@ -134,8 +134,7 @@ REFUSED = {
     ),
     "two tars": (
         WHOLE + WHOLE,
-        "bytes behind the tar's end at byte 2,560: tar files that were joined must be "
-        "written as one",
+        "bytes past the tar's end at byte 2,560: tar files that were joined must be written as one",
     ),
     "a link": (
         written((info("a", kind=tarfile.SYMTYPE, linkname="/etc/passwd"), b"")),
@@ -152,7 +151,7 @@ REFUSED = {
     "a GNU sparse file": (changed(156, b"S"), "a: a member must be a plain file"),
     "a pax sparse file": (
         written((info("a", 3, pax_headers={"GNU.sparse.major": "1"}), b"xyz")),
-        "a sparse file behind byte 512",
+        "a sparse file after byte 512",
     ),
     "out of the folder": (
         written((info("a/../../b"), b"")),
@@ -186,7 +185,7 @@ REFUSED = {
     ),
     "a pax header before nothing": (
         PAX[:1024] + bytes(1024),
-        "bytes behind the tar's end at byte 1,024",
+        "bytes past the tar's end at byte 1,024",
     ),
     "a name of megabytes": (
         written((info("x" * (2 << 20)), b""), format=tarfile.GNU_FORMAT),

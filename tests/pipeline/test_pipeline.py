@@ -311,7 +311,7 @@ def test_a_wrong_step(text: str, message: str) -> None:
             ["resize: {size: 8}", "decode", "pad: {padding: 1}"],
             [
                 "1:3: resize cannot stand here: what reaches it are still encoded bytes: move it "
-                "behind 'decode'"
+                "after 'decode'"
             ],
         ),
         (

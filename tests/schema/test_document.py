@@ -42,7 +42,7 @@ def complaint(text: str) -> str:
         ),
         ("a:\n    b: 1\n  c: 2\n", "f:3:3: not YAML: the indentation does not fit the lines above"),
         ("a:\n  - b\n c: 2\n", "f:3:2: not YAML: the indentation does not fit the lines above"),
-        ("a: 1\nb\nc: 2\n", "f:3:1: not YAML: a colon is missing, with a blank behind it"),
+        ("a: 1\nb\nc: 2\n", "f:3:1: not YAML: a colon is missing, with a blank after it"),
         ("a:\n\tb: 1\n", "f:2:1: not YAML: a tab: indent with spaces"),
         (
             "a: b: c\n",

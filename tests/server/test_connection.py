@@ -276,8 +276,8 @@ def test_a_server_that_is_none_is_an_error(answer: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("pieces", "why"),
     [
-        ([(12, 8)], "at byte 12, behind byte 0 of 16"),
-        ([(0, 8), (0, 8)], "at byte 0, behind byte 8 of 16"),
+        ([(12, 8)], "at byte 12, past byte 0 of 16"),
+        ([(0, 8), (0, 8)], "at byte 0, past byte 8 of 16"),
     ],
     ids=str,
 )

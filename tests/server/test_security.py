@@ -108,7 +108,7 @@ def test_keys_are_files_that_others_cannot_read(
         keys.load(secret, True)
     with pytest.raises(gpupipe.ServerError, match="is no key"):
         keys.load(tmp_path / "nowhere", False)
-    with pytest.raises(gpupipe.ServerError, match="nobody could connect"):
+    with pytest.raises(gpupipe.ServerError, match="no client could connect"):
         ServerOptions(address="tcp://0.0.0.0:0", keys=secret, allowed=public.parent.parent).check()
 
 

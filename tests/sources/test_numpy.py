@@ -150,7 +150,7 @@ REFUSED = {
     "cut off in the header": (WHOLE[:40], "a header that is cut off"),
     "something behind": (
         WHOLE + b"xy",
-        r"2 bytes behind its array of float32 \(2, 3\); write the file again",
+        r"2 bytes past its array of float32 \(2, 3\); write the file again",
     ),
     "another format": (b"P6 2 2 255 ...........", r"no \.npy file"),
     "nothing": (b"", r"no \.npy file"),

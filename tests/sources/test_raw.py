@@ -88,7 +88,7 @@ def test_complex_numbers_are_pairs(tmp_path: Path) -> None:
         (
             24,
             {"offset": 5},
-            r"19 bytes behind the first 5 are not samples of 12 bytes \(float32 \[3\]\): 7 "
+            r"19 bytes after the first 5 are not samples of 12 bytes \(float32 \[3\]\): 7 "
             r"are left over",
         ),
         (

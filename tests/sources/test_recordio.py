@@ -271,14 +271,14 @@ REFUSED: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "cut off in a payload": (
         PLAIN + PLAIN[:-8],
         {},
-        f"cut off: the record at byte {len(PLAIN)} ends behind the file's end",
+        f"cut off: the record at byte {len(PLAIN)} ends past the file's end",
     ),
     "cut off in a head": (PLAIN + PLAIN[:6], {}, f"cut off: the record at byte {len(PLAIN)}"),
     "a flag that none has": (part(packed(1, b"abc"), 5), {}, "the record at byte 0 has the flag 5"),
     "a first part alone": (
         part(packed(1, b"abc"), 1),
         {},
-        "the record at byte 0, or one behind it, lacks one of its parts",
+        "the record at byte 0, or one after it, lacks one of its parts",
     ),
     "a last part alone": (PLAIN + part(b"abc", 3), {}, "lacks one of its parts"),
     "a whole record between two parts": (
@@ -338,7 +338,7 @@ def test_files_that_are_refused(
         ("0\t0\n\n1\tx\n", r"a\.idx:3: not a key"),
         (
             "0\t0\n1\t8\n",
-            r"a\.idx: no record of .*a\.rec begins at byte 8, as it says of '1': make it anew",
+            r"a\.idx: no record of .*a\.rec begins at byte 8, as it says of '1': make it again",
         ),
         ("0\t0\n1\t0\n", r"a\.idx: byte 0 stands in it more than once"),
     ],
@@ -356,7 +356,7 @@ def test_lists_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
     [
         ({"values": {"image": 1}}, "'image' cannot be the name"),
         ({"values": {"v": [3, 1]}}, r"\[1, 3\]: the smaller number first"),
-        ({"values": {"v": [2, 2]}}, "behind the last"),
+        ({"values": {"v": [2, 2]}}, "one past the last"),
         ({"values": {"v": "x"}}, "the place of a number"),
         ({"label": -1}, "at least 0"),
     ],

@@ -436,7 +436,7 @@ REFUSED: dict[str, tuple[list[bytes], dict[str, Any], str]] = {
     "a number cut off": (
         [record(X, entry("l", field(3, field(1, b"\x80"))))],
         {"label": "l"},
-        "a number that ends behind the list",
+        "a number that ends past the list",
     ),
     "a number too long": (
         [record(X, entry("l", field(3, field(1, b"\x80" * 10 + b"\1"))))],
@@ -449,11 +449,11 @@ REFUSED: dict[str, tuple[list[bytes], dict[str, Any], str]] = {
         "record 0, byte 12: not a field of a Protocol Buffers message",
     ),
     "a group": ([b"\x0b"], {}, "not a field of a Protocol Buffers message"),
-    "a field too long": ([b"\x0a\x7f"], {}, "a field that ends behind the message that it is in"),
+    "a field too long": ([b"\x0a\x7f"], {}, "a field that ends past the message that it is in"),
     "a length of 2^64 - 1": (
         [b"\x0a" + varint(-1)],
         {},
-        "a field that ends behind the message that it is in",
+        "a field that ends past the message that it is in",
     ),
     "a varint without an end": ([b"\x80" * 20], {}, "not a field"),
     "more fields than are taken": ([b"\x48\x00" * 5000], {}, "a message of more than 4,096 fields"),
@@ -484,7 +484,7 @@ DAMAGED = {
     "a length that leads out": (changed(WHOLE, 6), "the checksum of the length at byte 0 is wrong"),
     "cut off in a record": (
         WHOLE[:-20],
-        "cut off: the record at byte [0-9,]+ ends 20 bytes behind the file's end",
+        "cut off: the record at byte [0-9,]+ ends 20 bytes past the file's end",
     ),
     "cut off in a head": (WHOLE + b"12345", "cut off at byte 8,527: 5 bytes are no record"),
     "text": (

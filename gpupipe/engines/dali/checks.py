@@ -67,7 +67,7 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if differs := spec.differs_in(tuple(tensor.shape[1:]), dtype, spec.layout):
             raise _wrong(
-                foreign[-1], f"in a batch, '{name}' is {differs} behind it and all later steps"
+                foreign[-1], f"in a batch, '{name}' is {differs} after it and all later steps"
             )
 
 

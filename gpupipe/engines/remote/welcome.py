@@ -82,7 +82,7 @@ def split(config: Config) -> tuple[Config, int]:
     shorter = replace(config.pipeline, entries=entries[:head])
     if shorter.made.dtype != "uint8" or shorter.made.encoded or head == len(entries):
         raise ServerError(
-            f"ship: uint8 needs a pipeline that ends in {' and '.join(SHIPPED_ON)} behind "
+            f"ship: uint8 needs a pipeline that ends in {' and '.join(SHIPPED_ON)} after "
             f"uint8 images; pipeline '{config.pipeline.name}' has "
             f"{shorter.made} before them: serve with --ship batch"
         )
