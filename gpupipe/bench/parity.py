@@ -248,8 +248,8 @@ def _apart(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _paired(
-    expected: list[tuple[int, Tensor]], made: list[tuple[int, Tensor]]
+    expected: list[tuple[int, Tensor]], images: list[tuple[int, Tensor]]
 ) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:
     """Pair the images of those samples that both engines could read."""
-    by_id = dict(made)
+    by_id = dict(images)
     return (((i, image), (i, by_id[i])) for i, image in expected if i in by_id)

@@ -82,11 +82,11 @@ def rows(config: Config, index: Index, devices: Sequence[str], samples: int) -> 
 
 
 def _pair(
-    name: str, expected: Levels, made: Levels, device: str, smaller: int
+    name: str, expected: Levels, dali_image: Levels, device: str, smaller: int
 ) -> tuple[Picture, Picture]:
-    apart = np.abs(made.astype(np.int16) - expected).max(axis=-1)
+    apart = np.abs(dali_image.astype(np.int16) - expected).max(axis=-1)
     difference, on = _in_words(apart), f"DALI on {device.upper().replace(':', ' ')}"
-    image = _picture(on, f"{name} as {on} makes it", _reduced(made, smaller))
+    image = _picture(on, f"{name} as {on} makes it", _reduced(dali_image, smaller))
     return image, _picture(
         difference,
         f"map of the difference between {on} and torchvision in {name}: {difference}",

@@ -76,14 +76,14 @@ def _batch(config: Config) -> str:
 
 
 def _field(config: Config, name: str) -> str:
-    made = config.pipeline.made_of(name)
-    dtype, memory = made.dtype, ""
+    spec = config.pipeline.made_of(name)
+    dtype, memory = spec.dtype, ""
     if name == config.pipeline.main:
         dtype, memory = (
             config.loader.dtype or dtype,
             f" {config.loader.memory_format}" if config.pipeline.fields[name].encoded else "",
         )
     shape = ", ".join(
-        axis if n is None else str(n) for axis, n in zip(made.layout, made.shape, strict=True)
+        axis if n is None else str(n) for axis, n in zip(spec.layout, spec.shape, strict=True)
     )
     return f"{name} {dtype} (B{', ' if shape else ''}{shape}){memory}"

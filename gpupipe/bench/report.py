@@ -189,13 +189,13 @@ _COLD = (
 _WARM = "warm: whatever the page cache holds is used"
 
 
-def _machine(found: dict[str, Any]) -> Any:
+def _machine(facts: dict[str, Any]) -> Any:
     """Yield (name, text) of each part of the machine."""
-    yield "GPU", found["gpu"] or "none"
-    yield "processor", f"{found['processor']}, {counted(found['cores'], 'core')} usable"
-    if found["memory_gib"]:
-        yield "memory", f"{found['memory_gib']} GiB"
-    yield "system", found["system"]
-    yield "Python", found["python"]
-    yield "packages", ", ".join(f"{name} {version}" for name, version in found["packages"].items())
-    yield "time", found["time"]
+    yield "GPU", facts["gpu"] or "none"
+    yield "processor", f"{facts['processor']}, {counted(facts['cores'], 'core')} usable"
+    if facts["memory_gib"]:
+        yield "memory", f"{facts['memory_gib']} GiB"
+    yield "system", facts["system"]
+    yield "Python", facts["python"]
+    yield "packages", ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    yield "time", facts["time"]

@@ -67,11 +67,11 @@ def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what the cache of CONFIG holds, and who fills it."""
     from gpupipe.cache import status as states
 
-    found = states.of(_opened(_source(config, overrides), listed=False)[0])
+    state = states.of(_opened(_source(config, overrides), listed=False)[0])
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        click.echo(json.dumps(asdict(state), indent=2))
         return
-    for name, value in _lines(found):
+    for name, value in _lines(state):
         click.echo(f" {name:<12} {value}")
 
 
@@ -118,15 +118,15 @@ def verify(config: str, overrides: tuple[str, ...]) -> None:
 
     folder, rows = _opened(_source(config, overrides))
     with Screen(False) as screen:
-        found = verification.damaged(
+        damaged = verification.damaged(
             folder, rows, lambda done, total: screen.progress("verifying", done, total)
         )
-    for name, why in found.items():
+    for name, why in damaged.items():
         click.echo(f"{folder.shard(name)}: {why}")
     gone = verification.mend(folder, _filler(config, overrides, folder))
     click.echo(
-        f"{counted(len(folder.manifest.alive()), 'shard')} in the cache; {len(found)} "
-        f"damaged, {len(found.keys() - gone.keys())} of them fetched again"
+        f"{counted(len(folder.manifest.alive()), 'shard')} in the cache; {len(damaged)} "
+        f"damaged, {len(damaged.keys() - gone.keys())} of them fetched again"
     )
     for name, why in gone.items():
         click.echo(
@@ -216,33 +216,33 @@ def _say_filled(
         )
 
 
-def _lines(found: Status) -> list[tuple[str, str]]:
-    of_rows = "" if found.rows is None else f" of {found.rows:,}"
+def _lines(state: Status) -> list[tuple[str, str]]:
+    of_rows = "" if state.rows is None else f" of {state.rows:,}"
     hits = (
         "no epoch yet"
-        if found.hit_rate is None
-        else f"{found.hit_rate:.1%} of {found.asked:,} samples in {counted(found.epochs, 'epoch')}"
+        if state.hit_rate is None
+        else f"{state.hit_rate:.1%} of {state.asked:,} samples in {counted(state.epochs, 'epoch')}"
     )
     lines = [
-        ("folder", found.dir),
+        ("folder", state.dir),
         (
             "size",
-            f"{_size(found.bytes)} of {_size(found.max_bytes)} "
-            f"({found.bytes / found.max_bytes:.0%})",
+            f"{_size(state.bytes)} of {_size(state.max_bytes)} "
+            f"({state.bytes / state.max_bytes:.0%})",
         ),
         (
             "generation",
-            f"{found.generation}: {found.samples:,}{of_rows} samples in "
-            f"{counted(found.shards, 'shard')}; {found.evicted:,} evicted so far",
+            f"{state.generation}: {state.samples:,}{of_rows} samples in "
+            f"{counted(state.shards, 'shard')}; {state.evicted:,} evicted so far",
         ),
-        ("in use", ", ".join(f"generation {g}" for g in found.pinned) or "by no epoch"),
+        ("in use", ", ".join(f"generation {g}" for g in state.pinned) or "by no epoch"),
         ("hit rate", hits),
         (
             "fetch rate",
-            f"{_size(found.fetch_rate)}/s over {counted(len(found.samplers), 'sampler')}",
+            f"{_size(state.fetch_rate)}/s over {counted(len(state.samplers), 'sampler')}",
         ),
     ]
-    for sampler in found.samplers:
+    for sampler in state.samplers:
         lines.append(
             (
                 "sampler",

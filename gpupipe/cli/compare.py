@@ -198,19 +198,19 @@ def _agreements(
     from gpupipe.loader import import_engine
 
     import_engine("dali")
-    found = list(agreement.measure(checked, index, _dali_devices(), samples, max_diff))
-    console().print(tables.agreements(found))
-    failed = next((a for a in found if not a.holds), None)
+    agreements = list(agreement.measure(checked, index, _dali_devices(), samples, max_diff))
+    console().print(tables.agreements(agreements))
+    failed = next((a for a in agreements if not a.holds), None)
     if failed:
         click.echo(
             f"gpupipe: DALI on the {failed.device} and torchvision differ too much, from "
             f"step '{failed.step}' on",
             err=True,
         )
-    left_out = [e.key for e in checked.pipeline.entries[len({a.step for a in found}) :]]
+    left_out = [e.key for e in checked.pipeline.entries[len({a.step for a in agreements}) :]]
     if left_out:
         click.echo(f"not compared, for lack of a torch lowering: {', '.join(left_out)}")
-    return found
+    return agreements
 
 
 def _worker_counts(text: str, cores: int) -> list[int]:

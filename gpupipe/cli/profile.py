@@ -69,23 +69,23 @@ def profile(
     train = _train(step_ms, model)
     checked, index = read(config, overrides)
     with Screen(False) as screen:
-        found = profiling.measure(
+        result = profiling.measure(
             checked, index, cores(), rounds, seconds, screen.counter("profile")
         )
         trained = train and training.measure(
             checked, index, *train, rounds, seconds, screen.counter("training")
         )
     ceiling = None if trained else training.ceiling(checked, index, seconds)
-    click.echo(tables.headline(found))
-    console().print(tables.profiled(found))
+    click.echo(tables.headline(result))
+    console().print(tables.profiled(result))
     for line in tables.training(trained, ceiling):
         click.echo(line)
-    verdict = advice.limit(found, found.what["parallelism"], trained)
-    for sentence in (*verdict.said, *disturbance(found.disturbed)):
+    verdict = advice.limit(result, result.what["parallelism"], trained)
+    for sentence in (*verdict.said, *disturbance(result.disturbed)):
         click.echo(sentence)
     write_json(
         json_path,
-        found.as_json()
+        result.as_json()
         | {
             "training": _training_json(trained),
             "replay_images_per_second": ceiling,
@@ -108,10 +108,10 @@ def _train(
     return None if step_ms is None else (f"steps of {step_ms:g} ms", training.pause(step_ms))
 
 
-def _training_json(found: Training | None) -> Any:
+def _training_json(measured: Training | None) -> Any:
     from dataclasses import asdict
 
-    return found and asdict(found) | {"waiting": asdict(found.waiting)}
+    return measured and asdict(measured) | {"waiting": asdict(measured.waiting)}
 
 
 @click.command()
@@ -169,15 +169,15 @@ def tune(
     choices = tuning.candidates(checked.loader, engine, gpu, cores(), keep)
     contest = Contest(config, overrides, {}, core_numbers(None), 0, 2, False)
     with Screen(False) as screen:
-        found = tuning.Tuner(contest, checked.loader, cores(), seconds, screen.counter("tune")).run(
-            choices
-        )
-    if found.trials:
-        console().print(tables.trials(found))
-    for line in (*advised(found, checked), *disturbance(found.disturbed)):
+        result = tuning.Tuner(
+            contest, checked.loader, cores(), seconds, screen.counter("tune")
+        ).run(choices)
+    if result.trials:
+        console().print(tables.trials(result))
+    for line in (*advised(result, checked), *disturbance(result.disturbed)):
         click.echo(line)
-    write_json(json_path, _tuned_json(found))
-    if found.interrupted:
+    write_json(json_path, _tuned_json(result))
+    if result.interrupted:
         leave_interrupted()
 
 
@@ -235,37 +235,37 @@ def _named(changes: dict[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in changes.items())
 
 
-def _why_untried(found: Tuned) -> str:
-    if found.enough_seconds is not None:
-        names = ", ".join(found.untried)
+def _why_untried(tuned: Tuned) -> str:
+    if tuned.enough_seconds is not None:
+        names = ", ".join(tuned.untried)
         return (
             f"there was no time to try any ({names}), since a trial takes "
-            f"{found.trial_seconds:.1f} s here: --seconds {found.enough_seconds} tries the first"
+            f"{tuned.trial_seconds:.1f} s here: --seconds {tuned.enough_seconds} tries the first"
         )
-    return "none was tried before Ctrl-C" if found.interrupted else "--keep leaves none to try"
+    return "none was tried before Ctrl-C" if tuned.interrupted else "--keep leaves none to try"
 
 
-def _tuned_json(found: Tuned) -> dict[str, Any]:
+def _tuned_json(tuned: Tuned) -> dict[str, Any]:
     from dataclasses import asdict
 
     from gpupipe.bench.machine import machine
 
     rates = [
         {"changes": r.side.changes, "images_per_second": r.rates}
-        for setting in found.trials
+        for setting in tuned.trials
         for r in setting
     ]
-    confirmed = {"given": found.given.rates, "best": found.best.rates if found.best else []}
-    gain = found.gain and asdict(found.gain)
+    confirmed = {"given": tuned.given.rates, "best": tuned.best.rates if tuned.best else []}
+    gain = tuned.gain and asdict(tuned.gain)
     return {
         "schema": "gpupipe-tune-1",
         "machine": machine(),
-        "changes": found.changes,
+        "changes": tuned.changes,
         "gain": gain,
-        "certain": found.certain,
+        "certain": tuned.certain,
         "confirmed": confirmed,
         "trials": rates,
-        "untried": found.untried,
-        "enough_seconds": found.enough_seconds,
-        "interrupted": found.interrupted,
+        "untried": tuned.untried,
+        "enough_seconds": tuned.enough_seconds,
+        "interrupted": tuned.interrupted,
     }
