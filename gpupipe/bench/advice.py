@@ -57,7 +57,8 @@ def limit(profile: Profile, threads: int, training: Training | None = None) -> L
     # A gpupipe server on this machine is part of the work, and no disturbance.
     if profile.whole.name != RECEIVE and disturbance(profile.disturbed):
         return Limit(
-            "unknown", ("What limits cannot be told while other processes use the same cores.",)
+            "unknown",
+            ("What limits cannot be determined while other processes use the same cores.",),
         )
     if training and not training.vague and training.waiting.value < _HARDLY:
         return Limit(

@@ -313,7 +313,7 @@ def _ahead(best: Result, comparison: Comparison) -> str:
     if rival is None or best is rival:
         rival = max((r for r in comparison.measured if r is not best), key=lambda r: r.mean)
     if short := _too_short((best, rival)):
-        return f"Which is faster cannot be told: {short}."
+        return f"Which is faster cannot be determined: {short}."
     lead = ratio(best.rates, rival.rates)
     ahead = f"{best.side.name} delivers {lead.value:.2f} times as many images as {rival.side.name}"
     if lead.low is None or lead.high is None:
@@ -325,7 +325,7 @@ def _ahead(best: Result, comparison: Comparison) -> str:
             if lead.certain
             else f"Whether {best.side.name} or {rival.side.name} is faster"
         )
-        return f"{what} cannot be told: the rounds differ too much ({sure}). {_STEADIER}"
+        return f"{what} cannot be determined: the rounds differ too much ({sure}). {_STEADIER}"
     if not lead.certain:
         return (
             f"{best.side.name} and {rival.side.name} are within the noise of each other ({sure})."
@@ -358,7 +358,7 @@ def _scaling(loaders: Sequence[Result]) -> str:
         if _too_short((fewer, more)) or (gain.vague and not gain.certain):
             return (
                 f"What the DataLoader gains from {more.side.workers} workers over "
-                f"{fewer.side.workers} cannot be told. {_STEADIER}"
+                f"{fewer.side.workers} cannot be determined. {_STEADIER}"
             )
         if not gain.certain or gain.value < 1:
             return (

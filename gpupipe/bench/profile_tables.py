@@ -73,7 +73,8 @@ def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
     )
     if found.vague:
         yield (
-            f"Waiting for data: cannot be told, the rounds differ too much{sure}. More --rounds "
+            f"Waiting for data: cannot be determined, the rounds differ too much{sure}. "
+            "More --rounds "
             "or --seconds, with nothing beside it, would tell."
         )
         return

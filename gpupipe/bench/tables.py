@@ -50,7 +50,7 @@ def measured(loader: Loader, result: Measurement) -> Table:
 
 def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
     if result.too_short:
-        yield "images/s", f"cannot be told: {result.too_short}"
+        yield "images/s", f"cannot be determined: {result.too_short}"
     elif result.passes:
         size = counted(result.passes[0].batches, "batch", "batches")
         several = (
@@ -125,7 +125,7 @@ def _times(ratio: Ratio) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
     return (
-        f"{'cannot be told' if ratio.vague and not ratio.certain else f'{ratio.value:.2f}'} "
+        f"{'cannot be determined' if ratio.vague and not ratio.certain else f'{ratio.value:.2f}'} "
         f"({interval(ratio)})"
     )
 

@@ -121,7 +121,7 @@ def run(
         leave_interrupted()
     loader.close()
     if quiet and result.too_short:
-        raise GpupipeError(f"images/s cannot be told: {result.too_short}")
+        raise GpupipeError(f"images/s cannot be determined: {result.too_short}")
 
 
 @main.command()

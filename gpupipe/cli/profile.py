@@ -192,11 +192,11 @@ def advised(found: Tuned, checked: Config) -> list[str]:
     )
     gain = found.gain
     if not found.trials:
-        return [f"Whether other settings are faster cannot be told: {_why_untried(found)}."]
+        return [f"Whether other settings are faster cannot be determined: {_why_untried(found)}."]
     if gain is None or gain.low is None or gain.high is None:
         if found.changes:
             return [
-                f"Whether {_named(found.changes)} is faster cannot be told: Ctrl-C came "
+                f"Whether {_named(found.changes)} is faster cannot be determined: Ctrl-C came "
                 "before it was confirmed.",
                 *tail,
             ]
@@ -207,7 +207,7 @@ def advised(found: Tuned, checked: Config) -> list[str]:
     )
     if gain.vague and not found.certain:
         return [
-            f"Whether the best that was tried is faster cannot be told: it made {sure}. "
+            f"Whether the best that was tried is faster cannot be determined: it made {sure}. "
             "More --seconds, with nothing beside it, would tell.",
             *tail,
         ]

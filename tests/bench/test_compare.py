@@ -113,7 +113,7 @@ def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path) -> N
     assert "random_affine" in done.stdout, "parity comes with it"
     assert any(
         words in done.stdout
-        for words in ("times as many images as", "within the noise", "cannot be told")
+        for words in ("times as many images as", "within the noise", "cannot be determined")
     )
     assert "round 2 of 2: DataLoader, 1 worker" in done.stderr
 
@@ -363,11 +363,11 @@ def test_verdicts(rates: dict[str, list[float]], said: list[str]) -> None:
     [
         (
             {"dali": [1.0, 500.0, 3.0], "w2": [100.0, 101.0, 2.0]},
-            "Whether 2 workers or DALI is faster cannot be told",
+            "Whether 2 workers or DALI is faster cannot be determined",
         ),
         (
             {"dali": [1500, 4000, 9000], "w2": [100, 101, 100]},
-            "DALI is faster than 2 workers; how many times cannot be told",
+            "DALI is faster than 2 workers; how many times cannot be determined",
         ),
     ],
 )
@@ -379,7 +379,7 @@ def test_an_interval_that_tells_nothing_is_no_verdict(
         found.results.sort(key=lambda r: -r.mean)
         said = (
             f"Whether {found.results[0].side.name} or {found.results[1].side.name} is faster "
-            "cannot be told"
+            "cannot be determined"
         )
     verdict = compare.verdict(found)[0]
     assert verdict.startswith(said)
@@ -391,7 +391,7 @@ def test_an_interval_that_tells_nothing_is_no_verdict(
 
 def test_what_more_workers_gain_may_be_unknown() -> None:
     found = compare.verdict(comparison(w1=[100, 900, 20], w2=[500, 60, 70]))
-    assert "What the DataLoader gains from 2 workers over 1 cannot be told" in found[1]
+    assert "What the DataLoader gains from 2 workers over 1 cannot be determined" in found[1]
 
 
 def test_rounds_no_longer_than_what_is_made_ahead_are_no_verdict() -> None:
@@ -400,7 +400,8 @@ def test_rounds_no_longer_than_what_is_made_ahead_are_no_verdict() -> None:
         o.batches, o.batches_ahead = 4, 4
     said = compare.verdict(found)[0]
     assert (
-        said == "Which is faster cannot be told: a round has 4 batches, and 2 workers makes 4 "
+        said == "Which is faster cannot be determined: a round has 4 batches, and 2 workers makes "
+        "4 "
         "ahead: --batches 16 or more tells it."
     )
 

@@ -112,7 +112,7 @@ def test_the_command_prints_the_table_what_limits_and_json(
         name in done.stdout for name in ("read", "decode", "random_affine", "to_dtype", "to torch")
     )
     assert "Waiting for data: " in done.stdout
-    assert "DISTURBED" in done.stdout or "What limits cannot be told" not in done.stdout
+    assert "DISTURBED" in done.stdout or "What limits cannot be determined" not in done.stdout
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["schema"] == profile.SCHEMA
     assert found["limit"] in ("training", "CPU", "storage", "waiting", "unknown")
@@ -219,14 +219,14 @@ def test_beside_other_work_no_limit_is_named(trained: Training | None) -> None:
     found.stages[1].others[0] = 0.9
     verdict = advice.limit(found, 4, trained)
     assert verdict.resource == "unknown"
-    assert "cannot be told" in " ".join(verdict.said)
+    assert "cannot be determined" in " ".join(verdict.said)
     assert "To change that" not in " ".join(verdict.said)
 
 
 def test_waiting_that_may_be_anything_is_not_told() -> None:
     wild = Training("t", [50.0, 900.0, 3.0], [100.0, 40.0, 90.0])
     said = " ".join(profile_tables.training(wild, None))
-    assert "Waiting for data: cannot be told" in said
+    assert "Waiting for data: cannot be determined" in said
     assert "More --rounds or --seconds" in said
     fast_once = Training("t", [990.0, 95.0, 99.0], [100.0, 900.0, 10.0])
     assert fast_once.waiting.value < 0.05

@@ -87,7 +87,7 @@ def test_too_little_time_is_said(faces: Path, tmp_path: Path, cli: Any) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "faster" in done.stdout
-    assert "cannot be told" in done.stdout
+    assert "cannot be determined" in done.stdout
     assert "Nothing" not in done.stdout
     assert "(threads, prefetch, batch_size)" in done.stdout
     out = json.loads((tmp_path / "out.json").read_text())
@@ -129,7 +129,7 @@ def test_no_choice_is_said() -> None:
         changes={"threads": 3},
         interrupted=True,
     )
-    assert "Whether threads=3 is faster cannot be told" in advised(found, checked)[0]
+    assert "Whether threads=3 is faster cannot be determined" in advised(found, checked)[0]
 
 
 def test_a_gain_that_may_be_anything_is_not_told() -> None:
@@ -143,7 +143,7 @@ def test_a_gain_that_may_be_anything_is_not_told() -> None:
         best=result("best", 100, 700, 90),
     )
     said = " ".join(advised(found, checked))
-    assert "cannot be told" in said
+    assert "cannot be determined" in said
     assert "--seconds" in said
     assert "keep the settings" not in said
 

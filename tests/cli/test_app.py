@@ -105,8 +105,8 @@ def test_passes_are_longer_than_what_is_made_ahead(config: Path, tmp_path: Path)
     done = gpupipe("run", config, *short, "--epochs", 1)
     assert done.returncode == 0, done.stderr
     assert (
-        "cannot be told: a pass has 2 batches, and 4 are made ahead: --batches 16 or more tells it"
-        in " ".join(done.stdout.split())
+        "cannot be determined: a pass has 2 batches, and 4 are made ahead: --batches 16 or "
+        "more tells it" in " ".join(done.stdout.split())
     )
     assert "MB/s" not in done.stdout
     found = json.loads((tmp_path / "r.json").read_text())
@@ -114,7 +114,7 @@ def test_passes_are_longer_than_what_is_made_ahead(config: Path, tmp_path: Path)
     assert "--batches 16" in found["too_short"]
     done = gpupipe("run", config, *short, "--batches", 7, "--quiet")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("gpupipe: images/s cannot be told: a pass has 7 batches")
+    assert done.stderr.startswith("gpupipe: images/s cannot be determined: a pass has 7 batches")
 
 
 def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:
