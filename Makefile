@@ -26,7 +26,7 @@ demo: $(VENV)/.installed
 	$(BIN)/gpupipe run configs/lfw.yaml
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --durations 20
+	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
