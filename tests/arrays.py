@@ -16,20 +16,6 @@ ENGINES: dict[str, dict[str, Any]] = {
     "dali": {"engine": "dali"},
     "dataloader": {"engine": "dataloader", "workers": 0},
 }
-DTYPES = (
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-)
 
 
 def saved(folder: Path, array: NDArray[Any], **data: Any) -> dict[str, Any]:

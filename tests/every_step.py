@@ -7,9 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from arrays import DTYPES
 from cut_jpegs import pixels
 from PIL import Image
+
+from gpupipe.formats.npy import DTYPES
 
 SIZE = (24, 32)
 STEPS: dict[str, list[dict[str, Any]]] = {

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import image_files
 import imagecodecs
 import numpy as np
+from image_files import png_chunk
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -118,10 +120,8 @@ def image(levels: Pixels, mode: str | None = None) -> Image.Image:
 
 def encoded(source: Pixels | Image.Image, form: str, **options: Any) -> bytes:
     """What Pillow writes."""
-    buffer = io.BytesIO()
-    made = source if isinstance(source, Image.Image) else image(source)
-    made.save(buffer, form, **options)
-    return buffer.getvalue()
+    picture = source if isinstance(source, Image.Image) else image(source)
+    return image_files.encoded(picture, form, **options)
 
 
 def by_opencv(levels: Pixels, extension: str, *options: int) -> bytes:
@@ -210,10 +210,6 @@ def arithmetic() -> bytes:
     data = ARITHMETIC.read_bytes()
     at = data.index(b"\xff\xc9")
     return data[: at + 5] + struct.pack(">HH", HEIGHT, WIDTH) + data[at + 9 :]
-
-
-def png_chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
 def png(levels: Pixels, colour: int, *chunks: bytes, interlace: int = 0) -> bytes:

@@ -4,7 +4,6 @@ down.
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from image_files import encoded, png_chunk
 from PIL import Image
 
 import gpupipe
@@ -53,12 +53,6 @@ print(json.dumps({
     "megabytes": int(status.partition("VmHWM:")[2].split()[0]) / 1024,
 }))
 """
-
-
-def encoded(image: Image.Image, form: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, form, **options)
-    return buffer.getvalue()
 
 
 def noise(seed: int = 0) -> Image.Image:
@@ -141,16 +135,14 @@ def large_jpeg() -> bytes:
 
 
 def large_png() -> bytes:
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        )
-
     rows = zlib.compressobj(9)
     packed = b"".join(rows.compress(bytes(8126)) for _ in range(65000)) + rows.flush()
     header = struct.pack(">IIBBBBB", 65000, 65000, 1, 0, 0, 0, 0)
     return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + png_chunk(b"IHDR", header)
+        + png_chunk(b"IDAT", packed)
+        + png_chunk(b"IEND", b"")
     )
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import DTYPES, ENGINES, both, delivered, numbers, saved
+from arrays import ENGINES, both, delivered, numbers, saved
 from torchvision.transforms.v2 import functional as F
 
 import gpupipe
+from gpupipe.formats.npy import DTYPES
 
 COUNT = 5
 ULP = 2.0**-10

@@ -4,7 +4,6 @@ neighbours are not touched.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from image_files import encoded
 from PIL import Image
 
 import gpupipe
@@ -28,12 +28,6 @@ AUGMENT = [
     {"random_affine": {"degrees": 20, "scale": [0.8, 1.2], "interpolation": "bilinear"}},
     "random_horizontal_flip",
 ]
-
-
-def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, form, **options)
-    return buffer.getvalue()
 
 
 def shares(form: str, *percents: int) -> dict[str, Callable[[Path, Image.Image], None]]:

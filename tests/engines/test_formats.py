@@ -5,7 +5,6 @@ Measured with DALI 2.4, nvImageCodec 0.9.
 
 from __future__ import annotations
 
-import io
 import struct
 import warnings
 import zlib
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from image_files import encoded
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
@@ -26,12 +26,6 @@ import gpupipe
 
 WIDTH, HEIGHT = 160, 120
 Pixels = NDArray[Any]
-
-
-def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, form, **options)
-    return buffer.getvalue()
 
 
 def deep(image: Image.Image) -> Pixels:

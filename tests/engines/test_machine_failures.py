@@ -5,15 +5,13 @@ are not there.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from broken_machine import run_on_broken_machine
 from cut_jpegs import jpeg
 from nvidia.dali import fn
 
@@ -28,8 +26,6 @@ from gpupipe.loader import Loader
 from gpupipe.pipeline import pipeline
 from gpupipe.pipeline.step import DaliImage, Params, Step
 from gpupipe.runtime.machine_failures import machine_errors, machine_failure
-
-SCRIPT = Path(__file__).parents[1] / "broken_machine.py"
 
 # --- words
 
@@ -159,19 +155,9 @@ def broken(what: str, root: Path, **options: Any) -> tuple[str, str, int]:
         "quarantine": str(quarantine),
         **options,
     }
-    environment = os.environ | {"GPUPIPE_CACHE": str(root / "cache")}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, what, root, json.dumps(given)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    outcome = run_on_broken_machine(what, root, given)
     assert not quarantine.exists()
-    name, said, skipped = done.stdout.splitlines()[-3:]
-    return name, said, int(skipped)
+    return outcome
 
 
 @pytest.fixture

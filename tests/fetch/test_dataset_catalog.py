@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import hashlib
 import http.server
 import io
@@ -31,15 +32,17 @@ FILES = {
 
 
 def tar_of(files: dict[str, bytes], mode: str = "w:gz", *more: tarfile.TarInfo) -> bytes:
+    """Return a tar archive; the same arguments always give the same bytes."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as tar:
+    with tarfile.open(fileobj=buffer, mode="w" if mode == "w:gz" else mode) as tar:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
         for member in more:
             tar.addfile(member)
-    return buffer.getvalue()
+    # tarfile would write the time into the header of gzip
+    return gzip.compress(buffer.getvalue(), mtime=0) if mode == "w:gz" else buffer.getvalue()
 
 
 def damaged(data: bytes) -> bytes:

@@ -4,12 +4,12 @@ exception.
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from pathlib import Path
 from typing import Any
 
+import image_files
 import numpy as np
 import pytest
 from PIL import Image
@@ -21,9 +21,7 @@ ARITHMETIC = Path(__file__).parents[1] / "data" / "arithmetic.jpg"
 
 
 def encoded(form: str, image: Image.Image = PICTURE, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, form, **options)
-    return buffer.getvalue()
+    return image_files.encoded(image, form, **options)
 
 
 def turned(orientation: int) -> Image.Exif:

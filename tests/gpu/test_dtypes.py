@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from arrays import DTYPES, numbers, saved
+from arrays import numbers, saved
 from every_step import CASES, SIZE, of_image, photograph
 
 import gpupipe
 from gpupipe import config
+from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline import step
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from broken_machine import run_on_broken_machine
 from cut_jpegs import jpeg
 
 from gpupipe.engines.dali.known_good import KnownGood
 
-SCRIPT = Path(__file__).parents[1] / "broken_machine.py"
 ON_ERROR = [{"on_error": "raise"}, {"on_error": "skip", "max_bad": 1.0}]
 
 
@@ -27,19 +23,9 @@ def broken(what: str, root: Path, **options: Any) -> tuple[str, str, int]:
     for n in range(64):
         (root / "images" / "one" / f"{n:02}.jpg").write_bytes(data)
     given = {"device": "gpu", "batch_size": 8, "quarantine": str(root / "bad.jsonl"), **options}
-    environment = os.environ | {"GPUPIPE_CACHE": str(root / "cache")}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, what, root, json.dumps(given)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    outcome = run_on_broken_machine(what, root, given)
     assert not (root / "bad.jsonl").exists()
-    name, said, skipped = done.stdout.splitlines()[-3:]
-    return name, said, int(skipped)
+    return outcome
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)

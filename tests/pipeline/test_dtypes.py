@@ -14,7 +14,7 @@ import numpy as np
 import nvidia.dali
 import pytest
 import torch
-from arrays import DTYPES, ENGINES, numbers, saved
+from arrays import ENGINES, numbers, saved
 from every_step import CASES, SIZE, STEPS, of_image, photograph
 from nvidia.dali import Pipeline, backend, fn, types
 
@@ -25,6 +25,7 @@ from gpupipe.engines.bad_samples import refused_dtype
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.graph import Lowering
+from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline import step
 from gpupipe.pipeline.dtypes import OPERATORS, TAKEN, as_integers, handed
 from gpupipe.runtime.machine_failures import machine_failure
