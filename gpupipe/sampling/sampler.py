@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import numbers
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ class Plan:
         ids: Rows of the index, int64 (B,).
         end: How many samples of the epoch all ranks together have had after this step.
         last: Whether the batch ends the epoch.
+        tag: Whatever the creator of the plan needs to recognise it by when its batch arrives.
+            Engines ignore it and keep it, also if they skip samples. It is no part of equality.
 
     """
 
@@ -36,6 +38,7 @@ class Plan:
     ids: NDArray[np.int64]
     end: int
     last: bool
+    tag: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

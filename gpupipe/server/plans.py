@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
@@ -14,20 +14,9 @@ _MAX_CACHED_PASSES = 4
 Identity = tuple[int, int, int, int]
 """Identity of a batch: (rank, epoch, position at which the pass starts, step).
 
-Batches of the same identity have the same content.
+Batches of the same identity have the same content. It is the `tag` of the plans that the engine
+gets, and stays the same if the engine skips samples.
 """
-
-
-@dataclass(frozen=True)
-class Asked(Plan):
-    """A plan for the engine, with the identity of its batch.
-
-    Attributes:
-        identity: Stays the same if the engine leaves samples out of the plan.
-
-    """
-
-    identity: Identity
 
 
 class Plans:
@@ -78,8 +67,7 @@ class Plans:
         """Return the number of steps of a pass. Raises StateError as `of` does."""
         return len(self.of(rank, epoch, position))
 
-    def asked(self, identity: Identity) -> Asked:
-        """Return the plan of a batch."""
+    def plan(self, identity: Identity) -> Plan:
+        """Return the plan of a batch, with the identity as its tag."""
         rank, epoch, position, step = identity
-        plan = self.of(rank, epoch, position)[step]
-        return Asked(plan.epoch, plan.ids, plan.end, plan.last, identity)
+        return replace(self.of(rank, epoch, position)[step], tag=identity)

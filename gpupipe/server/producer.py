@@ -130,7 +130,7 @@ class Producer(threading.Thread):
         while True:
             with self._changed:
                 identity = self._take()
-                plan = self._plans.asked(identity) if isinstance(identity, tuple) else None
+                plan = self._plans.plan(identity) if isinstance(identity, tuple) else None
             if identity is None:
                 return
             if plan is not None:
@@ -214,5 +214,5 @@ class Producer(threading.Thread):
 
 
 def _identity(planned_batch: Made) -> Identity:
-    # an engine returns the very plans that it took, and these are `Asked`
-    return planned_batch[0].identity  # type: ignore[attr-defined, no-any-return]
+    identity: Identity = planned_batch[0].tag
+    return identity

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -444,3 +444,9 @@ def test_golden_batches() -> None:
     """No release may change these: a checkpointed run must go on with the same batches."""
     sampler = Sampler(10, 2, shuffle=True, seed=0, last_batch=PARTIAL, rank=1, world_size=2)
     assert [p.ids.tolist() for p in sampler.begin()] == [[4, 5], [8, 9], [0]]
+
+
+def test_the_tag_of_a_plan_is_no_part_of_equality() -> None:
+    plan = Plan(0, np.arange(3), 3, True)
+    assert replace(plan, tag="a") == replace(plan, tag="b") == plan
+    assert replace(plan, tag="a").tag == "a"

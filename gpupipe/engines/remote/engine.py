@@ -26,7 +26,7 @@ from gpupipe.client.dialing import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Batch, Engine, LoadSpec
-from gpupipe.engines.remote.turns import ServerPlan, Turns
+from gpupipe.engines.remote.turns import ServerBatch, Turns
 from gpupipe.engines.remote.welcome import SETTLED, Understood, understand
 from gpupipe.errors import EngineError, ServerError, warn
 from gpupipe.protocol.messages import Late, Welcome
@@ -140,22 +140,13 @@ class RemoteEngine(Engine):
             )
         self._has_received = True
 
-    def _plan(self, arrived: Arrived, server: int, before: int, last: bool) -> ServerPlan:
-        ids = arrived.batch["id"].numpy()
-        return ServerPlan(
-            arrived.epoch,
-            ids,
-            arrived.end,
-            last,
-            server,
-            arrived.key,
-            before,
-            (server + 1) % len(self._connections),
-        )
+    def _plan(self, arrived: Arrived, server: int, before: int, last: bool) -> Plan:
+        tag = ServerBatch(server, arrived.key, before, (server + 1) % len(self._connections))
+        return Plan(arrived.epoch, arrived.batch["id"].numpy(), arrived.end, last, tag)
 
     def consumed(self, plan: Plan) -> None:
-        if isinstance(plan, ServerPlan):
-            self._connections[plan.server].consumed(plan.key)
+        if isinstance(plan.tag, ServerBatch):
+            self._connections[plan.tag.server].consumed(plan.tag.key)
             if plan.last:
                 self._sampler.late = None
 

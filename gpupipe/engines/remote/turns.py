@@ -12,8 +12,8 @@ from gpupipe.sampling.sampler import Plan, Sampler
 
 
 @dataclass(frozen=True)
-class ServerPlan(Plan):
-    """The plan of a batch that a server made.
+class ServerBatch:
+    """The `tag` of the plan of a batch that a server made.
 
     Attributes:
         server: Number of the server, in the order of ranks.
@@ -72,9 +72,10 @@ class Turns(Sampler):
         return super().begin()
 
     def state_after(self, plan: Plan) -> dict[str, Any]:
-        if not isinstance(plan, ServerPlan) or plan.last or not plan.ahead:
+        tag = plan.tag
+        if not isinstance(tag, ServerBatch) or plan.last or not tag.ahead:
             return super().state_after(plan) | self._turn(0)
-        return self._state(plan.epoch, plan.before) | self._turn(plan.ahead)
+        return self._state(plan.epoch, tag.before) | self._turn(tag.ahead)
 
     def state(self) -> dict[str, Any]:
         return super().state() | self._turn(self.ahead)
