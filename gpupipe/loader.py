@@ -229,16 +229,20 @@ class Loader:
             "pipeline": config.pipeline.fingerprint,
         }
         options = config.loader
-        self.sampler = sampler_of(config, index) if sampler is None else sampler
         self.threads = cores_of_rank() if options.threads == "auto" else options.threads
-        self.engine = (
-            engine
-            if engine is not None
-            else _engine(
+        self._population: Population | None = None
+        if sampler is None:
+            sampler_of(config, index)  # Raises ConfigError before the engine starts anything.
+        if engine is None:
+            engine = _engine(
                 LoadSpec(index, config.pipeline, options, self.threads, config.source.max_pixels)
             )
-        )
-        self._population = self._open_population() if engine is None else None
+            shard = options.shard
+            self._population = config.source.population(
+                index, shard.rank, shard.world_size, options.seed, engine.unmap_files
+            )
+        self.engine = engine
+        self.sampler = sampler_of(config, index, self._population) if sampler is None else sampler
         self.as_tuple = options.format == "tuple"
         self._running: Generator[tuple[Plan, dict[str, Tensor]], None, None] | None = None
         self._closed = False
@@ -251,16 +255,6 @@ class Loader:
         """Plan of the batch that the consumer has; None between epochs."""
         self._state_at_start: dict[str, Any] | None = None
         """State of the sampler at the start of this iteration, until its end."""
-
-    def _open_population(self) -> Population | None:
-        """Return the population if the source grows between epochs, else None."""
-        population = self.config.source.population(
-            self.index, self.sampler.rank, self.sampler.world_size, self.config.loader.seed
-        )
-        self.sampler.population = population
-        if population is not None:
-            population.let_go = self.engine.let_go
-        return population
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
@@ -402,7 +396,6 @@ class Loader:
         self._closed = True
         self.engine.close()
         if self._population is not None:
-            self._population.let_go = lambda files: None
             self._population.close()
 
     def _end_iteration(self) -> None:
@@ -557,8 +550,13 @@ def import_engine(engine: str) -> type[Engine]:
     return DataLoaderEngine
 
 
-def sampler_of(config: Config, index: Index) -> Sampler:
+def sampler_of(config: Config, index: Index, population: Population | None = None) -> Sampler:
     """Create the sampler that a config describes.
+
+    Args:
+        config: The config; its shard names a rank.
+        index: The samples.
+        population: The samples of each epoch; None if they are always all samples.
 
     Raises:
         ConfigError: If the samples cannot be split into equal steps for all ranks.
@@ -573,6 +571,7 @@ def sampler_of(config: Config, index: Index) -> Sampler:
         last_batch=options.last_batch,
         rank=shard.rank,
         world_size=shard.world_size,
+        population=population,
     )
 
 

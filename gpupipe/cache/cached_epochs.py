@@ -20,7 +20,7 @@ from gpupipe.cache.locks import Claim
 from gpupipe.cache.rank_agreement import TrainingRun
 from gpupipe.cache.worker_pool import Crew, cleaned
 from gpupipe.dataset.index import Rows, SpanColumn, StringArray
-from gpupipe.dataset.source import Population
+from gpupipe.dataset.source import Population, UnmapFiles
 from gpupipe.errors import DataError, StateError, counted
 
 T = TypeVar("T")
@@ -117,6 +117,7 @@ class Cached(Population):
         whole: Number of rows that an epoch waits for under `epoch: full`.
         crew: Download workers of this process; may be empty.
         run: This rank's part in the agreement between ranks; None for a single rank.
+        unmap_files: Unmaps the files of shards, which are about to be removed or replaced.
     """
 
     def __init__(
@@ -126,8 +127,9 @@ class Cached(Population):
         whole: int,
         crew: Crew,
         run: TrainingRun | None,
+        unmap_files: UnmapFiles,
     ) -> None:
-        super().__init__()
+        self._unmap_files = unmap_files
         self._folder, self._spans, self._whole, self._crew, self._run = (
             folder,
             spans,
@@ -281,7 +283,7 @@ class Cached(Population):
         """
         mask = np.zeros(len(self._spans.file), bool)
         inodes = {name: os.stat(self._folder.shard(name)).st_ino for name in alive}
-        self.let_go(
+        self._unmap_files(
             {int(name) for name, inode in inodes.items() if self._inodes.get(name, inode) != inode}
         )
         for name, shard in alive.items():
@@ -308,7 +310,7 @@ class Cached(Population):
             return
         needed = {name for t in self._pinned_epochs.values() for name in t.names}
         unneeded = before.names - needed
-        self.let_go({int(name) for name in unneeded})
+        self._unmap_files({int(name) for name in unneeded})
         for name in unneeded:
             self._rows.pop(name, None)
             self._inodes.pop(name, None)

@@ -27,6 +27,8 @@ TAKEN = ("label", "id")
 """Names in a batch that no field and no value may have."""
 Progress = Callable[[str, int, int | None], None]
 """Called with an activity, the number of items done, and their total (None if it is unknown)."""
+UnmapFiles = Callable[[set[int]], None]
+"""Unmaps files, which are numbered by their positions in SpanColumn.files."""
 
 
 def quiet(what: str, done: int, total: int | None) -> None:
@@ -38,14 +40,7 @@ class Population(ABC):
 
     The samples of an epoch are settled, and pinned, when they are first asked for. Pinned samples
     stay readable until `release` or `close`.
-
-    Attributes:
-        let_go: Called with file numbers (positions in SpanColumn.files of a column of the index).
-            It must unmap these files: they are about to be removed. The loader sets it.
     """
-
-    def __init__(self) -> None:
-        self.let_go: Callable[[set[int]], None] = lambda files: None
 
     @abstractmethod
     def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
@@ -148,7 +143,9 @@ class Source(pydantic.BaseModel):
         """
         return {"image": Spec()}
 
-    def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
+    def population(
+        self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles
+    ) -> Population | None:
         """The samples of each epoch, for the loader of one rank; None if it is always all of them.
 
         Args:
@@ -156,6 +153,8 @@ class Source(pydantic.BaseModel):
             rank: The rank of the loader.
             world_size: The number of ranks.
             seed: The seed of the run.
+            unmap_files: Engine.unmap_files. The population calls it before it removes or replaces
+                files of the index.
         """
         return None
 

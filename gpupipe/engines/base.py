@@ -153,8 +153,10 @@ class Engine(ABC):
         """The path of the file that lists the skipped samples, or ""."""
         return ""
 
-    def let_go(self, files: set[int]) -> None:
-        """Close and unmap these files: they are about to be removed or replaced.
+    def unmap_files(self, files: set[int]) -> None:
+        """Unmap these files: they are about to be removed or replaced.
+
+        May be called after `close`.
 
         Args:
             files: Positions in SpanColumn.files.

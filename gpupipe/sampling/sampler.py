@@ -123,13 +123,12 @@ class Sampler:
     """Plans the batches of every epoch, and keeps the loader's position.
 
     Attributes:
-        population: Says which samples each epoch has, for a source that does not always have all
-            of them; else None.
+        population: The samples of each epoch, for a source that does not always have all of them;
+            else None.
         settings: The keys of `loader:` that a sampler implements.
 
     """
 
-    population: Population | None = None
     settings = frozenset({"batch_size", "shuffle", "seed", "last_batch"})
 
     def __init__(
@@ -142,6 +141,7 @@ class Sampler:
         last_batch: str,
         rank: int = 0,
         world_size: int = 1,
+        population: Population | None = None,
     ) -> None:
         """Create a sampler that begins with epoch 0.
 
@@ -153,6 +153,7 @@ class Sampler:
             last_batch: "partial", "drop" or "pad": see Layout.
             rank: This process's rank, 0 to world_size - 1.
             world_size: The number of ranks.
+            population: The samples of each epoch; None if they are always all samples.
 
         Raises:
             ConfigError: If the samples cannot be divided into equal steps without empty batches.
@@ -160,6 +161,7 @@ class Sampler:
         """
         self.count, self.batch_size, self.shuffle, self.seed = count, batch_size, shuffle, seed
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
+        self.population = population
         self._epoch, self._position = 0, 0
         problem = self._problem(count)
         if problem:

@@ -14,7 +14,7 @@ from gpupipe.cache.rank_agreement import TrainingRun
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shard_files import least_bytes
 from gpupipe.dataset.index import Column, Index, Rows, SpanColumn
-from gpupipe.dataset.source import Population, Progress, Source, quiet
+from gpupipe.dataset.source import Population, Progress, Source, UnmapFiles, quiet
 from gpupipe.errors import DataError
 
 
@@ -37,7 +37,9 @@ class Remote(DataSet, Source):
             worker_pool.listed(self.dataset, self.cache)
         return _index(folder, self)
 
-    def population(self, index: Index, rank: int, world_size: int, seed: int) -> Population | None:
+    def population(
+        self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles
+    ) -> Population | None:
         folder = CacheFolder(self.cache)
         listed = listing.opened(folder)
         if index.fingerprint != listed.fingerprint:
@@ -49,9 +51,8 @@ class Remote(DataSet, Source):
             else None
         )
         samplers = self.cache.samplers if rank == 0 else 0
-        return Cached(
-            folder, _spans(index), whole, worker_pool.Crew(self.dataset, self.cache, samplers), run
-        )
+        crew = worker_pool.Crew(self.dataset, self.cache, samplers)
+        return Cached(folder, _spans(index), whole, crew, run, unmap_files)
 
     def available(self, index: Index) -> Rows | None:
         folder = CacheFolder(self.cache)

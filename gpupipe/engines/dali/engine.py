@@ -255,9 +255,9 @@ class DaliEngine(Engine):
         if plan.last and self._epochs % _EPOCHS_BETWEEN_TRIMS == 0:
             give_back()
 
-    def let_go(self, files: set[int]) -> None:
+    def unmap_files(self, files: set[int]) -> None:
         for maps in self._maps.values():
-            maps.let_go(files)
+            maps.unmap_files(files)
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)

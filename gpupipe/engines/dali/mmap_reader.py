@@ -61,7 +61,7 @@ class Maps:
             for i, (data, size) in zip(ids, self._slices(ids), strict=True)
         ]
 
-    def let_go(self, files: set[int]) -> None:
+    def unmap_files(self, files: set[int]) -> None:
         """Drop the maps of these files.
 
         The system unmaps a file when the last batch with slices of it is gone.
