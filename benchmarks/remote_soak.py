@@ -127,10 +127,12 @@ def _used(disk: Path) -> int:
 
 
 def _kill_one(folder: Path, dice: random.Random) -> int:
-    from gpupipe.cache.locks import content
+    from gpupipe.cache.disk import read_json_object
 
     alive = (
-        [content(path).get("pid") for path in sorted(folder.glob("*"))] if folder.is_dir() else []
+        [read_json_object(path).get("pid") for path in sorted(folder.glob("*"))]
+        if folder.is_dir()
+        else []
     )
     alive = [pid for pid in alive if pid]
     if not alive:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gpupipe.cache import epochs, shard_files
+from gpupipe.cache.claims import Claim
 from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.folder import CacheFolder
-from gpupipe.cache.locks import Claim
 from gpupipe.cache.rank_agreement import TrainingRun
 from gpupipe.cache.worker_pool import Crew, cleaned
 from gpupipe.dataset.index import Rows, SpanColumn, StringArray

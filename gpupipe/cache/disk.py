@@ -1,10 +1,11 @@
-"""File sizes in disk blocks, unbuffered writes, and atomic replacement of files."""
+"""File sizes in disk blocks, unbuffered writes, and small JSON files."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
 from pathlib import Path
+from typing import Any
 
 BLOCK = 4096
 """Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
@@ -25,16 +26,10 @@ def write_all(file: io.FileIO, data: bytes) -> None:
         view = view[file.write(view) or 0 :]
 
 
-def replaced(path: Path, write: Callable[[Path], object]) -> None:
-    """Create or replace the file at `path` atomically.
-
-    Args:
-        path: The file.
-        write: Called with a temporary path beside `path`, to which it writes the file.
-    """
-    temporary = path.with_name(f"{path.name}.making")
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; {} if the file is missing or holds something else."""
     try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

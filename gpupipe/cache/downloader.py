@@ -21,12 +21,13 @@ from typing import Any, Literal, NoReturn
 import pydantic
 
 from gpupipe.cache import listing, store_listing
+from gpupipe.cache.claims import Claim
 from gpupipe.cache.fill import Filler, Outcome
 from gpupipe.cache.folder import CacheFolder
-from gpupipe.cache.locks import Claim, exclusive
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 from gpupipe.errors import GpupipeError
+from gpupipe.runtime.file_lock import hold_lock
 
 _BEAT_SECONDS = 0.5
 _PAUSES = {"complete": 0.5, "no room": 0.2, "disk full": 2.0, "failed": 2.0}
@@ -166,7 +167,7 @@ def list_rows(folder: CacheFolder, task: Task) -> None:
     Raises:
         DataError: The data set cannot be listed, or its listing does not fit into the cache.
     """
-    with exclusive(folder.dir / "listing.lock"):  # otherwise each rank would ask the store
+    with hold_lock(folder.dir / "listing.lock"):  # otherwise each rank would ask the store
         if not listing.is_there(folder):
             rows = store_listing.listed(
                 task.dataset, Store(task.dataset, task.cache.retries, task.cache.timeout)

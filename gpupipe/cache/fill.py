@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.cache import evict, shard_files
+from gpupipe.cache.claims import Claim
 from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.disk import on_disk
 from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.listing import UNKNOWN, Listing
-from gpupipe.cache.locks import Claim
 from gpupipe.cache.rate import Rate
 from gpupipe.cache.shard_files import ShardSample
 from gpupipe.cache.store import Store, Unfetchable

@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpupipe.cache.claims import Claim, is_abandoned
 from gpupipe.cache.commit_log import Manifest
-from gpupipe.cache.disk import BLOCK, on_disk, replaced
-from gpupipe.cache.locks import Claim, abandoned, content, exclusive
+from gpupipe.cache.disk import BLOCK, on_disk, read_json_object
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError, shown
+from gpupipe.runtime.atomic_write import TEMPORARY_SUFFIX, write_atomically
+from gpupipe.runtime.file_lock import hold_lock
 
 _CLAIMS, _PINS, _SAMPLERS, _RUNS = "claims", "pins", "samplers", "runs"
 _OWNED = (_CLAIMS, _PINS, _SAMPLERS, _RUNS)
@@ -57,7 +59,7 @@ class CacheFolder:
             raise DataError(
                 f"{self.dir}: the cache's folder is gone: load() again, and it is filled again"
             )
-        with exclusive(self.dir / "lock"):
+        with hold_lock(self.dir / "lock"):
             self.manifest.refresh()
             yield
 
@@ -88,7 +90,8 @@ class CacheFolder:
             kind: "claims" (shards being written), "pins", "samplers" or "runs".
         """
         return {
-            name: content(self.dir / kind / name) for name in sorted(os.listdir(self.dir / kind))
+            name: read_json_object(self.dir / kind / name)
+            for name in sorted(os.listdir(self.dir / kind))
         }
 
     def there(self) -> set[str]:
@@ -149,12 +152,16 @@ class CacheFolder:
         """
         for kind in _OWNED[1:]:
             for path in _files(self.dir / kind):
-                if path.suffix != ".json" and abandoned(path):
+                if path.suffix != ".json" and is_abandoned(path):
                     path.unlink(missing_ok=True)
         for path in _files(self.dir / _CLAIMS):
-            if abandoned(path):
+            if is_abandoned(path):
                 for leftover in (self.dir / "tmp").glob(f"{path.name}.*"):
                     leftover.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+        # Only the holder of the lock writes here, so a temporary file is one of a killed process.
+        for folder in (self.dir, self.dir / "listing", self.dir / "tables", self.dir / _RUNS):
+            for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
                 path.unlink(missing_ok=True)
         claimed = self.claims().keys()
         self._sweep(self.dir / "shards", self.pinned() | self.manifest.alive().keys() | claimed)
@@ -223,7 +230,7 @@ def _make(folder: CacheFolder) -> None:
 def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
     path, ours = folder.dir / "dataset.json", dataset.identity
     if path.exists():
-        theirs = content(path)
+        theirs = read_json_object(path)
         for key, value in ours.items():
             if theirs.get(key) != value:
                 difference = f"data.{key} {shown(theirs.get(key))} there, {shown(value)} here"
@@ -232,8 +239,8 @@ def _check_identity(folder: CacheFolder, dataset: DataSet) -> None:
                     "data.cache.dir to another folder, or delete this one"
                 )
         return
-    text = json.dumps(ours)
-    replaced(path, lambda temporary: temporary.write_text(text))
+    with write_atomically(path) as temporary:
+        temporary.write_text(json.dumps(ours))
 
 
 def _files(folder: Path) -> list[Path]:

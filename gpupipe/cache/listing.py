@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.disk import on_disk, replaced
+from gpupipe.cache.disk import on_disk
 from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.shard_files import ShardSample
 from gpupipe.dataset.index import StringArray
 from gpupipe.errors import DataError
+from gpupipe.runtime.atomic_write import write_atomically
 
 UNKNOWN = -1
 _ARRAYS: dict[str, type] = {
@@ -128,7 +128,11 @@ def save(listing: Listing, folder: CacheFolder) -> None:
             f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
         )
     for name, array in arrays.items():
-        replaced(directory / f"{name}.npy", partial(_save, array))
+        with (
+            write_atomically(directory / f"{name}.npy") as temporary,
+            temporary.open("wb") as f,
+        ):
+            np.save(f, array, allow_pickle=False)
     header = json.dumps(
         {
             "classes": listing.classes,
@@ -137,12 +141,8 @@ def save(listing: Listing, folder: CacheFolder) -> None:
             "values": list(listing.values),
         }
     )
-    replaced(directory / "listing.json", lambda path: path.write_text(header))
-
-
-def _save(array: NDArray[Any], path: Path) -> None:
-    with path.open("wb") as f:
-        np.save(f, array, allow_pickle=False)
+    with write_atomically(directory / "listing.json") as temporary:
+        temporary.write_text(header)
 
 
 def opened(folder: CacheFolder) -> Listing:

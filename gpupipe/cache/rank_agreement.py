@@ -11,8 +11,8 @@ import os
 import uuid
 from typing import Any
 
-from gpupipe.cache.disk import replaced
 from gpupipe.cache.folder import CacheFolder
+from gpupipe.runtime.atomic_write import write_atomically
 
 _ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 _MAX_CHOICES = 64
@@ -57,7 +57,8 @@ class TrainingRun:
         choices = self._choices()
         choices.pop(str(epoch), None)
         text = json.dumps(dict([*choices.items(), (str(epoch), generation)][-_MAX_CHOICES:]))
-        replaced(self._path, lambda path: path.write_text(text))
+        with write_atomically(self._path) as temporary:
+            temporary.write_text(text)
 
     def _choices(self) -> dict[str, int]:
         try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpupipe.cache.locks import exclusive
+from gpupipe.runtime.file_lock import hold_lock
 
 _BURST_SECONDS = 0.5
 _FORMAT = struct.Struct("<d")
@@ -31,7 +31,7 @@ class Rate:
         """Wait until `size` more bytes are within the limit."""
         if self._rate is None:
             return
-        with exclusive(self._path), self._path.open("r+b", buffering=0) as f:
+        with hold_lock(self._path), self._path.open("r+b", buffering=0) as f:
             now, stored = time.time(), f.read(_FORMAT.size)
             until = (
                 max(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from gpupipe.cache import shard_files
 from gpupipe.cache.commit_log import CachedShard
-from gpupipe.cache.disk import replaced
 from gpupipe.cache.fill import Filler
 from gpupipe.cache.folder import CacheFolder
 from gpupipe.errors import DataError
+from gpupipe.runtime.atomic_write import write_atomically
 
 
 def damaged(folder: CacheFolder, rows: int, progress: Callable[[int, int], None]) -> dict[str, str]:
@@ -84,14 +83,10 @@ def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
 
 def _rebuild_table(folder: CacheFolder, shard: CachedShard, table: shard_files.Table) -> str:
     """Rebuild a damaged table from its shard; return what is wrong with it, or ""."""
-
-    def write(path: Path) -> None:
-        if shard_files.save_table(table, path) != shard.table_hash:
-            raise DataError("its table is damaged, and does not follow from it")
-
     try:
-        with folder.lock():
-            replaced(folder.table(shard.name), write)
+        with folder.lock(), write_atomically(folder.table(shard.name)) as temporary:
+            if shard_files.save_table(table, temporary) != shard.table_hash:
+                raise DataError("its table is damaged, and does not follow from it")
     except DataError as e:
         return str(e)
     return ""

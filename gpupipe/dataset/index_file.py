@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import threading
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.index import ArrayLayout, Column, FileColumn, Index, SpanColumn, StringArray
+from gpupipe.dataset.table_file import Arrays, open_table, write_table
 
-_MAGIC = b"gpupipe-index-2\n"
-_LENGTH_BYTES = 8
-_ALIGNMENT = 64
 _RACY_SECONDS = 2.0
 """A file that changed this shortly before it was read may change again with the same mtime."""
-_KINDS = "iufb"
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def save(index: Index, path: Path) -> None:
@@ -36,48 +28,14 @@ def save(index: Index, path: Path) -> None:
         name: _column_header(name, column, index, arrays) for name, column in index.columns.items()
     }
     arrays |= {f"values.{name}": array for name, array in index.values.items()}
-    header: dict[str, Any] = {
+    header = {
         "root": index.root,
         "classes": index.classes,
         "fingerprint": index.fingerprint,
         "extra": index.extra,
-    }
-    header |= {
         "columns": columns,
-        "arrays": {name: [a.dtype.str, a.shape] for name, a in arrays.items()},
     }
-    text = json.dumps(header).encode()
-    write_whole(
-        path,
-        [
-            _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + text,
-            *_aligned(len(_MAGIC) + _LENGTH_BYTES + len(text), arrays),
-        ],
-    )
-
-
-def _aligned(offset: int, arrays: Arrays) -> Iterator[Any]:
-    """Yield padding up to _ALIGNMENT before each array; the first follows at byte `offset`."""
-    for array in arrays.values():
-        yield b"\0" * (-offset % _ALIGNMENT)
-        yield np.ascontiguousarray(array)
-        offset += -offset % _ALIGNMENT + array.nbytes
-
-
-def write_whole(path: Path, pieces: Iterable[Any]) -> None:
-    """Write the concatenation of bytes and contiguous arrays to a file, atomically.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with temporary.open("wb") as f:
-            f.writelines(pieces)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_table(path, header, arrays)
 
 
 def _texts(key: str, texts: StringArray) -> Arrays:
@@ -140,45 +98,10 @@ def open_saved(path: Path) -> Index | None:
         otherwise not as `save` wrote it.
     """
     try:
-        size = path.stat().st_size
-        header, offset = _header(path, size)
-        arrays: Arrays = {}
-        for name, (dtype, shape) in header["arrays"].items():
-            offset += -offset % _ALIGNMENT
-            arrays[name] = _map_array(path, np.dtype(dtype), tuple(shape), offset, size)
-            offset += arrays[name].nbytes
-        index = _build_index(header, arrays)
-        return index if size == offset and _is_consistent(index) else None
+        index = _build_index(*open_table(path))
+        return index if _is_consistent(index) else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
-    """Return the header of an index file of `size` bytes, and the offset at which it ends.
-
-    Raises ValueError or TypeError if the file is no index.
-    """
-    with path.open("rb") as f:
-        if f.read(len(_MAGIC)) != _MAGIC:
-            raise ValueError("another format, or another version")
-        length = int.from_bytes(f.read(_LENGTH_BYTES), "little")
-        if length > size:
-            raise ValueError("cut off")
-        header = json.loads(f.read(length))
-        if not isinstance(header, dict):
-            raise TypeError("not a header")
-        return header, f.tell()
-
-
-def _map_array(
-    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, size: int
-) -> NDArray[Any]:
-    """Memory-map an array of the file. Raises ValueError or TypeError if it cannot be there."""
-    if dtype.kind not in _KINDS or not all(type(n) is int and 0 <= n <= size for n in shape):
-        raise ValueError("no array")
-    if not all(shape):
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", offset, shape)
 
 
 def _build_index(header: dict[str, Any], arrays: Arrays) -> Index:

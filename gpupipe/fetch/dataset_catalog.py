@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gzip
 import hashlib
 import lzma
 import os
-import secrets
 import shutil
 import socket
 import tarfile
@@ -28,7 +26,9 @@ from typing import TYPE_CHECKING
 from gpupipe.dataset.source import Progress, quiet
 from gpupipe.errors import DataError, FetchError, did_you_mean
 from gpupipe.fetch import synthetic_faces
+from gpupipe.runtime.atomic_write import create_folder_atomically
 from gpupipe.runtime.cache_dir import cache_dir
+from gpupipe.runtime.file_lock import hold_lock
 
 if TYPE_CHECKING:
     import requests
@@ -209,12 +209,8 @@ def _data_set_lock(root: Path, progress: Progress) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(lock.open("w"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress(f"waiting for another process that fetches or makes {root.name}", 0, None)
-                fcntl.flock(file, fcntl.LOCK_EX)
+            waiting = f"waiting for another process that fetches or makes {root.name}"
+            stack.enter_context(hold_lock(lock, lambda: progress(waiting, 0, None)))
         except OSError:
             pass
         yield
@@ -347,20 +343,12 @@ def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
 
 def _make_atomically(root: Path, make: Callable[[Path], None]) -> None:
     """Let `make` fill a temporary folder, then rename it to `root` unless another process did."""
-    temporary = root.with_name(f".{root.name}.{secrets.token_hex(4)}")
     try:
         if os.path.lexists(root) and not root.is_dir():
             raise NotADirectoryError(
                 errno.ENOTDIR, "there is something in its place that is no folder"
             )
-        temporary.mkdir(parents=True)
-        make(temporary)
-        try:
-            temporary.rename(root)
-        except OSError:
-            if not root.is_dir():
-                raise
+        with create_folder_atomically(root) as temporary:
+            make(temporary)
     except OSError as e:
         raise FetchError(f"{root} cannot be written: {e.strerror or e}") from e
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -7,10 +7,8 @@ together, one probes and the others wait for its answer.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.runtime import nvml
+from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.capability_probe import (
     NVIMGCODEC,
@@ -28,6 +27,7 @@ from gpupipe.runtime.capability_probe import (
     installed,
     probe,
 )
+from gpupipe.runtime.file_lock import hold_lock
 
 _log = logging.getLogger("gpupipe")
 _FILE = "region-decode.json"
@@ -136,10 +136,8 @@ def _stored_answers(file: Path) -> dict[str, Answer]:
 def _store_answer(file: Path, key: str, answer: Answer) -> None:
     answers = _stored_answers(file) | {key: answer}
     entries = {k: {"works": a.works, "reason": a.reason} for k, a in answers.items()}
-    temporary = file.with_name(f"{file.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), write_atomically(file) as temporary:
         temporary.write_text(json.dumps(entries, indent=1), encoding="utf-8")
-        temporary.replace(file)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -183,11 +181,8 @@ def _probe_lock(file: Path) -> Iterator[_ProbeLock]:
     with contextlib.ExitStack() as stack:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            handle = stack.enter_context(file.open("ab"))
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            stack.enter_context(hold_lock(file))
         except OSError:
             yield _ProbeLock(None, {})
             return
-        # If another thread forked meanwhile, its child holds a copy: closing would not unlock.
-        stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
         yield _ProbeLock(file, before)

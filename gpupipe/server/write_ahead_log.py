@@ -9,7 +9,6 @@ compacted when it is opened and at the start of each pass: it then holds only th
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from typing import Any
 
 from gpupipe.errors import ServerError, StateError
 from gpupipe.protocol import messages
+from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.file_lock import try_lock
 from gpupipe.server.client_state import Client
 from gpupipe.server.epoch_pass import EpochPass, Partition
 from gpupipe.server.leases import Leases
@@ -51,11 +52,10 @@ class WriteAheadLog:
             self._lock = os.open(
                 path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            is_ours = try_lock(self._lock)
+        if not is_ours:
             os.close(self._lock)
-            raise ServerError(_LOCKED.format(path)) from None
+            raise ServerError(_LOCKED.format(path))
         self._file = -1
         self._leases: Leases | None = None
         self.history = ""
@@ -143,11 +143,10 @@ class WriteAheadLog:
         assert self._leases is not None
         head = {"history": self.history, "runs": self._leases.runs, "serves": self._serves}
         text = "".join(json.dumps(line) + "\n" for line in [head, *_state(self._leases)])
-        new = self.path.with_name(self.path.name + ".new")
         with _writing(self.path):
-            new.write_text(text, encoding="utf-8")
-            new.chmod(0o600)
-            new.replace(self.path)
+            with write_atomically(self.path) as new:
+                new.touch(0o600)
+                new.write_text(text, encoding="utf-8")
             if self._file >= 0:
                 os.close(self._file)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)

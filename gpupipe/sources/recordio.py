@@ -18,6 +18,7 @@ from gpupipe.dataset.shards import Sharded, blamed, mapped
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio
 from gpupipe.formats.recordio import Images, Records
+from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.schema.field_types import WHOLE, form, listed, ordered
 
 _NumberIndex = Annotated[int, Field(ge=0, le=2**31), WHOLE]
@@ -125,11 +126,14 @@ class Recordio(Sharded):
     ) -> ShardFile:
         """Write records in several parts to the cache folder: their bytes are not contiguous."""
         payloads = [records.payload(data, int(row)) for row in rows]
+        joined = b"".join(payloads)
         parts_file = index_cache.place(
             "parts", str(path), index_file.file_state(path), names
         ).with_suffix(".parts")
         try:
-            index_file.write_whole(parts_file, payloads)
+            parts_file.parent.mkdir(parents=True, exist_ok=True)
+            with write_atomically(parts_file) as temporary:
+                temporary.write_bytes(joined)
         except OSError as e:
             reason = f"{path} holds records in several parts, which are put together there"
             raise DataError(
@@ -137,7 +141,7 @@ class Recordio(Sharded):
                 "to a folder that can"
             ) from e
         length = np.array(list(map(len, payloads)), np.int64)
-        whole = np.frombuffer(b"".join(payloads), np.uint8)
+        whole = np.frombuffer(joined, np.uint8)
         shard = self._shard(
             whole,
             records.number[rows],

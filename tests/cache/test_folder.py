@@ -108,6 +108,20 @@ def test_a_reservation_that_does_not_fit_is_refused_beforehand(make: Any) -> Non
     claim.release()
 
 
+def test_temporary_files_of_killed_processes_are_removed(make: Any) -> None:
+    folder: CacheFolder = make().folder
+    leftovers = [
+        folder.dir / name
+        for name in ("dataset.json.0.tmp", "listing/labels.npy.1.tmp", "runs/a.json.2.tmp")
+    ]
+    for path in leftovers:
+        path.touch()
+    with folder.lock():
+        folder.tidy()
+    assert not any(path.exists() for path in leftovers)
+    assert (folder.dir / "listing" / "labels.npy").exists()
+
+
 def test_a_list_that_does_not_fit_is_refused(make: Any) -> None:
     with pytest.raises(
         DataError,

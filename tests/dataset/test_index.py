@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpupipe.dataset import index as indexes
-from gpupipe.dataset import index_file
+from gpupipe.dataset import table_file
 from gpupipe.dataset.index import (
     ArrayLayout,
     Column,
@@ -222,7 +222,7 @@ def test_a_foreign_header_is_no_index(tmp_path: Path, change: str) -> None:
 
 def rewrite(file: Path, change: object) -> None:
     """Give an index file another header."""
-    data, start, place = file.read_bytes(), 24, index_file._ALIGNMENT
+    data, start, place = file.read_bytes(), 24, table_file._ALIGNMENT
     end = start + int.from_bytes(data[16:24], "little")
     text = json.dumps(change(json.loads(data[start:end]))).encode()  # type: ignore[operator]
     columns = data[end + -end % place :]

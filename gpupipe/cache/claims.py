@@ -1,39 +1,16 @@
-"""Locks between processes, which the operating system releases when their owner dies.
-
-They also work over a network file system that supports locks (NFS 4).
-"""
+"""Claims: files of JSON whose locks show whether the process that created them still runs."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gpupipe.cache.disk import on_disk
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file at `path` inside the `with` block.
-
-    Only one process, and only one of its threads, is inside at a time.
-
-    Args:
-        path: The lock file, created if necessary.
-    """
-    with path.open("ab") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            # If another thread forked meanwhile, its child holds a copy: closing would not unlock.
-            fcntl.flock(f, fcntl.LOCK_UN)
+from gpupipe.runtime.file_lock import is_locked, try_lock
 
 
 class Claim:
@@ -55,7 +32,8 @@ class Claim:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._release = weakref.finalize(self, _release, self._file, path, os.getpid())
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            if not try_lock(self._file):
+                raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), str(path))
             self.write(content)
         except BaseException:
             self.release()
@@ -86,22 +64,6 @@ def _release(file: int, path: Path, owner: int) -> None:
     os.close(file)
 
 
-def abandoned(path: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
     """Return whether no living process holds the claim at `path`."""
-    try:
-        with path.open("r+b") as f:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except FileNotFoundError:
-        pass
-    return True
-
-
-def content(path: Path) -> dict[str, Any]:
-    """Return the content of a claim; {} if it is gone, or if its creator died before writing."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return not is_locked(path)
