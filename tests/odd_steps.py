@@ -27,7 +27,7 @@ GOOD = {
     "lanes": "    lanes = 1",
     "sample": "    def sample(self, u):\n        return {'strength': u}",
     "spec": "    def spec(self, given):\n        return decoded(given)",
-    "dali": "    def dali(self, image, p):\n        image.apply('same', lambda pixels: pixels)",
+    "lower": "    def lower(self, image, p):\n        image.apply('same', lambda pixels: pixels)",
     "torch": "    def torch(self, image, p):\n        return image",
 }
 """What a step does that changes nothing."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import PAIR, Spec, canonical, space
 from gpupipe.errors import counted
-from gpupipe.pipeline.dtypes import TAKEN
+from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible, decoded, one_a_channel
 from gpupipe.runtime.transfer import to_device
 
@@ -130,7 +130,7 @@ def plane(given: Spec) -> Spec:
 
 
 def along(axis: str, given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if it lacks the axis or DALI has no such layout."""
+    """Return `given`; raise StepIncompatible if it lacks the axis or has too many others."""
     if axis not in decoded(given).space:
         raise StepIncompatible(
             f"it works along {_WORDS[axis]}, but the array has no such axis (layout "
@@ -142,63 +142,48 @@ def along(axis: str, given: Spec) -> Spec:
 _WORDS = {"H": "the height, H", "W": "the width, W"}
 
 
-def as_video(layout: str) -> str | None:
-    """Return DALI's name for a layout with spatial axes, or None if it has none.
+def is_video_like(layout: str) -> bool:
+    """Return whether primitives along spatial axes take a layout.
 
-    The names are HWC, CHW, FCHW, FHWC, and the same with DHW or L in place of HW. A layout of
-    spatial axes alone is named as if a channel axis followed, which the caller adds.
+    At most two axes stand before the spatial ones and none after them, or one of each, or one
+    after.
     """
     before, _, after = layout.partition(space(layout))
-    names = {(0, 0): "{}C", (1, 0): "C{}", (2, 0): "FC{}", (0, 1): "{}C", (1, 1): "F{}C"}
-    name = names.get((len(before), len(after)))
-    return None if name is None else name.format(space(layout))
+    return (len(before), len(after)) in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1))
 
 
 def _framed(given: Spec) -> Spec:
-    if as_video(given.layout) is None:
+    if not is_video_like(given.layout):
         raise StepIncompatible(
-            f"the array has too many axes around {given.space} for DALI (layout "
+            f"the array has too many axes around {given.space} (layout "
             f"{given.layout}): leave it out, or store the data with fewer axes"
         )
     return given
 
 
-def with_channels(layout: str) -> tuple[str, list[int]] | None:
-    """Return the layout in which DALI normalizes per channel, or None if it has none.
+def has_channel_layout(layout: str) -> bool:
+    """Return whether the primitive `normalize` takes a layout.
 
-    Returns:
-        DALI's name for the layout, and the positions where axes of length 1 must be inserted.
-
+    At most four axes stand before the channels if they come last or are missing; else at most one
+    axis before them and three after.
     """
-    before, after = layout.partition("C")[::2] if "C" in layout else (layout, "")
-    if not after:
-        more = max(0, 2 - len(before))
-        name = {2: "HWC", 3: "DHWC", 4: "FDHWC"}.get(len(before) + more)
-        return (
-            None
-            if name is None
-            else (name, [*range(more), *([] if "C" in layout else [len(before) + more])])
-        )
-    more = max(0, 2 - len(after))
-    name = {(0, 2): "CHW", (0, 3): "CDHW", (1, 2): "FCHW", (1, 3): "FCDHW"}.get(
-        (len(before), len(after) + more)
-    )
-    return None if name is None else (name, [len(layout) + n for n in range(more)])
+    before, _, after = layout.partition("C")
+    return len(before) <= (1 if after else 4) and len(after) <= 3
 
 
 def check_channels(given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if DALI cannot normalize its channels."""
-    if with_channels(given.layout) is None:
+    """Return `given`; raise StepIncompatible if its channels cannot be normalized."""
+    if not has_channel_layout(given.layout):
         raise StepIncompatible(
-            f"the array has too many axes for DALI (layout {given.layout}): leave it out, "
+            f"the array has too many axes (layout {given.layout}): leave it out, "
             "or store the data with fewer axes"
         )
     return given
 
 
 def resampled(given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if DALI or torchvision cannot resample it."""
-    if plane(given).dtype not in TAKEN["resize"] or PAIR in given.layout:
+    """Return `given`; raise StepIncompatible if it cannot be resampled."""
+    if plane(given).dtype not in DTYPES_TAKEN["resize"] or PAIR in given.layout:
         raise StepIncompatible(
             f"{_numbers(given)} cannot be resampled: write 'to_dtype: {{dtype: float32}}' before it"
             if PAIR not in given.layout
@@ -216,14 +201,14 @@ _NO_PAIRS = (
 def picture(given: Spec) -> Spec:
     """Return `given`; raise StepIncompatible if it is not like an image.
 
-    That is height, width and 1 to 4 channels, in uint8, float16 or float32, which DALI can warp.
+    That is height, width and 1 to 4 channels, in uint8, float16 or float32.
     """
     layout = plane(given).layout
     if layout not in ("CHW", "HWC", "HW"):
         raise StepIncompatible(
             f"it works on images, but the array has further axes (layout {layout}): leave it out"
         )
-    if given.dtype not in TAKEN["warp"]:
+    if given.dtype not in DTYPES_TAKEN["warp"]:
         raise StepIncompatible(
             f"it works on uint8 and floats, but gets {given.dtype}: write 'to_dtype: "
             f"{{dtype: float32}}' before it"

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import Sizes
 from gpupipe.errors import ConfigError, Problem, StepError, did_you_mean, nearest, shown
 from gpupipe.pipeline import step
+from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import (
     FLOATS,
-    DaliImage,
     NoLowering,
     Params,
     SampleIncompatible,
@@ -87,17 +87,17 @@ class Entry:
                 )
         return sampled
 
-    def dali(self, image: DaliImage, parameters: Params) -> None:
-        """Apply the step to a batch in DALI.
+    def lower(self, image: Primitives, parameters: Params) -> None:
+        """Apply the step to a batch by calling primitives of a back end.
 
         Raises:
             StepError: If the step's code fails.
-            NoLowering: If the step does not run on DALI.
+            NoLowering: If the step does not run on that back end.
             SampleIncompatible: If it cannot process a sample.
 
         """
-        with self._blamed("dali()"):
-            self.step.dali(image, parameters)
+        with self._blamed("lower()"):
+            self.step.lower(image, parameters)
 
     def torch(self, image: Any, parameters: Params) -> Any:
         """Apply the step to one image in torch, and check the result against the step's spec.

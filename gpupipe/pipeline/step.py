@@ -8,9 +8,10 @@ names and defaults. It has these members:
                      where randomness enters
     fitted(given)    returns the step with short forms written out for its input
     spec(given)      returns shape, dtype and layout of the output, or refuses the input
-    dali(image, p)   processes a batch of images in DALI; p[name] is an array (B, ...)
-    torch(image, p)  does the same to one image, a tensor (C, H, W); p[name] is an array (...),
-                     the part of one sample
+    lower(image, p)  processes a batch by calling primitives (see primitives.py), from which every
+                     back end builds its graph or kernels; p[name] is an array (B, ...)
+    torch(image, p)  the reference: does the same to one image, a tensor (C, H, W); p[name] is an
+                     array (...), the part of one sample
 
 Steps also work on arrays that are no images. `torch` gets such an array with its axes in the order
 (others..., C, space...); see dataset/spec.py.
@@ -24,8 +25,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pydantic
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset.spec import FLOATS as FLOATS  # noqa: PLC0414  # plugins import it from here
 from gpupipe.dataset.spec import Spec as Spec  # noqa: PLC0414  # plugins import it from here
 from gpupipe.errors import did_you_mean
+from gpupipe.pipeline.primitives import Primitives
 from gpupipe.runtime import plugins
 
 if TYPE_CHECKING:
@@ -51,152 +53,17 @@ class StepIncompatible(Exception):
 class SampleIncompatible(RuntimeError):
     """A step cannot process this one sample; the message says why.
 
-    If `torch` or `dali` raises it, the run loses that sample, as if it could not be decoded. Any
+    If `torch` or `lower` raises it, the run loses that sample, as if it could not be decoded. Any
     other exception in a step's code counts as a bug of the step and ends the run.
     """
-
-
-class DaliImage(Protocol):
-    """The images of a batch in DALI, as a step sees them.
-
-    The methods change the image in place. The engine's implementation defers them, so that it can
-    fuse neighbouring steps into one DALI operator.
-
-    Points, sizes and windows are float64 arrays of shape (B, 2), or (2,) if all samples share them.
-    They are [height, width] or [top, left] in pixels unless a name says otherwise. For an array
-    that is no image, they hold one number per spatial axis, in the order of its layout.
-
-    A step must call the same methods for every batch: the first calls build the DALI graph, and
-    the same calls then compute the values that each batch feeds to it.
-
-    Attributes:
-        device: Where the graph runs.
-        spec: Shape, dtype and layout of the images at this point.
-
-    """
-
-    device: Literal["cpu", "gpu"]
-    spec: Spec
-
-    @property
-    def size(self) -> Any:
-        """The current size as [height, width] in pixels, float64 (B, 2) or (2,)."""
-
-    @property
-    def width_height(self) -> Any:
-        """The current size as [width, height] in pixels, for formulas in x and y."""
-
-    def apply(
-        self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
-    ) -> None:
-        """Insert any DALI operator.
-
-        Args:
-            op: The operator's name, for profiles and reports.
-            make: Called with the pixels, a DataNode of layout HWC, and with one DataNode per entry
-                of `values`. Returns the DataNode that replaces the pixels.
-            *values: Arrays (B, ...) with the operator's arguments per sample; fed as float32 if
-                they are floats, else as int32.
-            size: The new [height, width] in pixels, if the operator changes it.
-
-        """
-
-    def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
-        """Decode the bytes of an image file.
-
-        Args:
-            mode: "rgb" or "gray".
-            apply_exif_orientation: Rotate and mirror the image as its EXIF tag says.
-            dtype: "uint8" or "uint16".
-
-        """
-
-    def crop(self, anchor: Any, shape: Any, fill: tuple[float, ...] | None = None) -> None:
-        """Cut a window out of the image.
-
-        Args:
-            anchor: [top, left] of the window in pixels; may be negative.
-            shape: [height, width] of the window in pixels.
-            fill: The value outside the image: one number, or one per channel. None if the window
-                always lies inside.
-
-        Raises:
-            SampleIncompatible: If `fill` is None and the window reaches outside the image.
-
-        """
-
-    def pad(self, before: Any, after: Any, mode: str) -> None:
-        """Add a border that repeats pixels of the image.
-
-        Args:
-            before: [top, left] pixels to add.
-            after: [bottom, right] pixels to add.
-            mode: "edge", "reflect" or "symmetric", as in torchvision's Pad.
-
-        """
-
-    def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
-        """Resample to `shape`.
-
-        Args:
-            shape: [height, width] in pixels.
-            interpolation: "nearest", "bilinear" or "bicubic".
-            antialias: Low-pass before shrinking.
-
-        """
-
-    def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
-        """Mirror those samples whose flag is 1.
-
-        Args:
-            horizontal: int32 (B,), 1 to swap left and right; None for no sample.
-            vertical: int32 (B,), 1 to swap top and bottom; None for no sample.
-
-        """
-
-    def warp(
-        self,
-        linear: Any,
-        source: Any,
-        output: Any,
-        interpolation: str,
-        fill: tuple[float, ...],
-        shape: Any = None,
-    ) -> None:
-        """Resample through an affine map from output to source coordinates.
-
-        The output pixel at x takes its value from linear @ (x - output) + source. Points are [x, y]
-        in pixels, with pixel corners at integers.
-
-        Args:
-            linear: float64 (B, 2, 2) or (2, 2), the inverse of the forward map.
-            source: The fixed point in the source image, such as its centre.
-            output: Where `source` lies in the output.
-            interpolation: "nearest" or "bilinear".
-            fill: The value outside the image: one number, or one per channel.
-            shape: [height, width] of the output in pixels; the image's own by default.
-
-        """
-
-    def to_dtype(self, dtype: str, scale: bool) -> None:
-        """Convert to another dtype.
-
-        Args:
-            dtype: Its NumPy name, such as "float32".
-            scale: Map the full range of an integer dtype to 0..1 and back.
-
-        """
-
-    def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """Compute (x - mean) / std, with one number for all channels or one per channel."""
 
 
 class Step(pydantic.BaseModel):
     """The base class of all steps.
 
-    Subclasses declare their parameters as pydantic fields and override `sample`, `spec`, `dali` and
-    `torch`. `torch` is the reference, which `dali` must match (see `interpolates`). A step that
-    implements only one of the two runs only on that kind of engine.
+    Subclasses declare their parameters as pydantic fields and override `sample`, `spec`, `lower`
+    and `torch`. `torch` is the reference, which `lower` must match (see `interpolates`). A step
+    without `lower` runs only on engines that run torch, and one without `torch` only on the others.
 
     A package offers a step under the entry point group `gpupipe.steps`; the entry point's name is
     the name in YAML.
@@ -209,32 +76,30 @@ class Step(pydantic.BaseModel):
             average, and not within one level in every pixel.
 
     Example:
-        A step that inverts uint8 images with probability `p`::
+        A step that mirrors images with probability `p`::
 
-            class RandomInvert(Step):
+            class RandomMirror(Step):
                 p: Probability = 0.5
                 lanes = 1
 
                 def sample(self, u):
-                    return {"invert": (u[:, 0] < self.p).astype(np.int32)}
+                    return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 
                 def spec(self, given):
-                    return decoded(given)
+                    return along("W", given)
 
-                def dali(self, image, p):
-                    from nvidia.dali import fn
-
-                    def blend(pixels, invert):
-                        return fn.cast_like(pixels + invert * (255 - 2 * pixels), pixels)
-
-                    image.apply("invert", blend, p["invert"])
+                def lower(self, image, p):
+                    image.flip(horizontal=p["flip"])
 
                 def torch(self, image, p):
-                    return 255 - image if p["invert"] else image
+                    return image.flip(-1) if p["flip"] else image
 
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    _space: int = pydantic.PrivateAttr(2)
+    """The number of spatial axes, which are the last axes of a tensor."""
 
     lanes: ClassVar[int] = 0
     later: ClassVar[frozenset[str]] = frozenset()
@@ -250,14 +115,11 @@ class Step(pydantic.BaseModel):
             u: float64 (B, lanes) in [0, 1), one row per sample.
 
         Returns:
-            Arrays by name, each with B as its first axis. `dali` gets them whole; `torch` gets one
+            Arrays by name, each with B as its first axis. `lower` gets them whole; `torch` gets one
             sample's entry of each.
 
         """
         return {}
-
-    _space: int = pydantic.PrivateAttr(2)
-    """The number of spatial axes, which are the last axes of a tensor."""
 
     def fitted(self, given: Spec) -> Self:
         """Return a copy of this step with its short forms written out for its input.
@@ -291,20 +153,20 @@ class Step(pydantic.BaseModel):
         """
         return given
 
-    def dali(self, image: DaliImage, p: Params) -> None:
-        """Process a batch in DALI by calling methods of `image`.
+    def lower(self, image: Primitives, p: Params) -> None:
+        """Process a batch by calling primitives of `image`.
 
         Args:
-            image: The batch, changed in place. Its methods build the graph once and then compute
-                the values for each batch, so the sequence of calls must not depend on values.
+            image: The batch, changed in place. The sequence of calls must not depend on values:
+                see Primitives.
             p: What `sample` returned: arrays (B, ...) by name.
 
         Raises:
             SampleIncompatible: If a sample cannot be processed.
-            NoLowering: If the step does not run on DALI.
+            NoLowering: If the step cannot be built from primitives.
 
         """
-        raise NoLowering(f"{type(self).__name__} has no DALI lowering")
+        raise NoLowering(f"{type(self).__name__} has no lowering onto primitives")
 
     def torch(self, image: Tensor, p: Params) -> Tensor:
         """Process one image in torch, usually with torchvision.transforms.v2.functional.

@@ -8,7 +8,8 @@ import numpy as np
 
 from gpupipe.pipeline.axes import cut, sides
 from gpupipe.pipeline.geometry import center_offset
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.schema.field_types import Window
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class CenterCrop(Step):
     def spec(self, given: Spec) -> Spec:
         return given.sized(sides("size", self.size, given))
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         fits = all(
             least >= side for least, side in zip(image.spec.at_least, self.size, strict=True)
         )

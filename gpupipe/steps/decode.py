@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
 
 
 class Decode(Step):
@@ -17,7 +18,7 @@ class Decode(Step):
     Attributes:
         mode: "rgb" (3 channels) or "gray" (1 channel). The default is "rgb".
         apply_exif_orientation: Rotate and mirror the image as its EXIF tag says. The default is
-            false, as in torchvision and PIL; DALI's own default is true.
+            false, as in torchvision and PIL.
         dtype: "uint8" or "uint16". The default is "uint8". Images of 16 bits become uint8 by
             dropping the low byte (value >> 8); images of 8 bits become uint16 by value * 257.
 
@@ -34,7 +35,7 @@ class Decode(Step):
             raise StepIncompatible("the image is decoded already: remove this step")
         return Spec(encoded=False, channels=3 if self.mode == "rgb" else 1, dtype=self.dtype)
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         image.decode(self.mode, self.apply_exif_orientation, self.dtype)
 
     def torch(self, image: Any, p: Params) -> Any:
@@ -42,7 +43,7 @@ class Decode(Step):
         return self.pixels(image.numpy())
 
     def pixels(self, data: Any, decoder: str = "torchvision", max_pixels: int | None = None) -> Any:
-        """Decode a file on the CPU, without DALI.
+        """Decode a file with torchvision or Pillow: the reference of the primitive `decode`.
 
         Args:
             data: All bytes of the file, a uint8 NumPy array (bytes,).

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from gpupipe.pipeline.axes import in_float32, picture
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
 from gpupipe.schema.field_types import WHOLE
 
 _LUMA = (0.2989, 0.587, 0.114)
 """torchvision's weights (v2.functional.rgb_to_grayscale); they sum to 0.9999, and it truncates."""
-_HALF = 0.5 - 2.0**-12
-"""Subtracted before DALI rounds, so that it truncates."""
 
 
 class Grayscale(Step):
@@ -35,26 +34,10 @@ class Grayscale(Step):
             )
         return replace(given, channels=self.num_output_channels)
 
-    def dali(self, image: DaliImage, p: Params) -> None:
-        from nvidia.dali import fn, types
-
-        levels = image.spec.dtype == "uint8"
-        # On a GPU color_space_conversion launches one kernel per sample of the batch. On a CPU it
-        # takes a third of the time of a coord_transform with three rows.
-        repeat = self.num_output_channels == 3 and levels and image.device == "cpu"
-        rows = 1 if repeat else self.num_output_channels
-        how = {"dtype": types.UINT8 if levels else types.FLOAT}
-        if image.spec.channels == 3:
-            how |= {"M": [*_LUMA] * rows, "T": [-_HALF if levels else 0.0] * rows}
-        else:
-            how |= {"M": [1.0] * rows, "T": [0.0] * rows}
-        if image.spec.channels == 3 or rows == 3:
-            image.apply("coord_transform", lambda pixels: fn.coord_transform(pixels, **how))
-        if repeat:
-            kinds = {"image_type": types.GRAY, "output_type": types.RGB}
-            image.apply(
-                "color_space_conversion", lambda pixels: fn.color_space_conversion(pixels, **kinds)
-            )
+    def lower(self, image: Primitives, p: Params) -> None:
+        weights = _LUMA if image.spec.channels == 3 else (1.0,)
+        if (image.spec.channels, self.num_output_channels) != (1, 1):
+            image.color_matrix([weights] * self.num_output_channels)
 
     def torch(self, image: Any, p: Params) -> Any:
         from torchvision.transforms.v2 import functional as F

@@ -8,9 +8,8 @@ from pydantic import model_validator
 
 from gpupipe.dataset.spec import PAIR
 from gpupipe.pipeline.axes import check_channels
-from gpupipe.pipeline.dtypes import TAKEN
+from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
 from gpupipe.pipeline.step import (
-    DaliImage,
     Params,
     Spec,
     Step,
@@ -49,7 +48,7 @@ class Normalize(Step):
         return self
 
     def spec(self, given: Spec) -> Spec:
-        if decoded(given).dtype not in TAKEN["normalize"]:
+        if decoded(given).dtype not in DTYPES_TAKEN["normalize"]:
             raise StepIncompatible(
                 f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: "
                 f"float32, scale: true}}' before it"
@@ -60,7 +59,7 @@ class Normalize(Step):
             )
         return check_channels(one_a_channel("mean", self.mean, given))
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         image.normalize(self.mean, self.std)
 
     def torch(self, image: Any, p: Params) -> Any:

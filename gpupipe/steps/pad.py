@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from gpupipe.pipeline.axes import before_and_after, check_mirror, cut, filled, margins, picture
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
 from gpupipe.schema.field_types import Padding, PaddingMode, Value
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Pad(Step):
             tuple(n + m for n, m in zip(given.at_least, more, strict=True)),
         )
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         before, after = before_and_after(self.padding)
         if self.padding_mode == "constant":
             image.crop(-before, image.size + before + after, self.fill)

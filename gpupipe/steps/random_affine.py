@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BeforeValidator
 
 from gpupipe.pipeline.axes import in_float32, picture
 from gpupipe.pipeline.geometry import affine_inverse, round_half_up
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, one_a_channel
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step, one_a_channel
 from gpupipe.schema.field_types import (
     Degrees,
     Fill,
@@ -111,7 +112,7 @@ class RandomAffine(Step):
         """Return the shift [x, y] in whole pixels."""
         return round_half_up(p["translate"] * width_height)
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         size = image.width_height
         center = np.array(self.center) if self.center else size / 2.0
         shift = self.shift(p, size) if self.translate else np.zeros(2)

@@ -16,8 +16,8 @@ from gpupipe.pipeline.axes import (
     picture,
     sides,
 )
+from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import (
-    DaliImage,
     Params,
     SampleIncompatible,
     Spec,
@@ -123,7 +123,7 @@ class RandomCrop(Step):
         )
         return np.floor(position * (padded - np.array(self.size) + 1.0))
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         size = image.size
         before, after = self.margins(size)
         padded = size + before + after

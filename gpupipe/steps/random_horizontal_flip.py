@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.pipeline.axes import along
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.schema.field_types import Probability
 
 
@@ -31,7 +32,7 @@ class RandomHorizontalFlip(Step):
     def spec(self, given: Spec) -> Spec:
         return along("W", given)
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         image.flip(horizontal=p["flip"])
 
     def torch(self, image: Any, p: Params) -> Any:

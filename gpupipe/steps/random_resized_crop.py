@@ -10,7 +10,8 @@ from pydantic import model_validator
 
 from gpupipe.pipeline.axes import resampled
 from gpupipe.pipeline.geometry import round_half_up
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.schema.field_types import Interpolation, PositiveRange, Size
 
 _TRIES = 10
@@ -44,7 +45,7 @@ class RandomResizedCrop(Step):
     def _bicubic_is_antialiased(self) -> RandomResizedCrop:
         if self.interpolation == "bicubic" and not self.antialias:
             raise ValueError(
-                "bicubic without antialias differs between DALI and torchvision: set "
+                "bicubic without antialias differs between engines: set "
                 "antialias: true, or take bilinear"
             )
         return self
@@ -96,7 +97,7 @@ class RandomResizedCrop(Step):
         drawn_anchor, centred_anchor = np.floor(p["position"] * (room + 1.0)), np.floor(room / 2.0)
         return np.where(any_fits, drawn_anchor, centred_anchor), shape
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         anchor, shape = self.window(p, image.size)
         image.crop(anchor, shape)
         image.resize(self.size, self.interpolation, self.antialias)

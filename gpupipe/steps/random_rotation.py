@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from gpupipe.pipeline.axes import in_float32, picture
 from gpupipe.pipeline.geometry import affine_inverse
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, one_a_channel
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step, one_a_channel
 from gpupipe.schema.field_types import Degrees, Fill, Point, Resampling
 
 _DECIMALS = 12
@@ -77,7 +78,7 @@ class RandomRotation(Step):
         around = np.ceil(half + reach) - np.floor(half - reach)
         return np.where(p["quarter_turn"][..., None] > 0, reach * 2.0, around)
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         size = image.width_height
         center = np.array(self.center) if self.center else size / 2.0
         if not self.expand:

@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, model_validator
 
 from gpupipe.pipeline.axes import resampled
 from gpupipe.pipeline.geometry import shorter_side
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.schema.field_types import Interpolation, Side, Size
 
 
@@ -28,7 +29,7 @@ class Resize(Step):
         max_size: The longest that the longer side may become, in pixels, larger than `size`. Only
             if `size` is one number. The default is no limit.
         antialias: Low-pass before shrinking. The default is true. Bicubic requires it: without it
-            torchvision's cubic (a = -0.75) differs from DALI's (a = -0.5).
+            torchvision's cubic has a = -0.75, and the primitive's a = -0.5.
 
     """
 
@@ -54,7 +55,7 @@ class Resize(Step):
     def _bicubic_is_antialiased(self) -> Resize:
         if self.interpolation == "bicubic" and not self.antialias:
             raise ValueError(
-                "bicubic without antialias differs between DALI and torchvision: set "
+                "bicubic without antialias differs between engines: set "
                 "antialias: true, or take bilinear"
             )
         return self
@@ -74,7 +75,7 @@ class Resize(Step):
         assert isinstance(self.size, int)
         return shorter_side(size, self.size, self.max_size)
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         if isinstance(self.size, tuple):
             image.resize(self.size, self.interpolation, self.antialias)
         else:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpupipe.dataset.spec import FLOATS
-from gpupipe.pipeline.step import DaliImage, Params, Spec, Step, StepIncompatible, decoded
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, decoded
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +58,7 @@ class ToDtype(Step):
             _check_scale(stored, self.dtype)
         return replace(given, dtype=self.dtype)
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         image.to_dtype(
             self.dtype,
             self.scale

@@ -193,12 +193,12 @@ from gpupipe.pipeline.step import Step, decoded
 
 
 class Brighten(Step):
-    """Adds 3 levels; the DALI lowering is wrong, and adds 5."""
+    """Adds 3 levels; its lowering is wrong, and adds 5."""
 
     def spec(self, given):
         return decoded(given)
 
-    def dali(self, image, p):
+    def lower(self, image, p):
         from nvidia.dali import fn, types
         image.apply("brighten", lambda pixels: fn.cast_like(pixels // 2 + 5, pixels))
 

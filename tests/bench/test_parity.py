@@ -150,7 +150,7 @@ class Reveal(Step):
     def spec(self, given):
         return decoded(given)
 
-    def dali(self, image, p):
+    def lower(self, image, p):
         from nvidia.dali import fn, types
         image.apply(
             "reveal",

@@ -271,7 +271,7 @@ class Posterize(Step):
     def spec(self, given):
         return decoded(given)
 
-    def dali(self, image, p):
+    def lower(self, image, p):
         image.apply("posterize", lambda pixels: pixels & 0xF0)
 """
 

@@ -24,7 +24,8 @@ from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.loader import Loader
 from gpupipe.pipeline import pipeline
-from gpupipe.pipeline.step import DaliImage, Params, Step
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Step
 from gpupipe.runtime.machine_failures import machine_errors, machine_failure
 
 # --- words
@@ -231,7 +232,7 @@ def test_a_known_good_image_passes_where_the_machine_works() -> None:
 class Darker(Step):
     """A step whose operator takes no float16."""
 
-    def dali(self, image: DaliImage, p: Params) -> None:
+    def lower(self, image: Primitives, p: Params) -> None:
         image.apply(
             "brightness_contrast", lambda pixels: fn.brightness_contrast(pixels, brightness=0.5)
         )

@@ -10,7 +10,7 @@ import pytest
 from odd_steps import failure, installer, load
 
 pytestmark = pytest.mark.gpu
-CAST = """    def dali(self, image, p):
+CAST = """    def lower(self, image, p):
         from nvidia.dali import fn, types
         image.apply('odd', lambda pixels: fn.cast(pixels, dtype=types.FLOAT))"""
 GPU = {"engine": "dali", "device": "gpu"}
@@ -25,5 +25,5 @@ def test_a_step_that_is_as_it_should_be(
 
 def test_a_wrong_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faces: Path) -> None:
     floats = {"to_dtype": {"dtype": "float32", "scale": True}}
-    said = failure(faces, installer(tmp_path, monkeypatch)(dali=CAST), floats, **GPU)
-    assert "its dali() made (250, 250, 3) float32, but its spec says (?, ?, 3) uint8" in str(said)
+    said = failure(faces, installer(tmp_path, monkeypatch)(lower=CAST), floats, **GPU)
+    assert "its lower() made (250, 250, 3) float32, but its spec says (?, ?, 3) uint8" in str(said)

@@ -274,7 +274,7 @@ PER_CHANNEL = "one number, or a list with one for each channel"
         ),
         (
             "resize: {size: 8, interpolation: bicubic, antialias: false}",
-            "2:11: resize: bicubic without antialias differs between DALI and torchvision: set "
+            "2:11: resize: bicubic without antialias differs between engines: set "
             "antialias: true, or take bilinear",
         ),
     ],

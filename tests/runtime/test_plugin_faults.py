@@ -134,9 +134,9 @@ def test_an_exception_in_torch(
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_exception_in_dali(plugin: Plugin, faces: Path, error: str) -> None:
-    name = plugin(dali=f"    def dali(self, image, p):\n        {RAISES.format(error)}")
+    name = plugin(lower=f"    def lower(self, image, p):\n        {RAISES.format(error)}")
     said = failure(faces, name, engine="dali")
-    assert f"its dali() raised {error}: " in str(said)
+    assert f"its lower() raised {error}: " in str(said)
     assert f'{name}.py", line' in said.traceback
 
 
@@ -145,11 +145,11 @@ def test_an_exception_in_dali(plugin: Plugin, faces: Path, error: str) -> None:
 def test_an_exception_in_a_later_batch(
     plugin: Plugin, faces: Path, error: str, on_error: str
 ) -> None:
-    """In `dali`, on values of the fourth batch: what comes before is delivered."""
+    """In `lower`, on values of the fourth batch: what comes before is delivered."""
     name = plugin(
         sample="    def sample(self, u):\n        return {'strength': np.arange(len(u)) * (len(u) "
         "> 1)}",
-        dali="    def dali(self, image, p):\n        if image.size[0][0] == 100:\n            "
+        lower="    def lower(self, image, p):\n        if image.size[0][0] == 100:\n            "
         f"{RAISES.format(error)}",
     )
     with load(faces, name, engine="dali", on_error=on_error, prefetch=1) as loader:
@@ -157,7 +157,7 @@ def test_an_exception_in_a_later_batch(
         batches = iter(loader)
         for _ in range(3):
             next(batches)
-        with pytest.raises(gpupipe.StepError, match=rf"its dali\(\) raised {error}"):
+        with pytest.raises(gpupipe.StepError, match=rf"its lower\(\) raised {error}"):
             next(batches)
         loader.engine._source._inputs.count = -99  # type: ignore[attr-defined]
         assert len(list(loader)) == 15, "and the loader goes on when it is asked again"
@@ -196,11 +196,11 @@ def test_a_sample_may_be_refused(plugin: Plugin, faces: Path) -> None:
         "    def torch(self, image, p):\n        if p['strength'][0] < 0.2:\n            "
         f"{refuse}\n        return image"
     )
-    dali = (
-        "    def dali(self, image, p):\n        if (p['strength'] < 0.2).any():\n            "
+    lower = (
+        "    def lower(self, image, p):\n        if (p['strength'] < 0.2).any():\n            "
         f"{refuse}\n        image.apply('same', lambda pixels: pixels)"
     )
-    name, kept = plugin(torch=torch, dali=dali), []
+    name, kept = plugin(torch=torch, lower=lower), []
     for options in ENGINES[:2]:
         with load(faces, name, **options, on_error="skip", max_bad=0.5, ids=True) as loader:
             kept.append([i for b in loader for i in b["id"].tolist()])
@@ -215,19 +215,19 @@ def test_a_sample_may_be_refused(plugin: Plugin, faces: Path) -> None:
 
 def test_a_step_may_refuse_the_first_sample(plugin: Plugin, faces: Path) -> None:
     """The graph is built from a sample that is not refused."""
-    dali = (
-        "    def dali(self, image, p):\n        if (p['strength'] < 0.9).any():\n"
+    lower = (
+        "    def lower(self, image, p):\n        if (p['strength'] < 0.9).any():\n"
         "            raise SampleIncompatible('too dark')\n"
         "        image.apply('same', lambda pixels: pixels)"
     )
-    name = plugin(dali=dali)
+    name = plugin(lower=lower)
     for seed in range(8):
         load(faces, name, **ENGINES[0], seed=seed).close()
 
 
 def test_a_step_that_refuses_every_sample_is_an_error(plugin: Plugin, faces: Path) -> None:
     name = plugin(
-        dali="    def dali(self, image, p):\n        raise SampleIncompatible('too dark')"
+        lower="    def lower(self, image, p):\n        raise SampleIncompatible('too dark')"
     )
     with pytest.raises(
         gpupipe.EngineError, match=r"a step refuses each of 1,000 samples.*too dark"

@@ -59,10 +59,10 @@ def test_a_wrong_result_in_dali(plugin: Plugin, faces: Path, kind: str, more: li
     """Also where what follows would hide it."""
     code, said = DALI[kind]
     name = plugin(
-        dali="    def dali(self, image, p):\n        from nvidia.dali import fn, types\n        "
+        lower="    def lower(self, image, p):\n        from nvidia.dali import fn, types\n        "
         f"image.apply('odd', lambda pixels: {code})"
     )
-    assert_said(failure(faces, name, *more, engine="dali"), rf"its dali\(\) made {said}")
+    assert_said(failure(faces, name, *more, engine="dali"), rf"its lower\(\) made {said}")
 
 
 SIZED = "    def spec(self, given):\n        return decoded(given).sized((100, 90))"
@@ -95,7 +95,7 @@ def test_parameters_that_are_not_of_the_batch(plugin: Plugin, faces: Path) -> No
 def test_work_that_dali_cannot_do_on_any_sample(plugin: Plugin, faces: Path) -> None:
     wrong = "fn.crop(pixels, crop=[400, 400], out_of_bounds_policy='error')"
     name = plugin(
-        dali="    def dali(self, image, p):\n        from nvidia.dali import fn\n        "
+        lower="    def lower(self, image, p):\n        from nvidia.dali import fn\n        "
         f"image.apply('odd', lambda pixels: {wrong})"
     )
     said = failure(faces, name, engine="dali", on_error="skip", max_bad=1.0)
@@ -105,12 +105,12 @@ def test_work_that_dali_cannot_do_on_any_sample(plugin: Plugin, faces: Path) -> 
 def test_a_result_that_is_wrong_in_one_batch(plugin: Plugin, faces: Path) -> None:
     """What the sample that is tried first does not show."""
     size = "    def spec(self, given):\n        return decoded(given).sized((250, 250))"
-    dali = (
-        "    def dali(self, image, p):\n        from nvidia.dali import fn\n        "
+    lower = (
+        "    def lower(self, image, p):\n        from nvidia.dali import fn\n        "
         "image.apply('odd', lambda pixels, n: fn.resize(pixels, size=n),"
         " np.full((len(p['strength']), 2), 250.0 - (len(p['strength']) > 1)))"
     )
-    said = failure(faces, plugin(spec=size, dali=dali), engine="dali")
+    said = failure(faces, plugin(spec=size, lower=lower), engine="dali")
     assert_said(
         said, r"in a batch, 'image' is \(3, 249, 249\) uint8, but its spec says \(3, 250, 250\)"
     )

@@ -23,7 +23,7 @@ class Invert(Step):
     def spec(self, given):
         return decoded(given)
 
-    def dali(self, image, p):
+    def lower(self, image, p):
         from nvidia.dali import types
         image.apply("invert", lambda pixels: pixels ^ types.Constant(np.uint8(255)))
 
@@ -32,7 +32,7 @@ class Invert(Step):
 
 
 class OnlyTorch(Step):
-    """Has no DALI lowering."""
+    """Has no lowering onto primitives."""
 
 
 class TwoFiles(Source):
@@ -108,4 +108,4 @@ try:
 except gpupipe.EngineError as e:
     print(e)
 """
-    assert "OnlyTorch has no DALI lowering" in python(site, code)
+    assert "OnlyTorch has no lowering onto primitives" in python(site, code)

@@ -70,7 +70,7 @@ def test_on_a_gpu_it_is_one_operator_that_launches_one_kernel_a_batch(
             dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC", device="gpu"
         )
         image = image_on("gpu", given, node)
-        Grayscale(num_output_channels=channels).dali(image, {})
+        Grayscale(num_output_channels=channels).lower(image, {})
     assert [(e.op, e.device) for e in image.emitted] == [("coord_transform", "gpu")]
     assert image._node.device == "gpu"
     assert "gpu" in backend.GetSchema("CoordTransform").GetSupportedBackends()
@@ -88,10 +88,31 @@ def test_what_runs_on_a_gpu_makes_the_pixels_of_torchvision(given: Spec, channel
             lambda: list(pixels), dtype=types.to_dali_type(given.dtype), ndim=3, layout="HWC"
         )
         image = image_on("gpu", given, node)
-        Grayscale(num_output_channels=channels).dali(image, {})
+        Grayscale(num_output_channels=channels).lower(image, {})
         pipe.set_outputs(image._node)
     found = torch.from_numpy(pipe.run()[0].as_array()).permute(0, 3, 1, 2)
     expected = F.rgb_to_grayscale(torch.from_numpy(pixels).permute(0, 3, 1, 2), channels)
     assert found.shape == expected.shape
     most = float((found.double() - expected.double()).abs().max())
     assert most <= (1 if given.dtype == "uint8" else 1e-6)
+
+
+def test_a_matrix_per_sample() -> None:
+    """What a step with drawn colors lowers onto: one operator, which is fed a matrix a sample."""
+    matrices = np.array([np.eye(3), np.eye(3)[::-1], np.full((3, 3), 1 / 3)])
+    pixels = np.random.default_rng(3).integers(0, 256, (3, 8, 9, 3), np.uint8)
+    pipe = Pipeline(batch_size=3, num_threads=1, device_id=None)
+    with pipe:
+        node = fn.external_source(lambda: list(pixels), dtype=types.UINT8, ndim=3, layout="HWC")
+        feed = fn.external_source(
+            lambda: list(matrices.astype(np.float32)), dtype=types.FLOAT, ndim=2
+        )
+        image = FusingImage(node, np.ones((3, 2)), lambda array: feed, "cpu", False, {})
+        image.spec = Spec(encoded=False, channels=3)
+        image.color_matrix(matrices)
+        pipe.set_outputs(image._node)
+    found = pipe.run()[0].as_array()
+    assert [e.op for e in image.emitted] == ["coord_transform"]
+    expected = np.einsum("bij,bhwj->bhwi", matrices, pixels.astype(np.float64)).astype(np.uint8)
+    assert np.abs(found.astype(int) - expected).max() <= 1
+    assert (found[:2] == expected[:2]).all()

@@ -15,9 +15,9 @@ from nvidia.dali import fn
 from gpupipe.dataset.spec import Spec, space
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali import numbers, ops
+from gpupipe.engines.dali.layouts import channel_layout, video_layout
 from gpupipe.engines.dali.node import Feed, Node
 from gpupipe.engines.dali.resampling import source_region
-from gpupipe.pipeline.axes import as_video, with_channels
 
 _EXAMPLE_SIDE = 4096.0
 
@@ -48,7 +48,7 @@ def sizes(job: LoadSpec, name: str, ids: NDArray[np.int64]) -> NDArray[np.float6
 
 
 class ArrayImage(Node):
-    """The DaliImage that a step's `dali` gets for a field that is an array; see step.DaliImage."""
+    """The primitives of a field that is an array; see Primitives for each method."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ArrayImage(Node):
             trailing_axes = len(layout) - layout.index("C") - 1 if len(mean) > 1 else 0
             self._normalize_float64(mean, std, trailing_axes)
             return
-        form = with_channels(layout)
+        form = channel_layout(layout)
         assert form is not None, "the step's spec refuses it"
         name, added = form
 
@@ -190,7 +190,7 @@ def _missing_channel_axis(layout: str) -> list[int]:
 
 def _to_video(node: Any, layout: str) -> Any:
     """Rename the layout to one that DALI's operators know. No data moves."""
-    return _expanded(node, _missing_channel_axis(layout), as_video(layout) or "")
+    return _expanded(node, _missing_channel_axis(layout), video_layout(layout) or "")
 
 
 def _from_video(node: Any, layout: str) -> Any:

@@ -97,7 +97,7 @@ def _check_step(job: LoadSpec, entry: Entry, device_id: int | None, inputs: Inpu
         )
         encoded = job.pipeline.fields[entry.field].encoded
         if differs := spec.differs_in(shape, dtype, "HWC" if encoded else spec.layout):
-            raise _wrong(entry, f"its dali() made {differs}")
+            raise _wrong(entry, f"its lower() made {differs}")
         return
 
 

@@ -46,13 +46,13 @@ from gpupipe.engines.base import Batch, Engine, LoadSpec, Shapes, check_shapes, 
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.checks import check_batch, check_steps
+from gpupipe.engines.dali.dtypes import as_integers
 from gpupipe.engines.dali.graph import Device, Lowering, cuts, delivered, layout
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.memory import check_memory
 from gpupipe.engines.dali.mmap_reader import Maps
 from gpupipe.engines.dali.reader import Read, Reader, reader
 from gpupipe.errors import EngineError, StepError
-from gpupipe.pipeline.dtypes import as_integers
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors, machine_failure
 from gpupipe.runtime.malloc import give_back, pool, release_unused_memory

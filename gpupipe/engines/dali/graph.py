@@ -213,7 +213,9 @@ class Lowering:
                 image.spec, image.step = entry.given, entry.key
                 before = image.size
                 try:
-                    entry.dali(image, entry.parameters(self._job.loader.seed, plan.epoch, plan.ids))
+                    entry.lower(
+                        image, entry.parameters(self._job.loader.seed, plan.epoch, plan.ids)
+                    )
                 except NoLowering as e:
                     raise EngineError(
                         f"{entry.where}: {e}; it cannot run on the DALI engine"

@@ -33,7 +33,7 @@ from gpupipe.pipeline.step import Spec
 
 
 class FusingImage(Node):
-    """The DaliImage that a step's `dali` gets for an image file; see step.DaliImage."""
+    """The primitives of a field that is an image file; see Primitives for each method."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ Feed = Callable[[NDArray[Any]], Any]
 
 
 class Node(ABC):
-    """The base of the images that a step's `dali` gets; step.DaliImage documents the methods.
+    """The primitives that need no more than operators; Primitives documents the methods.
 
     Attributes:
         device: The device of the operators.
@@ -46,7 +46,7 @@ class Node(ABC):
 
         Args:
             data: DataNode, or None to compute only argument values.
-            size: The size of each sample, (B, 2), as in step.DaliImage.
+            size: The size of each sample, (B, 2), as in Primitives.
             feed: Feeds one operator argument to the graph.
             device: The device of the operators.
             spec: The spec of the data.
@@ -117,6 +117,24 @@ class Node(ABC):
             )
         self._size = self._size if shape is None else np.asarray(shape, np.float64)
 
+    def color_matrix(self, matrix: Any) -> None:
+        self._ready()
+        rows = np.asarray(matrix, np.float64)
+        dtype = self.spec.dtype
+        # On a GPU color_space_conversion launches one kernel per sample of the batch. On a CPU it
+        # takes a third of the time of a coord_transform with three rows.
+        has_equal_rows = rows.ndim == 2 and len(rows) == 3 and bool((rows == rows[0]).all())
+        repeat = has_equal_rows and dtype == "uint8" and self.device == "cpu"
+        rows = rows[:1] if repeat else rows
+        if not (repeat and rows.tolist() == [[1.0]]):
+            argument, count = self._argument(rows, 2, np.float32), rows.shape[-2]
+            self._on_pixels(
+                "coord_transform",
+                lambda pixels: ops.transform_channels(pixels, argument, count, dtype),
+            )
+        if repeat:
+            self._on_pixels("color_space_conversion", ops.repeat_channel)
+
     # --- called by the engine
 
     def as_it_is(self) -> Any:
@@ -148,7 +166,7 @@ class Node(ABC):
     def _emit_through(self, op: str, steps: list[str], make: Callable[[Any], Any]) -> None:
         """Emit an operator, and convert the dtype around it if the operator does not support it.
 
-        pipeline/dtypes.py has the table of supported dtypes.
+        dtypes.py has the table of supported dtypes.
         """
         dtype = self._dtype
         self._emit(op, steps, lambda node: numbers.through(op, node, dtype, make))

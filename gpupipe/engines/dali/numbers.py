@@ -15,7 +15,7 @@ import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 
-from gpupipe.pipeline import dtypes
+from gpupipe.engines.dali import dtypes
 
 _LESS_THAN_ONE = 1e-3
 """torchvision's constant, as in steps/to_dtype.py."""
@@ -34,7 +34,7 @@ def through(operator: str, node: Any, dtype: str, make: Callable[[Any], Any]) ->
     """Apply an operator, and convert to a dtype that it supports and back if needed.
 
     Args:
-        operator: The operator's name in the table of pipeline/dtypes.py.
+        operator: The operator's name in the table of dtypes.py.
         node: The input.
         dtype: The dtype of the input.
         make: Applies the operator to a node.
@@ -42,11 +42,11 @@ def through(operator: str, node: Any, dtype: str, make: Callable[[Any], Any]) ->
     Returns:
         The output, of `dtype`.
     """
-    handed = dtypes.handed(operator, dtype)
-    if handed is None or handed.dtype == dtype:
+    substitute = dtypes.find_substitute(operator, dtype)
+    if substitute is None or substitute.dtype == dtype:
         return make(node)
-    own, other = dali_type(dtype), dali_type(handed.dtype)
-    if handed.by == "bits":
+    own, other = dali_type(dtype), dali_type(substitute.dtype)
+    if substitute.by == "bits":
         return fn.reinterpret(make(fn.reinterpret(node, dtype=other)), dtype=own)
     return fn.cast(make(fn.cast(node, dtype=other)), dtype=own)
 

@@ -23,6 +23,8 @@ _INTERPOLATION = {
     "bicubic": types.INTERP_CUBIC,
 }
 _BORDERS = {"edge": "replicate", "reflect": "reflect_101", "symmetric": "reflect"}
+_ALMOST_HALF = 0.5 - 2.0**-12
+"""Subtracted before DALI rounds, so that it truncates."""
 DTYPES = {"uint8": types.UINT8, "float16": types.FLOAT16, "float32": types.FLOAT}
 
 
@@ -185,6 +187,17 @@ def normalize(
     return fn.crop_mirror_normalize(
         pixels, dtype=DTYPES[dtype], output_layout=layout, mean=list(mean), std=list(std), **options
     )
+
+
+def transform_channels(pixels: Any, matrix: Any, rows: int, dtype: str) -> Any:
+    """Multiply the channels of each pixel by a matrix of so many rows; truncate uint8."""
+    shift, made = (-_ALMOST_HALF, types.UINT8) if dtype == "uint8" else (0.0, types.FLOAT)
+    return fn.coord_transform(pixels, M=matrix, T=[shift] * rows, dtype=made)
+
+
+def repeat_channel(pixels: Any) -> Any:
+    """Make three equal channels of one."""
+    return fn.color_space_conversion(pixels, image_type=types.GRAY, output_type=types.RGB)
 
 
 def planes(pixels: Any) -> Any:

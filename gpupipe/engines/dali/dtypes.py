@@ -1,12 +1,10 @@
-"""Tables of the dtypes that operators and steps accept.
+"""The dtypes that DALI's operators take, and how other dtypes are passed through them.
 
-Steps refuse inputs by these tables, and engines convert by them. `OPERATORS` lists what DALI 2.4
-accepts on both the CPU and a GPU. `TAKEN` lists what a step accepts on every engine: the dtypes of
-its DALI operators, and those that can be passed to them as another dtype (`handed`). It lists no
-others, so that a pipeline means the same everywhere.
+`OPERATORS` lists what DALI 2.4 accepts on both the CPU and a GPU. Every dtype in
+`primitives.DTYPES_TAKEN` is one of these, or has a substitute.
 
-tests/pipeline/test_dtypes.py compares both tables with the operators of DALI's CPU back end, the
-GPU kernels in DALI's library, and torchvision.
+tests/engines/dali/test_dtypes.py compares the table with the operators of DALI's CPU back end and
+the GPU kernels in DALI's library.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ from typing import Literal, NamedTuple
 from gpupipe.formats.npy import DTYPES
 
 _NUMBERS = tuple(dtype for dtype in DTYPES if dtype not in ("bool", "float16"))
-_IMAGES = ("uint8", "float16", "float32")
-"""The usual dtypes of image pixels, for steps on which the engines disagree in other dtypes."""
 
 OPERATORS: dict[str, tuple[str, ...]] = {
     "slice": (*_NUMBERS, "float16"),
@@ -42,8 +38,8 @@ _MOVERS = ("slice", "flip")
 """Operators that only move values: any integer dtype of the same size can stand in for another."""
 
 
-class Handed(NamedTuple):
-    """How values are passed to an operator that does not accept their dtype.
+class Substitute(NamedTuple):
+    """How values are passed to an operator, which may not accept their dtype.
 
     Attributes:
         dtype: The dtype that the operator sees.
@@ -55,17 +51,17 @@ class Handed(NamedTuple):
     by: Literal["bits", "value"] = "value"
 
 
-def handed(operator: str, dtype: str) -> Handed | None:
+def find_substitute(operator: str, dtype: str) -> Substitute | None:
     """Return how to pass values of `dtype` to a DALI operator; None if that is impossible.
 
     float16 is computed in float32, which can represent every float16, and rounded afterwards.
     """
-    taken = OPERATORS.get(operator, DTYPES)
-    if dtype in taken:
-        return Handed(dtype)
-    if operator in _MOVERS and _SAME_SIZE.get(dtype) in taken:
-        return Handed(_SAME_SIZE[dtype], "bits")
-    return Handed("float32") if dtype == "float16" and "float32" in taken else None
+    accepted = OPERATORS.get(operator, DTYPES)
+    if dtype in accepted:
+        return Substitute(dtype)
+    if operator in _MOVERS and _SAME_SIZE.get(dtype) in accepted:
+        return Substitute(_SAME_SIZE[dtype], "bits")
+    return Substitute("float32") if dtype == "float16" and "float32" in accepted else None
 
 
 def as_integers(dtype: str) -> str:
@@ -74,17 +70,3 @@ def as_integers(dtype: str) -> str:
     Of the unsigned dtypes only uint8 passes; the others pass as signed integers of their size.
     """
     return _SAME_SIZE[dtype] if dtype in ("uint16", "uint32", "uint64") else dtype
-
-
-def _by(*operators: str, of: tuple[str, ...] = DTYPES) -> tuple[str, ...]:
-    return tuple(dtype for dtype in of if all(handed(operator, dtype) for operator in operators))
-
-
-TAKEN: dict[str, tuple[str, ...]] = {
-    "crop": _by("slice"),
-    "flip": _by("flip"),
-    "resize": _by("resize"),
-    "warp": _by("warp_affine", "experimental.warp_perspective", "coord_transform", of=_IMAGES),
-    "normalize": (*_by("crop_mirror_normalize", of=("float16", "float32")), "float64"),
-}
-"""The dtypes that a step accepts, by its operation. DALI arithmetic normalizes float64."""

@@ -1,0 +1,228 @@
+"""The pixel primitives: what a step lowers onto, and what a back end implements.
+
+    Step.lower(image, p)     one file in steps/: calls primitives for a whole batch
+            |
+            v
+    Primitives               this page: what each call means
+            |
+            v
+    a back end               defers the calls, fuses neighbours, runs its own operators
+                             (engines/dali/image.py, array.py)
+
+A back end may do the work in any way that yields these pixels. `Step.torch` is the reference.
+
+Points, sizes and windows are float64 arrays of shape (B, 2), or (2,) if all samples share them.
+They are [height, width] or [top, left] in pixels unless a name says otherwise. For an array that is
+no image they hold one number per spatial axis, in the order of its layout.
+
+    coordinates      0     1     2     3      corners of pixels are whole numbers
+                     |  a  |  b  |  c  |      pixel n covers [n, n + 1); its centre is n + 0.5
+
+    decode           bytes of a file -> H x W x C
+    crop             +--------------+
+                     |  +------+    |         out[y, x] = in[y + top, x + left]
+                     |  |window|    |         `fill` where the window leaves the image
+                     |  +------+    |
+                     +--------------+
+    pad              edge        a a [a b c d] d d
+                     reflect     c b [a b c d] c b
+                     symmetric   b a [a b c d] d c
+    resize           centre y + 0.5 of the output lies at (y + 0.5) * H_in / H_out of the input;
+                     nearest takes the pixel floor(y * H_in / H_out), as torchvision does
+    flip             horizontal  a b c -> c b a; vertical swaps the rows
+    warp             +------+      ______     centre x of the output takes the value of the input
+                     | out  |     /      /    at linear @ (x - output) + source
+                     |   x -+----/-> in /
+                     +------+   /______/      `fill` outside the image
+    color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
+    to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
+    normalize        (x - mean) / std
+    apply            any operator of one back end: see `Primitives.apply`
+
+    primitive      arrays                      dtypes            new pixels are
+    -------------  --------------------------  ----------------  ------------------------------
+    decode         no: it makes image files    makes uint8, 16   decoded as docs/formats.md says
+    crop, flip     any with these axes [1]     all               copies
+    pad            CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies
+    resize         H and W, any other axes [1] see below         interpolated, rounded to nearest
+    warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
+    color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
+    to_dtype       any                         all               converted
+    normalize      C and up to 4 others [2]    f16, f32, f64     computed in the input's dtype
+
+    [1] at most two axes before the spatial ones and none after, or one of each, or one after
+    [2] if C is last; else at most one axis before C and three after
+
+Image files take all of them. A mask is a field like any other. Its steps get `interpolation:
+nearest`, so that every primitive copies its class numbers. Where float16 is interpolated, it is
+computed in float32 and rounded once. `DTYPES_TAKEN` lists the dtypes; `axes` refuses the layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.formats.npy import DTYPES
+
+IMAGE_DTYPES = ("uint8", "float16", "float32")
+"""The usual dtypes of image pixels, for primitives on which back ends disagree in other dtypes."""
+
+DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
+    "crop": DTYPES,
+    "flip": DTYPES,
+    "resize": ("float16", "float32", "int16", "uint8", "uint16"),
+    "warp": IMAGE_DTYPES,
+    "pad": IMAGE_DTYPES,
+    "color_matrix": IMAGE_DTYPES,
+    "normalize": ("float16", "float32", "float64"),
+}
+"""The dtypes that every back end takes, by primitive, so that a pipeline means the same everywhere.
+
+Steps refuse inputs by this table. Primitives that are not listed take all dtypes.
+"""
+
+
+class Primitives(Protocol):
+    """The samples of one field of a batch, as `Step.lower` sees them.
+
+    The methods change the samples in place. A step must call the same methods for every batch: a
+    back end may build a graph from the first calls, and compute the values that each batch feeds to
+    it from the same calls later. So the calls must not depend on drawn values, but their arguments
+    may.
+
+    Attributes:
+        spec: Shape, dtype and layout of the samples at this point.
+
+    """
+
+    spec: Spec
+
+    @property
+    def size(self) -> Any:
+        """The current size as [height, width] in pixels, float64 (B, 2) or (2,)."""
+
+    @property
+    def width_height(self) -> Any:
+        """The current size as [width, height] in pixels, for formulas in x and y."""
+
+    def decode(self, mode: str, apply_exif_orientation: bool, dtype: str = "uint8") -> None:
+        """Decode the bytes of an image file.
+
+        Args:
+            mode: "rgb" or "gray".
+            apply_exif_orientation: Rotate and mirror the image as its EXIF tag says.
+            dtype: "uint8" or "uint16".
+
+        """
+
+    def crop(self, anchor: Any, shape: Any, fill: tuple[float, ...] | None = None) -> None:
+        """Cut a window out of the image.
+
+        Args:
+            anchor: [top, left] of the window in whole pixels; may be negative.
+            shape: [height, width] of the window in whole pixels.
+            fill: The value outside the image: one number, or one per channel. None if the window
+                always lies inside.
+
+        Raises:
+            SampleIncompatible: If `fill` is None and the window reaches outside the image.
+
+        """
+
+    def pad(self, before: Any, after: Any, mode: str) -> None:
+        """Add a border that repeats pixels of the image. For a border of one value, call `crop`.
+
+        Args:
+            before: [top, left] pixels to add.
+            after: [bottom, right] pixels to add.
+            mode: "edge", "reflect" or "symmetric", as in torchvision's Pad.
+
+        """
+
+    def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
+        """Resample to `shape`.
+
+        Args:
+            shape: [height, width] in whole pixels.
+            interpolation: "nearest", "bilinear" or "bicubic" (a = -0.5).
+            antialias: Low-pass before shrinking.
+
+        """
+
+    def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
+        """Mirror those samples whose flag is 1.
+
+        Args:
+            horizontal: int32 (B,), 1 to swap left and right; None for no sample.
+            vertical: int32 (B,), 1 to swap top and bottom; None for no sample.
+
+        """
+
+    def warp(
+        self,
+        linear: Any,
+        source: Any,
+        output: Any,
+        interpolation: str,
+        fill: tuple[float, ...],
+        shape: Any = None,
+    ) -> None:
+        """Resample through an affine map from output to source coordinates.
+
+        Args:
+            linear: float64 (B, 2, 2) or (2, 2), the inverse of the forward map.
+            source: [x, y] of the fixed point in the source image, such as its centre.
+            output: [x, y] where `source` lies in the output.
+            interpolation: "nearest" or "bilinear".
+            fill: The value outside the image: one number, or one per channel.
+            shape: [height, width] of the output in whole pixels; the image's own by default.
+
+        """
+
+    def color_matrix(self, matrix: Any) -> None:
+        """Multiply the channels of each pixel by a matrix.
+
+        uint8 results are truncated to whole levels, as torchvision's are, and clamped to 0..255.
+
+        Args:
+            matrix: float64 (out, in) or (B, out, in), with one row per channel of the output.
+
+        """
+
+    def to_dtype(self, dtype: str, scale: bool) -> None:
+        """Convert to another dtype.
+
+        Args:
+            dtype: Its NumPy name, such as "float32".
+            scale: Map the full range of an integer dtype to 0..1 and back; between integer dtypes,
+                shift bits.
+
+        """
+
+    def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """Compute (x - mean) / std, with one number for all channels or one per channel."""
+
+    def apply(
+        self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None
+    ) -> None:
+        """Insert an operator that is no primitive. It binds the step to one back end, DALI.
+
+        `make` gets and returns that back end's own pixels, so the step runs on no other back end: a
+        back end with other pixels raises NoLowering here. Nothing fuses across the operator.
+
+        Args:
+            op: The operator's name, for profiles and reports.
+            make: Called with the pixels, a DALI DataNode of layout HWC, and with one DataNode per
+                entry of `values`. Returns the DataNode that replaces the pixels.
+            *values: Arrays (B, ...) with the operator's arguments per sample; fed as float32 if
+                they are floats, else as int32.
+            size: The new [height, width] in pixels, if the operator changes it.
+
+        Raises:
+            NoLowering: If the back end is not DALI.
+
+        """
