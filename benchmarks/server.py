@@ -52,7 +52,7 @@ def tensors(dtype: str, count: int = 3) -> list[Any]:
 def serve(way: str, dtype: str, folder: str) -> None:
     """A server whose engine has its batches ready."""
     import gpupipe
-    from gpupipe.engines.base import known
+    from gpupipe.engines.base import labels_and_values
     from gpupipe.server.options import ServerOptions
     from gpupipe.server.start import run
 
@@ -65,7 +65,7 @@ def serve(way: str, dtype: str, folder: str) -> None:
 
     def batches(plans: Any) -> Iterator[Any]:
         for n, plan in enumerate(plans):
-            yield plan, {"image": ready[n % len(ready)], **known(loader.index, plan)}
+            yield plan, {"image": ready[n % len(ready)], **labels_and_values(loader.index, plan)}
 
     # nothing is decoded here
     loader.engine.batches = batches  # type: ignore[method-assign, assignment]

@@ -297,7 +297,7 @@ class Loader:
             try:
                 yield self._format_batch(batch)
             finally:
-                self.engine.consumed(plan)
+                self.engine.mark_consumed(plan)
         if iteration == self._iteration:
             self._ready_for = (epoch + 1, 0)
             self._last = self._state_at_start = None
@@ -406,7 +406,7 @@ class Loader:
     def _acknowledge_last_batch(self) -> None:
         """Tell the engine that the consumer is done with the batch that was delivered last."""
         if self._last is not None:
-            self.engine.consumed(self._last)
+            self.engine.mark_consumed(self._last)
         self._last = self._state_at_start = None
 
     def _stop(self) -> None:
@@ -416,7 +416,8 @@ class Loader:
         self._running = self._held = self._ready_for = None
 
     def __repr__(self) -> str:
-        index, sampler, pipeline = self.index, self.sampler, self.config.pipeline
+        index, sampler, engine = self.index, self.sampler, self.engine
+        pipeline = self.config.pipeline
         # The size of an epoch of a growing source is not known before the epoch starts.
         grows = sampler.population is not None
         ranks = f", rank {sampler.rank} of {sampler.world_size}" if sampler.world_size > 1 else ""
@@ -427,7 +428,7 @@ class Loader:
         facts = {
             "batches": f"of {batches}" if grows else f"{len(self):,} an epoch, of {batches}{ranks}",
             "pipeline": f"{pipeline.name} ({steps})",
-            "engine": f"{self.engine.name} on {self.engine.device}, {self.engine.crew}",
+            "engine": f"{engine.name} on {engine.device}, {engine.parallelism_with_unit}",
             "stands at": f"{stands}{'' if grows else f' of {len(index):,}'} samples delivered",
         }
         closed = " (closed)" if self._closed else ""

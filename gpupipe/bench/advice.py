@@ -84,7 +84,8 @@ def _here(profile: Profile, threads: int) -> Limit:
         return Limit(
             "CPU", (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile))
         )
-    if (read := profile.stages[0]).rate < _NEAR * profile.whole.rate:
+    read = profile.stages[0]
+    if profile.is_by_parts and read.rate < _NEAR * profile.whole.rate:
         evidence = (
             f"Storage limits: reading alone makes {read.rate:,.0f} images/s, and "
             f"{_cores(profile)} {_busy(profile)}."
@@ -140,6 +141,9 @@ def _busy(profile: Profile) -> str:
 
 def _costliest(profile: Profile) -> Iterator[str]:
     """Yield where most of the time goes, and what would change that."""
+    if not profile.is_by_parts:
+        yield "To change that: 'gpupipe compare' tells what other engines make of the same work."
+        return
     stage, share = max(
         ((s, _cost(s, before) / _cost(profile.whole, None)) for s, before in profile.pairs),
         key=lambda pair: pair[1],

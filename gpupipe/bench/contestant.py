@@ -55,7 +55,7 @@ class ContestOutcome:
     Attributes:
         engine: The engine's name.
         device: The engine's device.
-        crew: The engine's threads or workers, in words.
+        parallelism_with_unit: The engine's threads or workers, in words.
         images: The number of images in the timed batches.
         batches: The number of timed batches.
         seconds: The wall time of the timed batches.
@@ -73,7 +73,7 @@ class ContestOutcome:
 
     engine: str
     device: str
-    crew: str
+    parallelism_with_unit: str
     images: int
     batches: int
     seconds: float
@@ -127,7 +127,7 @@ def run(contest: Contest) -> ContestOutcome:
         return ContestOutcome(
             loader.engine.name,
             loader.engine.device,
-            loader.engine.crew,
+            loader.engine.parallelism_with_unit,
             images,
             batches,
             seconds,

@@ -138,7 +138,7 @@ def what_runs(loader: Loader) -> dict[str, Any]:
         "pipeline": loader.config.pipeline.name,
         "engine": loader.engine.name,
         "device": loader.engine.device,
-        "crew": loader.engine.crew,
+        "parallelism_with_unit": loader.engine.parallelism_with_unit,
         "parallelism": loader.engine.parallelism,
         "batch_size": options.batch_size,
         "shard": options.shard.model_dump(),

@@ -3,7 +3,7 @@
 The first stage only reads. The second also decodes, each later stage adds one step, and the last
 also delivers tensors. All stages are timed in turn, round after round. The cost of a step is the
 difference between two neighbouring stages in the same round. It can be negative: a crop lets the
-decoder decode only its window. For a server there is one stage, which receives batches.
+decoder decode only its window. An engine that is not Profilable has one stage, whole batches.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from gpupipe.bench.machine import Company, machine
 from gpupipe.bench.measure import endless, image_of, synchronise, what_runs
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
+from gpupipe.engines.base import Engine, Profilable
 from gpupipe.errors import EngineError
 from gpupipe.loader import Loader, over
 
 SCHEMA = "gpupipe-profile-1"
-READ, DELIVER, RECEIVE = "read", "to torch", "receive"
+READ, DELIVER, WHOLE, RECEIVE = "read", "to torch", "batches", "receive"
 _WARM_UP_BATCHES = 2
 _LEAST_BATCHES = 4
 """The fewest batches to time, per thread or worker."""
@@ -37,7 +38,7 @@ class Stage:
     """The measurements of all work up to and including one step, one number per round.
 
     Attributes:
-        name: The last step of the work; or "read", "to torch" or "receive".
+        name: The last step of the work; or "read", "to torch", "batches" or "receive".
         seconds: Wall seconds per sample.
         cpu_seconds: CPU seconds per sample.
         others: How many cores other processes kept busy.
@@ -93,6 +94,11 @@ class Profile:
         return self.stages[-1]
 
     @property
+    def is_by_parts(self) -> bool:
+        """Whether parts of the work were timed too. They are not if the engine cannot run one."""
+        return len(self.stages) > 1
+
+    @property
     def pairs(self) -> Iterator[tuple[Stage, Stage | None]]:
         """Each stage with the one before it, None for the first."""
         return zip(self.stages, [None, *self.stages[:-1]], strict=True)
@@ -127,12 +133,8 @@ def measure(
         EngineError: If no sample gets through a stage.
 
     """
-    parts = (
-        [RECEIVE]
-        if config.loader.engine == "remote"
-        else [READ, *(e.key for e in config.pipeline.entries), DELIVER]
-    )
     with over(config, index) as loader:
+        parts = _stage_names(loader.engine, config)
         profile = Profile(what_runs(loader), cores, [Stage(name) for name in parts])
     busy: list[float] = []
     for number in range(rounds * len(parts)):
@@ -150,12 +152,20 @@ def measure(
     return profile
 
 
+def _stage_names(engine: Engine, config: Config) -> list[str]:
+    if isinstance(engine, Profilable):
+        return [READ, *(e.key for e in config.pipeline.entries), DELIVER]
+    return [WHOLE if engine.reads_data else RECEIVE]
+
+
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
     """Add one round to a stage; return how busy the GPU was."""
-    whole = stage.name in (DELIVER, RECEIVE)
+    whole = stage.name in (DELIVER, WHOLE, RECEIVE)
     with over(config if whole else _beginning(config, done), index) as loader:
         counts = (
-            (len(image_of(batch)) for batch in endless(loader)) if whole else _worked(loader, done)
+            (len(image_of(batch)) for batch in endless(loader))
+            if whole
+            else _iter_part(loader, done)
         )
         for _ in range(_WARM_UP_BATCHES + loader.engine.batches_ahead):
             next(counts)
@@ -197,6 +207,8 @@ def _beginning(config: Config, done: int) -> Config:
     )
 
 
-def _worked(loader: Loader, done: int) -> Generator[int, None, None]:
-    work = loader.engine.making if done else loader.engine.reading
+def _iter_part(loader: Loader, done: int) -> Generator[int, None, None]:
+    engine = loader.engine
+    assert isinstance(engine, Profilable)
+    work = engine.iter_without_delivery if done else engine.iter_read_only
     return work(loader.sampler.endless())

@@ -20,7 +20,7 @@ def headline(profile: Profile) -> str:
     note = f" ({what['note']})" if what["note"] else ""
     return (
         f"{what['config']}{note}: pipeline {what['pipeline']}, {what['engine']} on "
-        f"{what['device']}, {what['crew']}, batches of {what['batch_size']}"
+        f"{what['device']}, {what['parallelism_with_unit']}, batches of {what['batch_size']}"
     )
 
 
@@ -46,6 +46,12 @@ def profiled(profile: Profile) -> Table:
             "Less than 0: with it, the steps before have less to do, or are done together with it.",
             "left",
         )
+    if not profile.is_by_parts:
+        table.caption = (
+            f"Engine {profile.what['engine']} cannot read alone, or run its steps without "
+            "delivery: only whole batches are timed."
+        )
+        table.caption_justify = "left"
     return table
 
 

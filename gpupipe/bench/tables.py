@@ -30,7 +30,7 @@ def headline(loader: Loader) -> str:
     return (
         f"{what['config']}{note}: {what['images']:,} images in {what['classes']:,} classes, "
         f"pipeline {what['pipeline']}, "
-        f"{_engine(loader)} on {what['device']}, {loader.engine.crew}, batches of "
+        f"{_engine(loader)} on {what['device']}, {loader.engine.parallelism_with_unit}, batches of "
         f"{what['batch_size']}{rank}"
     )
 

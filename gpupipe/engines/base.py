@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import FileColumn, Index
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Batch = dict[str, "Tensor"]
 Shapes = dict[str, tuple[int, ...]]
 """The shape of each field of one delivered sample, by field name."""
+Operator = tuple[str, str, tuple[str, ...]]
+"""An operator that runs, its own device, and the keys of the steps that it implements."""
 
 
 @dataclass(frozen=True)
@@ -42,55 +44,12 @@ class LoadSpec:
     max_pixels: int | None = None
 
 
-class Engine(ABC):
-    """Turns plans into batches.
+class BatchStream(ABC):
+    """Turns plans into batches. Everything that delivers batches of an engine needs only this.
 
-    Only one `batches` generator runs at a time. Closing it cancels the batches in flight.
-
-    Attributes:
-        name: The engine's name in the YAML, as in `loader.engine`.
-        device: The device of the batches: "cpu", or "gpu:0" and so on.
-        unit: What `parallelism` counts, in the singular.
-        parallelism: How many threads, workers or servers produce the batches.
-        batches_ahead: How many finished batches can wait until the loader asks for them, at most.
-        settings: The names of the `loader:` settings that this engine uses. The settings that the
-            loader itself uses, such as `format`, are not among them.
+    Life cycle: `batches` may be called again and again, one generator at a time. Closing a
+    generator cancels the batches in flight. After `close` no method may be called but `close`.
     """
-
-    name: str
-    device: str
-    unit: ClassVar[str] = "thread"
-    parallelism: int
-    batches_ahead: int
-    settings: ClassVar[frozenset[str]]
-
-    @classmethod
-    def unused(cls, loader: LoaderConfig) -> dict[str, str]:
-        """Return those of `settings` that have no effect beside the other settings in `loader`.
-
-        Returns:
-            The reason by setting, such as {"pin_memory": "device is cpu"}.
-        """
-        return {}
-
-    @property
-    def crew(self) -> str:
-        """The parallelism in words: "2 threads", "4 workers"."""
-        return counted(self.parallelism, self.unit)
-
-    @classmethod
-    @abstractmethod
-    def on(cls, job: LoadSpec, device: str) -> Engine:
-        """Build the engine for a job on a device.
-
-        Args:
-            job: The samples, the steps and the loader settings.
-            device: A value of `loader.device`, such as "cpu" or "gpu:0".
-
-        Raises:
-            DeviceError: The device is missing, or does not fit the settings.
-            EngineError: The engine cannot run this job.
-        """
 
     @abstractmethod
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
@@ -117,17 +76,30 @@ class Engine(ABC):
             EngineError: The engine or the machine failed.
         """
 
+    def mark_consumed(self, plan: Plan) -> None:  # noqa: B027  # most engines need not know
+        """Mark the batch of `plan` as consumed. Idempotent; does nothing by default."""
+
     @abstractmethod
-    def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Read the files of the plans and do nothing else, for `gpupipe profile`.
+    def close(self) -> None:
+        """Release threads and memory. Idempotent."""
+
+
+@runtime_checkable
+class Profilable(Protocol):
+    """An engine that can do a part of its work alone, for `gpupipe profile`.
+
+    For an engine without these methods, `gpupipe profile` times only whole batches.
+    """
+
+    def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """Read the files of the plans and do nothing else.
 
         Yields:
             For each plan, in order, how many samples were read.
         """
 
-    @abstractmethod
-    def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Run all steps of the plans but deliver no batch, for `gpupipe profile`.
+    def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """Run all steps of the plans but deliver no batch.
 
         Without delivery the samples of a batch may differ in size.
 
@@ -136,12 +108,61 @@ class Engine(ABC):
             fewer, or 0.
         """
 
-    @abstractmethod
-    def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Return the operators in order: (operator, device, keys of the steps it implements)."""
 
-    def consumed(self, plan: Plan) -> None:  # noqa: B027  # only a remote engine has to acknowledge
-        """Mark the batch of `plan` as consumed. Idempotent."""
+class Engine(BatchStream):
+    """A BatchStream that is built from a config, and describes itself.
+
+    Attributes:
+        name: The engine's name in the YAML, as in `loader.engine`.
+        device: The device of the batches: "cpu", or "gpu:0" and so on.
+        reads_data: Whether the engine reads the data that the config describes. If not, it
+            connects to servers that do, and decide the order too.
+        unit: What `parallelism` counts, in the singular.
+        parallelism: How many threads, workers or servers produce the batches.
+        batches_ahead: How many finished batches can wait until the loader asks for them, at most.
+        settings: The names of the `loader:` settings that this engine uses. The settings that the
+            loader itself uses, such as `format`, are not among them.
+    """
+
+    name: ClassVar[str]
+    device: str
+    reads_data: ClassVar[bool] = True
+    unit: ClassVar[str] = "thread"
+    parallelism: int
+    batches_ahead: int
+    settings: ClassVar[frozenset[str]]
+
+    @classmethod
+    def unused(cls, loader: LoaderConfig) -> dict[str, str]:
+        """Return those of `settings` that have no effect beside the other settings in `loader`.
+
+        Returns:
+            The reason by setting, such as {"pin_memory": "device is cpu"}.
+        """
+        return {}
+
+    @property
+    def parallelism_with_unit(self) -> str:
+        """The parallelism in words: "2 threads", "4 workers"."""
+        return counted(self.parallelism, self.unit)
+
+    @classmethod
+    @abstractmethod
+    def on(cls, job: LoadSpec, device: str) -> Engine:
+        """Build the engine for a job on a device.
+
+        Args:
+            job: The samples, the steps and the loader settings.
+            device: A value of `loader.device`, such as "cpu" or "gpu:0".
+
+        Raises:
+            DeviceError: The device is missing, or does not fit the settings.
+            EngineError: The engine cannot run this job.
+        """
+
+    @abstractmethod
+    def lowering(self) -> list[Operator]:
+        """Return the operators that run, in order."""
 
     @property
     def skipped(self) -> int:
@@ -162,10 +183,6 @@ class Engine(ABC):
             files: Positions in SpanColumn.files.
         """
         return
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release threads and memory. Idempotent."""
 
 
 def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset[str]) -> list[str]:
@@ -189,7 +206,7 @@ def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset
     return lines
 
 
-def torch_lowering(job: LoadSpec) -> list[tuple[str, str, tuple[str, ...]]]:
+def torch_lowering(job: LoadSpec) -> list[Operator]:
     """Return the torch operators of a job, in the form of Engine.lowering.
 
     Raises:
@@ -212,8 +229,8 @@ def has_torch_lowering(step: Step) -> bool:
     return type(step).torch is not Step.torch
 
 
-def read_by(job: LoadSpec) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return the DALI operator that reads the fields of a job, in the form of Engine.lowering.
+def reader_operators(job: LoadSpec) -> list[Operator]:
+    """Return the DALI operators that read the fields of a job, in the form of Engine.lowering.
 
     Image files are read with io.file.read. Parts of larger files are memory-mapped and fed through
     external_source.
@@ -224,7 +241,7 @@ def read_by(job: LoadSpec) -> list[tuple[str, str, tuple[str, ...]]]:
     return [("io.file.read" if files else "external_source", "cpu", ())]
 
 
-def known(index: Index, plan: Plan, where: device) -> Batch:
+def labels_and_values(index: Index, plan: Plan, where: device) -> Batch:
     """Return the part of a batch that comes from the index alone: labels, values and ids.
 
     Args:

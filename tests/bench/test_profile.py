@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,15 @@ def profiled(
         for n, r in (("read", read), ("decode", decode), ("to torch", whole))
     ]
     return Profile(
-        {"engine": "dali", "device": device, "crew": "4 threads", "parallelism": 4}, 4, stages, gpu
+        {
+            "engine": "dali",
+            "device": device,
+            "parallelism_with_unit": "4 threads",
+            "parallelism": 4,
+        },
+        4,
+        stages,
+        gpu,
     )
 
 
@@ -208,6 +217,18 @@ def test_what_limits(
     verdict = advice.limit(found, threads, trained)
     assert verdict.resource == resource
     assert said in " ".join(verdict.said)
+
+
+@pytest.mark.parametrize(("busy", "resource"), [(0.95, "CPU"), (0.3, "waiting")])
+def test_an_engine_that_cannot_run_parts_of_its_work_says_so(busy: float, resource: str) -> None:
+    whole = profiled(9000, 1000, 900, busy)
+    found = replace(whole, stages=[Stage("batches", [1 / 900], [busy * 4 / 900], [0.0])])
+    verdict = advice.limit(found, 4)
+    assert verdict.resource == resource
+    assert "reading alone" not in " ".join(verdict.said)
+    assert "goes to" not in " ".join(verdict.said)
+    assert "only whole batches are timed" in str(profile_tables.profiled(found).caption)
+    assert profile_tables.profiled(whole).caption is None
 
 
 @pytest.mark.parametrize("trained", [None, WAITS, DOES_NOT])

@@ -90,7 +90,7 @@ def test_any_number_of_workers_delivers_the_same(
 ) -> None:
     with load(faces, workers=workers) as loader:
         assert [same(list(loader), epoch) for epoch in epochs] == [True, True]
-        assert loader.engine.crew == f"{workers} worker{'s' * (workers > 1)}"
+        assert loader.engine.parallelism_with_unit == f"{workers} worker{'s' * (workers > 1)}"
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
@@ -388,7 +388,7 @@ print(len(list(streams[0])))
 @pytest.mark.filterwarnings("ignore:loader.workers")
 def test_a_thousand_workers_are_a_number(faces: Path) -> None:
     with load(faces, workers=1024) as loader:
-        assert loader.engine.crew == "1,024 workers"
+        assert loader.engine.parallelism_with_unit == "1,024 workers"
         assert what_runs(loader)["parallelism"] == 1024
 
 

@@ -18,7 +18,7 @@ from fake_gpu import GPU, STREAM, FakeGpu
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import nothing
-from gpupipe.engines.base import known
+from gpupipe.engines.base import labels_and_values
 from gpupipe.engines.remote.engine import Finish, copied
 from gpupipe.engines.remote.welcome import Understood, split
 from gpupipe.runtime.transfer import record_stream
@@ -89,10 +89,10 @@ def test_what_is_left_to_a_client_is_done_on_its_gpu(
 def test_labels_and_values_are_copied_without_waiting_and_ids_not_at_all() -> None:
     index = replace(nothing(), labels=np.arange(5), values={"box": np.ones((5, 4), np.float32)})
     plan = Plan(0, np.arange(1, 4), 4, False)
-    on_cpu = known(index, plan, torch.device("cpu"))
+    on_cpu = labels_and_values(index, plan, torch.device("cpu"))
     assert on_cpu["id"].tolist() == on_cpu["label"].tolist() == [1, 2, 3]
     with FakeGpu():
-        batch = known(index, plan, GPU)
+        batch = labels_and_values(index, plan, GPU)
         assert {name: tensor.device for name, tensor in batch.items()} == {
             "box": GPU,
             "label": GPU,

@@ -42,7 +42,15 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from gpupipe.config import LoaderConfig
 from gpupipe.dataset.index import SpanColumn
 from gpupipe.engines.bad_samples import Quarantine, blame, refused_dtype, suspects
-from gpupipe.engines.base import Batch, Engine, LoadSpec, Shapes, check_shapes, known, read_by
+from gpupipe.engines.base import (
+    Batch,
+    Engine,
+    LoadSpec,
+    Shapes,
+    check_shapes,
+    labels_and_values,
+    reader_operators,
+)
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.checks import check_batch, check_steps
@@ -223,7 +231,10 @@ class DaliEngine(Engine):
         return str(self._quarantine.file)
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        return [*read_by(self._job), *((e.op, e.device, e.steps) for e in self._graph.emitted)]
+        return [
+            *reader_operators(self._job),
+            *((e.op, e.device, e.steps) for e in self._graph.emitted),
+        ]
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         with machine_errors():
@@ -363,13 +374,13 @@ class DaliEngine(Engine):
 
     # --- runs without delivery
 
-    def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+    def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         reader = self._source.reader
         for first in plans:
             reader.start(chain([first], plans))
             yield from (len(read.plan.ids) * (read.error is None) for read in reader)
 
-    def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+    def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
         self._next_outputs = self._next_undelivered
         try:
             for first in plans:
@@ -386,7 +397,7 @@ class DaliEngine(Engine):
     def _batch(self, plan: Plan, tensors: Tensors) -> Batch:
         batch = {name: self._convert(name, tensor) for name, tensor in tensors.items()}
         check_batch(self._job, batch)
-        return batch | known(self._job.index, plan, self._torch_device)
+        return batch | labels_and_values(self._job.index, plan, self._torch_device)
 
     def _convert(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Convert DALI's output to the field's axis order (B, C, H, W) and its final dtype."""

@@ -25,7 +25,14 @@ from torch.utils.data import DataLoader
 
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, blame
-from gpupipe.engines.base import Batch, Engine, LoadSpec, check_shapes, known, torch_lowering
+from gpupipe.engines.base import (
+    Batch,
+    Engine,
+    LoadSpec,
+    check_shapes,
+    labels_and_values,
+    torch_lowering,
+)
 from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed, killers, no_killer
 from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkResult
 from gpupipe.engines.dataloader.workers import (
@@ -139,15 +146,13 @@ class DataLoaderEngine(Engine):
         finally:
             self._results = iter(())
 
-    def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._iter_without_delivery(plans, False)
+    def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        yield from self._iter_counts(plans, False)
 
-    def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._iter_without_delivery(plans, True)
+    def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        yield from self._iter_counts(plans, True)
 
-    def _iter_without_delivery(
-        self, plans: Iterator[Plan], steps: bool
-    ) -> Generator[int, None, None]:
+    def _iter_counts(self, plans: Iterator[Plan], steps: bool) -> Generator[int, None, None]:
         """Yield how many samples of each plan were read, and transformed if `steps`."""
         self._works.start(plans, self.batches_ahead)
         samples = Samples(
@@ -264,7 +269,7 @@ class DataLoaderEngine(Engine):
             name: tensor.to(self._torch_device, non_blocking=True)
             for name, tensor in fields.items()
         }
-        return batch | known(self._job.index, plan, self._torch_device)
+        return batch | labels_and_values(self._job.index, plan, self._torch_device)
 
 
 def _workers(job: LoadSpec) -> int:

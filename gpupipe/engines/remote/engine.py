@@ -4,7 +4,7 @@
    each batch says which plan it belongs to.
 2. Several servers have one shard each. Their batches come in turn, in the order of the ranks within
    a global step.
-3. A batch is consumed when the loader calls consumed(), not when it is received.
+3. A batch is consumed when the loader calls mark_consumed(), not when it is received.
 4. The connection's thread runs the steps that the server leaves to the client (`ship: uint8`), and
    copies the batch to the GPU, on a CUDA stream of its own. It then waits for that stream. So the
    batch is complete before the consumer gets it, and the receive buffer can be used again.
@@ -48,6 +48,7 @@ class RemoteEngine(Engine):
 
     name = "remote"
     settings = frozenset({"server", "hwm", "transport", "key", "server_key", *SETTLED})
+    reads_data = False
     unit = "server"
 
     def __init__(
@@ -144,20 +145,11 @@ class RemoteEngine(Engine):
         tag = ServerBatch(server, arrived.key, before, (server + 1) % len(self._connections))
         return Plan(arrived.epoch, arrived.batch["id"].numpy(), arrived.end, last, tag)
 
-    def consumed(self, plan: Plan) -> None:
+    def mark_consumed(self, plan: Plan) -> None:
         if isinstance(plan.tag, ServerBatch):
             self._connections[plan.tag.server].consumed(plan.tag.key)
             if plan.last:
                 self._sampler.late = None
-
-    def reading(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        for plan, _ in self.batches(plans):
-            self.consumed(plan)
-            yield len(plan.ids)
-
-    def making(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        """Same as reading(): the server runs the steps."""
-        yield from self.reading(plans)
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         head, tail = self._steps
