@@ -7,10 +7,7 @@ machine affects all of them.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -23,6 +20,7 @@ from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.engines.base import has_torch_lowering
 from gpupipe.errors import EngineError, counted
+from gpupipe.runtime import child_process
 
 SCHEMA = "gpupipe-compare-1"
 _QUIET = 0.15
@@ -259,38 +257,16 @@ def disturbance(cores: float) -> list[str]:
 def contest_of(side: Side, contest: Contest) -> ContestOutcome:
     """Run one side's contest in a fresh process; raise EngineError if it fails."""
     request = asdict(contest) | {"changes": contest.changes | side.changes}
-    command = [sys.executable, "-W", "ignore", "-m", "gpupipe.bench.contestant"]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    process = child_process.run(
+        "-W", "ignore", "-m", "gpupipe.bench.contestant", stdin=json.dumps(request).encode()
     )
-    try:
-        out, err = process.communicate(json.dumps(request))
-    except BaseException:
-        _end(process)
-        raise
     if process.returncode:
-        raise EngineError(
-            f"{side.name} ended with exit code {process.returncode}: {err.strip()[-2000:]}"
-        )
-    answer = json.loads(out.splitlines()[-1])
+        reason = process.stderr.decode(errors="replace").strip()[-2000:]
+        raise EngineError(f"{side.name} ended with exit code {process.returncode}: {reason}")
+    answer = json.loads(process.stdout.splitlines()[-1])
     if "error" in answer:
         raise EngineError(f"{side.name}: {answer['error']}")
     return ContestOutcome(**answer)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill a contestant and its workers, which belong to its session."""
-    if hasattr(os, "killpg"):
-        import signal
-
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.communicate()
 
 
 def verdict(comparison: Comparison) -> list[str]:

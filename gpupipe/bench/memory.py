@@ -52,25 +52,21 @@ class PeakMemory:
 
     def __enter__(self) -> PeakMemory:
         if os.access(_ROLLUP.format("self"), os.R_OK):
-            import subprocess
+            # not at the head of this file, which also runs alone
+            from gpupipe.runtime.child_process import ChildProcess
 
-            command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
-            self._process = subprocess.Popen(
-                # a session of its own, which Ctrl-C does not reach
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-            self._process.stdout.readline()  # wait for the first sample
+            self._process = ChildProcess("-I", "-S", __file__, str(os.getpid()))
+            self._process.read_line()  # wait for the first sample
         return self
 
     def stop(self) -> None:
         """Take the last sample. Idempotent."""
         if self._process is not None:
             # Closing the pipe is not enough: forked workers hold copies of it. So send a byte.
-            printed, _ = self._process.communicate(b"\n")
-            self.bytes = int(printed.split()[-1]) if printed.split() else 0
+            self._process.write(b"\n")
+            printed = self._process.read_rest().split()
+            self._process.end()
+            self.bytes = int(printed[-1]) if printed else 0
             self._process = None
             self.kind = PSS
         if not self.bytes:

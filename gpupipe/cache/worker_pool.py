@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,8 @@ from gpupipe.cache.downloader import Task
 from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError
+from gpupipe.runtime.child_process import ChildProcess
 
-_PATIENCE = 10.0
 _PACKAGES = str(Path(__file__).parents[2])
 
 
@@ -50,7 +48,7 @@ class Crew:
             if status is None:
                 continue
             ended = _read_outcome(process)
-            _close_pipes(process)
+            process.close_pipes()
             if status > 0:
                 raise DataError(
                     f"a sampler of the cache gave up: {ended.get('error', f'exit status {status}')}"
@@ -103,61 +101,34 @@ def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
     return task.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-def _start_process(line: bytes) -> subprocess.Popen[bytes]:
+def _start_process(line: bytes) -> ChildProcess:
     """Start a process and send it its task.
 
     The task may hold secrets, so it is neither among the arguments nor in the environment.
     """
     python_path = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(python_path), "PYTHONSAFEPATH": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpupipe.cache.downloader"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(line)
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # it has ended already; its exit status says why
-    return process
+    return ChildProcess("-m", "gpupipe.cache.downloader", request=line, env=environment)
 
 
-def _read_outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    assert process.stdout is not None
-    lines = [] if process.stdout.closed else process.stdout.read().splitlines()
+def _read_outcome(process: ChildProcess) -> dict[str, Any]:
+    lines = process.read_rest().splitlines()
     return json.loads(lines[-1]) if lines else {}
 
 
-def _check_outcome(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    ended = _read_outcome(process)
-    if process.returncode:
-        raise DataError(
-            ended.get("error", f"a process of the cache ended with status {process.returncode}")
-        )
+def _check_outcome(process: ChildProcess) -> dict[str, Any]:
+    ended, status = _read_outcome(process), process.poll()
+    if status:
+        raise DataError(ended.get("error", f"a process of the cache ended with status {status}"))
     return ended
 
 
-def _close_pipes(process: subprocess.Popen[bytes]) -> None:
-    """Close the process's pipes, which also ends it."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-
-
-def _stop_processes(processes: list[subprocess.Popen[bytes]], owner: int) -> None:
+def _stop_processes(processes: list[ChildProcess], owner: int) -> None:
     """End the processes; in a forked child of the owner, which only has copies, do nothing."""
     if os.getpid() != owner:
         return
     for process in processes:
-        _close_pipes(process)
+        process.close_pipes()
         process.terminate()  # a later fork may hold its pipe open, so closing is not enough
     for process in processes:
-        try:
-            process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.end()

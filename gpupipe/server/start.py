@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +18,11 @@ from gpupipe.config import Config
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.loader import Loader, quietly
 from gpupipe.protocol.keys import import_zmq
+from gpupipe.runtime.child_process import ChildProcess
 from gpupipe.server.options import ServerOptions, options_of
 
 Served = Loader | Config | str | Path | Mapping[str, Any]
-_STOP = "stop\n"
+_STOP = b"stop\n"
 """close() writes this. If standard input ends without it, the parent process has died."""
 
 
@@ -130,15 +129,9 @@ class ServerProcess:
         configs.read(config, **changes)
         request = {"config": configs.plain(config), "changes": configs.plain(changes)}
         request["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gpupipe.server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request, default=_to_json) + "\n")
-        self._process.stdin.flush()
+        line = json.dumps(request, default=_to_json).encode() + b"\n"
+        # Ctrl-C in the terminal stops the server as it stops `gpupipe serve`.
+        self._process = ChildProcess("-m", "gpupipe.server", request=line, own_session=False)
         self.address = self._address()
 
     @property
@@ -147,8 +140,7 @@ class ServerProcess:
         return self._process.pid
 
     def _address(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._process.read_line()
         answer = (
             json.loads(line)
             if line.strip()
@@ -161,18 +153,8 @@ class ServerProcess:
 
     def close(self) -> None:
         """Stop the server and wait for its process to end; kill it after 10 seconds. Idempotent."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            with suppress(BrokenPipeError):
-                self._process.stdin.write(_STOP)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.write(_STOP)
+        self._process.end()
 
     def __enter__(self) -> ServerProcess:
         return self
@@ -237,4 +219,4 @@ def _stop_at_end(server: Any) -> None:
     received = b""
     while chunk := os.read(0, 4096):
         received += chunk
-    server.stop(received == _STOP.encode())
+    server.stop(received == _STOP)

@@ -22,6 +22,7 @@ import torch
 
 from gpupipe.engines.dataloader.samples import Samples, WorkItem
 from gpupipe.errors import EngineError, counted
+from gpupipe.runtime import child_process
 from gpupipe.runtime.capability_probe import why_it_ended
 from gpupipe.sampling.sampler import Plan
 
@@ -72,26 +73,20 @@ def killers(
         raise EngineError(
             f"the samples that it may have had cannot be tried in another process: {e}"
         ) from e
-    command = [sys.executable, "-c", _START, json.dumps(sys.path)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-    ) as process:
-        try:
-            out, err = process.communicate(content, seconds)
-        except subprocess.TimeoutExpired as e:
-            raise EngineError(
-                "the samples that it may have had could not all be tried in another "
-                f"process within {seconds:g} s"
-            ) from e
-        finally:  # the children that it forked, too
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    if ended := why_it_ended(process.returncode, err.decode(errors="replace")):
+    try:
+        process = child_process.run(
+            "-c", _START, json.dumps(sys.path), stdin=content, timeout=seconds
+        )
+    except subprocess.TimeoutExpired as e:
+        raise EngineError(
+            "the samples that it may have had could not all be tried in another "
+            f"process within {seconds:g} s"
+        ) from e
+    if ended := why_it_ended(process.returncode, process.stderr.decode(errors="replace")):
         raise EngineError(
             f"the process that tried the samples that it may have had failed: {ended}"
         )
-    return [(position, name) for position, name in json.loads(out)]
+    return [(position, name) for position, name in json.loads(process.stdout)]
 
 
 def no_killer(crash: WorkerCrashed, count: int) -> EngineError:

@@ -1,0 +1,156 @@
+"""Starts Python in child processes, and ends them.
+
+`run` starts a child, waits for its end, and returns what it printed. `ChildProcess` is a child that
+lives beside this process, and talks to it in lines.
+
+What both have in common:
+
+- The child runs the same interpreter as this process. Its arguments never hold data: other users
+  can read them, and their length is limited. Data goes through standard input.
+- The child does not outlive this process. Its standard input is a pipe, and the kernel closes that
+  pipe when this process ends in any way. A ChildProcess has to end when its input does.
+- It is no fork, so it has none of the threads, locks and CUDA contexts of this process.
+- No zombie stays behind: `run` and `ChildProcess.end` wait for the child.
+
+Two modules start a process without this file. runtime/capability_probe.py imports nothing from
+gpupipe, and needs only subprocess.run. `gpupipe` commands in tests and benchmarks are no children
+of the library.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+_PATIENCE_SECONDS = 10.0
+
+
+def run(
+    *arguments: str, stdin: bytes = b"", timeout: float | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run Python in a child process until it ends.
+
+    The child has a session of its own, so that Ctrl-C reaches only this process. When it has ended,
+    or when this function raises, the processes that the child started are killed too.
+
+    Args:
+        arguments: Arguments of the interpreter, such as "-m", "package.module".
+        stdin: All of its standard input.
+        timeout: Seconds until the child is killed; None for no limit.
+
+    Returns:
+        Exit status, standard output and standard error.
+
+    Raises:
+        subprocess.TimeoutExpired: The child took longer than `timeout`.
+
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(stdin, timeout)
+        finally:
+            _kill_session(process)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+class ChildProcess:
+    """A child process that lives beside this one. It must end when its standard input ends.
+
+    Args:
+        arguments: Arguments of the interpreter, such as "-m", "package.module".
+        request: Written to its standard input at the start.
+        env: Environment variables; None for those of this process.
+        own_session: Ctrl-C in the terminal does not reach the child.
+
+    Attributes:
+        pid: Its process id.
+
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        request: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        own_session: bool = True,
+    ) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            start_new_session=own_session,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self.pid = self._process.pid
+        self.write(request)
+
+    def write(self, data: bytes) -> None:
+        """Write to the child's standard input. Does nothing if the child or the pipe has ended."""
+        if not self._stdin.closed:
+            with suppress(BrokenPipeError):
+                self._stdin.write(data)
+                self._stdin.flush()
+
+    def read_line(self) -> bytes:
+        """Wait for the next line of the child's standard output; b"" at its end."""
+        return self._stdout.readline()
+
+    def read_rest(self) -> bytes:
+        """Wait for the end of the child's standard output and return the rest of it."""
+        return b"" if self._stdout.closed else self._stdout.read()
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal, or None while the child runs."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Wait for the child to end, and return its exit status."""
+        return self._process.wait()
+
+    def close_pipes(self) -> None:
+        """Close the pipes, which tells the child to end, but do not wait. Idempotent."""
+        for pipe in (self._stdin, self._stdout):
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the child. Does nothing if it has ended.
+
+        A process that was forked after the child was started holds a copy of its input's pipe.
+        Closing the pipe does not end the child then.
+        """
+        self._process.terminate()
+
+    def end(self, patience: float = _PATIENCE_SECONDS) -> int:
+        """Close the pipes, and wait for the child to end. Idempotent.
+
+        Args:
+            patience: Seconds after which the child is killed.
+
+        Returns:
+            The exit status, negative for a signal.
+
+        """
+        self.close_pipes()
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
