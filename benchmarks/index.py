@@ -178,14 +178,12 @@ def joined(pieces: list[Index]) -> Index:
     """One index of several, whose fingerprint is made of theirs: it stands for nothing that is
     resumed.
     """
-    offsets = np.cumsum([0] + [len(p.names.letters) for p in pieces[:-1]])
+    starts = np.cumsum([0] + [len(p.names.data) for p in pieces[:-1]])
     ends = np.concatenate(
-        [p.names.ends + offset for p, offset in zip(pieces, offsets, strict=True)]
+        [p.names.offsets[1:] + start for p, start in zip(pieces, starts, strict=True)]
     )
-    names, labels = (
-        StringArray(np.concatenate([p.names.letters for p in pieces]), ends),
-        np.concatenate([p.labels for p in pieces]),
-    )
+    names = StringArray.from_ends(np.concatenate([p.names.data for p in pieces]), ends)
+    labels = np.concatenate([p.labels for p in pieces])
     classes = [f"class_{c:05d}" for c in range(int(labels[-1]) + 1)]
     fingerprint = hashlib.blake2b(
         "".join(p.fingerprint for p in pieces).encode(), digest_size=16

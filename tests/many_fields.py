@@ -37,11 +37,11 @@ class Fields(Source):
         rows = np.arange(n, dtype=np.int64)
         bytes = 2 * 4 * 5 * 4
         ends = (".png", ".mask.png")
-        images, masks = (StringArray.of(f"{i}{end}" for i in range(n)) for end in ends)
+        images, masks = (StringArray.from_strings(f"{i}{end}" for i in range(n)) for end in ends)
         root = str(self.root)
         places = np.zeros(n, np.int32), rows * bytes + 3, rows * 0 + bytes
         layout = ArrayLayout("float32", (2, 4, 5))
-        depth = SpanColumn(root, StringArray.of(["depth.bin"]), *places, layout)
+        depth = SpanColumn(root, StringArray.from_strings(["depth.bin"]), *places, layout)
         columns = {"image": FileColumn(root, images), "mask": FileColumn(root, masks)}
         columns["depth"] = depth
         values = {"weight": rows / 4, "box": rows[:, None] + np.arange(4)}

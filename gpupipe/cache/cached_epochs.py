@@ -48,10 +48,9 @@ def spans(folder: CacheFolder, rows: int) -> SpanColumn:
         folder: The cache.
         rows: Number of rows of the data set.
     """
-    nothing = np.empty(0, np.uint8), np.empty(0, np.int64)
     return SpanColumn(
         str(folder.dir / "shards"),
-        ShardNames(*nothing),
+        ShardNames.from_strings([]),
         np.zeros(rows, np.int32),
         np.zeros(rows, np.int64),
         np.zeros(rows, np.int64),

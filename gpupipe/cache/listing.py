@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,8 @@ from gpupipe.runtime.atomic_write import write_atomically
 
 UNKNOWN = -1
 _ARRAYS: dict[str, type] = {
-    "names.letters": np.uint8,
-    "names.ends": np.int64,
-    "about.letters": np.uint8,
-    "about.ends": np.int64,
+    **dict.fromkeys(["names.letters", "about.letters"], np.uint8),
+    **dict.fromkeys(["names.ends", "about.ends"], np.int64),
     "labels": np.int64,
     "sizes": np.int64,
     "tags": np.uint64,
@@ -83,7 +80,7 @@ def fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str
         128-bit BLAKE2b in hexadecimal.
     """
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
-    for array in (names.letters, names.ends, labels):
+    for array in (*names.hashed, labels):
         digest.update(array.tobytes())
     return digest.hexdigest()
 
@@ -119,7 +116,12 @@ def save(listing: Listing, folder: CacheFolder) -> None:
         DataError: The listing does not fit under max_bytes.
     """
     directory = folder.dir / "listing"
-    arrays: dict[str, NDArray[Any]] = {name: attrgetter(name)(listing) for name in _ARRAYS}
+    arrays: dict[str, NDArray[Any]] = {
+        f"{name}.{part}": array
+        for name, strings in (("names", listing.names), ("about", listing.about))
+        for part, array in zip(("letters", "ends"), strings.hashed, strict=True)
+    }
+    arrays |= {name: getattr(listing, name) for name in ("labels", "sizes", "tags", "weights")}
     arrays |= {f"values.{number}": array for number, array in enumerate(listing.values.values())}
     size = sum(on_disk(array.nbytes + 128) for array in arrays.values())
     if folder.usage() + size > folder.options.max_bytes:
@@ -156,7 +158,7 @@ def opened(folder: CacheFolder) -> Listing:
         header = json.loads((directory / "listing.json").read_bytes())
         arrays = {name: _array(directory / f"{name}.npy", kind) for name, kind in _ARRAYS.items()}
         names, about = (
-            StringArray(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
+            StringArray.from_ends(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
             for name in ("names", "about")
         )
         values = {

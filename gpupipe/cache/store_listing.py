@@ -58,7 +58,7 @@ def listed(dataset: DataSet, store: Store) -> Listing:
     if not rows.names:
         raise DataError(_explain_no_rows(dataset))
     labels, classes = _number_labels(rows, dataset.manifest)
-    names, unknown = StringArray.of(rows.names), [UNKNOWN] * len(rows.names)
+    names, unknown = StringArray.from_strings(rows.names), [UNKNOWN] * len(rows.names)
     sizes, tags = (
         np.array(rows.sizes or unknown, np.int64),
         np.array(rows.tags or [0] * len(unknown), np.uint64),
@@ -71,7 +71,7 @@ def listed(dataset: DataSet, store: Store) -> Listing:
         sizes,
         tags,
         weights,
-        StringArray.of(rows.about),
+        StringArray.from_strings(rows.about),
         classes,
         fingerprint(names, labels, classes),
         values,

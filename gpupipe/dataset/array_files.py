@@ -281,7 +281,9 @@ def indexed(
     array = _array(files, parts, counts)
     lengths = _each(counts, [int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize for p in parts])
     offset = _each(counts, [p.offset for p in parts]) + row * _each(counts, [p.step for p in parts])
-    column = SpanColumn(str(files.root), StringArray.of(files.names), file, offset, lengths, array)
+    column = SpanColumn(
+        str(files.root), StringArray.from_strings(files.names), file, offset, lengths, array
+    )
     names = _names(files, parts, file, row)
     sample_labels, classes = _labels(files, counts, names, numbers)
     return build(

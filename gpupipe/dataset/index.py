@@ -23,47 +23,59 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StringArray:
-    """N strings in one array.
+    """N strings in one array, stored as in Arrow.
+
+    String i is data[offsets[i] : offsets[i + 1]], as the file system encodes it.
 
     Attributes:
-        letters: The bytes of all strings, concatenated, uint8 (bytes,).
-        ends: The offset in `letters` at which each string ends, int64 (N,).
+        data: The bytes of all strings, concatenated, uint8 (bytes,).
+        offsets: Where each string begins, and where the last one ends, int64 (N + 1,).
     """
 
-    letters: NDArray[np.uint8]
-    ends: NDArray[np.int64]
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> StringArray:
-        encoded = [os.fsencode(t) for t in texts]
-        return cls(
+    def from_strings(cls, strings: Iterable[str]) -> StringArray:
+        encoded = [os.fsencode(string) for string in strings]
+        return cls.from_ends(
             np.frombuffer(b"".join(encoded), np.uint8),
             np.cumsum([len(e) for e in encoded], dtype=np.int64),
         )
 
+    @classmethod
+    def from_ends(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> StringArray:
+        """Return the strings of which only the ends in `data` are known, int64 (N,)."""
+        return cls(data, np.concatenate([np.zeros(1, np.int64), ends]))
+
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.offsets) - 1
 
     def __getitem__(self, i: int) -> str:
-        return os.fsdecode(self.letters[self.ends[i - 1] if i else 0 : self.ends[i]].tobytes())
+        return os.fsdecode(self.data[self.offsets[i] : self.offsets[i + 1]].tobytes())
 
-    def padded(self, rows: Rows, before: bytes) -> NDArray[np.uint8]:
-        """Prefix each string of `rows` with `before`.
+    def pad(self, rows: Rows, prefix: bytes) -> NDArray[np.uint8]:
+        """Prefix each string of `rows`, and pad all to one length.
 
         Returns:
-            uint8 (len(rows), len(before) + longest), padded with NUL.
+            uint8 (len(rows), len(prefix) + longest), padded with NUL.
         """
-        starts = np.where(rows > 0, self.ends[rows - 1], 0)
-        lengths = self.ends[rows] - starts
-        offsets = np.arange(lengths.max())
-        letters = self.letters[np.minimum(starts[:, None] + offsets, len(self.letters) - 1)]
-        texts = np.zeros((len(rows), len(before) + len(offsets)), np.uint8)
-        texts[:, : len(before)] = np.frombuffer(before, np.uint8)
-        texts[:, len(before) :] = np.where(offsets < lengths[:, None], letters, 0)
-        return texts
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        columns = np.arange(lengths.max())
+        content = self.data[np.minimum(starts[:, None] + columns, len(self.data) - 1)]
+        padded = np.zeros((len(rows), len(prefix) + len(columns)), np.uint8)
+        padded[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
+        padded[:, len(prefix) :] = np.where(columns < lengths[:, None], content, 0)
+        return padded
+
+    @property
+    def hashed(self) -> list[NDArray[Any]]:
+        """The arrays that a fingerprint hashes: the bytes, and where each string ends."""
+        return [self.data, self.offsets[1:]]
 
     def take(self, rows: Rows) -> StringArray:
-        return StringArray.of(self[int(i)] for i in rows)
+        return StringArray.from_strings(self[int(i)] for i in rows)
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,7 @@ class FileColumn:
         Returns:
             uint8 (len(rows), longest), padded with NUL, which ends a path for the system.
         """
-        return self.paths.padded(rows, os.fsencode(self.root) + b"/")
+        return self.paths.pad(rows, os.fsencode(self.root) + b"/")
 
     def take(self, rows: Rows) -> FileColumn:
         return FileColumn(self.root, self.paths.take(rows))
@@ -256,7 +268,7 @@ def build(
         columns: The byte ranges of each field; by default one field "image".
         values: Further numbers of each sample, (N,) or (N, n), by name.
     """
-    texts = names if isinstance(names, StringArray) else StringArray.of(names)
+    texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
     columns = columns or {"image": FileColumn(root, texts)}
     fingerprint = _fingerprint(texts, labels, classes, columns, values or {})
     return Index(
@@ -277,7 +289,7 @@ def _fingerprint(
     values: dict[str, NDArray[Any]],
 ) -> str:
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
-    for array in (names.letters, names.ends, labels):
+    for array in (*names.hashed, labels):
         digest.update(array.tobytes())
     for name, column in columns.items():
         for array in _identity(column, names):
@@ -292,6 +304,6 @@ def _fingerprint(
 def _identity(column: Column, names: StringArray) -> list[NDArray[Any]]:
     """The arrays of a column that the fingerprint hashes."""
     if isinstance(column, FileColumn):
-        return [] if column.paths is names else [column.paths.letters, column.paths.ends]
+        return [] if column.paths is names else column.paths.hashed
     shapes = [] if column.array is None or column.array.shapes is None else [column.array.shapes]
-    return [column.files.letters, column.files.ends, column.file, column.length, *shapes]
+    return [*column.files.hashed, column.file, column.length, *shapes]

@@ -39,7 +39,7 @@ def save(index: Index, path: Path) -> None:
 
 
 def _texts(key: str, texts: StringArray) -> Arrays:
-    return {f"{key}.letters": texts.letters, f"{key}.ends": texts.ends}
+    return {f"{key}.data": texts.data, f"{key}.offsets": texts.offsets}
 
 
 def _column_header(name: str, column: Column, index: Index, arrays: Arrays) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def open_saved(path: Path) -> Index | None:
     try:
         index = _build_index(*open_table(path))
         return index if _is_consistent(index) else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError):
         return None
 
 
@@ -154,10 +154,10 @@ def _column(key: str, entry: dict[str, Any], names: StringArray, arrays: Arrays)
 
 def _read_texts(key: str, arrays: Arrays) -> StringArray:
     texts = StringArray(
-        _typed(arrays[f"{key}.letters"], np.uint8), _typed(arrays[f"{key}.ends"], np.int64)
+        _typed(arrays[f"{key}.data"], np.uint8), _typed(arrays[f"{key}.offsets"], np.int64)
     )
     # Checks only the last end: reading all of them would take as long as a scan.
-    if (int(texts.ends[-1]) if len(texts) else 0) != len(texts.letters):
+    if int(texts.offsets[-1]) != len(texts.data):
         raise ValueError("cut off")
     return texts
 

@@ -76,7 +76,7 @@ def joined(files: Sequence[Path], found: Sequence[Sequence[ShardFile]], otherwis
         np.array([numbers[path] for path, _ in holding], np.int32),
         [len(shard.names) for shard in every],
     )
-    named = StringArray.of(map(str, numbers))
+    named = StringArray.from_strings(map(str, numbers))
     names = [name for shard in every for name in shard.names]
     columns = {name: _column(name, holding, named, file) for name in every[0].fields}
     values = {name: _value(name, holding) for name in every[0].values}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpupipe.runtime.atomic_write import write_atomically
 
-_MAGIC = b"gpupipe-index-2\n"
+_MAGIC = b"gpupipe-index-3\n"
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
 _KINDS = "iufb"

@@ -115,13 +115,15 @@ class FileList(Source):
         roots = [str((self.root or self.file.parent).absolute()), str(root)]
         names = inside(rows, rows.paths[_MAIN], roots)
         others = {
-            name: FileColumn(str(root), StringArray.of(inside(rows, rows.paths[name], roots)))
+            name: FileColumn(
+                str(root), StringArray.from_strings(inside(rows, rows.paths[name], roots))
+            )
             for name in self.fields
         }
         numbers, classes = (
             labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
         )
-        texts = StringArray.of(names)
+        texts = StringArray.from_strings(names)
         return build(
             str(root),
             texts,

@@ -53,10 +53,10 @@ def test_saved_and_opened_again(tmp_path: Path) -> None:
 
 def test_columns_of_all_kinds_are_saved_and_opened_again(tmp_path: Path) -> None:
     place, shapes = np.arange(3, dtype=np.int64), np.array([[1, 2], [3, 4], [5, 6]])
-    files = StringArray.of(["x.tar", "y.tar", "z.tar"])
+    files = StringArray.from_strings(["x.tar", "y.tar", "z.tar"])
     columns: dict[str, Column] = {
-        "image": FileColumn("/images", StringArray.of(["a/1.jpg", "b/2.jpg", "b/3.jpg"])),
-        "mask": FileColumn("/masks", StringArray.of(["m1", "m2", "m3"])),
+        "image": FileColumn("/images", StringArray.from_strings(["a/1.jpg", "b/2.jpg", "b/3.jpg"])),
+        "mask": FileColumn("/masks", StringArray.from_strings(["m1", "m2", "m3"])),
         "depth": SpanColumn(
             "/tars",
             files,
@@ -98,7 +98,7 @@ def test_columns_of_all_kinds_are_saved_and_opened_again(tmp_path: Path) -> None
 
 
 def test_the_fingerprint_is_of_all_columns_and_values() -> None:
-    files, place = StringArray.of(["x.tar"]), np.arange(3, dtype=np.int64)
+    files, place = StringArray.from_strings(["x.tar"]), np.arange(3, dtype=np.int64)
 
     def spans(**changes: Any) -> Index:
         given: dict[str, Any] = {
@@ -115,13 +115,15 @@ def test_the_fingerprint_is_of_all_columns_and_values() -> None:
         some_index(),
         some_index(values={"weight": place}),
         some_index(values={"weight": place + 1}),
-        some_index(columns={"image": FileColumn("/images", StringArray.of(["a", "b", "c"]))}),
+        some_index(
+            columns={"image": FileColumn("/images", StringArray.from_strings(["a", "b", "c"]))}
+        ),
         spans(),
         spans(array=None),
         spans(array=ArrayLayout("int16", (2,))),
         spans(array=ArrayLayout("float32", None, place[:, None])),
         spans(length=place + 1),
-        spans(files=StringArray.of(["y.tar"])),
+        spans(files=StringArray.from_strings(["y.tar"])),
     ]
     assert len({index.fingerprint for index in others}) == len(others)
     assert spans(root="/elsewhere", offset=place + 1).fingerprint == spans().fingerprint
@@ -169,11 +171,9 @@ HEADERS = {
     "no arrays": lambda header: {k: v for k, v in header.items() if k != "arrays"},
     "arrays no object": lambda header: header | {"arrays": 3},
     "a column missing": lambda header: (
-        header | {"arrays": {k: v for k, v in header["arrays"].items() if k != "names.ends"}}
+        header | {"arrays": {k: v for k, v in header["arrays"].items() if k != "names.offsets"}}
     ),
-    "objects": lambda header: (
-        header | {"arrays": header["arrays"] | {"names.letters": ["|O", [10]]}}
-    ),
+    "objects": lambda header: header | {"arrays": header["arrays"] | {"names.data": ["|O", [10]]}},
     "floats": lambda header: (
         header | {"arrays": header["arrays"] | {"labels": ["<f8", header["arrays"]["labels"][1]]}}
     ),

@@ -59,7 +59,7 @@ def arrays(folder: Path, *values: list[float]) -> Index:
     shapes = np.array([[len(v)] for v in values])
     column = SpanColumn(
         str(folder),
-        StringArray.of(map(str, rows)),
+        StringArray.from_strings(map(str, rows)),
         rows.astype(np.int32),
         rows * 0 + 1,
         lengths,

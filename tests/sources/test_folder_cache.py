@@ -208,7 +208,7 @@ DAMAGE = {
     "text": lambda data: b"hello\n" * 100,
     "header not JSON": lambda data: data[:24] + b"?" + data[25:],
     "header length absurd": lambda data: data[:16] + b"\xff" * 8 + data[24:],
-    "another version": lambda data: data.replace(b"gpupipe-index-2", b"gpupipe-index-1"),
+    "another version": lambda data: data.replace(b"gpupipe-index-3", b"gpupipe-index-2"),
 }
 
 

@@ -190,7 +190,7 @@ def _build(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
 
 
 def _index(data: Mapping[str, Any], main: str) -> Index:
-    rows = _Rows.of([])
+    rows = _Rows.from_strings([])
     labels = np.broadcast_to(np.int64(-1), (data["count"],))
     columns: dict[str, Column] = {main: FileColumn(data["root"], rows)}
     same = {key: data[key] for key in _INDEX_ATTRIBUTES}
