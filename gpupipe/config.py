@@ -24,8 +24,7 @@ from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, short, s
 from gpupipe.pipeline import pipeline as pipelines
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
-from gpupipe.schema import builtin_configs
-from gpupipe.schema import document as yamlfile
+from gpupipe.schema import builtin_configs, interpolation, yaml_parser
 from gpupipe.schema.document import UNRESOLVED, Document
 from gpupipe.schema.field_types import WHOLE, Bytes, Probability, form
 from gpupipe.schema.validation_errors import complaints
@@ -297,7 +296,7 @@ def read_in_layers(config: str | Path | Mapping[str, Any], *layers: Sequence[Cha
     problems: list[Problem] = []
     for layer in layers:
         _apply(document, layer, problems)
-    document, unresolved = yamlfile.resolve(document)
+    document, unresolved = interpolation.resolve(document)
     return _check(document, config_dir, problems + unresolved)
 
 
@@ -305,7 +304,7 @@ def _open(config: str | Path | Mapping[str, Any]) -> tuple[Document, Path | None
     if isinstance(config, Mapping):
         return Document("config", plain(config)), None
     path = builtin_configs.locate("configs", str(config))
-    document = yamlfile.read(path)
+    document = yaml_parser.read(path)
     return replace(document, data=plain(document.data)), path.parent
 
 
@@ -439,7 +438,7 @@ def _split(override: str) -> _Change:
             ]
         )
     try:
-        return _Change(key.strip(), yamlfile.parse(text, "").data, location)
+        return _Change(key.strip(), yaml_parser.parse(text, "").data, location)
     except ConfigError as e:
         raise ConfigError(
             [Problem(location, f"the value is {p.what}") for p in e.problems]

@@ -31,8 +31,7 @@ from gpupipe.pipeline.step import (
 )
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
-from gpupipe.schema import builtin_configs
-from gpupipe.schema import document as yamlfile
+from gpupipe.schema import builtin_configs, yaml_parser
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import complaints
 
@@ -206,7 +205,7 @@ def find(name: str, beside: Path | None) -> Document:
         beside: The config file's folder; None for a config without a file.
 
     """
-    return yamlfile.read(builtin_configs.locate("pipelines", name, beside))
+    return yaml_parser.read(builtin_configs.locate("pipelines", name, beside))
 
 
 def build(

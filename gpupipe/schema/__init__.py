@@ -1,6 +1,7 @@
-"""Read YAML with line numbers, and report errors as file:line:column.
+"""Reads YAML with line numbers, and reports errors as file:line:column.
 
-`document` reads YAML files, `field_types` holds the types of settings, `validation_errors` maps
-pydantic's errors to lines of the YAML, and `builtin_configs` finds the shipped files. The pipeline
-and the config import this folder. Start reading in document.py.
+`yaml_parser` turns a file into a Document; `document` is the data with the location of each part;
+`interpolation` resolves ${...} in it. `field_types` holds the types of settings,
+`validation_errors` maps pydantic's errors to lines of the YAML, and `builtin_configs` finds the
+shipped files. Any folder from dataset/ upwards may import this one. Start reading in document.py.
 """

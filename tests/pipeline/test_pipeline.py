@@ -12,8 +12,7 @@ from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec, Step, StepIncompatible
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
-from gpupipe.schema import builtin_configs
-from gpupipe.schema import document as yamlfile
+from gpupipe.schema import builtin_configs, yaml_parser
 
 STEPS = ", ".join(step.names())
 SHAPE = "each '- name: {parameter: value}' or '- name'"
@@ -21,7 +20,7 @@ SHAPE = "each '- name: {parameter: value}' or '- name'"
 
 def build(*steps: str) -> Pipeline:
     """The pipeline in a file "p" with one of these a line, behind a dash."""
-    return pipeline.build("p", yamlfile.parse("".join(f"- {s}\n" for s in steps), "p"))
+    return pipeline.build("p", yaml_parser.parse("".join(f"- {s}\n" for s in steps), "p"))
 
 
 def mistakes(*steps: str) -> list[str]:
@@ -399,7 +398,7 @@ def test_fill_has_one_number_or_one_a_channel(text: str) -> None:
     ):
         assert build(decode, text.replace("FILL", fill))
     unknown = Spec(encoded=False, channels=None)
-    parameters: dict[str, Any] = yamlfile.parse(text.replace("FILL", "[1, 2]"), "p").data[name]
+    parameters: dict[str, Any] = yaml_parser.parse(text.replace("FILL", "[1, 2]"), "p").data[name]
     assert step.find(name).model_validate(parameters).spec(unknown).channels is None, (
         "where the channels are not known, nothing can be said"
     )
@@ -468,7 +467,7 @@ def test_but_what_is_certain_is_said_at_once() -> None:
 )
 def test_a_file_that_is_no_pipeline(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        pipeline.build("p", yamlfile.parse(text, "p"))
+        pipeline.build("p", yaml_parser.parse(text, "p"))
     assert str(error.value) == message
 
 
@@ -564,7 +563,7 @@ def test_the_order_of_the_steps_is_part_of_the_fingerprint() -> None:
 
 
 def test_a_fingerprint_says_nothing_of_the_files_name() -> None:
-    document = yamlfile.parse("- decode\n", "p")
+    document = yaml_parser.parse("- decode\n", "p")
     assert pipeline.build("a", document).fingerprint == pipeline.build("b", document).fingerprint
 
 
@@ -677,7 +676,7 @@ def test_the_kinds_of_pydantic_errors_that_no_step_has_yet_are_still_readable() 
 
     from gpupipe.schema.validation_errors import complaints
 
-    document = yamlfile.parse("when: soon\none: -1\n", "p")
+    document = yaml_parser.parse("when: soon\none: -1\n", "p")
     with pytest.raises(pydantic.ValidationError) as error:
         Odd.model_validate(document.data)
     said = [str(p) for p in complaints(error.value, Odd, document)]

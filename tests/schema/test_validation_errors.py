@@ -5,8 +5,8 @@ from __future__ import annotations
 import pydantic
 import pytest
 
-from gpupipe.schema.document import parse
 from gpupipe.schema.validation_errors import complaints
+from gpupipe.schema.yaml_parser import parse
 
 
 class Lens(pydantic.BaseModel):

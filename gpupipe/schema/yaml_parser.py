@@ -1,0 +1,221 @@
+"""Parses YAML files into Documents, which keep the location of every key and value."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpupipe.errors import ConfigError, Problem
+from gpupipe.schema.document import Document, Loc
+
+_TAG = "tag:yaml.org,2002:"
+_DEEPEST, _LARGEST = 50, 100_000
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML 1.1, except that dates stay text and numbers follow YAML 1.2.
+
+    So 1e-3 is a number, 010 is ten, and 1:30 is text.
+    """
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if not tag.endswith((":int", ":float", ":timestamp", ":value"))
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    f"{_TAG}int", re.compile(r"^[-+]?(0|[1-9][\d_]*)$|^0x[\da-fA-F]+$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    f"{_TAG}float",
+    re.compile(
+        r"^[-+]?(\.\d+|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?$"
+        r"|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+    ),
+    list("-+0123456789."),
+)
+
+_UNCLOSED = "found unexpected end of stream"
+_PLAINER = {
+    "found character '\\t' that cannot start any token": "a tab: indent with spaces",
+    "mapping values are not allowed here": (
+        "a second colon: put a value that holds one in quotes, and a new key on its own line"
+    ),
+    _UNCLOSED: "the quotes are not closed",
+    "could not find expected ':'": "a colon is missing, with a blank after it",
+    "but found another document": "a second document (---): a file holds one",
+}
+
+
+def read(path: Path) -> Document:
+    """Read a YAML file.
+
+    Raises:
+        ConfigError: The file cannot be read, is not YAML, or has a key twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(
+            [Problem(str(path), f"cannot be read: {getattr(e, 'strerror', None) or e}")]
+        ) from None
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Document:
+    """Parse a YAML text.
+
+    Keys stay text, even if YAML would read them as numbers or booleans.
+
+    Args:
+        text: The text.
+        name: The file's name in messages.
+
+    Raises:
+        ConfigError: The text is not YAML, or has a key twice.
+    """
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        marks = _Marks(name)
+        if node is None:
+            return Document(name, None, {}, {(): f"{name}:1:1"})
+        marks.visit(node, ())
+        if marks.problems:
+            raise ConfigError(marks.problems)
+        return Document(name, _construct(loader, node, marks.values[()]), marks.keys, marks.values)
+    except yaml.MarkedYAMLError as e:
+        mark = e.context_mark if e.problem == _UNCLOSED else e.problem_mark or e.context_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        around = text.split("\n")[mark.line] if mark else ""
+        raise ConfigError([Problem(where, f"not YAML: {_plainer(e, around)}")]) from None
+    except yaml.reader.ReaderError as e:
+        line, column = (
+            text.count("\n", 0, e.position) + 1,
+            e.position - text.rfind("\n", 0, e.position),
+        )
+        raise ConfigError(
+            [
+                Problem(
+                    f"{name}:{line}:{column}",
+                    f"not YAML: the character {chr(e.character)!r} must not stand in it",
+                )
+            ]
+        ) from None
+    except RecursionError:
+        raise ConfigError(
+            [Problem(name, "not YAML that can be read: it is nested too deeply")]
+        ) from None
+
+
+def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
+    try:
+        return loader.construct_document(node)
+    # PyYAML lets these escape for "!!bool perhaps", "!!int ''" and the like.
+    except (ValueError, LookupError, AttributeError, TypeError) as e:
+        raise ConfigError(
+            [
+                Problem(
+                    where,
+                    f"not YAML: a tag (!!...) stands before a value that does not fit it ({e})",
+                )
+            ]
+        ) from None
+
+
+def _plainer(error: yaml.MarkedYAMLError, line: str) -> str:
+    problem = error.problem or error.context or ""
+    if problem.startswith("could not determine a constructor"):
+        return "tags such as !!python/... are not read: remove it"
+    if problem.startswith("expected <block end>"):
+        return "the indentation does not fit the lines above"
+    bracket, start = (
+        {"while parsing a flow sequence": "[", "while parsing a flow mapping": "{"}.get(
+            error.context or ""
+        ),
+        error.context_mark,
+    )
+    if bracket and start and problem.startswith("expected"):
+        quotes = "; a value with ${...} needs quotes here" if "${" in line else ""
+        return f"{problem}, after the {bracket} at {start.line + 1}:{start.column + 1}{quotes}"
+    return _PLAINER.get(problem, problem)
+
+
+class _Marks:
+    """Collects the location of every key and value of a YAML node."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.keys: dict[Loc, str] = {}
+        self.values: dict[Loc, str] = {}
+        self.problems: list[Problem] = []
+
+    def visit(self, node: yaml.Node, loc: Loc) -> None:
+        if len(loc) > _DEEPEST or len(self.values) > _LARGEST:
+            raise ConfigError(
+                [
+                    Problem(
+                        self._place(node),
+                        "nested too deeply, or too large; an alias (*name) must not stand "
+                        "inside its own anchor (&name)",
+                    )
+                ]
+            )
+        self.values[loc] = self._place(node)
+        if isinstance(node, yaml.MappingNode):
+            own = self._own_keys(node, loc)
+            for key, value in node.value:
+                if key.tag == f"{_TAG}merge":
+                    self._merge(value, loc, own)
+                elif isinstance(key, yaml.ScalarNode):
+                    self.visit(value, (*loc, key.value))
+        elif isinstance(node, yaml.SequenceNode):
+            for i, item in enumerate(node.value):
+                self.visit(item, (*loc, i))
+
+    def _own_keys(self, node: yaml.MappingNode, loc: Loc) -> set[str]:
+        """Return the mapping's keys, after tagging each as text. Reports duplicate keys."""
+        own: dict[str, str] = {}
+        for key, _ in node.value:
+            place = self._place(key)
+            if not isinstance(key, yaml.ScalarNode):
+                self.problems.append(
+                    Problem(place, "a key must be a name, not a list or a mapping")
+                )
+                continue
+            if key.value in own:
+                self.problems.append(
+                    Problem(
+                        place,
+                        f"'{key.value}' stands here twice (first at {own[key.value]}): remove one",
+                    )
+                )
+            own[key.value] = place
+            if key.tag != f"{_TAG}merge":
+                key.tag = f"{_TAG}str"
+                self.keys[(*loc, key.value)] = place
+        return set(own)
+
+    def _merge(self, node: yaml.Node, loc: Loc, own: set[str]) -> None:
+        """Add the locations of keys that `<<` brings in. The mapping's own keys win."""
+        for mapping in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            inner = _Marks(self.name)
+            inner.visit(mapping, loc)
+            for mine, theirs in ((self.keys, inner.keys), (self.values, inner.values)):
+                mine.update(
+                    {
+                        k: v
+                        for k, v in theirs.items()
+                        if len(k) > len(loc) and k[len(loc)] not in own and k not in mine
+                    }
+                )
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpupipe.schema import interpolation
+from gpupipe.schema.document import UNRESOLVED
+from gpupipe.schema.yaml_parser import parse
+
+
+def resolved(text: str) -> tuple[Any, list[str]]:
+    document, problems = interpolation.resolve(parse(text, "f"))
+    return document.data, [str(p) for p in problems]
+
+
+def test_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE", "/data")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    data, problems = resolved(
+        "a: ${oc.env:THERE}/x\nb: ${oc.env:NOT_SET,'~/y'}/z\nc: {d: 3}\ne: [{f: '${c.d}'}, "
+        "'${c}']\ng: \\${not}\nh: $5\ni: ${oc.decode:${oc.env:NOT_SET,'4'}}\n"
+    )
+    assert problems == []
+    assert data == {
+        "a": "/data/x",
+        "b": "~/y/z",
+        "c": {"d": 3},
+        "e": [{"f": 3}, {"d": 3}],
+        "g": "${not}",
+        "h": "$5",
+        "i": 4,
+    }
+
+
+def test_every_interpolation_that_fails_is_said_where_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    data, problems = resolved(
+        "root: ${oc.env:NOT_SET}/x\nlist:\n  - a: ${rot}\n  - ${oc.evn:X}\nself: "
+        "${self}\nopen: ${root\nneeded: ???\nfine: 1\n"
+    )
+    assert problems == [
+        "f:1:7: root: the environment variable NOT_SET is not set: set it, or write a "
+        "default: ${oc.env:NOT_SET,default}",
+        "f:3:8: list.0.a: '${rot}': there is no key 'rot'; did you mean 'root'?",
+        "f:4:5: list.1: '${oc.evn:X}': unknown resolver; did you mean 'oc.env'?",
+        "f:5:7: self: '${self}' cannot be resolved: Recursive interpolation detected",
+        "f:6:7: open: '${root' cannot be read: write ${key} or ${oc.env:NAME,default}, and "
+        "for a plain '${' write '\\${'",
+        "f:7:9: needed: ??? stands for a value that must be given: write it here, or give "
+        "it as an override",
+    ]
+    assert data["root"] is data["list"][1] is data["open"] is UNRESOLVED
+    assert data["fine"] == 1
