@@ -100,7 +100,7 @@ def raw(
 
     decode: a decoder and files to pixels; the first of `decoders` is the reference.
     """
-    from gpupipe.runtime import capability_probe
+    from gpupipe.runtime import capability_probe_child
 
     fates: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ def raw(
             try:
                 *others, last = decode(decoder, [*good, file])
             except RuntimeError as e:
-                fate = f"raises: {capability_probe.short(str(e))}"
+                fate = f"raises: {capability_probe_child.extract_cause(str(e))}"
             else:
                 filled = np.mean((last == last[-1, -1]).all(axis=-1))
                 levels = [_psnr(a, b) for a, b in zip(others, expected, strict=True)]

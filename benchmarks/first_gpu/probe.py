@@ -31,7 +31,7 @@ def main() -> None:
         engines = capability_probe.jpeg_engines(number)
         result.figures(jpeg_engines=asdict(engines))
         result.check("nvJPEG counts its engines", engines.number is not None, engines.reason)
-        if capability_probe.broken_codec():
+        if capability_probe.installed_codec_fault():
             tried, found = _probed(number, even_if_broken=True)
             result.figures(probe_although_broken=found)
             result.headline(f"{region}; tried: {'they work' if tried.region else tried.reason}")

@@ -19,7 +19,8 @@ from gpupipe.doctor import rules
 from gpupipe.doctor.rules import Driver, Finding
 from gpupipe.runtime import nvml
 from gpupipe.runtime.cache_dir import cache_dir
-from gpupipe.runtime.capability_probe import NVJPEG, installed, jpeg_engines, probe
+from gpupipe.runtime.capability_probe import installed_version, jpeg_engines, probe
+from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.devices import cores, gpu_count
 
 __all__ = ["Finding", "examine"]
@@ -80,7 +81,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _installed(name: str) -> str | None:
-    return installed([name])
+    return installed_version([name])
 
 
 def _dali_packages() -> dict[str, str]:
@@ -195,7 +196,11 @@ def _gpu(number: int) -> list[Finding]:
         outcome = probe(number)
         findings.append(rules.decoding(f"GPU {number}: DALI", outcome))
         findings += (
-            [rules.region(f"GPU {number}: region-of-interest decoding", outcome, installed(NVJPEG))]
+            [
+                rules.region(
+                    f"GPU {number}: region-of-interest decoding", outcome, installed_version(NVJPEG)
+                )
+            ]
             if outcome.decode
             else []
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpupipe.runtime.capability_probe import Engines, ProbeOutcome
+from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
 
 PYTHONS = ((3, 10), (3, 13))
 NEEDS = {"torch": "2.6", "torchvision": "0.21", "nvidia-dali-cuda120": "2.4"}
@@ -307,7 +307,7 @@ def jpeg_hardware(capability: tuple[int, int]) -> bool | None:
     return None if capability >= (8, 7) else False
 
 
-def jpeg(subject: str, engines: Engines, capability: tuple[int, int]) -> Finding:
+def jpeg(subject: str, engines: JpegEngines, capability: tuple[int, int]) -> Finding:
     """Report the hardware JPEG decoder by nvJPEG's count, else by the compute capability."""
     if engines.number is not None:
         found = (

@@ -21,12 +21,12 @@ from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.capability_probe import (
     NVIMGCODEC,
-    NVJPEG,
     ProbeOutcome,
-    broken_codec,
-    installed,
+    installed_codec_fault,
+    installed_version,
     probe,
 )
+from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.file_lock import hold_lock
 
 _log = logging.getLogger("gpupipe")
@@ -56,7 +56,7 @@ def region_decode(number: int) -> bool:
     The first call in a process takes some seconds if no process of this machine has asked before.
     Logs the reason if the answer is no.
     """
-    broken = broken_codec()
+    broken = installed_codec_fault()
     if broken:
         _log.info("GPU %d decodes whole images: %s", number, broken)
         return False
@@ -93,8 +93,8 @@ def versions(gpu: str, dali: str) -> str:
     parts = {
         "driver": nvml.driver_version(),
         "DALI": dali,
-        "nvImageCodec": installed(NVIMGCODEC),
-        "nvJPEG": installed(NVJPEG),
+        "nvImageCodec": installed_version(NVIMGCODEC),
+        "nvJPEG": installed_version(NVJPEG),
     }
     return ", ".join([gpu, *(f"{name} {version or 'unknown'}" for name, version in parts.items())])
 

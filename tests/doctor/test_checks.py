@@ -10,7 +10,7 @@ import pytest
 
 from gpupipe.doctor import checks, rules
 from gpupipe.doctor.rules import GIB, Driver, Finding
-from gpupipe.runtime.capability_probe import Engines, ProbeOutcome
+from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
 from gpupipe.runtime.devices import cores, gpu_count
 
 FIELDS = (
@@ -373,13 +373,13 @@ def test_jpeg_hardware_by_capability(capability, there):
 
 
 def test_the_hardware_decoder_says_how_it_was_found():
-    assert rules.jpeg("d", Engines(8, 1), (9, 0)) == Finding(
+    assert rules.jpeg("d", JpegEngines(8, 1), (9, 0)) == Finding(
         "d", "engines: 8, cores in each: 1 (counted by nvJPEG)", "ok"
     )
-    assert rules.jpeg("d", Engines(0), (8, 6)) == Finding(
+    assert rules.jpeg("d", JpegEngines(0), (8, 6)) == Finding(
         "d", "none: CUDA cores decode (counted by nvJPEG)", "ok"
     )
-    finding = rules.jpeg("d", Engines(None, 0, "nvJPEG status 6"), (9, 0))
+    finding = rules.jpeg("d", JpegEngines(None, 0, "nvJPEG status 6"), (9, 0))
     assert (finding.status, finding.found) == (
         "warning",
         "likely there, by compute capability 9.0; nvJPEG gave no answer: nvJPEG status 6",

@@ -9,7 +9,7 @@ import pytest
 
 import gpupipe
 from gpupipe.runtime import region_decoding
-from gpupipe.runtime.capability_probe import broken_codec, jpeg_engines, probe
+from gpupipe.runtime.capability_probe import installed_codec_fault, jpeg_engines, probe
 
 
 def test_a_gpu_answers() -> None:
@@ -47,7 +47,7 @@ def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:
         assert next(iter(loader))["image"].shape[-2:] == (224, 224)
         operators = [op for op, _, _ in loader.engine.lowering()]
     kept = cache / "region-decode.json"
-    if broken_codec():
+    if installed_codec_fault():
         assert not kept.exists()
         assert "decoders.image" in operators
         return

@@ -19,6 +19,7 @@ from gpupipe.engines.dali.graph import cuts
 from gpupipe.runtime import capability_probe as probes
 from gpupipe.runtime import region_decoding
 from gpupipe.runtime.capability_probe import ProbeOutcome, probe
+from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.region_decoding import Answer, ask_once, region_decode
 
 LIMIT = 120
@@ -168,7 +169,7 @@ def test_the_probe_of_the_cpu_is_an_answer() -> None:
 
 def test_the_key_has_all_that_the_answer_depends_on() -> None:
     key = region_decoding.versions("NVIDIA H100", "2.4.0")
-    codec, nvjpeg = probes.installed(probes.NVIMGCODEC), probes.installed(probes.NVJPEG)
+    codec, nvjpeg = probes.installed_version(probes.NVIMGCODEC), probes.installed_version(NVJPEG)
     assert codec is not None
     assert nvjpeg is not None
     assert key.startswith("NVIDIA H100, driver ")
@@ -176,7 +177,8 @@ def test_the_key_has_all_that_the_answer_depends_on() -> None:
 
 
 @pytest.mark.skipif(
-    not probes.broken_codec(), reason="the nvImageCodec that is installed is not known to be broken"
+    not probes.installed_codec_fault(),
+    reason="the nvImageCodec that is installed is not known to be broken",
 )
 def test_a_codec_that_is_known_to_break_is_not_tried(
     cache: Path, caplog: pytest.LogCaptureFixture

@@ -23,7 +23,7 @@ import torch
 from gpupipe.engines.dataloader.samples import Samples, WorkItem
 from gpupipe.errors import EngineError, counted
 from gpupipe.runtime import child_process
-from gpupipe.runtime.capability_probe import why_it_ended
+from gpupipe.runtime.capability_probe import describe_exit
 from gpupipe.sampling.sampler import Plan
 
 CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"})
@@ -82,7 +82,7 @@ def killers(
             "the samples that it may have had could not all be tried in another "
             f"process within {seconds:g} s"
         ) from e
-    if ended := why_it_ended(process.returncode, process.stderr.decode(errors="replace")):
+    if ended := describe_exit(process.returncode, process.stderr.decode(errors="replace")):
         raise EngineError(
             f"the process that tried the samples that it may have had failed: {ended}"
         )
