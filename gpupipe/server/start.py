@@ -127,7 +127,10 @@ class ServerProcess:
                 "its path, its name or a dict"
             )
         configs.read(config, **changes)
-        request = {"config": configs.plain(config), "changes": configs.plain(changes)}
+        request = {
+            "config": configs.to_plain_types(config),
+            "changes": configs.to_plain_types(changes),
+        }
         request["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
         line = json.dumps(request, default=_to_json).encode() + b"\n"
         # Ctrl-C in the terminal stops the server as it stops `gpupipe serve`.

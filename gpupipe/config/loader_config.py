@@ -1,0 +1,176 @@
+"""LoaderConfig: the settings under `loader:`, which say how samples become batches."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BeforeValidator, Field
+
+from gpupipe.schema.field_types import WHOLE, Bytes, Probability, form
+
+_DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
+
+
+def _check_device(value: Any) -> str:
+    # By its name, because torch may not be imported.
+    is_torch_device = type(value).__name__ == "device"
+    text = str(value) if isinstance(value, str) or is_torch_device else ""
+    if not _DEVICE.fullmatch(text):
+        raise form("auto, cpu, gpu or gpu:N")
+    return text.replace("cuda", "gpu")
+
+
+_ADDRESS = re.compile(r"tcp://\S+:\d+|ipc://\S+")
+
+
+def _wrap_address(value: Any) -> Any:
+    """Wrap a single address in a list."""
+    return [value] if isinstance(value, str) else value
+
+
+def _check_address(value: Any) -> str:
+    if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
+        raise form("tcp://HOST:PORT or ipc://FILE")
+    return value
+
+
+Address = Annotated[str, BeforeValidator(_check_address)]
+
+
+class _Frozen(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class Shard(_Frozen):
+    """The part of every global batch that this process takes.
+
+    Attributes:
+        rank: Rank of this process, 0 to world_size - 1.
+        world_size: Number of ranks that share the samples, at least 1.
+    """
+
+    rank: Annotated[int, Field(ge=0), WHOLE] = 0
+    world_size: Annotated[int, Field(ge=1), WHOLE] = 1
+
+    @pydantic.model_validator(mode="after")
+    def _check_rank(self) -> Shard:
+        if self.rank >= self.world_size:
+            raise ValueError(
+                f"rank {self.rank} must be below world_size {self.world_size}: ranks count from 0"
+            )
+        return self
+
+
+class AutoShard(Shard):
+    """`shard: auto`: the loader asks torch.distributed, else torchrun's environment, at its start.
+
+    `with_ranks` of gpupipe.loader replaces it by a Shard.
+    """
+
+
+def _read_auto(value: Any) -> Any:
+    return AutoShard() if value == "auto" else value
+
+
+class LoaderConfig(_Frozen):
+    """The `loader` part of a config: how samples become batches.
+
+    Attributes:
+        batch_size: Samples per batch on each rank, 1 to 1,000,000.
+        shuffle: If true, every epoch is a new permutation of the whole data set; if false, samples
+            come in the order of the index.
+        seed: Seed of the order and of every random step, 0 to 2**63 - 1.
+        last_batch: What to do with the samples that do not fill a step: `partial` delivers smaller
+            batches, `drop` leaves the samples out, `pad` fills up with samples from the start of
+            the epoch. All ranks have equally many steps in each case.
+        engine: `dali`; `dataloader`, torch's DataLoader with torchvision; `remote`, a data
+            processing server; or `auto`, which is dali if DALI is installed, else dataloader.
+        device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
+            there is one. `cuda` is a synonym of `gpu`, and a torch.device is accepted.
+        threads: CPU threads of the engine, 1 to 1024. `auto` takes this rank's share of the cores
+            that the ranks of this machine may use.
+        set_affinity: Bind DALI's CPU threads to the cores near the GPU; or, one thread each, to the
+            cores that the environment variable DALI_AFFINITY_MASK lists.
+        prefetch: Batches that the engine prepares ahead, 1 to 64; with the dataloader engine, that
+            each worker prepares ahead. DALI reads the files of as many batches more.
+        workers: Processes of the DataLoader, 0 to 1024; 0 loads in the main process. `auto` starts
+            as many as `threads`.
+        decoder: Image decoder of the dataloader engine: `torchvision` or `pil`.
+        pin_memory: As in torch's DataLoader; batches are pinned only if they go to a GPU.
+        multiprocessing_context: As in torch's DataLoader.
+        persistent_workers: As in torch's DataLoader.
+        shard: The part of every global batch that this process takes: {rank, world_size}, or
+            `auto`, which asks torch.distributed, else torchrun's environment.
+        on_error: What to do with a sample that cannot be read or decoded: `raise` or `skip`.
+        max_bad: Share of the data set that may be skipped, 0 to 1. If more samples fail, the
+            loader raises TooManyBadError.
+        quarantine: File that lists the skipped samples, as JSON lines. By default, a file in the
+            cache folder.
+        dtype: Dtype of the first field of a batch; None keeps the dtype that the pipeline makes.
+        memory_format: Strides of fields that were image files: `contiguous` or `channels_last`.
+            The shape is (B, C, H, W) in both cases.
+        format: What a batch is: `dict`, such as {"image": ..., "label": ...}, or `tuple`, the first
+            field and the label.
+        ids: If true, batches also have "id", int64 (B,): the rows of the samples in the index.
+            It has no effect if `format` is `tuple`.
+        hw_decoder_load: Share of the JPEGs that the GPU's hardware decoder decodes, 0 to 1. Its
+            pixels differ from those of the CUDA decoder by up to one level. With 0 or 1 a sample
+            has the same bits in every batch; in between, the batch decides which decoder it gets.
+        gpu_memory: Limit for the memory that DALI may need on the GPU, in bytes or such as 2GB.
+            load() estimates the need from the headers of 64 samples, and raises EngineError if it
+            is above the limit. None: no limit.
+        server: Servers of the remote engine: tcp://HOST:PORT or ipc://FILE. A list names servers
+            that serve one shard each.
+        hwm: High-water mark: batches that a server sends ahead, 1 to 1000.
+        transport: How batches come from a server: `shm`, memory shared with a server on this
+            machine; `tcp`, a socket; or `auto`, which is shm if possible.
+        key: File with the secret key of this client, made by `gpupipe keys new`.
+        server_key: File with the public key of the server.
+    """
+
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 256
+    shuffle: bool = True
+    seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
+    last_batch: Literal["partial", "drop", "pad"] = "partial"
+    engine: Literal["auto", "dali", "dataloader", "remote"] = "auto"
+    device: Annotated[str, BeforeValidator(_check_device)] = "auto"
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
+    set_affinity: bool = False
+    prefetch: Annotated[int, Field(ge=1, le=64), WHOLE] = 2
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=1024), WHOLE] = "auto"
+    decoder: Literal["torchvision", "pil"] = "torchvision"
+    pin_memory: bool = True
+    multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = None
+    persistent_workers: bool = True
+    shard: Annotated[Shard, BeforeValidator(_read_auto)] = AutoShard()
+    on_error: Literal["raise", "skip"] = "raise"
+    max_bad: Probability = 0.01
+    quarantine: Path | None = None
+    dtype: Literal["uint8", "float16", "bfloat16", "float32"] | None = None
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    format: Literal["dict", "tuple"] = "dict"
+    ids: bool = False
+    hw_decoder_load: Probability = 0.9
+    gpu_memory: Bytes | None = None
+    server: Annotated[tuple[Address, ...], BeforeValidator(_wrap_address)] | None = None
+    hwm: Annotated[int, Field(ge=1, le=1000), WHOLE] = 10
+    transport: Literal["auto", "shm", "tcp"] = "auto"
+    key: Path | None = None
+    server_key: Path | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _check_server(self) -> LoaderConfig:
+        if self.engine == "remote" and not self.server:
+            raise ValueError(
+                "engine is remote, and no server is named: write 'server: tcp://HOST:PORT' "
+                "beside it"
+            )
+        if (self.key is None) != (self.server_key is None):
+            raise ValueError(
+                "key and server_key go together: this side's secret key, and the server's "
+                "public one"
+            )
+        return self

@@ -1,0 +1,198 @@
+"""Checks the document of a config, and builds the Config from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import BeforeValidator
+
+from gpupipe.config.loader_config import LoaderConfig
+from gpupipe.dataset import source
+from gpupipe.dataset.source import TAKEN, Source
+from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
+from gpupipe.pipeline import pipeline as pipelines
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.step import Spec
+from gpupipe.schema.document import UNRESOLVED, Document
+from gpupipe.schema.field_types import form
+from gpupipe.schema.validation_errors import complaints
+
+
+def _check_name_or_steps(value: Any) -> Any:
+    if not isinstance(value, (str, list)):
+        raise form("the name of a pipeline, or a list of steps")
+    return value
+
+
+class _Shape(pydantic.BaseModel):
+    """The top level of a config. The source checks the rest of `data`, the steps their parameters.
+
+    Error messages quote this docstring (validation_errors._meaning).
+
+    Attributes:
+        data: Where the samples are: {source: folder, root: PATH}.
+        pipeline: The name of a pipeline, or a list of steps.
+        loader: How samples become batches.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    data: dict[str, Any]
+    pipeline: Annotated[str | list[Any], BeforeValidator(_check_name_or_steps)]
+    loader: LoaderConfig = LoaderConfig()
+
+
+@dataclass(frozen=True)
+class Config:
+    """A validated configuration.
+
+    Attributes:
+        name: File name without its suffix; "config" for a dict.
+        source_name: The name under `data.source`.
+        source: The source that `data` describes.
+        pipeline: The steps, checked against the fields of the source.
+        loader: The `loader` part.
+    """
+
+    name: str
+    source_name: str
+    source: Source
+    pipeline: Pipeline
+    loader: LoaderConfig
+
+
+def validate(document: Document, config_dir: Path | None, problems: list[Problem]) -> Config:
+    """Build the Config from a resolved document.
+
+    Args:
+        document: The document, with all overrides and without ${...}.
+        config_dir: The folder of the config file, where a named pipeline is searched first.
+        problems: What was wrong with the overrides and the interpolations.
+
+    Raises:
+        ConfigError: If anything is wrong; it holds `problems` and all mistakes in the document.
+    """
+    data, steps = document.data.get("data"), document.data.get("pipeline")
+    checked_source = _build_source(document, data, problems) if isinstance(data, dict) else None
+    shape = None
+    try:
+        shape = _Shape.model_validate(document.data)
+    except pydantic.ValidationError as e:
+        problems += complaints(e, _Shape, document)
+    pipeline = (
+        _build_pipeline(document, steps, config_dir, problems, checked_source)
+        if isinstance(steps, (str, list))
+        else None
+    )
+    if problems or shape is None or checked_source is None or pipeline is None:
+        raise ConfigError(problems)
+    return Config(
+        Path(document.name).stem,
+        str(data["source"]) if data else "",
+        checked_source,
+        pipeline,
+        shape.loader,
+    )
+
+
+def _build_source(
+    document: Document, data: dict[str, Any], problems: list[Problem]
+) -> Source | None:
+    model = _find_source(document, data, problems)
+    if model is None:
+        return None
+    try:
+        return model.model_validate({k: v for k, v in data.items() if k != "source"})
+    except pydantic.ValidationError as e:
+        problems += complaints(e, model, document, ("data",), prefix="data")
+        return None
+
+
+def _check_fields(
+    document: Document, source: Source, problems: list[Problem]
+) -> Mapping[str, Spec]:
+    """Return the fields of a sample; report reserved names, and masks that are no field."""
+    fields = source.specs()
+    reserved = [n for n in fields if n in TAKEN]
+    problems += [
+        Problem(
+            document.where(("data",), of_key=True),
+            f"a field must not be called '{n}': that name is taken in a batch",
+        )
+        for n in reserved
+    ]
+    unknown = [n for n in source.masks if n not in fields]
+    problems += [
+        Problem(
+            document.where(("data", "masks")),
+            f"data.masks: there is no field '{n}'{did_you_mean(n, fields)}",
+        )
+        for n in unknown
+    ]
+    return fields
+
+
+def _find_source(
+    document: Document, data: dict[str, Any], problems: list[Problem]
+) -> type[Source] | None:
+    name = data.get("source")
+    if isinstance(name, str):
+        try:
+            return source.find(name)
+        except LookupError as e:
+            problems.append(Problem(document.where(("data", "source")), e.args[0]))
+            return None
+    if name is UNRESOLVED:
+        return None
+    misspelt = nearest("source", data)
+    expected = f"the name of what reads the data: {', '.join(source.names())}"
+    if "source" in data:
+        problems.append(
+            Problem(
+                document.where(("data", "source")),
+                f"data.source is {shown(name)}, but should be {expected}",
+            )
+        )
+    elif misspelt:
+        problems.append(
+            Problem(
+                document.where(("data", misspelt), of_key=True),
+                f"data.{misspelt}: unknown key; did you mean 'source'?",
+            )
+        )
+    else:
+        problems.append(
+            Problem(
+                document.where(("data",), of_key=True),
+                f"data.source: missing; write 'source: ...' ({expected})",
+            )
+        )
+    return None
+
+
+def _build_pipeline(
+    document: Document,
+    steps: str | list[Any],
+    config_dir: Path | None,
+    problems: list[Problem],
+    source: Source | None,
+) -> Pipeline | None:
+    """Build the pipeline; if the source is invalid, check it as if the only field were an image."""
+    fields = (
+        (pipelines.IMAGE, ())
+        if source is None
+        else (_check_fields(document, source, problems), source.masks)
+    )
+    try:
+        if isinstance(steps, list):
+            return pipelines.build("inline", document, ("pipeline",), *fields)
+        return pipelines.build(Path(steps).stem, pipelines.find(steps, config_dir), (), *fields)
+    except ConfigError as e:
+        problems += [
+            p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems
+        ]
+        return None
