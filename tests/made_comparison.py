@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpupipe.bench.compare import Comparison, Result, Side
+from gpupipe.bench.comparison import Comparison, Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
 
 RATES = {
@@ -44,9 +44,8 @@ def measured(rates: dict[str, list[float]]) -> Comparison:
     contest = Contest("faces.yaml", (), {}, (0, 1), BATCHES, 3, True)
     return Comparison(
         results,
-        ["stand-in data, <not> LFW"],
-        (0, 1),
-        command=COMMAND,
+        contest,
         repeats=len(next(iter(rates.values()))),
-        contest=contest,
+        notes=["stand-in data, <not> LFW"],
+        command=COMMAND,
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.bench.compare import Comparison, Result
+from gpupipe.bench.comparison import Comparison, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gpupipe.bench import compare, pictures, plots, tables
-from gpupipe.bench.compare import Comparison
+from gpupipe.bench import pictures, plots, tables
+from gpupipe.bench.comparison import Comparison
 from gpupipe.bench.parity import Agreement, comparable
+from gpupipe.bench.verdict import describe_verdict
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.errors import counted
@@ -57,7 +58,7 @@ def write(
             data=_data(comparison),
             notes=comparison.notes,
             interrupted=comparison.interrupted,
-            verdict=[sentence.replace(" %", "\xa0%") for sentence in compare.verdict(comparison)],
+            verdict=[sentence.replace(" %", "\xa0%") for sentence in describe_verdict(comparison)],
             parity_verdict=_parity_verdict(agreements, config),
             parity_holds=all(a.holds for a in agreements),
             speed_columns=tables.speed_columns(comparison, "ratio"),
@@ -166,19 +167,18 @@ def _how(comparison: Comparison) -> Any:
     done = _rounds(comparison)
     yield "rounds", f"{done} of {comparison.repeats}" if comparison.interrupted else str(done)
     contest = comparison.contest
-    if contest:
-        yield (
-            "in each",
-            f"{counted(contest.batches, 'batch', 'batches')} timed, after the first and "
-            f"{contest.warm_up} more to warm up",
-        )
-        yield "files", _COLD if contest.cold else _WARM
+    yield (
+        "in each",
+        f"{counted(contest.batches, 'batch', 'batches')} timed, after the first and "
+        f"{contest.warm_up} more to warm up",
+    )
+    yield "files", _COLD if contest.cold else _WARM
     yield "order", "the sides take turns, round after round, each time in a fresh process"
-    if comparison.cores:
+    if contest.cores:
         yield (
             "cores",
-            f"{len(comparison.cores)}, the same for every side (numbers "
-            f"{', '.join(map(str, comparison.cores))})",
+            f"{len(contest.cores)}, the same for every side (numbers "
+            f"{', '.join(map(str, contest.cores))})",
         )
 
 

@@ -8,11 +8,12 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from gpupipe.bench.compare import Comparison, Result, interval
+from gpupipe.bench.comparison import Comparison, Result
 from gpupipe.bench.measure import Measurement, what_runs
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.bench.parity import Agreement
 from gpupipe.bench.statistics import Ratio
+from gpupipe.bench.verdict import format_interval
 from gpupipe.errors import counted
 from gpupipe.loader import Loader
 from gpupipe.pipeline.pipeline import Pipeline
@@ -126,7 +127,7 @@ def _times(ratio: Ratio) -> str:
         return f"{ratio.value:.2f}"
     return (
         f"{'cannot be determined' if ratio.vague and not ratio.certain else f'{ratio.value:.2f}'} "
-        f"({interval(ratio)})"
+        f"({format_interval(ratio)})"
     )
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpupipe.bench.compare import Result, Side, contest_of
+from gpupipe.bench.compare import run_contest
+from gpupipe.bench.comparison import Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import LoaderConfig
@@ -119,7 +120,7 @@ class Tuner:
         cores: int,
         seconds: float,
         tick: Tick,
-        trial: Trial = contest_of,
+        trial: Trial = run_contest,
     ) -> None:
         """Prepare a search.
 

@@ -15,7 +15,7 @@ from gpupipe.cli.console import Screen, console, core_numbers, leave_interrupted
 from gpupipe.cli.output_files import OutputFile, OutputFolder, write_all, write_json, writing
 
 if TYPE_CHECKING:
-    from gpupipe.bench.compare import Comparison
+    from gpupipe.bench.comparison import Comparison
     from gpupipe.bench.parity import Agreement
     from gpupipe.config import Config
     from gpupipe.dataset.index import Index
@@ -92,7 +92,7 @@ def compare(**values: Any) -> None:
     cores = core_numbers(options.core_count)
     workers = _worker_counts(options.cpu_workers, len(cores))
     agreements = _agreements(checked, index, _SAMPLES, options.max_diff) if _has_dali() else []
-    comparison = _compared(options, name, overrides, checked, workers, cores)
+    comparison = _run_comparison(options, name, overrides, checked, workers, cores)
     _say(options, comparison, agreements, checked, index)
     if comparison.interrupted:
         leave_interrupted()
@@ -130,7 +130,7 @@ def _default() -> str:
     return "configs/lfw.yaml" if Path("configs/lfw.yaml").exists() else "lfw"
 
 
-def _compared(
+def _run_comparison(
     options: _Options,
     name: str,
     overrides: tuple[str, ...],
@@ -142,15 +142,17 @@ def _compared(
     from gpupipe.bench.contestant import Contest
 
     sides, notes = comparing.sides(checked, workers, _gpus(), _has_dali())
-    command = shlex.join(["gpupipe", *sys.argv[1:]])
-    comparison = comparing.Comparison(
-        [comparing.Result(side) for side in sides], notes, cores, command=command
-    )
     batches, warm_up, repeats = (15, 3, 3) if options.quick else (100, 10, 5)
     contest = Contest(name, overrides, {}, cores, options.batches or batches, warm_up, options.cold)
     with Screen(False) as screen:
-        comparing.run(comparison, contest, options.repeats or repeats, screen.counter("compare"))
-    return comparison
+        return comparing.compare(
+            sides,
+            contest,
+            options.repeats or repeats,
+            screen.counter("compare"),
+            notes,
+            shlex.join(["gpupipe", *sys.argv[1:]]),
+        )
 
 
 def _say(
@@ -161,13 +163,13 @@ def _say(
     index: Index,
 ) -> None:
     """Print the result, and write the files that were asked for."""
-    from gpupipe.bench import compare as comparing
     from gpupipe.bench import tables
+    from gpupipe.bench.verdict import describe_verdict
 
     if not comparison.measured:
         return
     console().print(tables.compared(comparison))
-    for sentence in comparing.verdict(comparison):
+    for sentence in describe_verdict(comparison):
         click.echo(sentence)
     write_all(
         lambda: write_json(options.json_path, comparison.as_json()),

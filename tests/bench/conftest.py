@@ -1,4 +1,4 @@
-"""gpupipe as a user calls it."""
+"""gpupipe as a user calls it, and a report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_comparison import RATES, measured
+
+from gpupipe import config as configs
+from gpupipe.bench import parity, report
+from gpupipe.config import Config
 
 
 @pytest.fixture
@@ -28,3 +33,41 @@ def cli() -> Any:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def report_config(faces: Path) -> Config:
+    return configs.read(
+        {
+            "data": {"source": "folder", "root": str(faces)},
+            "pipeline": "affine",
+            "loader": {"batch_size": 16, "device": "cpu"},
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def report_agreements(report_config: Config) -> list[parity.Agreement]:
+    return list(parity.measure(report_config, report_config.source.index(), ["cpu"], 4))
+
+
+@pytest.fixture(scope="session")
+def report_folder(
+    report_config: Config,
+    report_agreements: list[parity.Agreement],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A report. The same device twice, since it is laid out as two are: the CPU and a GPU."""
+    folder = tmp_path_factory.mktemp("report") / "deep" / "er"
+    assert (
+        report.write(
+            folder,
+            measured(RATES),
+            report_agreements,
+            report_config,
+            report_config.source.index(),
+            ["cpu", "cpu"],
+        )
+        == folder / "report.html"
+    )
+    return folder

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from gpupipe.bench import memory, tables
-from gpupipe.bench.compare import Comparison, Result, Side, run
+from gpupipe.bench.compare import compare
+from gpupipe.bench.comparison import Side
 from gpupipe.bench.contestant import Contest
 from gpupipe.bench.measure import Measurement
 from gpupipe.bench.memory import OWN_PEAKS, PSS, PeakMemory
@@ -210,14 +211,18 @@ def test_without_pss_peaks_are_added_up_and_said_to_be() -> None:
 def test_a_comparison_without_pss_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from made_comparison import outcome
 
-    def contest_of(side: Side, contest: Contest) -> Any:
+    def run_contest(side: Side, contest: Contest) -> Any:
         found = outcome(100.0)
         found.peak_memory_kind = OWN_PEAKS
         return found
 
-    monkeypatch.setattr("gpupipe.bench.compare.contest_of", contest_of)
-    comparison = Comparison([Result(Side("a", {})), Result(Side("b", {}))], [])
-    run(comparison, Contest("lfw", (), {}, (0,), 1, 1, False), 1, lambda what, done, total: None)
+    monkeypatch.setattr("gpupipe.bench.compare.run_contest", run_contest)
+    comparison = compare(
+        [Side("a", {}), Side("b", {})],
+        Contest("lfw", (), {}, (0,), 1, 1, False),
+        1,
+        lambda what, done, total: None,
+    )
     assert any(
         "peak memory is each process's own peak, added up" in note for note in comparison.notes
     )

@@ -14,7 +14,7 @@ from plugin import install
 
 from gpupipe import config as configs
 from gpupipe.bench import tune
-from gpupipe.bench.compare import Result, Side
+from gpupipe.bench.comparison import Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome, run
 from gpupipe.bench.tune import Tuned, Tuner, candidates
 from gpupipe.cli.console import core_numbers

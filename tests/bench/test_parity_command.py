@@ -1,0 +1,102 @@
+"""gpupipe parity, as a user calls it, and on real photographs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin import install
+
+from gpupipe import config as configs
+from gpupipe.bench.parity import measure
+
+ALL_STEPS = [
+    "decode",
+    {"resize": {"size": 130}},
+    {"pad": {"padding": 4, "padding_mode": "reflect"}},
+    {"center_crop": {"size": 120}},
+    {"random_crop": {"size": 110}},
+    {"random_affine": {"degrees": 10, "translate": [0.1, 0.1], "interpolation": "bilinear"}},
+    {"random_rotation": {"degrees": 10, "interpolation": "bilinear"}},
+    {"random_resized_crop": {"size": 96}},
+    "random_horizontal_flip",
+    "random_vertical_flip",
+    {"grayscale": {"num_output_channels": 3}},
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}},
+]
+
+
+@pytest.fixture
+def config(faces: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"data: {{source: folder, root: {faces}}}\npipeline: affine\nloader: {{batch_size: "
+        f"16, device: cpu}}\n"
+    )
+    return file
+
+
+def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path) -> None:
+    checked = configs.read(
+        {"data": {"source": "folder", "root": str(photos)}, "pipeline": ALL_STEPS}
+    )
+    found = list(measure(checked, checked.source.index(), ["cpu"], 8))
+    assert [a.step for a in found] == [e.key for e in checked.pipeline.entries]
+    assert {a.step: (a.mean, a.most) for a in found if not a.holds} == {}
+    assert all(a.psnr > 35 for a in found)
+    assert found[0].largest
+    assert not found[-1].largest
+    limits = {a.step: a.limit for a in found}
+    assert (limits["decode"], limits["resize"], limits["random_affine"], limits["normalize"]) == (
+        1,
+        0.5,
+        1,
+        2,
+    ), "0.5 for each step that interpolates"
+
+
+PLUGIN = '''
+from gpupipe.pipeline.step import Step, decoded
+
+
+class Brighten(Step):
+    """Adds 3 levels; its lowering is wrong, and adds 5."""
+
+    def spec(self, given):
+        return decoded(given)
+
+    def lower(self, image, p):
+        from nvidia.dali import fn, types
+        image.apply("brighten", lambda pixels: fn.cast_like(pixels // 2 + 5, pixels))
+
+    def torch(self, image, p):
+        return image // 2 + 3
+'''
+
+
+def test_a_broken_step_fails_by_its_name(config: Path, cli: Any) -> None:
+    folder = install(config.parent, "broken", PLUGIN, brighten="Brighten")
+    done = cli(
+        folder,
+        "parity",
+        "config.yaml",
+        "pipeline=[decode, random_horizontal_flip, brighten]",
+        "--samples",
+        "8",
+        PYTHONPATH=os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+    )
+    assert done.returncode == 1, done.stderr
+    assert "differ too much, from step 'brighten' on" in done.stderr
+    assert done.stdout.count("holds") == 2
+
+
+def test_max_diff_is_the_limit(config: Path, cli: Any) -> None:
+    checked = configs.read(config)
+    assert all(a.holds for a in measure(checked, checked.source.index(), ["cpu"], 4))
+    assert (
+        cli(config.parent, "parity", "config.yaml", "--samples", "4", "--max-diff", "0").returncode
+        == 1
+    )
