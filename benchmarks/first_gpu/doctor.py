@@ -11,13 +11,13 @@ def main() -> None:
     arguments = part.options(__doc__).parse_args()
     part.prepare(arguments)
     result = part.Part("doctor", arguments)
-    from gpupipe.doctor.checks import examine
+    from gpupipe.doctor.checks import run_checks
 
-    findings = examine()
+    findings = run_checks()
     result.figures(findings=[asdict(f) for f in findings])
     for f in findings:
         if f.status == "problem":
-            result.check(f.subject, False, f"{f.found}: {f.advice}")
+            result.check(f.subject, False, f"{f.observation}: {f.advice}")
     warnings = [f.subject for f in findings if f.status == "warning"]
     problems = [f.subject for f in findings if f.status == "problem"]
     result.headline(

@@ -1,7 +1,7 @@
 """Measurements, and the tables, plots and reports of them.
 
 `measure` times one loader (`gpupipe run`); `compare` times several sides in turn, each in a process
-that `contestant` runs, and `comparison`, `verdict` and `report` say what came out. `parity` compares
+that `contestant` runs; `comparison`, `verdict` and `report` hold the result. `parity` compares
 pixels, `profile` and `training` find what limits, `tune` searches settings. Only gpupipe.cli
 imports this folder. Start reading in measure.py.
 """

@@ -226,7 +226,10 @@ def findings(rows: Iterable[Any]) -> Table:
     table = new_table("", "", "found", "status", "what to do")
     for row in rows:
         table.add_row(
-            row.subject, row.found, f"[{_STATUS_STYLE[row.status]}]{row.status}[/]", row.advice
+            row.subject,
+            row.observation,
+            f"[{_STATUS_STYLE[row.status]}]{row.status}[/]",
+            row.advice,
         )
     return table
 

@@ -163,9 +163,9 @@ def doctor() -> None:
     to do.
     """
     from gpupipe.bench import tables
-    from gpupipe.doctor import checks as examination
+    from gpupipe.doctor.checks import run_checks
 
-    findings = examination.examine()
+    findings = run_checks()
     console().print(tables.findings(findings))
     if any(f.status == "problem" for f in findings):
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Queries the machine for `gpupipe doctor`; gpupipe.doctor.rules judges the answers."""
+"""Queries the machine for `gpupipe doctor`; the modules *_rules judge the answers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpupipe.doctor import rules
-from gpupipe.doctor.rules import Driver, Finding
+from gpupipe.doctor import gpu_rules, machine_rules, software_rules
+from gpupipe.doctor.finding import Finding
+from gpupipe.doctor.gpu_rules import Driver
 from gpupipe.runtime import nvml
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.capability_probe import installed_version, jpeg_engines, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
 from gpupipe.runtime.devices import cores, gpu_count
 
-__all__ = ["Finding", "examine"]
-
 _PROBES_AT_ONCE = 4
 
 
-def examine() -> list[Finding]:
+def run_checks() -> list[Finding]:
     """Run all checks. Never raises; takes some seconds, and longer on machines with GPUs."""
     checks = {
         "gpupipe": _gpupipe,
@@ -43,10 +42,10 @@ def examine() -> list[Finding]:
         "open files": _open_files,
         "cache folder": _cache_folder,
     }
-    return [finding for subject, check in checks.items() for finding in tried(subject, check)]
+    return [finding for subject, check in checks.items() for finding in run_check(subject, check)]
 
 
-def tried(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     """Yield the findings of a check; if it raises, yield that as a finding."""
     try:
         yield from check()
@@ -68,16 +67,18 @@ def _gpupipe() -> Iterator[Finding]:
         f"{_installed('gpupipe') or 'not installed, run from its folder'} on {platform.platform()}",
         "ok",
     )
-    yield rules.python(sys.version_info[:3])
+    yield software_rules.judge_python(sys.version_info[:3])
 
 
 def _packages() -> Iterator[Finding]:
     """Judge the installed versions, without importing the packages."""
     for name in ("torch", "torchvision"):
-        yield rules.package(name, _installed(name))
+        yield software_rules.judge_package(name, _installed(name))
     if _installed("torchvision"):
-        yield from rules.pair(metadata.requires("torchvision") or [], _installed("torch"))
-    yield rules.dali(_dali_packages())
+        yield from software_rules.judge_torch_pair(
+            metadata.requires("torchvision") or [], _installed("torch")
+        )
+    yield software_rules.judge_dali(_dali_packages())
 
 
 def _installed(name: str) -> str | None:
@@ -104,7 +105,7 @@ def _dali_cuda() -> list[int]:
 
 def _cpu_decoding() -> Iterator[Finding]:
     if _dali_packages():
-        yield rules.decoding("DALI on the CPU", probe(None))
+        yield gpu_rules.judge_decoding("DALI on the CPU", probe(None))
 
 
 def _torch_cuda() -> tuple[str | None, str]:
@@ -117,15 +118,18 @@ def _torch_cuda() -> tuple[str | None, str]:
 
 
 def _cuda() -> Iterator[Finding]:
-    yield rules.cuda(*_torch_cuda(), _dali_cuda())
+    yield software_rules.judge_cuda(*_torch_cuda(), _dali_cuda())
 
 
 # --- driver and GPUs
 
 
 def _driver_finding() -> Iterator[Finding]:
-    built = {"torch": rules.release(_torch_cuda()[0] or "")[:1], "DALI": tuple(_dali_cuda()[:1])}
-    yield rules.driver(
+    built = {
+        "torch": software_rules.parse_release(_torch_cuda()[0] or "")[:1],
+        "DALI": tuple(_dali_cuda()[:1]),
+    }
+    yield gpu_rules.judge_driver(
         _driver(), {who: major[0] for who, major in built.items() if major}, _card_on_bus()
     )
 
@@ -149,7 +153,7 @@ def _card(library: Any, number: int) -> str:
     name = nvml.card_name(library, number)
     handle = nvml.ask(library, None, library.nvmlDeviceGetHandleByIndex, number)
     memory = nvml.ask(library, None, library.nvmlDeviceGetMemoryInfo, handle) if handle else None
-    return f"{name}, {memory.total / rules.GIB:.0f} GiB" if memory else name
+    return f"{name}, {memory.total / machine_rules.GIB:.0f} GiB" if memory else name
 
 
 def _card_on_bus() -> bool:
@@ -169,7 +173,7 @@ def _gpus() -> Iterator[Finding]:
         warnings.simplefilter("always")
         seen = gpu_count()
     driver = _driver()
-    yield rules.gpus(
+    yield gpu_rules.judge_gpus(
         driver.cards if driver else (),
         torch_cuda,
         seen,
@@ -190,14 +194,16 @@ def _gpu(number: int) -> list[Finding]:
 
     capability = torch.cuda.get_device_capability(number)
     findings = [
-        rules.card(number, torch.cuda.get_device_name(number), capability, _compute_error(number))
+        gpu_rules.judge_card(
+            number, torch.cuda.get_device_name(number), capability, _compute_error(number)
+        )
     ]
     if _dali_packages():
         outcome = probe(number)
-        findings.append(rules.decoding(f"GPU {number}: DALI", outcome))
+        findings.append(gpu_rules.judge_decoding(f"GPU {number}: DALI", outcome))
         findings += (
             [
-                rules.region(
+                gpu_rules.judge_region_decoding(
                     f"GPU {number}: region-of-interest decoding", outcome, installed_version(NVJPEG)
                 )
             ]
@@ -206,7 +212,9 @@ def _gpu(number: int) -> list[Finding]:
         )
     return [
         *findings,
-        rules.jpeg(f"GPU {number}: hardware JPEG decoder", jpeg_engines(number), capability),
+        gpu_rules.judge_jpeg_decoder(
+            f"GPU {number}: hardware JPEG decoder", jpeg_engines(number), capability
+        ),
     ]
 
 
@@ -231,26 +239,28 @@ def _cores() -> Iterator[Finding]:
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    yield rules.processors(cores(), allowed, os.cpu_count() or 1)
+    yield machine_rules.judge_processors(cores(), allowed, os.cpu_count() or 1)
 
 
 def _memory() -> Iterator[Finding]:
     words = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
     size = {w[0].rstrip(":"): int(w[1]) * 1024 for w in words}
-    limit = rules.memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
-    yield rules.memory(size["MemTotal"], size["MemAvailable"], limit)
+    limit = machine_rules.read_memory_limit(
+        Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup")
+    )
+    yield machine_rules.judge_memory(size["MemTotal"], size["MemAvailable"], limit)
 
 
 def _shared_memory() -> Iterator[Finding]:
     if Path("/dev/shm").is_dir():
         disk = shutil.disk_usage("/dev/shm")
-        yield rules.shared_memory(disk.total, disk.free)
+        yield machine_rules.judge_shared_memory(disk.total, disk.free)
 
 
 def _open_files() -> Iterator[Finding]:
     import resource
 
-    yield rules.open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield machine_rules.judge_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def _cache_folder() -> Iterator[Finding]:
@@ -260,6 +270,6 @@ def _cache_folder() -> Iterator[Finding]:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as f:
             f.write(b"gpupipe")
-        yield rules.cache(folder, shutil.disk_usage(folder).free, "")
+        yield machine_rules.judge_cache_folder(folder, shutil.disk_usage(folder).free, "")
     except OSError as e:
-        yield rules.cache(folder, 0, str(e))
+        yield machine_rules.judge_cache_folder(folder, 0, str(e))

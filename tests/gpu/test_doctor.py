@@ -12,21 +12,21 @@ import torch
 from gpupipe.doctor import checks
 
 FIELDS = (
-    "print('\\n'.join('\\t'.join([f.subject, f.status, f.found, f.advice]) for f in "
-    "doctor.examine()))"
+    "print('\\n'.join('\\t'.join([f.subject, f.status, f.observation, f.advice]) for f in "
+    "doctor.run_checks()))"
 )
 
 
 def test_a_gpu_machine_tells_card_driver_and_what_was_probed() -> None:
-    findings = {f.subject: f for f in checks.examine()}
+    findings = {f.subject: f for f in checks.run_checks()}
     pynvml.nvmlInit()
-    assert findings["driver"].found.startswith(pynvml.nvmlSystemGetDriverVersion())
+    assert findings["driver"].observation.startswith(pynvml.nvmlSystemGetDriverVersion())
     assert findings["driver"].status == "ok"
-    assert torch.cuda.get_device_name(0) in findings["GPU 0"].found
+    assert torch.cuda.get_device_name(0) in findings["GPU 0"].observation
     assert findings["GPU 0: DALI"].status == "ok"
     region = findings["GPU 0: region-of-interest decoding"]
-    assert region.status == ("ok" if region.found.startswith("works") else "warning")
-    assert "counted by nvJPEG" in findings["GPU 0: hardware JPEG decoder"].found
+    assert region.status == ("ok" if region.observation.startswith("works") else "warning")
+    assert "counted by nvJPEG" in findings["GPU 0: hardware JPEG decoder"].observation
 
 
 def test_hidden_gpus_are_a_warning() -> None:

@@ -68,8 +68,8 @@ def test_who_chose_the_cpu_is_not_warned(
 
 def test_the_doctor_tells_of_it_too(with_a_driver: dict[str, str]) -> None:
     code = (
-        "from gpupipe.doctor import checks as doctor; print([(f.status, f.found) for f in "
-        "doctor.examine() if f.subject == 'GPU'])"
+        "from gpupipe.doctor import checks as doctor; print([(f.status, f.observation) for f in "
+        "doctor.run_checks() if f.subject == 'GPU'])"
     )
     said = run(code, with_a_driver).stdout
     assert "problem" in said

@@ -1,0 +1,109 @@
+"""Judges the versions of Python, torch, torchvision and DALI.
+
+Pure functions that do not query the machine. Each returns a Finding, with advice if it is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpupipe.doctor.finding import Finding
+
+PYTHONS = ((3, 10), (3, 13))
+NEEDS = {"torch": "2.6", "torchvision": "0.21", "nvidia-dali-cuda120": "2.4"}
+"""The lowest version of each package. setup.cfg has the same versions, and a test compares them."""
+
+
+def parse_release(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: "2.15.0+cu132" is (2, 15, 0)."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, numbers.group().split("."))) if numbers else ()
+
+
+def judge_python(version: tuple[int, ...]) -> Finding:
+    """Judge the Python version, (major, minor, micro)."""
+    observation = ".".join(map(str, version))
+    if PYTHONS[0] <= version[:2] <= PYTHONS[1]:
+        return Finding("Python", observation, "ok")
+    return Finding(
+        "Python", observation, "problem", "make a virtual environment with Python 3.10 to 3.13"
+    )
+
+
+def judge_package(name: str, version: str | None) -> Finding:
+    """Judge the version of a package in NEEDS, or of another DALI; None if it is not installed."""
+    subject, least = (
+        ("DALI", NEEDS["nvidia-dali-cuda120"]) if "dali" in name else (name, NEEDS[name])
+    )
+    install = f"pip install '{name}>={least}'"
+    if version is None:
+        return Finding(subject, "not installed", "problem", install)
+    if parse_release(version) < parse_release(least):
+        return Finding(subject, f"{version}, and {least} or newer is needed", "problem", install)
+    return Finding(subject, version, "ok")
+
+
+def judge_torch_pair(
+    torchvision_requires: Sequence[str], torch_version: str | None
+) -> Iterator[Finding]:
+    """Judge whether torchvision and torch fit together.
+
+    Args:
+        torchvision_requires: torchvision's requirements, such as "torch==2.6.0" or
+            "torch (>=2.14.0)".
+        torch_version: The installed torch; None if it is not installed.
+
+    """
+    for sign, least in re.findall(
+        r"^torch *\(?(==|>=)([\d.]+)", "\n".join(torchvision_requires), re.MULTILINE
+    ):
+        wanted, there = parse_release(least), parse_release(torch_version or "")
+        if there and (there < wanted or (sign == "==" and there != wanted)):
+            yield Finding(
+                "torchvision",
+                f"is for torch {sign}{least}, and torch is {torch_version}",
+                "problem",
+                "pip install --upgrade torch torchvision, in one go",
+            )
+
+
+def judge_dali(packages: Mapping[str, str]) -> Finding:
+    """Judge the installed DALI packages, names to versions. Two overwrite each other's files."""
+    if len(packages) > 1:
+        remove = (
+            f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install "
+            "nvidia-dali-cuda120"
+        )
+        return Finding(
+            "DALI",
+            f"{len(packages)} of them, over each other's files: {', '.join(packages)}",
+            "problem",
+            remove,
+        )
+    name, version = next(iter(packages.items()), ("nvidia-dali-cuda120", None))
+    judged = judge_package(name, version)
+    return Finding("DALI", f"{judged.observation} ({name})", judged.status, judged.advice)
+
+
+def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int]) -> Finding:
+    """Report the CUDA versions that torch and DALI are built for.
+
+    Args:
+        torch_cuda: torch's CUDA version; None for a CPU build.
+        torch_error: The message of the failed `import torch`, or "".
+        dali_cuda: The CUDA major version of each DALI package.
+
+    """
+    built = [
+        f"torch for {torch_cuda}" if torch_cuda else "torch for the CPU only",
+        *(f"DALI for {major}" for major in dali_cuda),
+    ]
+    if torch_error:
+        return Finding(
+            "CUDA",
+            f"torch cannot be imported: {torch_error}",
+            "problem",
+            "pip install --force-reinstall torch",
+        )
+    return Finding("CUDA", ", ".join(built), "ok")

@@ -1,0 +1,146 @@
+import pytest
+
+from gpupipe.doctor import gpu_rules
+from gpupipe.doctor.finding import Finding
+from gpupipe.doctor.gpu_rules import Driver
+from gpupipe.runtime.capability_probe import JpegEngines, ProbeOutcome
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "needs", "status"),
+    [
+        ("580.65.06", (13, 0), {"torch": 13, "DALI": 12}, "ok"),
+        ("570.86.10", (12, 8), {"torch": 13, "DALI": 12}, "problem"),
+        ("570.86.10", (12, 8), {"torch": 12, "DALI": 12}, "ok"),
+        ("570.86.10", (13, 0), {"torch": 13}, "ok"),  # with a compatibility package
+        ("580.65.06", (12, 4), {"torch": 13}, "problem"),  # with an old one in the way
+        ("525.60.13", None, {"DALI": 12}, "ok"),
+        ("520.61.05", None, {"DALI": 12}, "problem"),
+        ("579.99", None, {"DALI": 13}, "problem"),
+        ("580.0", None, {"DALI": 13}, "ok"),
+        ("of unknown version", None, {"DALI": 12}, "ok"),
+        ("400.0", None, {}, "ok"),
+    ],
+)
+def test_driver(version, cuda, needs, status):
+    finding = gpu_rules.judge_driver(Driver(version, cuda, ()), needs, True)
+    assert finding.status == status
+    assert version in finding.observation
+
+
+def test_a_driver_that_is_too_old_names_who_needs_what():
+    finding = gpu_rules.judge_driver(
+        Driver("535.54.03", (12, 2), ("A100",)), {"torch": 13, "DALI": 12}, True
+    )
+    assert (
+        finding.observation
+        == "535.54.03, runs CUDA 12.2; torch needs CUDA 13 (driver 580 or newer)"
+    )
+
+
+def test_no_driver():
+    assert gpu_rules.judge_driver(None, {"DALI": 12}, False).status == "ok"
+    finding = gpu_rules.judge_driver(None, {"DALI": 12}, True)
+    assert finding.status == "warning"
+    assert "--gpus all" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("cards", "torch_cuda", "seen", "setting", "status"),
+    [
+        ((), "13.2", 0, None, "ok"),
+        ((), None, 0, None, "ok"),
+        (("H100",), "13.2", 1, None, "ok"),
+        (("H100", "H100"), "13.2", 1, "1", "ok"),
+        ((), "13.2", 1, None, "ok"),
+        (("H100",), None, 0, None, "problem"),
+        (("H100",), None, 0, "", "problem"),
+        (("H100",), "13.2", 0, "", "warning"),
+        (("H100",), "13.2", 0, None, "problem"),
+    ],
+)
+def test_gpus(cards, torch_cuda, seen, setting, status):
+    finding = gpu_rules.judge_gpus(cards, torch_cuda, seen, setting, "the driver is too old")
+    assert finding.status == status
+    assert all(c in finding.observation for c in cards)
+    assert ("the driver is too old" in finding.observation) == (
+        status == "problem" and torch_cuda is not None
+    )
+
+
+def test_a_card():
+    assert gpu_rules.judge_card(1, "H100", (9, 0), "") == Finding(
+        "GPU 1", "H100, compute capability 9.0", "ok"
+    )
+    finding = gpu_rules.judge_card(0, "V100", (7, 0), "no kernel image is available")
+    assert finding.status == "problem"
+    assert "no kernel image" in finding.observation
+
+
+def test_dali_that_does_not_run_on_a_gpu_is_a_problem():
+    finding = gpu_rules.judge_decoding(
+        "GPU 0: DALI", ProbeOutcome(False, False, False, "RuntimeError: no")
+    )
+    assert (finding.status, finding.observation) == (
+        "problem",
+        "cannot run a pipeline: RuntimeError: no",
+    )
+    assert (
+        gpu_rules.judge_decoding("GPU 0: DALI", ProbeOutcome(True, False, False, "no")).observation
+        == "cannot decode a JPEG image: no"
+    )
+    assert (
+        gpu_rules.judge_decoding(
+            "GPU 0: DALI", ProbeOutcome(True, True, False, "crashed with SIGSEGV")
+        ).status
+        == "ok"
+    )
+
+
+def test_region_decoding():
+    finding = gpu_rules.judge_region_decoding(
+        "GPU 0", ProbeOutcome(True, True, False, "crashed with SIGSEGV"), "12.4.0.76"
+    )
+    assert (finding.status, finding.observation) == ("warning", "not used: crashed with SIGSEGV")
+    works = ProbeOutcome(True, True, True)
+    assert (
+        gpu_rules.judge_region_decoding("GPU 0", works, "13.2.0")
+        == gpu_rules.judge_region_decoding("GPU 0", works, None)
+        == Finding("GPU 0", "works", "ok")
+    )
+    assert (
+        "nvJPEG 12.4.0.76, below 13.2"
+        in gpu_rules.judge_region_decoding("GPU 0", works, "12.4.0.76").observation
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "there"),
+    [
+        ((7, 0), False),
+        ((7, 5), False),
+        ((8, 0), True),
+        ((8, 6), False),
+        ((8, 9), None),
+        ((9, 0), True),
+        ((10, 0), True),
+        ((10, 3), True),
+        ((12, 0), None),
+    ],
+)
+def test_jpeg_hardware_by_capability(capability, there):
+    assert gpu_rules.has_jpeg_hardware(capability) is there
+
+
+def test_the_hardware_decoder_says_how_it_was_found():
+    assert gpu_rules.judge_jpeg_decoder("d", JpegEngines(8, 1), (9, 0)) == Finding(
+        "d", "engines: 8, cores in each: 1 (counted by nvJPEG)", "ok"
+    )
+    assert gpu_rules.judge_jpeg_decoder("d", JpegEngines(0), (8, 6)) == Finding(
+        "d", "none: CUDA cores decode (counted by nvJPEG)", "ok"
+    )
+    finding = gpu_rules.judge_jpeg_decoder("d", JpegEngines(None, 0, "nvJPEG status 6"), (9, 0))
+    assert (finding.status, finding.observation) == (
+        "warning",
+        "likely there, by compute capability 9.0; nvJPEG gave no answer: nvJPEG status 6",
+    )

@@ -1,0 +1,100 @@
+from importlib import metadata
+
+import pytest
+
+from gpupipe.doctor import software_rules
+from gpupipe.doctor.finding import Finding
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("2.15.0+cu132", (2, 15, 0)),
+        ("2.4.0.dev20260101", (2, 4, 0)),
+        ("580.65.06", (580, 65, 6)),
+        ("none", ()),
+    ],
+)
+def test_release(text, numbers):
+    assert software_rules.parse_release(text) == numbers
+
+
+def test_least_versions_are_those_of_the_metadata():
+    required = metadata.requires("gpupipe") or []
+    for name, least in software_rules.NEEDS.items():
+        assert any(r.partition(";")[0].replace(" ", "") == f"{name}>={least}" for r in required), (
+            name
+        )
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [((3, 9, 18), "problem"), ((3, 10, 0), "ok"), ((3, 13, 9), "ok"), ((3, 14, 0), "problem")],
+)
+def test_python(version, status):
+    assert software_rules.judge_python(version).status == status
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "status"),
+    [
+        ("torch", None, "problem"),
+        ("torch", "2.5.1", "problem"),
+        ("torch", "2.6.0+cu124", "ok"),
+        ("torch", "2.10.0", "ok"),
+        ("torchvision", "0.9.0", "problem"),
+        ("torchvision", "0.21.0", "ok"),
+    ],
+)
+def test_package(name, version, status):
+    finding = software_rules.judge_package(name, version)
+    assert (finding.subject, finding.status) == (name, status)
+    assert (finding.advice == f"pip install '{name}>={software_rules.NEEDS[name]}'") == (
+        status == "problem"
+    )
+
+
+@pytest.mark.parametrize(
+    ("packages", "status", "advice"),
+    [
+        ({}, "problem", "pip install 'nvidia-dali-cuda120>=2.4'"),
+        ({"nvidia-dali-cuda120": "2.4.0"}, "ok", ""),
+        ({"nvidia-dali-cuda130": "2.10.1"}, "ok", ""),
+        ({"nvidia-dali-cuda130": "2.3.0"}, "problem", "pip install 'nvidia-dali-cuda130>=2.4'"),
+        ({"nvidia-dali-cuda110": "1.40.0"}, "problem", "pip install 'nvidia-dali-cuda110>=2.4'"),
+        (
+            {"nvidia-dali-cuda120": "2.4.0", "nvidia-dali-cuda130": "2.4.0"},
+            "problem",
+            "uninstall all and install one: pip uninstall -y nvidia-dali-cuda120 "
+            "nvidia-dali-cuda130; pip install nvidia-dali-cuda120",
+        ),
+    ],
+)
+def test_dali(packages, status, advice):
+    finding = software_rules.judge_dali(packages)
+    assert (finding.subject, finding.status, finding.advice) == ("DALI", status, advice)
+
+
+@pytest.mark.parametrize(
+    ("requires", "torch_version", "problems"),
+    [
+        (["numpy", "torch==2.6.0", "pillow"], "2.6.0+cu124", 0),
+        (["torch (==2.6.0)"], "2.7.0", 1),
+        (["torch (>=2.14.0)"], "2.15.0", 0),
+        (["torch (>=2.14.0)"], "2.6.0", 1),
+        (["torch==2.6.0"], None, 0),
+        (["torchdata==0.1", "numpy"], "2.6.0", 0),
+    ],
+)
+def test_torchvision_fits_torch(requires, torch_version, problems):
+    assert [f.status for f in software_rules.judge_torch_pair(requires, torch_version)] == [
+        "problem"
+    ] * problems
+
+
+def test_cuda_of_builds():
+    assert software_rules.judge_cuda("13.2", "", [12]) == Finding(
+        "CUDA", "torch for 13.2, DALI for 12", "ok"
+    )
+    assert software_rules.judge_cuda(None, "", []).observation == "torch for the CPU only"
+    assert software_rules.judge_cuda(None, "No module named 'torch'", [12]).status == "problem"
