@@ -14,7 +14,7 @@ from gpupipe.config import LoaderConfig
 from gpupipe.errors import ConfigError, ServerError, did_you_mean
 from gpupipe.loader import Loader, remote, warned
 from gpupipe.schema.document import Document
-from gpupipe.schema.validation_errors import complaints
+from gpupipe.schema.validation_errors import to_problems
 
 
 def connect(
@@ -73,7 +73,7 @@ def connect(
     try:
         options = LoaderConfig.model_validate(settings)
     except pydantic.ValidationError as e:
-        raise ConfigError(complaints(e, LoaderConfig, Document("connect()", settings))) from None
+        raise ConfigError(to_problems(e, LoaderConfig, Document("connect()", settings))) from None
     return warned(remote(options, patience=patience))
 
 

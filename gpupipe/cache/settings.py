@@ -93,9 +93,9 @@ class DataSet(_Frozen):
 
     Attributes:
         url: The folder that contains all samples, as fsspec takes it: s3://bucket/folder, gs://,
-            https://, file:///folder...
-        storage_options: Options of fsspec's file system: key, secret, endpoint_url, anon,
-            headers... The download workers receive them; no file contains them.
+            https:// or file:///folder.
+        storage_options: Options of fsspec's file system, such as key, secret, endpoint_url, anon
+            and headers. The download workers receive them; no file contains them.
         manifest: A .csv or .parquet (a path or a URL) with one row per sample. null: all files
             under `url` with one of `extensions`, in the order of their names.
         path: The manifest's column of paths under `url`.

@@ -83,9 +83,9 @@ class LoaderConfig(_Frozen):
         shuffle: If true, every epoch is a new permutation of the whole data set; if false, samples
             come in the order of the index.
         seed: Seed of the order and of every random step, 0 to 2**63 - 1.
-        last_batch: What to do with the samples that do not fill a step: `partial` delivers smaller
-            batches, `drop` leaves the samples out, `pad` fills up with samples from the start of
-            the epoch. All ranks have equally many steps in each case.
+        last_batch: What to do with the samples that do not fill a step: `partial`, `drop` or `pad`.
+            `partial` delivers smaller batches, `drop` leaves the samples out, `pad` fills up with
+            samples from the start of the epoch. All ranks have equally many steps in each case.
         engine: `dali`; `dataloader`, torch's DataLoader with torchvision; `remote`, a data
             processing server; or `auto`, which is dali if DALI is installed, else dataloader.
         device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
@@ -99,9 +99,11 @@ class LoaderConfig(_Frozen):
         workers: Processes of the DataLoader, 0 to 1024; 0 loads in the main process. `auto` starts
             as many as `threads`.
         decoder: Image decoder of the dataloader engine: `torchvision` or `pil`.
-        pin_memory: As in torch's DataLoader; batches are pinned only if they go to a GPU.
-        multiprocessing_context: As in torch's DataLoader.
-        persistent_workers: As in torch's DataLoader.
+        pin_memory: Whether batches are pinned in memory if they go to a GPU, as in torch's
+            DataLoader.
+        multiprocessing_context: How the workers are started: `fork`, `forkserver` or `spawn`, as in
+            torch's DataLoader. None: the default of this Python.
+        persistent_workers: Whether the workers live on between epochs, as in torch's DataLoader.
         shard: The part of every global batch that this process takes: {rank, world_size}, or
             `auto`, which asks torch.distributed, else torchrun's environment.
         on_error: What to do with a sample that cannot be read or decoded: `raise` or `skip`.
@@ -125,8 +127,8 @@ class LoaderConfig(_Frozen):
         server: Servers of the remote engine: tcp://HOST:PORT or ipc://FILE. A list names servers
             that serve one shard each.
         hwm: High-water mark: batches that a server sends ahead, 1 to 1000.
-        transport: How batches come from a server: `shm`, memory shared with a server on this
-            machine; `tcp`, a socket; or `auto`, which is shm if possible.
+        transport: How batches come from a server: `shm`, `tcp` or `auto`. `shm` is memory shared
+            with a server on this machine, `tcp` is a socket, and `auto` is shm if possible.
         key: File with the secret key of this client, made by `gpupipe keys new`.
         server_key: File with the public key of the server.
     """

@@ -19,7 +19,7 @@ from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema.document import UNRESOLVED, Document
 from gpupipe.schema.field_types import form
-from gpupipe.schema.validation_errors import complaints
+from gpupipe.schema.validation_errors import to_problems
 
 
 def _check_name_or_steps(value: Any) -> Any:
@@ -28,10 +28,10 @@ def _check_name_or_steps(value: Any) -> Any:
     return value
 
 
-class _Shape(pydantic.BaseModel):
+class TopLevel(pydantic.BaseModel):
     """The top level of a config. The source checks the rest of `data`, the steps their parameters.
 
-    Error messages quote this docstring (validation_errors._meaning).
+    Error messages quote this docstring (validation_errors.describe_field).
 
     Attributes:
         data: Where the samples are: {source: folder, root: PATH}.
@@ -80,9 +80,9 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     checked_source = _build_source(document, data, problems) if isinstance(data, dict) else None
     shape = None
     try:
-        shape = _Shape.model_validate(document.data)
+        shape = TopLevel.model_validate(document.data)
     except pydantic.ValidationError as e:
-        problems += complaints(e, _Shape, document)
+        problems += to_problems(e, TopLevel, document)
     pipeline = (
         _build_pipeline(document, steps, config_dir, problems, checked_source)
         if isinstance(steps, (str, list))
@@ -108,7 +108,7 @@ def _build_source(
     try:
         return model.model_validate({k: v for k, v in data.items() if k != "source"})
     except pydantic.ValidationError as e:
-        problems += complaints(e, model, document, ("data",), prefix="data")
+        problems += to_problems(e, model, document, ("data",), prefix="data")
         return None
 
 

@@ -33,7 +33,7 @@ from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
 from gpupipe.schema import builtin_configs, yaml_parser
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
-from gpupipe.schema.validation_errors import complaints
+from gpupipe.schema.validation_errors import to_problems
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def _parse(
             checked = model.model_validate({} if given is None else given)
         return _Parsed(name, checked, where, targets) if targets else wrong
     except pydantic.ValidationError as e:
-        problems.extend(complaints(e, model, document, (*loc, name), prefix=name))
+        problems.extend(to_problems(e, model, document, (*loc, name), prefix=name))
         return wrong
 
 

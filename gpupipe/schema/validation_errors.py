@@ -48,7 +48,7 @@ _WORDS = ("form", "literal_error", "path_type", "string_type")
 _HINT = "; YAML reads yes, no, on and off as true and false: put a word in quotes"
 
 
-def complaints(
+def to_problems(
     error: pydantic.ValidationError,
     model: _Model,
     document: Document,
@@ -66,7 +66,7 @@ def complaints(
     """
     by_loc: dict[Loc, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        by_loc.setdefault(_place(detail, document, loc), []).append(detail)
+        by_loc.setdefault(_locate(detail, document, loc), []).append(detail)
     misspelt = {
         (*place[:-1], _nearest_field(model, place[len(loc) :]))
         for place, details in by_loc.items()
@@ -87,7 +87,7 @@ def complaints(
     return problems
 
 
-def _place(detail: ErrorDetails, document: Document, loc: Loc) -> Loc:
+def _locate(detail: ErrorDetails, document: Document, loc: Loc) -> Loc:
     """Return the path of an error in the document.
 
     pydantic's path also names the branches of a union, which are not keys of the document.
@@ -113,12 +113,12 @@ def _problem(
     name = ".".join(map(str, (prefix, *inner) if prefix else inner))
     if first["type"] == "extra_forbidden":
         return Problem(
-            document.where(place, of_key=True), f"{name}: unknown key{_instead(model, inner)}"
+            document.where(place, of_key=True), f"{name}: unknown key{_suggest(model, inner)}"
         )
     if first["type"] == "missing" and not document.holds(place):
         return Problem(
             document.where(place[:-1], of_key=True),
-            f"{name}: missing; write '{place[-1]}: ...'{_meaning(model, inner)}",
+            f"{name}: missing; write '{place[-1]}: ...'{_quote_description(model, inner)}",
         )
     if first["type"] in ("value_error", "assertion_error"):
         return Problem(document.where(place), f"{name}: {first['msg'].partition(', ')[2]}")
@@ -139,12 +139,12 @@ def _problem(
 def _rule(detail: ErrorDetails, model: _Model, inner: Loc, value: Any) -> str:
     kind = detail["type"]
     if kind in _MAPPINGS:
-        fields = list(getattr(_within(model, inner), "model_fields", {}))
+        fields = list(getattr(_model_at(model, inner), "model_fields", {}))
         example = (
             "..." if inner or value is None else json.dumps(value, default=str).replace('"', "")
         )
         return "keys with values" + (
-            f", such as {{{fields[0]}: {example}}}" if fields else _meaning(model, inner)
+            f", such as {{{fields[0]}: {example}}}" if fields else _quote_description(model, inner)
         )
     if kind in _RULES:
         return _RULES[kind].format(**{k: _number(v) for k, v in detail.get("ctx", {}).items()})
@@ -155,7 +155,7 @@ def _number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _within(model: Any, inner: Loc) -> _Model | None:
+def _model_at(model: Any, inner: Loc) -> _Model | None:
     """Return the model of the field at `inner`; None if the field is no model."""
     for part in inner:
         field = model.model_fields.get(part) if model else None
@@ -176,37 +176,44 @@ def _within(model: Any, inner: Loc) -> _Model | None:
 
 def _nearest_field(model: _Model, inner: Loc) -> str | None:
     """Return the field that an unknown key probably means."""
-    holder = _within(model, inner[:-1])
+    holder = _model_at(model, inner[:-1])
     return nearest(str(inner[-1]), holder.model_fields) if holder else None
 
 
-def _instead(model: _Model, inner: Loc) -> str:
+def _suggest(model: _Model, inner: Loc) -> str:
     """Suggest what to write for an unknown key: the same key deeper, or fields of the model."""
-    holder, key = _within(model, inner[:-1]), str(inner[-1])
+    holder, key = _model_at(model, inner[:-1]), str(inner[-1])
     if holder is None:
         return ""
     deeper = [
         name
         for name in holder.model_fields
-        if key in getattr(_within(holder, (name,)), "model_fields", {})
+        if key in getattr(_model_at(holder, (name,)), "model_fields", {})
     ]
     return f"; it belongs under '{deeper[0]}'" if deeper else did_you_mean(key, holder.model_fields)
 
 
-def _meaning(model: _Model, inner: Loc) -> str:
-    """The first sentence that the model's docstring says about a field, in brackets.
-
-    Reads Google's "NAME: Sentence." under "Attributes:", and the same at the line's beginning.
-    """
-    holder, name = _within(model, inner[:-1]), re.escape(str(inner[-1]))
-    entry = re.search(
-        rf"^( *)(?:\w+, )*{name}(?:, \w+)*(?: \([^()]*\))?: "  # NAME, OTHER (TYPE):
-        r"(.+(?:\n\1 +\S.*)*)",  # and the lines that are indented below it
-        inspect.getdoc(holder) or "",
-        re.M,
-    )
-    if entry is None:
+def _quote_description(model: _Model, inner: Loc) -> str:
+    """Return what the docstring says about a field, in brackets; "" if it says nothing."""
+    holder = _model_at(model, inner[:-1])
+    sentence = describe_field(holder, str(inner[-1])).removesuffix(".") if holder else ""
+    if not sentence:
         return ""
-    sentence = re.split(r"\.(?:\s|$)", " ".join(entry[2].split()), maxsplit=1)[0]
     is_word = sentence[1:2].islower() or sentence[1:2] == " "
     return f" ({sentence[0].lower() if is_word else sentence[0]}{sentence[1:]})"
+
+
+def describe_field(model: _Model, name: str) -> str:
+    """Return the first sentence about a field in the docstring of its model; "" if there is none.
+
+    Reads Google's "NAME: Sentence." under "Attributes:", and the same at the line's beginning. A
+    field that the model inherits may stand in the docstring of its base class.
+    """
+    pattern = re.compile(
+        rf"^( *)(?:\w+, )*{re.escape(name)}(?:, \w+)*(?: \([^()]*\))?: "  # NAME, OTHER (TYPE):
+        r"(.+(?:\n\1 +\S.*)*)",  # and the lines that are indented below it
+        re.M,
+    )
+    docstrings = (inspect.cleandoc(base.__dict__.get("__doc__") or "") for base in model.__mro__)
+    entry = next(filter(None, map(pattern.search, docstrings)), None)
+    return re.split(r"(?<=\.)\s", " ".join(entry[2].split()), maxsplit=1)[0] if entry else ""

@@ -20,7 +20,7 @@ class Grayscale(Step):
     The luma is 0.2989 R + 0.587 G + 0.114 B. An image of one channel keeps its values.
 
     Attributes:
-        num_output_channels: 1, or 3 equal ones. The default is 1.
+        num_output_channels: The number of channels: 1, or 3 equal ones. The default is 1.
 
     """
 

@@ -56,8 +56,9 @@ class RandomAffine(Step):
         translate: The largest shift as fractions of [width, height], each 0 to 1. The shift is
             rounded to whole pixels. The default is no shift.
         scale: [least, most] factor of size, both above 0. The default is no scaling.
-        shear: The shear angle in degrees: a number a for x in [-a, a], [a, b] for x in [a, b], or
-            [a, b, c, d] for x in [a, b] and y in [c, d]. The default is no shear.
+        shear: The shear angle in degrees: a number a, [a, b], or [a, b, c, d]. A number a means x
+            in [-a, a]; [a, b] means x in [a, b]; [a, b, c, d] means x in [a, b] and y in [c, d].
+            The default is no shear.
         interpolation: "nearest" (the default) or "bilinear".
         fill: The value outside the image, 0 to 255: one number, or one per channel. The default
             is 0.

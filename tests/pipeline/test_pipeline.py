@@ -674,11 +674,11 @@ def test_the_kinds_of_pydantic_errors_that_no_step_has_yet_are_still_readable() 
         when: pydantic.AwareDatetime | None = None
         one: pydantic.PositiveInt = 1
 
-    from gpupipe.schema.validation_errors import complaints
+    from gpupipe.schema.validation_errors import to_problems
 
     document = yaml_parser.parse("when: soon\none: -1\n", "p")
     with pytest.raises(pydantic.ValidationError) as error:
         Odd.model_validate(document.data)
-    said = [str(p) for p in complaints(error.value, Odd, document)]
+    said = [str(p) for p in to_problems(error.value, Odd, document)]
     assert said[0].startswith("p:1:7: when is 'soon', but should be a valid datetime or date")
     assert said[1] == "p:2:6: one is -1, but should be above 0"

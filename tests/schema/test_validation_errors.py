@@ -5,7 +5,7 @@ from __future__ import annotations
 import pydantic
 import pytest
 
-from gpupipe.schema.validation_errors import complaints
+from gpupipe.schema.validation_errors import to_problems
 from gpupipe.schema.yaml_parser import parse
 
 
@@ -41,6 +41,6 @@ def test_a_missing_field_quotes_the_first_sentence_of_its_docstring(
 ) -> None:
     with pytest.raises(pydantic.ValidationError) as error:
         Lens.model_validate({})
-    problems = complaints(error.value, Lens, parse("{}", "lens.yaml"))
+    problems = to_problems(error.value, Lens, parse("{}", "lens.yaml"))
     by_field = {p.what.partition(":")[0]: p.what for p in problems}
     assert by_field[field] == f"{field}: missing; write '{field}: ...'{meaning}"
