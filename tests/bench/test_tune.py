@@ -6,6 +6,7 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import yaml
 from plugin import install
 
 from gpupipe import config as configs
-from gpupipe.bench import tune
+from gpupipe.bench import contestant, tune
 from gpupipe.bench.comparison import Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome, run
 from gpupipe.bench.tune import Tuned, Tuner, candidates
@@ -21,42 +22,64 @@ from gpupipe.cli.console import core_numbers
 from gpupipe.cli.profile import advised
 from gpupipe.config import LoaderConfig
 
-SLOW = '''
-import time
+WAIT = '''
+import os
+from pathlib import Path
+
 from gpupipe.pipeline.step import Step, decoded
 
 
-class Slow(Step):
-    """Waits, as a step does that asks another machine: more workers wait at the same time."""
+class Wait(Step):
+    """Counts as a wait for another machine: each process appends a byte to a file of its own."""
+
+    folder: str
 
     def spec(self, given):
         return decoded(given)
 
     def torch(self, image, p):
-        time.sleep(0.02)
+        with Path(self.folder, str(os.getpid())).open("ab") as file:
+            file.write(b".")
         return image
 '''
 
 
-@pytest.fixture
-def slow(tmp_path: Path) -> Path:
-    """A folder with a plugin that has the step `slow`."""
-    return install(tmp_path, "slow", SLOW, slow="Slow")
+class WaitClock:
+    """The seconds that the waits of the step `wait` would take, so that load changes nothing.
 
+    Waits of one process follow each other; waits of different processes overlap.
+    """
 
-def here(side: Side, contest: Contest) -> ContestOutcome:
-    """A trial in this process, where everything is imported already."""
-    return run(replace(contest, changes=side.changes))
+    SECONDS = 0.004
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._before = 0.0
+        folder.mkdir()
+
+    def now(self) -> float:
+        waits = (file.stat().st_size for file in self._folder.iterdir())
+        return self._before + self.SECONDS * max(waits, default=0)
+
+    def trial(self, side: Side, contest: Contest) -> ContestOutcome:
+        """Run a trial in this process, where everything is imported already."""
+        self._before = self.now()
+        for file in self._folder.iterdir():
+            file.unlink()
+        return run(replace(contest, changes=side.changes))
 
 
 @pytest.mark.filterwarnings("ignore:loader.workers")
 def test_it_finds_that_more_workers_wait_at_the_same_time(
-    faces: Path, slow: Path, monkeypatch: pytest.MonkeyPatch
+    faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(slow)
+    monkeypatch.syspath_prepend(install(tmp_path, "wait", WAIT, wait="Wait"))
+    clock = WaitClock(tmp_path / "waits")
+    monkeypatch.setattr(contestant, "time", SimpleNamespace(perf_counter=clock.now))
+    monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=clock.now))
     words = (
         f"data={{source: folder, root: {faces}}}",
-        "pipeline=[decode, slow]",
+        f"pipeline=[decode, wait: {{folder: '{tmp_path / 'waits'}'}}]",
         "engine=dataloader",
         "workers=0",
         "batch_size=8",
@@ -64,13 +87,13 @@ def test_it_finds_that_more_workers_wait_at_the_same_time(
     )
     checked = configs.read("lfw", words)
     contest = Contest("lfw", words, {}, core_numbers(None), 0, 2, False)
-    found = Tuner(contest, checked.loader, 1, 40, lambda what, done, total: None, here).run(
+    found = Tuner(contest, checked.loader, 1, 16, lambda what, done, total: None, clock.trial).run(
         {"workers": [0, 3]}
     )
     assert found.changes == {"workers": 3}
     assert found.certain
     assert found.gain
-    assert found.gain.value > 1.3
+    assert found.gain.value > 2, "three times, but for what was made before"
     assert [[r.side.name for r in setting] for setting in found.trials] == [
         ["workers=0", "workers=3"]
     ]
