@@ -11,15 +11,15 @@ $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: setup.cfg pyproject.toml | $(BIN)/activate
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch]'
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch,test]'
 	touch $@
 
 $(VENV)/.installed-lint: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch,test,lint]'
 	touch $@
 
 demo: $(VENV)/.installed

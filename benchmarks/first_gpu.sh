@@ -29,7 +29,7 @@
 # and no package registry, take these wheels along (for CUDA 13; -cu12 and cuda120 for CUDA 12):
 # nvidia-dali-cuda130 nvidia-nvimgcodec-cu13 nvidia-nvjpeg nvidia-nvjpeg2k-cu13 nvidia-nvtiff-cu13
 # nvidia-libnvcomp-cu13 astunparse gast six nvtx makefun libcst optree; omegaconf pydantic
-# pydantic-core annotated-types typing-inspection typing-extensions pooch platformdirs; and for the remote engine,
+# pydantic-core annotated-types typing-inspection typing-extensions; and for the remote engine,
 # which is else left out with a stated reason, pyzmq msgspec. --photos names real photographs,
 # DIR/CLASS/*.jpg; without any (and without $GPUPIPE_PHOTOS) images are drawn.
 set -u

@@ -47,54 +47,95 @@ def test_every_error_is_a_gpupipe_error() -> None:
     assert issubclass(gpupipe.ConfigError, ValueError)
 
 
+HEAVY = (
+    "torch",
+    "nvidia.dali",
+    "numpy",
+    "pydantic",
+    "omegaconf",
+    "rich",
+    "PIL",
+    "pooch",
+    "requests",
+    "matplotlib",
+    "jinja2",
+    "fsspec",
+    "zmq",
+    "msgspec",
+)
+
+
 @pytest.mark.parametrize(
     "code",
     [
         "import gpupipe",
         "import gpupipe.cli.app",
-        "import sys; sys.argv = ['gpupipe', '--help']; import gpupipe.cli.app",
+        "from gpupipe.cli.app import main; main(['--help'], standalone_mode=False)",
     ],
 )
 def test_nothing_heavy_is_imported_before_it_is_used(code: str) -> None:
-    heavy = "('torch', 'nvidia.dali', 'numpy', 'pydantic', 'omegaconf', 'rich', 'pooch')"
+    report = f"import sys; print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"{code}; import sys; print([m for m in {heavy} if m in sys.modules])",
-        ],
+        [sys.executable, "-c", f"{code}; {report}"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[]"
+
+
+def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run gpupipe where the import system says that a module is absent."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_MODULE, module, *arguments],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
-    assert done.stdout.strip() == "[]"
 
 
-WITHOUT_DALI = """
+WITHOUT_A_MODULE = """
 import sys
+
+module = sys.argv.pop(1)
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name == "nvidia.dali" or name.startswith("nvidia.dali."):
+        if name == module or name.startswith(module + "."):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-sys.argv = ["gpupipe", *sys.argv[1:]]
+sys.argv[0] = "gpupipe"
 from gpupipe.cli.app import main
 main()
 """
+
+
+@pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
+def test_a_report_without_its_packages_says_what_to_install(
+    module: str, faces: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "report"
+    done = run_without(module, "compare", "lfw", f"data.root={faces}", "--out", str(out))
+    assert done.returncode == 1
+    assert f"needs {module}, which is not installed" in done.stderr
+    assert "pip install 'gpupipe[compare]'" in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", [("run", "lfw"), ("fetch", "lfw")])
+def test_a_download_without_its_package_says_what_to_install(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUPIPE_DATA", str(tmp_path))
+    done = run_without("pooch", *command)
+    assert done.returncode == 1, done.stderr
+    assert "downloading lfw needs pooch, which is not installed" in done.stderr
+    assert "pip install 'gpupipe[fetch]'" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
 def test_without_dali_the_message_says_what_to_install(command: str, faces: Path) -> None:
     """The import system is told that DALI is absent, as it is on other systems than Linux."""
     arguments = [command, "lfw", f"data.root={faces}", "engine=dali"]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_DALI, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_without("nvidia.dali", *arguments)
     assert done.returncode == 1
     assert "pip install nvidia-dali-cuda120" in done.stderr
     assert "Traceback" not in done.stderr

@@ -84,7 +84,11 @@ def compare(**values: Any) -> None:
 
     CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
     """
+    from gpupipe.runtime.extras import require_extra
+
     options = _Options(**values)
+    if options.out:
+        require_extra("compare", ("matplotlib", "jinja2"), "the report of --out")
     name, overrides = options.config or _default(), options.overrides
     if "=" in name:
         name, overrides = _default(), (name, *overrides)

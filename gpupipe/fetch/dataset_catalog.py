@@ -28,6 +28,7 @@ from gpupipe.errors import DataError, FetchError, did_you_mean
 from gpupipe.fetch import synthetic_faces
 from gpupipe.runtime.atomic_write import create_folder_atomically
 from gpupipe.runtime.cache_dir import cache_dir
+from gpupipe.runtime.extras import require_extra
 from gpupipe.runtime.file_lock import hold_lock
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ def _data_set_lock(root: Path, progress: Progress) -> Iterator[None]:
 
 
 def _download(dataset: Dataset, progress: Progress) -> Path:
+    require_extra("fetch", ("pooch",), f"downloading {dataset.name}", DataError)
     import pooch
     import requests
 
