@@ -1,12 +1,12 @@
-"""How fast samplers fill the cache of a remote data set, and how fast it trains meanwhile.
+"""How fast download workers fill the cache of a remote data set, and how fast it trains meanwhile.
 
     python benchmarks/remote.py  # about five minutes; writes benchmarks/results/remote.json
     python benchmarks/remote.py --quick  # a check that it runs
 
 Fill: from an S3 server on loopback (see remote_store.py: it is the limit, and takes a core) and
-from local files through the same code, with 1 and 2 samplers, a fresh cache each time; from the
-start of the samplers to the last shard. Train: epochs of a cache that holds all, with DALI on the
-CPU, against a folder of the same images; and while a sampler of another cache fetches from local
+from local files through the same code, with 1 and 2 workers, a fresh cache each time; from the
+start of the workers to the last shard. Train: epochs of a cache that holds all, with DALI on the
+CPU, against a folder of the same images; and while a worker of another cache fetches from local
 files without a limit, or at 10 MB/s.
 """
 
@@ -45,14 +45,14 @@ def main() -> None:
     with remote_store.s3(root, 1) as s3:
         local = {"source": "remote", "url": f"file://{root}"}
         fills = [
-            f"{store}, {n} sampler{'s' * (n > 1)}"
+            f"{store}, {n} worker{'s' * (n > 1)}"
             for store in ("S3 on loopback", "local files")
             for n in (1, 2)
         ]
         filled = harness.interleaved(
             lambda name: _fill(name, s3, local, arguments), fills, rounds, "fill"
         )
-    trains = ["folder", "cache", "cache, a sampler at 10 MB/s", "cache, a sampler at full rate"]
+    trains = ["folder", "cache", "cache, a worker at 10 MB/s", "cache, a worker at full rate"]
     given = {"local": local, "root": str(root), "seconds": seconds}
     trained = harness.interleaved(
         lambda name: _fresh(name, given, arguments), trains, rounds, "train"
@@ -86,7 +86,7 @@ def _arguments() -> argparse.Namespace:
 def _fill(
     name: str, s3: dict[str, Any], local: dict[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    given = {"data": s3 if name.startswith("S3") else local, "samplers": int(name.split()[-2])}
+    given = {"data": s3 if name.startswith("S3") else local, "workers": int(name.split()[-2])}
     return _fresh(f"fill: {name}", given, arguments)
 
 
@@ -99,24 +99,24 @@ def _fresh(name: str, given: dict[str, Any], arguments: argparse.Namespace) -> d
 def side(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """One measurement, in a process of its own."""
     if name.startswith("fill"):
-        return fill(given["data"], given["samplers"])
-    with _sampling(name, given["local"]):
+        return fill(given["data"], given["workers"])
+    with _other_worker(name, given["local"]):
         return train(name, given)
 
 
-def fill(data: dict[str, Any], samplers: int) -> dict[str, Any]:
+def fill(data: dict[str, Any], workers: int) -> dict[str, Any]:
     """Fill a fresh cache with everything."""
-    with _cache(samplers) as cache:
+    with _cache(workers) as cache:
         source = _source(data | {"cache": cache})
         source.index()
         started = time.perf_counter()
         _run(source, "fill")
         wall = time.perf_counter() - started
-        from gpupipe.cache.folder import CacheFolder
+        from gpupipe.cache.cache_folder import CacheFolder
 
         folder = CacheFolder(source.cache)
-        folder.manifest.refresh()
-        known = folder.manifest.known.values()
+        folder.commit_log.refresh()
+        known = folder.commit_log.published.values()
         size, count = sum(s.bytes for s in known), sum(s.samples for s in known)
     return {
         "mb_per_second": size / wall / 1e6,
@@ -141,9 +141,7 @@ def train(name: str, given: dict[str, Any]) -> dict[str, Any]:
             source = _source(given["local"] | {"cache": cache})
             source.index()
             _run(
-                source.model_copy(
-                    update={"cache": source.cache.model_copy(update={"samplers": 2})}
-                ),
+                source.model_copy(update={"cache": source.cache.model_copy(update={"workers": 2})}),
                 "fill",
             )
         with gpupipe.load(
@@ -158,11 +156,11 @@ def train(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _sampling(name: str, local: dict[str, Any]) -> Iterator[None]:
-    """A sampler of another cache at work meanwhile, where the name says so: it fills, and begins
+def _other_worker(name: str, local: dict[str, Any]) -> Iterator[None]:
+    """A worker of another cache at work meanwhile, where the name says so: it fills, and begins
     anew when it is done.
     """
-    if "sampler" not in name:
+    if "worker" not in name:
         yield
         return
     limit = {"rate_limit": _LIMIT} if "10 MB/s" in name else {}
@@ -185,7 +183,7 @@ while True:
 
 
 def refill(local: dict[str, Any], limit: dict[str, Any]) -> None:
-    """Fill a cache once, with one sampler."""
+    """Fill a cache once, with one worker."""
     with _cache(1) as cache:
         source = _source(local | {"cache": cache | limit})
         source.index()
@@ -199,17 +197,17 @@ def _source(data: dict[str, Any]) -> Any:
 
 
 def _run(source: Any, do: str) -> None:
-    """Samplers until they are done."""
-    from gpupipe.cache.worker_pool import Crew
+    """Run the download workers until they are done."""
+    from gpupipe.cache.worker_pool import WorkerPool
 
-    crew = Crew(source.dataset, source.cache, source.cache.samplers, do)
-    while crew.ended() is None:
+    workers = WorkerPool(source.dataset, source.cache, source.cache.workers, do)
+    while workers.read_outcomes() is None:
         time.sleep(0.01)
-    crew.stop()
+    workers.stop()
 
 
 @contextmanager
-def _cache(samplers: int) -> Iterator[dict[str, Any]]:
+def _cache(workers: int) -> Iterator[dict[str, Any]]:
     """The settings of a fresh cache that holds everything."""
     folder = Path(tempfile.mkdtemp(prefix="gpupipe-remote-"))
     try:
@@ -217,7 +215,7 @@ def _cache(samplers: int) -> Iterator[dict[str, Any]]:
             "dir": str(folder / "cache"),
             "max_bytes": 2_000_000_000,
             "shard_size": _SHARD,
-            "samplers": samplers,
+            "workers": workers,
         }
     finally:
         shutil.rmtree(folder)

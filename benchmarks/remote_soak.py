@@ -3,8 +3,8 @@
     python benchmarks/remote_soak.py --seconds 600      # writes benchmarks/results/remote_soak.json
     python benchmarks/remote_soak.py --quick            # a check that it runs
 
-Two samplers fetch from an S3 server on loopback as fast as they can, a process trains on what is
-there, and one of the samplers is killed every few seconds. The cache lies on a file system of its
+Two workers fetch from an S3 server on loopback as fast as they can, a process trains on what is
+there, and one of the workers is killed every few seconds. The cache lies on a file system of its
 own (a tmpfs; mounting it takes root), and what that says is used, deleted files that somebody still
 holds open included, is looked at a thousand times a second.
 """
@@ -48,7 +48,7 @@ def main() -> None:
             "dir": str(disk / "cache"),
             "max_bytes": _MAX_BYTES // (12 if arguments.quick else 1),
             "low_water": 0.5,
-            "samplers": 2,
+            "workers": 2,
         }
         options["shard_size"] = _SHARD // (8 if arguments.quick else 1)
         found = soak(data | {"cache": options}, disk, seconds)
@@ -89,7 +89,7 @@ def _disk(place: Path) -> Iterator[Path]:
 
 
 def soak(data: dict[str, Any], disk: Path, seconds: float) -> dict[str, Any]:
-    """Train for so long, kill samplers, and look at the disk meanwhile."""
+    """Train for so long, kill workers, and look at the disk meanwhile."""
     config = json.dumps({"data": data, "pipeline": _STEPS})
     trainer = subprocess.Popen(
         [sys.executable, __file__, "--train", config, "--seconds", str(seconds)],
@@ -106,7 +106,7 @@ def soak(data: dict[str, Any], disk: Path, seconds: float) -> dict[str, Any]:
     while trainer.poll() is None:
         most, looks = max(most, _used(disk)), looks + 1
         if time.monotonic() > next_kill:
-            killed = _kill_one(Path(data["cache"]["dir"]) / "samplers", dice)
+            killed = _kill_one(Path(data["cache"]["dir"]) / "workers", dice)
             kills, next_kill = kills + killed, time.monotonic() + _KILL_SECONDS * killed
         time.sleep(_LOOK_SECONDS)
     assert trainer.stdout
@@ -117,7 +117,7 @@ def soak(data: dict[str, Any], disk: Path, seconds: float) -> dict[str, Any]:
         "most_bytes": most,
         "max_bytes": data["cache"]["max_bytes"],
         "looks": looks,
-        "samplers_killed": kills,
+        "workers_killed": kills,
     } | found
 
 
@@ -145,7 +145,7 @@ def train(config: dict[str, Any], seconds: float) -> None:
     """What the training process does; the last line that it prints is what came of it."""
     import gpupipe
     from gpupipe.cache import status
-    from gpupipe.cache.folder import CacheFolder
+    from gpupipe.cache.cache_folder import CacheFolder
     from gpupipe.cache.settings import CacheOptions
 
     end, epochs, images, seen = time.monotonic() + seconds, 0, 0, set()
@@ -156,8 +156,8 @@ def train(config: dict[str, Any], seconds: float) -> None:
                 seen.update(batch["id"].tolist())
             epochs += 1
         folder = CacheFolder(CacheOptions(**config["data"]["cache"]))
-        found = status.of(folder)
-        published = sum(shard.bytes for shard in folder.manifest.known.values())
+        found = status.read_status(folder)
+        published = sum(shard.bytes for shard in folder.commit_log.published.values())
         known = loader.index
         print(
             json.dumps(

@@ -1,14 +1,15 @@
 """The growing local cache of a remote data set.
 
 Several processes, also on several machines, fill the cache folder, read it and evict from it. The
-remote source and the command `gpupipe cache` import this folder. Start reading in folder.py.
+remote source and the command `gpupipe cache` import this folder. Start reading in cache_folder.py.
 
 Terms:
 
-    download worker  a process that fetches samples; YAML calls their number `samplers`
+    download worker  a process that fetches samples
     shard            a WebDataset tar file of samples, which never changes once it is published
     table            which rows a shard holds, and where their images lie in the tar
-    generation       the state of the cache after that many lines of manifest.jsonl
+    commit log       manifest.jsonl: one line for each publication or eviction of a shard
+    generation       the state of the cache after that many lines of the commit log
     pin              a claim on a generation: its shards stay while an epoch trains on them
     claim            a file that its process locks until it ends; without the lock it is abandoned
 
@@ -16,13 +17,13 @@ The cache folder DIR:
 
     DIR/dataset.json         which data set the cache is for
     DIR/listing/             the rows of the data set; a row's number is its sample's id forever
-    DIR/manifest.jsonl       append-only: one line for each publication or eviction
+    DIR/manifest.jsonl       the commit log, to which lines are only appended
     DIR/shards/00000007.tar  a published shard
     DIR/tables/00000007.npy  its table, kept after eviction so that a resume can fetch the shard
     DIR/tmp/                 shards that are being written
     DIR/claims/              claims: shards that are being written, with their reserved bytes
     DIR/pins/                claims: generations that epochs train on
-    DIR/samplers/            claims: running download workers, with their state
+    DIR/workers/             claims: running download workers, with their state
     DIR/runs/                claims: ranks of a training run; and the generations they agreed on
     DIR/epochs.jsonl         one line for each epoch that began
     DIR/rate                 the state of the common rate limit

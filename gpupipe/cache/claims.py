@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from gpupipe.cache.disk import on_disk
+from gpupipe.cache.disk import disk_size
 from gpupipe.runtime.file_lock import is_locked, try_lock
 
 
@@ -48,7 +48,7 @@ class Claim:
             OSError: The disk is full, or the write fails.
         """
         text = json.dumps(content).encode()
-        self._size = max(self._size, on_disk(len(text)))
+        self._size = max(self._size, disk_size(len(text)))
         if self._release.alive and os.pwrite(self._file, text.ljust(self._size), 0) < self._size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 

@@ -42,7 +42,7 @@ class CachedShard:
     time: float
 
 
-class Manifest:
+class CommitLog:
     """Reader of the log at `path`, and its writer for the holder of the cache's lock.
 
     A killed process may leave an incomplete last line. Readers ignore it, and the next writer cuts
@@ -50,20 +50,20 @@ class Manifest:
 
     Attributes:
         path: The file.
-        known: Every shard that was ever published, by name.
+        published: Every shard that was ever published, by name.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read_bytes = 0
-        self._steps: list[CachedShard | list[str]] = []
-        self._alive: dict[str, CachedShard] = {}
-        self.known: dict[str, CachedShard] = {}
+        self._records: list[CachedShard | list[str]] = []
+        self._live: dict[str, CachedShard] = {}
+        self.published: dict[str, CachedShard] = {}
 
     @property
     def generation(self) -> int:
         """The newest generation that was read."""
-        return len(self._steps)
+        return len(self._records)
 
     def refresh(self) -> None:
         """Read new lines.
@@ -83,35 +83,37 @@ class Manifest:
 
     def _apply_line(self, line: bytes) -> None:
         try:
-            step = _parse_record(json.loads(line), self.generation + 1)
+            record = _parse_record(json.loads(line), self.generation + 1)
         except (ValueError, TypeError, KeyError) as e:
             where = f"{self.path}:{self.generation + 1}"
             raise DataError(
                 f"{where}: not a line of a cache's manifest ({e}): delete the cache's "
                 "folder, and it is filled again"
             ) from e
-        _apply(step, self._alive)
-        if isinstance(step, CachedShard):
-            self.known[step.name] = step
-        self._steps.append(step)
+        _apply(record, self._live)
+        if isinstance(record, CachedShard):
+            self.published[record.name] = record
+        self._records.append(record)
 
-    def alive(self, generation: int | None = None) -> dict[str, CachedShard]:
+    def live_shards(self, generation: int | None = None) -> dict[str, CachedShard]:
         """Return the shards of a generation by name, in the order of publication.
 
         Args:
             generation: By default the newest that was read.
         """
         if generation is None or generation == self.generation:
-            return dict(self._alive)
+            return dict(self._live)
         shards: dict[str, CachedShard] = {}
-        for step in self._steps[:generation]:
-            _apply(step, shards)
+        for record in self._records[:generation]:
+            _apply(record, shards)
         return shards
 
-    def published_at(self) -> dict[str, int]:
+    def publication_generations(self) -> dict[str, int]:
         """Return the generation in which each shard was published."""
         return {
-            step.name: n for n, step in enumerate(self._steps, 1) if isinstance(step, CachedShard)
+            record.name: n
+            for n, record in enumerate(self._records, 1)
+            if isinstance(record, CachedShard)
         }
 
     def publish(self, shard: CachedShard) -> None:
@@ -136,12 +138,12 @@ class Manifest:
         self.refresh()
 
 
-def _apply(step: CachedShard | list[str], alive: dict[str, CachedShard]) -> None:
-    if isinstance(step, CachedShard):
-        alive[step.name] = step
+def _apply(record: CachedShard | list[str], live: dict[str, CachedShard]) -> None:
+    if isinstance(record, CachedShard):
+        live[record.name] = record
         return
-    for name in step:
-        alive.pop(name, None)
+    for name in record:
+        live.pop(name, None)
 
 
 def _parse_record(record: Any, generation: int) -> CachedShard | list[str]:

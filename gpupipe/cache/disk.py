@@ -11,7 +11,7 @@ BLOCK = 4096
 """Bytes of a file system block: file sizes on disk are assumed to be multiples of it."""
 
 
-def on_disk(size: int) -> int:
+def disk_size(size: int) -> int:
     """Return the bytes that a file of `size` bytes takes on disk."""
     return -(-size // BLOCK) * BLOCK
 

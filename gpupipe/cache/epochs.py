@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.disk import write_all
-from gpupipe.cache.folder import CacheFolder
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Epoch:
     time: float
 
 
-def add(folder: CacheFolder, generation: int, samples: int) -> None:
+def record_epoch(folder: CacheFolder, generation: int, samples: int) -> None:
     """Record an epoch that begins now. Needs the lock."""
     line = (
         json.dumps({"generation": generation, "samples": samples, "time": time.time()}).encode()
@@ -41,7 +41,7 @@ def add(folder: CacheFolder, generation: int, samples: int) -> None:
         write_all(f, line)
 
 
-def read(folder: CacheFolder) -> list[Epoch]:
+def read_epochs(folder: CacheFolder) -> list[Epoch]:
     """Return all recorded epochs; skip lines that a killed process left incomplete."""
     try:
         lines = (folder.dir / "epochs.jsonl").read_bytes().splitlines()
@@ -58,7 +58,7 @@ def _parse_line(line: bytes) -> Epoch | None:
         return None
 
 
-def last_used(folder: CacheFolder) -> dict[str, float]:
+def find_last_uses(folder: CacheFolder) -> dict[str, float]:
     """Return when the last epoch that used each shard began, by the shard's name.
 
     Shards that no epoch has used are missing. Needs the lock.
@@ -66,11 +66,11 @@ def last_used(folder: CacheFolder) -> dict[str, float]:
     Returns:
         Seconds since 1970.
     """
-    recorded = sorted(read(folder), key=lambda e: e.generation)
+    recorded = sorted(read_epochs(folder), key=lambda e: e.generation)
     latest = list(accumulate((e.time for e in reversed(recorded)), max))[::-1]
     generations = [e.generation for e in recorded]
     times = {}
-    for name, generation in folder.manifest.published_at().items():
+    for name, generation in folder.commit_log.publication_generations().items():
         first = bisect_left(generations, generation)
         if first < len(latest):
             times[name] = latest[first]

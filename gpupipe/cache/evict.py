@@ -10,15 +10,17 @@ import random
 from collections.abc import Callable, Iterable
 
 from gpupipe.cache import epochs
-from gpupipe.cache.disk import on_disk
-from gpupipe.cache.folder import CacheFolder
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.disk import disk_size
 
 _HEADROOM = 1 << 18
 """Bytes that stay free for what no claim reserves: pins, and lines in epochs.jsonl."""
 
 
-def fits(folder: CacheFolder, need: int, free: int | None = None) -> bool:
-    """Return whether `need` more bytes fit under max_bytes. Needs the lock, after `tidy`.
+def has_room(folder: CacheFolder, need: int, free: int | None = None) -> bool:
+    """Return whether `need` more bytes fit under max_bytes.
+
+    Needs the lock, after `remove_leftovers`.
 
     Args:
         folder: The cache.
@@ -26,12 +28,12 @@ def fits(folder: CacheFolder, need: int, free: int | None = None) -> bool:
         free: Bytes that must stay free; by default the headroom.
     """
     return (
-        folder.usage() + need + (headroom(folder) if free is None else free)
+        folder.count_bytes() + need + (headroom_bytes(folder) if free is None else free)
         <= folder.options.max_bytes
     )
 
 
-def headroom(folder: CacheFolder) -> int:
+def headroom_bytes(folder: CacheFolder) -> int:
     """Return the bytes that stay free: 256 KiB, or a sixteenth of max_bytes if that is less."""
     return min(_HEADROOM, folder.options.max_bytes // 16)
 
@@ -39,65 +41,60 @@ def headroom(folder: CacheFolder) -> int:
 def make_room(folder: CacheFolder, need: int) -> bool:
     """Evict used shards if necessary, and return whether there is room for `need` bytes.
 
-    Needs the lock, after `tidy`. Only shards that an epoch has used are evicted, and never more
-    than half of the shards: an epoch that begins needs some while the previous one still holds its
-    own. Under `epoch: full` nothing is evicted. Otherwise shards go until the cache takes low_water
-    of max_bytes.
+    Needs the lock, after `remove_leftovers`. Only shards that an epoch has used are evicted, and
+    never more than half of the shards: an epoch that begins needs some while the previous one still
+    holds its own. Under `epoch: full` nothing is evicted. Otherwise shards go until the cache takes
+    low_water of max_bytes.
 
     Args:
         folder: The cache.
         need: Bytes to add.
     """
-    if fits(folder, need):
+    if has_room(folder, need):
         return True
     if folder.options.epoch == "full":
         return False
-    used = epochs.last_used(folder)
-    alive = folder.manifest.alive()
-    candidates = [name for name in _eviction_order(folder, alive, used) if name in used]
+    used = epochs.find_last_uses(folder)
+    live = folder.commit_log.live_shards()
+    candidates = [name for name in _sort_for_eviction(folder, live, used) if name in used]
     goal = int(folder.options.low_water * folder.options.max_bytes)
     evict(
         folder,
         _take_until_freed(
             folder,
-            candidates[: len(alive) // 2],
-            folder.usage() - _bytes_being_freed(folder) + need - goal,
+            candidates[: len(live) // 2],
+            folder.count_bytes() - _count_bytes_being_freed(folder) + need - goal,
         ),
         "to make room",
     )
-    return fits(folder, need)
+    return has_room(folder, need)
 
 
 def make_room_for_pinned(folder: CacheFolder, need: int) -> bool:
     """Make room for a missing shard of a pinned generation, and return whether there is room.
 
-    Needs the lock, after `tidy`. Every shard that no epoch has pinned may be evicted, and half of
-    the headroom may be used. If that is not enough, the tables of evicted shards are removed. The
-    generation once fitted, but since then the manifest and these tables have grown.
+    Needs the lock, after `remove_leftovers`. Every shard that no epoch has pinned may be evicted,
+    and half of the headroom may be used. If that is not enough, the tables of evicted shards are
+    removed. The generation once fitted, but since then the commit log and these tables have grown.
 
     Args:
         folder: The cache.
         need: Bytes to add.
     """
-    if not fits(folder, need):
-        pinned = folder.pinned()
-        candidates = [
-            name
-            for name in _eviction_order(folder, folder.manifest.alive(), epochs.last_used(folder))
-            if name not in pinned
-        ]
-        excess = folder.usage() + need + headroom(folder) - folder.options.max_bytes
+    if not has_room(folder, need):
+        candidates = _list_unpinned(folder)
+        excess = folder.count_bytes() + need + headroom_bytes(folder) - folder.options.max_bytes
         evict(
             folder,
             _take_until_freed(folder, candidates, excess),
             "to make room for a pinned generation",
         )
-    if not fits(folder, need):
-        folder.prune(0)
-    return fits(folder, need, headroom(folder) // 2)
+    if not has_room(folder, need):
+        folder.prune_tables(0)
+    return has_room(folder, need, headroom_bytes(folder) // 2)
 
 
-def down_to(folder: CacheFolder, size: int) -> list[str]:
+def evict_down_to(folder: CacheFolder, size: int) -> list[str]:
     """Evict unpinned shards until the folder takes at most `size` bytes, as far as possible.
 
     Needs the lock.
@@ -109,31 +106,25 @@ def down_to(folder: CacheFolder, size: int) -> list[str]:
     Returns:
         The names of the evicted shards.
     """
-    folder.tidy()
-    pinned = folder.pinned()
-    candidates = [
-        name
-        for name in _eviction_order(folder, folder.manifest.alive(), epochs.last_used(folder))
-        if name not in pinned
-    ]
-    names = _take_until_freed(folder, candidates, folder.usage() - size)
+    folder.remove_leftovers()
+    names = _take_until_freed(folder, _list_unpinned(folder), folder.count_bytes() - size)
     evict(folder, names, "asked for")
     return names
 
 
 def evict(folder: CacheFolder, names: list[str], why: str) -> None:
-    """Evict these shards now, and give the reason `why` in the manifest. Needs the lock."""
+    """Evict these shards now, and give the reason `why` in the commit log. Needs the lock."""
     if names:
-        folder.manifest.evict(names, why)
-        folder.tidy()
+        folder.commit_log.evict(names, why)
+        folder.remove_leftovers()
 
 
-def _bytes_being_freed(folder: CacheFolder) -> int:
+def _count_bytes_being_freed(folder: CacheFolder) -> int:
     """Return the bytes of evicted shards whose files an epoch still holds."""
-    shards = folder.manifest.known
+    shards = folder.commit_log.published
     return sum(
-        on_disk(shards[name].bytes)
-        for name in folder.there() - folder.manifest.alive().keys()
+        disk_size(shards[name].bytes)
+        for name in folder.list_present_shards() - folder.commit_log.live_shards().keys()
         if name in shards
     )
 
@@ -145,11 +136,21 @@ def _take_until_freed(folder: CacheFolder, names: Iterable[str], excess: int) ->
         if excess <= 0:
             break
         chosen.append(name)
-        excess -= on_disk(folder.manifest.known[name].bytes)
+        excess -= disk_size(folder.commit_log.published[name].bytes)
     return chosen
 
 
-def _eviction_order(folder: CacheFolder, names: Iterable[str], used: dict[str, float]) -> list[str]:
+def _list_unpinned(folder: CacheFolder) -> list[str]:
+    """Return the live shards that no epoch has pinned, in the order of eviction."""
+    pinned = folder.list_pinned_shards()
+    live = folder.commit_log.live_shards()
+    order = _sort_for_eviction(folder, live, epochs.find_last_uses(folder))
+    return [name for name in order if name not in pinned]
+
+
+def _sort_for_eviction(
+    folder: CacheFolder, names: Iterable[str], used: dict[str, float]
+) -> list[str]:
     """Return the names in the order of eviction."""
     order: dict[str, Callable[[str], tuple[float, str]]] = {
         "fifo": lambda name: (0.0, name),

@@ -1,6 +1,7 @@
 """The rows of a remote data set: names, labels, sizes, versions and weights.
 
-The listing is written to the cache folder once, so a row's number is its sample's id forever.
+The listing is written to the cache folder once, so a row's number is its sample's id forever. Each
+column is an .npy file of its own. listing.json is written last: it says that they are all there.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.disk import on_disk
-from gpupipe.cache.folder import CacheFolder
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.disk import disk_size
 from gpupipe.cache.shard_files import ShardSample
 from gpupipe.dataset.index import StringArray
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically
 
 UNKNOWN = -1
-_ARRAYS: dict[str, type] = {
-    **dict.fromkeys(["names.letters", "about.letters"], np.uint8),
-    **dict.fromkeys(["names.ends", "about.ends"], np.int64),
+"""The size of a file whose size the store does not report."""
+_DTYPES: dict[str, type] = {
+    "names.letters": np.uint8,
+    "names.ends": np.int64,
+    "about.letters": np.uint8,
+    "about.ends": np.int64,
     "labels": np.int64,
     "sizes": np.int64,
     "tags": np.uint64,
@@ -42,7 +46,7 @@ class Listing:
         sizes: int64 (N,), bytes; -1 if unknown.
         tags: uint64 (N,), hash of the file's version (ETag...); 0 if unknown.
         weights: float64 (N,), or (0,) if all rows weigh the same.
-        about: Further columns of the manifest, as a JSON object for each row; or empty.
+        metadata: Further columns of the manifest, as a JSON object for each row; or empty.
         classes: Names of the classes.
         fingerprint: Hash of names, labels and classes.
         values: Columns that are delivered with the samples, (N,) each, by name.
@@ -53,7 +57,7 @@ class Listing:
     sizes: NDArray[np.int64]
     tags: NDArray[np.uint64]
     weights: NDArray[np.float64]
-    about: StringArray
+    metadata: StringArray
     classes: list[str]
     fingerprint: str
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -61,14 +65,14 @@ class Listing:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def sample(self, row: int) -> ShardSample:
+    def get_sample(self, row: int) -> ShardSample:
         """Return row `row` as a sample to write to a shard."""
         label = int(self.labels[row])
-        about = json.loads(self.about[row]) if len(self.about) else {}
-        return ShardSample(row, self.names[row], label, {"class": self.classes[label]} | about)
+        metadata = json.loads(self.metadata[row]) if len(self.metadata) else {}
+        return ShardSample(row, self.names[row], label, {"class": self.classes[label]} | metadata)
 
 
-def fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str]) -> str:
+def compute_fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str]) -> str:
     """Return a hash that decides whether a resume finds the same data set.
 
     Args:
@@ -85,7 +89,7 @@ def fingerprint(names: StringArray, labels: NDArray[np.int64], classes: list[str
     return digest.hexdigest()
 
 
-def tag(version: str) -> int:
+def hash_version(version: str) -> int:
     """Return the version of a file as a 64-bit number other than 0, or 0 if `version` is empty.
 
     Quotes around the version are ignored.
@@ -100,7 +104,7 @@ def tag(version: str) -> int:
     )
 
 
-def is_there(folder: CacheFolder) -> bool:
+def is_listed(folder: CacheFolder) -> bool:
     """Return whether the data set has been listed."""
     return (folder.dir / "listing" / "listing.json").exists()
 
@@ -117,23 +121,22 @@ def save(listing: Listing, folder: CacheFolder) -> None:
     """
     directory = folder.dir / "listing"
     arrays: dict[str, NDArray[Any]] = {
-        f"{name}.{part}": array
-        for name, strings in (("names", listing.names), ("about", listing.about))
-        for part, array in zip(("letters", "ends"), strings.hashed, strict=True)
+        **_string_arrays("names", listing.names),
+        **_string_arrays("about", listing.metadata),
+        "labels": listing.labels,
+        "sizes": listing.sizes,
+        "tags": listing.tags,
+        "weights": listing.weights,
     }
-    arrays |= {name: getattr(listing, name) for name in ("labels", "sizes", "tags", "weights")}
     arrays |= {f"values.{number}": array for number, array in enumerate(listing.values.values())}
-    size = sum(on_disk(array.nbytes + 128) for array in arrays.values())
-    if folder.usage() + size > folder.options.max_bytes:
+    size = sum(disk_size(array.nbytes + 128) for array in arrays.values())
+    if folder.count_bytes() + size > folder.options.max_bytes:
         raise DataError(
             f"the list of {len(listing):,} samples takes {size:,} bytes, and "
             f"data.cache.max_bytes is {folder.options.max_bytes:,}: make it larger"
         )
     for name, array in arrays.items():
-        with (
-            write_atomically(directory / f"{name}.npy") as temporary,
-            temporary.open("wb") as f,
-        ):
+        with write_atomically(directory / f"{name}.npy") as path, path.open("xb") as f:
             np.save(f, array, allow_pickle=False)
     header = json.dumps(
         {
@@ -147,7 +150,12 @@ def save(listing: Listing, folder: CacheFolder) -> None:
         temporary.write_text(header)
 
 
-def opened(folder: CacheFolder) -> Listing:
+def _string_arrays(key: str, strings: StringArray) -> dict[str, NDArray[Any]]:
+    data, ends = strings.hashed
+    return {f"{key}.letters": data, f"{key}.ends": ends}
+
+
+def load(folder: CacheFolder) -> Listing:
     """Return the saved listing, with large arrays memory-mapped.
 
     Raises:
@@ -156,18 +164,20 @@ def opened(folder: CacheFolder) -> Listing:
     directory = folder.dir / "listing"
     try:
         header = json.loads((directory / "listing.json").read_bytes())
-        arrays = {name: _array(directory / f"{name}.npy", kind) for name, kind in _ARRAYS.items()}
-        names, about = (
+        arrays = {
+            name: _load_array(directory / f"{name}.npy", dtype) for name, dtype in _DTYPES.items()
+        }
+        names, metadata = (
             StringArray.from_ends(arrays.pop(f"{name}.letters"), arrays.pop(f"{name}.ends"))
             for name in ("names", "about")
         )
         values = {
-            name: _array(directory / f"values.{number}.npy", None)
+            name: _load_array(directory / f"values.{number}.npy", None)
             for number, name in enumerate(header["values"])
         }
         listing = Listing(
             names=names,
-            about=about,
+            metadata=metadata,
             **arrays,
             classes=header["classes"],
             fingerprint=header["fingerprint"],
@@ -189,10 +199,10 @@ def opened(folder: CacheFolder) -> Listing:
     return listing
 
 
-def _array(path: Path, kind: type | None) -> NDArray[Any]:
+def _load_array(path: Path, dtype: type | None) -> NDArray[Any]:
     array: NDArray[Any] = np.load(
         path, mmap_mode="r" if path.stat().st_size > 4096 else None, allow_pickle=False
     )
-    if (kind is not None and array.dtype != kind) or array.ndim != 1:
+    if (dtype is not None and array.dtype != dtype) or array.ndim != 1:
         raise ValueError(f"{path.name} holds {array.dtype}")
     return array

@@ -11,7 +11,7 @@ import os
 import uuid
 from typing import Any
 
-from gpupipe.cache.folder import CacheFolder
+from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.runtime.atomic_write import write_atomically
 
 _ENVIRONMENT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
@@ -22,21 +22,21 @@ class TrainingRun:
     """One rank's part in the agreement between the ranks of a run.
 
     Choices hold as long as any rank of the run has a loader open, so no later run finds them.
-    Loaders belong to the same run if `what` and the launcher's environment variables are equal.
+    Loaders belong to the same run if `identity` and the launcher's environment variables are equal.
 
     Args:
         folder: The cache.
         rank: This process's rank.
-        what: JSON values that identify the loaders of a run, such as data, seed and world size.
+        identity: JSON values that identify the loaders of a run, such as data, seed and world size.
     """
 
-    def __init__(self, folder: CacheFolder, rank: int, what: list[Any]) -> None:
-        key = _hash([*(os.environ.get(name) for name in _ENVIRONMENT), *what])
+    def __init__(self, folder: CacheFolder, rank: int, identity: list[Any]) -> None:
+        key = _hash([*(os.environ.get(name) for name in _ENVIRONMENT), *identity])
         self._path = folder.dir / "runs" / f"{key}.json"
         with folder.lock():
-            folder.tidy()
+            folder.remove_leftovers()
             self._remove_dead_runs()
-            self._member = folder.claim("runs", f"{key}-{rank}-{uuid.uuid4().hex[:8]}", {})
+            self._member = folder.create_claim("runs", f"{key}-{rank}-{uuid.uuid4().hex[:8]}", {})
 
     def _remove_dead_runs(self) -> None:
         names = os.listdir(self._path.parent)
@@ -45,11 +45,11 @@ class TrainingRun:
             if "-" not in name and name.partition(".")[0] not in living:
                 (self._path.parent / name).unlink()
 
-    def chosen(self, epoch: int) -> int | None:
+    def read_choice(self, epoch: int) -> int | None:
         """Return the generation of an epoch, or None if no rank has begun it. Needs the lock."""
         return self._choices().get(str(epoch))
 
-    def choose(self, epoch: int, generation: int) -> None:
+    def record_choice(self, epoch: int, generation: int) -> None:
         """Record the generation of an epoch for the other ranks. Needs the lock.
 
         The file keeps the last 64 choices.

@@ -13,17 +13,17 @@ from gpupipe.schema.field_types import NUMBER, WHOLE, Bytes, expanded, form
 
 IMAGES = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
-_SHARDS_AT_LEAST = 4
+_MIN_SHARDS = 4
 
 
-def _url(value: str) -> str:
+def _check_url(value: str) -> str:
     match = _URL.fullmatch(value)
     if match is None or "\0" in value:
         raise form("a URL such as s3://bucket/folder, gs://, https:// or file:///folder")
     if match[1] == "memory":
         raise ValueError(
-            "memory:// is seen by one process alone, and samplers are processes of their "
-            "own: use file:// or a store that has a server"
+            "memory:// is seen by one process alone, and download workers are processes "
+            "of their own: use file:// or a store that has a server"
         )
     return value.rstrip("/")
 
@@ -38,7 +38,7 @@ class _Frozen(pydantic.BaseModel):
 class CacheOptions(_Frozen):
     """The settings of the local cache.
 
-    The cache fetches with processes called download workers; their number is set as `samplers`.
+    Processes called download workers fetch the samples.
 
     Attributes:
         dir: The folder; ~ stands for the home directory. All ranks of a run use the same one.
@@ -50,8 +50,8 @@ class CacheOptions(_Frozen):
             epoch has used for longest; random.
         epoch: Which samples an epoch has. grow: those that are published when it begins; full: all,
             and it begins once the whole data set is in the cache.
-        samplers: Number of download workers that rank 0 starts, 0 to 256. With 0, run `gpupipe
-            cache fill` elsewhere.
+        workers: Number of download workers that rank 0 starts, 0 to 256. With 0, run `gpupipe cache
+            fill` elsewhere.
         connections: Samples that a download worker fetches at the same time, 1 to 256.
         rate_limit: Bytes per second over all download workers of the folder; null: no limit.
         shard_size: Bytes of a shard's tar file. 64 to 256 MB suit all but small data sets.
@@ -66,7 +66,7 @@ class CacheOptions(_Frozen):
     low_water: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.9
     policy: Literal["fifo", "lru", "random"] = "fifo"
     epoch: Literal["grow", "full"] = "grow"
-    samplers: Annotated[int, Field(ge=0, le=256), WHOLE] = 2
+    workers: Annotated[int, Field(ge=0, le=256), WHOLE] = 2
     connections: Annotated[int, Field(ge=1, le=256), WHOLE] = 16
     rate_limit: Bytes | None = None
     shard_size: Bytes = ByteSize(128_000_000)
@@ -75,10 +75,10 @@ class CacheOptions(_Frozen):
     wait: Seconds = 600.0
 
     @model_validator(mode="after")
-    def _holds_some_shards(self) -> CacheOptions:
-        if self.max_bytes < _SHARDS_AT_LEAST * self.shard_size:
+    def _check_max_bytes(self) -> CacheOptions:
+        if self.max_bytes < _MIN_SHARDS * self.shard_size:
             least = (
-                f"at least {_SHARDS_AT_LEAST} times shard_size "
+                f"at least {_MIN_SHARDS} times shard_size "
                 f"({self.shard_size.human_readable(decimal=True)})"
             )
             raise ValueError(
@@ -108,7 +108,7 @@ class DataSet(_Frozen):
         seed: Seed of the order in which samples are fetched.
     """
 
-    url: Annotated[str, AfterValidator(_url)]
+    url: Annotated[str, AfterValidator(_check_url)]
     storage_options: dict[str, Any] = {}
     manifest: str | None = None
     path: str = "path"
@@ -119,7 +119,7 @@ class DataSet(_Frozen):
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
 
     @model_validator(mode="after")
-    def _columns_are_of_a_manifest(self) -> DataSet:
+    def _check_manifest_columns(self) -> DataSet:
         if self.manifest is not None and not self.manifest.lower().endswith((".csv", ".parquet")):
             raise ValueError(f"manifest is {self.manifest!r}, but should end in .csv or .parquet")
         unusable = [

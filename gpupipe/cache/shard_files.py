@@ -40,13 +40,13 @@ class ShardSample:
         row: Its row of the data set.
         name: Path of its file under the data set's url.
         label: Index of its class.
-        about: Further columns, which its .json member contains.
+        metadata: Further columns, which its .json member contains.
     """
 
     row: int
     name: str
     label: int
-    about: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     def members(self, size: int) -> list[tuple[tarfile.TarInfo, bytes | None]]:
         """Return the tar header and the content of each member.
@@ -57,20 +57,20 @@ class ShardSample:
         Returns:
             Three pairs, for image, label and JSON. The image's content is None.
         """
-        text = json.dumps({"path": self.name, "label": self.label} | self.about).encode()
-        parts: list[tuple[str, bytes | None, int]] = [(_ending(self.name), None, size)]
+        text = json.dumps({"path": self.name, "label": self.label} | self.metadata).encode()
+        parts: list[tuple[str, bytes | None, int]] = [(_member_suffix(self.name), None, size)]
         parts += [("cls", label := str(self.label).encode(), len(label)), ("json", text, len(text))]
         return [
-            (_header(f"{self.row:09}.{ending}", length), content)
+            (_tar_header(f"{self.row:09}.{ending}", length), content)
             for ending, content, length in parts
         ]
 
-    def cost(self, size: int) -> int:
+    def stored_size(self, size: int) -> int:
         """Return the bytes that the sample takes in a shard if its image has `size` bytes."""
         return sum(tarfile.BLOCKSIZE + _padded(info.size) for info, _ in self.members(size))
 
 
-def _ending(name: str) -> str:
+def _member_suffix(name: str) -> str:
     ending = name.rpartition("/")[2].rpartition(".")[2].lower()
     return (
         ending
@@ -82,7 +82,7 @@ def _ending(name: str) -> str:
     )
 
 
-def _header(name: str, size: int) -> tarfile.TarInfo:
+def _tar_header(name: str, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o644
     return info
@@ -92,7 +92,7 @@ def _padded(size: int) -> int:
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
-def least_bytes(sizes: NDArray[np.int64]) -> int:
+def min_shard_bytes(sizes: NDArray[np.int64]) -> int:
     """Return the least bytes that samples take in shards.
 
     Args:
@@ -102,7 +102,7 @@ def least_bytes(sizes: NDArray[np.int64]) -> int:
     return int((blocks + _BLOCKS_BESIDE).sum()) * tarfile.BLOCKSIZE
 
 
-class Writer:
+class ShardWriter:
     """Writes one shard to a new file.
 
     Args:
@@ -123,9 +123,9 @@ class Writer:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def size_with(self, cost: int) -> int:
-        """Return the bytes of the finished shard if a sample of this cost is the last."""
-        return self.bytes + cost + END
+    def size_with(self, stored_size: int) -> int:
+        """Return the bytes of the finished shard if a sample of this stored size is the last."""
+        return self.bytes + stored_size + END
 
     def add(self, sample: ShardSample, image: bytes) -> None:
         """Append a sample and its image file's bytes."""
@@ -160,13 +160,15 @@ class Writer:
         return np.array(self._rows, np.int64).reshape(-1, 3).T.copy()
 
 
-def table_size(samples: int) -> int:
+def table_file_size(samples: int) -> int:
     """Return the bytes of the file of a table with this many samples."""
     return _TABLE_HEADER + 24 * samples
 
 
 def save_table(table: Table, path: Path) -> str:
-    """Write a table to a new file and sync it to disk.
+    """Write a table to a new .npy file and sync it to disk.
+
+    The commit log holds the hash of the file, so the same table must always give the same bytes.
 
     Args:
         table: int64 (3, samples).
@@ -183,7 +185,7 @@ def save_table(table: Table, path: Path) -> str:
     return _hash(buffer.getvalue())
 
 
-def open_table(path: Path, expected: str) -> Table:
+def load_table(path: Path, expected: str) -> Table:
     """Return the table that `save_table` wrote.
 
     Args:
@@ -218,7 +220,7 @@ def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def hash_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Return the 128-bit BLAKE2b of a file, in hexadecimal.
 
     Raises:
@@ -231,7 +233,7 @@ def hash_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def scanned(path: Path, rows: int) -> Table:
+def scan_tar(path: Path, rows: int) -> Table:
     """Rebuild the table of a shard from its tar file alone.
 
     Args:
@@ -246,7 +248,7 @@ def scanned(path: Path, rows: int) -> Table:
     """
     try:
         with path.open("rb") as f, tarfile.open(fileobj=f, mode="r:") as tar:
-            members = [(_row(path, m, rows), m) for m in tar]
+            members = [(_parse_row(path, m, rows), m) for m in tar]
     except (tarfile.TarError, OSError, EOFError) as e:
         raise DataError(f"{path}: not a whole tar file: {e}") from e
     images = [
@@ -255,7 +257,7 @@ def scanned(path: Path, rows: int) -> Table:
     return np.array(images, np.int64).reshape(-1, 3).T.copy()
 
 
-def _row(path: Path, member: tarfile.TarInfo, rows: int) -> int:
+def _parse_row(path: Path, member: tarfile.TarInfo, rows: int) -> int:
     number, dot, ending = member.name.partition(".")
     if (
         not (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.cache import epochs, listing
-from gpupipe.cache.folder import CacheFolder
+from gpupipe.cache.cache_folder import CacheFolder
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Status:
         evicted: Shards evicted so far.
         rows: Rows of the data set; None if it is not listed yet.
         epochs: Epochs that began.
-        asked: Samples of all these epochs together.
-        hit_rate: Share of `asked` for which no new sample had to be fetched:
-            1 - (samples published up to the generation of the newest epoch) / asked. None if
-            `asked` is 0.
+        requested: Samples of all these epochs together.
+        hit_rate: Share of `requested` for which no new sample had to be fetched:
+            1 - (samples published up to the generation of the newest epoch) / requested. None
+            if `requested` is 0.
         fetch_rate: Bytes per second over all download workers in the last seconds.
         pinned: Generations that epochs train on.
-        samplers: What each download worker reports.
+        workers: What each download worker reports.
     """
 
     dir: str
@@ -41,50 +41,50 @@ class Status:
     evicted: int
     rows: int | None
     epochs: int
-    asked: int
+    requested: int
     hit_rate: float | None
     fetch_rate: float
     pinned: list[int]
-    samplers: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
 
 
-def of(folder: CacheFolder) -> Status:
+def read_status(folder: CacheFolder) -> Status:
     """Return the status of a cache."""
-    rows = len(listing.opened(folder)) if listing.is_there(folder) else None
+    rows = len(listing.load(folder)) if listing.is_listed(folder) else None
     with folder.lock():
-        folder.tidy()
-        used, recorded = folder.usage(), epochs.read(folder)
-        samplers = list(folder.claims("samplers").values())
-        pinned = sorted({int(pin.get("generation", 0)) for pin in folder.claims("pins").values()})
-    manifest = folder.manifest
-    alive = manifest.alive()
+        folder.remove_leftovers()
+        used, recorded = folder.count_bytes(), epochs.read_epochs(folder)
+        workers = list(folder.read_claims("workers").values())
+        pins = folder.read_claims("pins").values()
+    log = folder.commit_log
+    live = log.live_shards()
     return Status(
         str(folder.dir),
         used,
         int(folder.options.max_bytes),
-        manifest.generation,
-        len(alive),
-        sum(s.samples for s in alive.values()),
-        len(manifest.known) - len(alive),
+        log.generation,
+        len(live),
+        sum(s.samples for s in live.values()),
+        len(log.published) - len(live),
         rows,
         len(recorded),
         sum(e.samples for e in recorded),
         _compute_hit_rate(folder, recorded),
-        sum(s.get("rate", 0.0) for s in samplers),
-        pinned,
-        samplers,
+        sum(w.get("rate", 0.0) for w in workers),
+        sorted({int(pin.get("generation", 0)) for pin in pins}),
+        workers,
     )
 
 
-def _compute_hit_rate(folder: CacheFolder, began: list[epochs.Epoch]) -> float | None:
-    asked = sum(e.samples for e in began)
-    if not asked:
+def _compute_hit_rate(folder: CacheFolder, recorded: list[epochs.Epoch]) -> float | None:
+    requested = sum(e.samples for e in recorded)
+    if not requested:
         return None
-    newest = max(e.generation for e in began)
-    published_at = folder.manifest.published_at()
+    newest = max(e.generation for e in recorded)
+    published_at = folder.commit_log.publication_generations()
     fetched = sum(
-        folder.manifest.known[name].samples
+        folder.commit_log.published[name].samples
         for name, generation in published_at.items()
         if generation <= newest
     )
-    return max(0.0, 1 - fetched / asked)
+    return max(0.0, 1 - fetched / requested)

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gpupipe.cache.listing import UNKNOWN, tag
+from gpupipe.cache.listing import UNKNOWN, hash_version
 from gpupipe.cache.settings import DataSet
 from gpupipe.errors import DataError
+from gpupipe.runtime.extras import require_extra
 
 _VERSIONS = (
     "ETag",
@@ -39,7 +40,7 @@ class Unfetchable(Exception):
     """A sample could not be fetched; the message says why."""
 
 
-def version(info: dict[str, Any]) -> str:
+def file_version(info: dict[str, Any]) -> str:
     """Return what identifies the version of a file: its ETag, MD5, time of change...
 
     Args:
@@ -53,13 +54,9 @@ def version(info: dict[str, Any]) -> str:
 
 def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the path in it. Raises DataError."""
-    try:
-        import fsspec
-    except ImportError as e:
-        raise DataError(
-            "a remote data set is read with fsspec, which is not installed: run 'pip "
-            "install gpupipe[remote]'"
-        ) from e
+    require_extra("remote", ("fsspec",), "a remote data set", DataError)
+    import fsspec
+
     preset = _OPTIONS | (_S3_OPTIONS if url.startswith(("s3://", "s3a://")) else {})
     try:
         file_system_and_path: tuple[Any, str] = fsspec.core.url_to_fs(url, **(preset | options))
@@ -68,7 +65,7 @@ def _file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     return file_system_and_path
 
 
-def opened(url: str, dataset: DataSet) -> bytes:
+def read_url(url: str, dataset: DataSet) -> bytes:
     """Return the content of a file.
 
     Args:
@@ -79,8 +76,8 @@ def opened(url: str, dataset: DataSet) -> bytes:
         OSError: The file cannot be read.
         DataError: No file system of fsspec takes the URL.
     """
-    same = url.partition("://")[0] == dataset.url.partition("://")[0]
-    files, path = _file_system(url, dataset.storage_options if same else {})
+    same_protocol = url.partition("://")[0] == dataset.url.partition("://")[0]
+    files, path = _file_system(url, dataset.storage_options if same_protocol else {})
     data: bytes = files.cat_file(path)
     return data
 
@@ -108,7 +105,7 @@ class Store:
         self.url, self._retries, self._timeout, self._pause = dataset.url, retries, timeout, pause
         self._files, self._root = _file_system(dataset.url, dataset.storage_options)
 
-    def files(self) -> dict[str, dict[str, Any]]:
+    def list_files(self) -> dict[str, dict[str, Any]]:
         """Return what the store reports about every file, by its name under the url.
 
         Raises:
@@ -118,7 +115,8 @@ class Store:
             entries = self._files.find(self._root, detail=True)
         except Exception as e:  # whatever the clients of the stores raise
             raise DataError(
-                f"{self.url}: cannot be listed: {said(e)}: see data.url and data.storage_options"
+                f"{self.url}: cannot be listed: {describe_error(e)}: see data.url and "
+                "data.storage_options"
             ) from e
         prefix = self._root.rstrip("/") + "/"
         return {
@@ -127,44 +125,46 @@ class Store:
             if info.get("type") != "directory"
         }
 
-    def fetch(self, name: str, size: int = UNKNOWN, listed: int = 0) -> bytes:
+    def fetch(self, name: str, size: int = UNKNOWN, version_hash: int = 0) -> bytes:
         """Return the content of a file.
 
         Args:
             name: Path under the url.
             size: Its expected bytes; -1 if unknown.
-            listed: Tag of the expected version; 0 if unknown.
+            version_hash: `hash_version` of the expected version; 0 if unknown.
 
         Raises:
             Unfetchable: The file is missing or access is denied, or all attempts failed.
         """
         for attempt in range(self._retries + 1):
             try:
-                return self._fetch_once(name, size, listed)
+                return self._fetch_once(name, size, version_hash)
             except (FileNotFoundError, PermissionError) as e:
-                raise Unfetchable(said(e)) from e
+                raise Unfetchable(describe_error(e)) from e
             except Exception as e:  # whatever the clients of the stores raise
-                reason = said(e)
+                reason = describe_error(e)
             if attempt < self._retries:
                 self._pause(
                     min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.5)
                 )
         raise Unfetchable(f"{reason} ({self._retries + 1} attempts)")
 
-    def _fetch_once(self, name: str, size: int, listed: int) -> bytes:
+    def _fetch_once(self, name: str, size: int, version_hash: int) -> bytes:
         path = f"{self._root.rstrip('/')}/{name}"
-        if size == UNKNOWN or not listed:
+        if size == UNKNOWN or not version_hash:
             before = self._call_with_timeout("info", path)
             size = (
                 before["size"] if size == UNKNOWN and isinstance(before.get("size"), int) else size
             )
-            listed = listed or tag(version(before))
+            version_hash = version_hash or hash_version(file_version(before))
         data: bytes = self._call_with_timeout("cat_file", path)
         if size not in (UNKNOWN, len(data)):
             raise OSError(f"{len(data):,} bytes came in place of {size:,}")
-        if listed and listed != tag(hashlib.md5(data, usedforsecurity=False).hexdigest()):
-            now = version(self._call_with_timeout("info", path))
-            if tag(now) != listed:
+        if version_hash and version_hash != hash_version(
+            hashlib.md5(data, usedforsecurity=False).hexdigest()
+        ):
+            now = file_version(self._call_with_timeout("info", path))
+            if hash_version(now) != version_hash:
                 raise OSError(
                     "it was changed since it was listed (its version is now "
                     f"{now or 'not known'}): to list the data set again, delete the cache's "
@@ -195,7 +195,7 @@ class Store:
         return sync(self._files.loop, call)
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error as one line, with its type unless it is an OSError with a message."""
     text = " ".join(
         str(error.strerror if isinstance(error, OSError) and error.strerror else error).split()

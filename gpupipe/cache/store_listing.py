@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.cache.listing import UNKNOWN, Listing, fingerprint, tag
+from gpupipe.cache.listing import UNKNOWN, Listing, compute_fingerprint, hash_version
 from gpupipe.cache.settings import DataSet
-from gpupipe.cache.store import Store, opened, version
+from gpupipe.cache.store import Store, file_version, read_url
 from gpupipe.dataset import labels as classes_of
 from gpupipe.dataset.index import StringArray
 from gpupipe.errors import DataError, did_you_mean, shown
@@ -40,11 +40,11 @@ class StoreRows:
     sizes: list[int] = field(default_factory=list)
     tags: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
-    about: list[str] = field(default_factory=list)
+    metadata: list[str] = field(default_factory=list)
     values: dict[str, list[float]] = field(default_factory=dict)
 
 
-def listed(dataset: DataSet, store: Store) -> Listing:
+def list_samples(dataset: DataSet, store: Store) -> Listing:
     """List the samples of a data set.
 
     Args:
@@ -71,9 +71,9 @@ def listed(dataset: DataSet, store: Store) -> Listing:
         sizes,
         tags,
         weights,
-        StringArray.from_strings(rows.about),
+        StringArray.from_strings(rows.metadata),
         classes,
-        fingerprint(names, labels, classes),
+        compute_fingerprint(names, labels, classes),
         values,
     )
 
@@ -87,7 +87,7 @@ def _explain_no_rows(dataset: DataSet) -> str:
     )
 
 
-def safe(name: str, where: str) -> str:
+def check_name(name: str, where: str) -> str:
     """Return `name` if it is a path that stays under the url.
 
     Args:
@@ -108,13 +108,13 @@ def safe(name: str, where: str) -> str:
 def _files(dataset: DataSet, store: Store) -> StoreRows:
     """Return all files under the url, sorted by name."""
     suffixes, rows = tuple(f".{e.lower().lstrip('.')}" for e in dataset.extensions), StoreRows()
-    for name, info in sorted(store.files().items()):
+    for name, info in sorted(store.list_files().items()):
         if not name.lower().endswith(suffixes):
             continue
-        rows.names.append(safe(name, dataset.url))
+        rows.names.append(check_name(name, dataset.url))
         size = info.get("size")
         rows.sizes.append(size if type(size) is int and size >= 0 else UNKNOWN)
-        rows.tags.append(tag(version(info)))
+        rows.tags.append(hash_version(file_version(info)))
         if dataset.label is not None:
             rows.labels.append(_class(name, dataset.url))
     return rows
@@ -134,14 +134,14 @@ def _manifest(dataset: DataSet) -> StoreRows:
     rows, start = StoreRows(), f"{dataset.url}/"
     for where, record in _records(dataset):
         name = str(record.pop(dataset.path))
-        rows.names.append(safe(name.removeprefix(start), where))
+        rows.names.append(check_name(name.removeprefix(start), where))
         if dataset.label is not None:
             rows.labels.append(_label(record.pop(dataset.label), where))
         if dataset.weight is not None:
             rows.weights.append(_weight(record.pop(dataset.weight), where))
         for column in dataset.values:
             rows.values.setdefault(column, []).append(_number(record[column], column, where))
-        rows.about.append(json.dumps(record, default=str) if record else "{}")
+        rows.metadata.append(json.dumps(record, default=str) if record else "{}")
     if rows.weights and not any(rows.weights):
         raise DataError(
             f"{dataset.manifest}: every weight is 0, so that nothing would be fetched: see "
@@ -157,7 +157,7 @@ def _records(dataset: DataSet) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         yield from read(
             manifest,
-            opened(manifest, dataset),
+            read_url(manifest, dataset),
             [
                 c
                 for c in (dataset.path, dataset.label, dataset.weight, *dataset.values)

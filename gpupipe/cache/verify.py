@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpupipe.cache import shard_files
+from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
 from gpupipe.cache.fill import Filler
-from gpupipe.cache.folder import CacheFolder
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically
 
 
-def damaged(folder: CacheFolder, rows: int, progress: Callable[[int, int], None]) -> dict[str, str]:
+def remove_damaged_shards(
+    folder: CacheFolder, rows: int, progress: Callable[[int, int], None]
+) -> dict[str, str]:
     """Remove the damaged shards, and return what is wrong with each, by name.
 
     Args:
@@ -21,10 +23,10 @@ def damaged(folder: CacheFolder, rows: int, progress: Callable[[int, int], None]
         progress: Called with (shards read, all shards).
     """
     with folder.lock():
-        folder.tidy()
+        folder.remove_leftovers()
         wanted = {
-            name: folder.manifest.known[name]
-            for name in sorted(folder.pinned() | folder.manifest.alive().keys())
+            name: folder.commit_log.published[name]
+            for name in sorted(folder.list_pinned_shards() | folder.commit_log.live_shards().keys())
         }
     problems = {}
     for number, (name, shard) in enumerate(wanted.items(), 1):
@@ -35,7 +37,7 @@ def damaged(folder: CacheFolder, rows: int, progress: Callable[[int, int], None]
     return problems
 
 
-def mend(folder: CacheFolder, filler: Filler) -> dict[str, str]:
+def fetch_missing_shards(folder: CacheFolder, filler: Filler) -> dict[str, str]:
     """Fetch missing shards again.
 
     A shard that cannot be fetched is evicted, and its samples will be drawn again.
@@ -47,25 +49,25 @@ def mend(folder: CacheFolder, filler: Filler) -> dict[str, str]:
     Returns:
         Why a shard could not be fetched again, by name.
     """
-    while _missing(folder) - filler.tally.lost.keys():
-        if filler.step(fresh=False) not in ("published", "failed"):
+    while _missing(folder) - filler.statistics.lost.keys():
+        if filler.publish_shard(fresh=False) not in ("published", "failed"):
             break
-    return filler.tally.lost | dict.fromkeys(
-        _missing(folder) - filler.tally.lost.keys(), "there is no room"
+    return filler.statistics.lost | dict.fromkeys(
+        _missing(folder) - filler.statistics.lost.keys(), "there is no room"
     )
 
 
 def _missing(folder: CacheFolder) -> set[str]:
     with folder.lock():
-        return set(folder.missing())
+        return set(folder.list_missing_shards())
 
 
 def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
     """Return what is wrong with a shard, or "". A damaged table is repaired if possible."""
     try:
-        if shard_files.hash_of(folder.shard(shard.name)) != shard.hash:
+        if shard_files.hash_file(folder.shard_path(shard.name)) != shard.hash:
             return "its checksum is another than when it was published"
-        table = shard_files.scanned(folder.shard(shard.name), rows)
+        table = shard_files.scan_tar(folder.shard_path(shard.name), rows)
     except OSError as e:
         return f"cannot be read: {e.strerror or e}"
     except DataError as e:
@@ -75,7 +77,7 @@ def _check_shard(folder: CacheFolder, shard: CachedShard, rows: int) -> str:
 
 def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
     try:
-        shard_files.open_table(folder.table(shard.name), shard.table_hash)
+        shard_files.load_table(folder.table_path(shard.name), shard.table_hash)
     except DataError:
         return False
     return True
@@ -84,7 +86,7 @@ def _table_is_right(folder: CacheFolder, shard: CachedShard) -> bool:
 def _rebuild_table(folder: CacheFolder, shard: CachedShard, table: shard_files.Table) -> str:
     """Rebuild a damaged table from its shard; return what is wrong with it, or ""."""
     try:
-        with folder.lock(), write_atomically(folder.table(shard.name)) as temporary:
+        with folder.lock(), write_atomically(folder.table_path(shard.name)) as temporary:
             if shard_files.save_table(table, temporary) != shard.table_hash:
                 raise DataError("its table is damaged, and does not follow from it")
     except DataError as e:
@@ -98,10 +100,10 @@ def _remove_shard(folder: CacheFolder, shard: CachedShard) -> bool:
     If its table is damaged too, its samples are unknown, and it is evicted.
     """
     with folder.lock():
-        if shard.name not in folder.pinned() | folder.manifest.alive().keys():
+        if shard.name not in folder.list_pinned_shards() | folder.commit_log.live_shards().keys():
             return False
-        folder.shard(shard.name).unlink(missing_ok=True)
+        folder.shard_path(shard.name).unlink(missing_ok=True)
         if not _table_is_right(folder, shard):
-            folder.table(shard.name).unlink(missing_ok=True)
-            folder.manifest.evict([shard.name], "damaged, with its table")
+            folder.table_path(shard.name).unlink(missing_ok=True)
+            folder.commit_log.evict([shard.name], "damaged, with its table")
     return True

@@ -1,4 +1,4 @@
-"""Starts download workers (`samplers` in YAML), watches them, and ends them."""
+"""Starts download workers, watches them, and ends them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.cache.downloader import Task
-from gpupipe.cache.folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError
 from gpupipe.runtime.child_process import ChildProcess
@@ -17,7 +16,7 @@ from gpupipe.runtime.child_process import ChildProcess
 _PACKAGES = str(Path(__file__).parents[2])
 
 
-class Crew:
+class WorkerPool:
     """The download workers that this process started.
 
     Args:
@@ -37,7 +36,7 @@ class Crew:
     def __len__(self) -> int:
         return len(self._processes)
 
-    def check(self) -> None:
+    def restart_killed(self) -> None:
         """Restart download workers that a signal killed or that exited with status 0.
 
         Raises:
@@ -47,16 +46,15 @@ class Crew:
             status = process.poll()
             if status is None:
                 continue
-            ended = _read_outcome(process)
+            outcome = _read_outcome(process)
             process.close_pipes()
             if status > 0:
-                raise DataError(
-                    f"a sampler of the cache gave up: {ended.get('error', f'exit status {status}')}"
-                )
+                why = outcome.get("error", f"exit status {status}")
+                raise DataError(f"a download worker of the cache failed: {why}")
             self._processes[i] = _start_process(self._task_line)
 
-    def ended(self) -> list[dict[str, Any]] | None:
-        """Return how each download worker ended, or None while one is still running.
+    def read_outcomes(self) -> list[dict[str, Any]] | None:
+        """Return the outcome of each download worker, or None while one is still running.
 
         Raises:
             DataError: A download worker failed.
@@ -70,7 +68,7 @@ class Crew:
         self._finalizer()
 
 
-def listed(dataset: DataSet, cache: CacheOptions) -> None:
+def list_dataset(dataset: DataSet, cache: CacheOptions) -> None:
     """List the data set in a child process, and save the listing in the cache.
 
     Args:
@@ -86,12 +84,6 @@ def listed(dataset: DataSet, cache: CacheOptions) -> None:
         _check_outcome(process)
     finally:
         _stop_processes([process], os.getpid())
-
-
-def cleaned(folder: CacheFolder) -> None:
-    """Remove the leftovers of download workers that were ended."""
-    with folder.lock():
-        folder.tidy()
 
 
 def _task_line(dataset: DataSet, cache: CacheOptions, do: str) -> bytes:
@@ -117,10 +109,10 @@ def _read_outcome(process: ChildProcess) -> dict[str, Any]:
 
 
 def _check_outcome(process: ChildProcess) -> dict[str, Any]:
-    ended, status = _read_outcome(process), process.poll()
+    outcome, status = _read_outcome(process), process.poll()
     if status:
-        raise DataError(ended.get("error", f"a process of the cache ended with status {status}"))
-    return ended
+        raise DataError(outcome.get("error", f"a process of the cache ended with status {status}"))
+    return outcome
 
 
 def _stop_processes(processes: list[ChildProcess], owner: int) -> None:

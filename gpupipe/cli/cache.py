@@ -13,7 +13,7 @@ from gpupipe.cli.console import Screen
 from gpupipe.errors import ConfigError, DataError, Problem, counted
 
 if TYPE_CHECKING:
-    from gpupipe.cache.folder import CacheFolder
+    from gpupipe.cache.cache_folder import CacheFolder
     from gpupipe.cache.status import Status
     from gpupipe.sources.remote import Remote
 
@@ -36,27 +36,28 @@ def cache() -> None:
 def fill(config: str, overrides: tuple[str, ...], serve: bool) -> None:
     """Fetch samples until the data set of CONFIG is in the cache, or the cache is full.
 
-    It runs data.cache.samplers processes at a time, on this machine or, over a shared file system,
+    It runs data.cache.workers processes at a time, on this machine or, over a shared file system,
     on another than training.
     """
-    from gpupipe.cache.worker_pool import Crew, cleaned
+    from gpupipe.cache.worker_pool import WorkerPool
 
-    source = _source(config, overrides)
-    folder, rows = _opened(source)
-    crew = Crew(
-        source.dataset, source.cache, max(1, source.cache.samplers), "serve" if serve else "fill"
+    source = _read_source(config, overrides)
+    folder, rows = _open_cache(source)
+    workers = WorkerPool(
+        source.dataset, source.cache, max(1, source.cache.workers), "serve" if serve else "fill"
     )
-    began, before = time.monotonic(), sum(s.samples for s in folder.manifest.known.values())
+    began, before = time.monotonic(), sum(s.samples for s in folder.commit_log.published.values())
     with Screen(False) as screen:
-        while (ended := crew.ended()) is None:
-            folder.manifest.refresh()
+        while (outcomes := workers.read_outcomes()) is None:
+            folder.commit_log.refresh()
             screen.progress(
-                "filling", sum(s.samples for s in folder.manifest.alive().values()), rows
+                "filling", sum(s.samples for s in folder.commit_log.live_shards().values()), rows
             )
             time.sleep(_POLL_SECONDS)
-    crew.stop()
-    cleaned(folder)
-    _say_filled(folder, ended, time.monotonic() - began, before, rows)
+    workers.stop()
+    with folder.lock():
+        folder.remove_leftovers()
+    _print_result(folder, outcomes, time.monotonic() - began, before, rows)
 
 
 @cache.command()
@@ -67,11 +68,11 @@ def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what the cache of CONFIG holds, and who fills it."""
     from gpupipe.cache import status as states
 
-    state = states.of(_opened(_source(config, overrides), listed=False)[0])
+    state = states.read_status(_open_cache(_read_source(config, overrides), needs_listing=False)[0])
     if as_json:
         click.echo(json.dumps(asdict(state), indent=2))
         return
-    for name, value in _lines(state):
+    for name, value in _status_lines(state):
         click.echo(f" {name:<12} {value}")
 
 
@@ -88,19 +89,19 @@ def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
     """Evict shards of the cache of CONFIG that no epoch is using, until it is small enough."""
     from gpupipe.cache import evict as evictions
 
-    folder = _opened(_source(config, overrides), listed=False)[0]
+    folder = _open_cache(_read_source(config, overrides), needs_listing=False)[0]
     goal = (
-        _bytes(size)
+        _parse_bytes(size)
         if size is not None
         else int(folder.options.low_water * folder.options.max_bytes)
     )
     with folder.lock():
-        names = evictions.down_to(folder, goal)
-        used = folder.usage()
-    click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {_size(used)}")
+        names = evictions.evict_down_to(folder, goal)
+        used = folder.count_bytes()
+    click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {_format_size(used)}")
     if used > goal and size != "0":
         raise DataError(
-            f"it should take {_size(goal)} at most, but epochs that are running use the "
+            f"it should take {_format_size(goal)} at most, but epochs that are running use the "
             "rest, or it is not made of shards"
         )
 
@@ -116,21 +117,21 @@ def verify(config: str, overrides: tuple[str, ...]) -> None:
     """
     from gpupipe.cache import verify as verification
 
-    folder, rows = _opened(_source(config, overrides))
+    folder, rows = _open_cache(_read_source(config, overrides))
     with Screen(False) as screen:
-        damaged = verification.damaged(
+        damaged = verification.remove_damaged_shards(
             folder, rows, lambda done, total: screen.progress("verifying", done, total)
         )
     for name, why in damaged.items():
-        click.echo(f"{folder.shard(name)}: {why}")
-    gone = verification.mend(folder, _filler(config, overrides, folder))
+        click.echo(f"{folder.shard_path(name)}: {why}")
+    gone = verification.fetch_missing_shards(folder, _create_filler(config, overrides, folder))
     click.echo(
-        f"{counted(len(folder.manifest.alive()), 'shard')} in the cache; {len(damaged)} "
+        f"{counted(len(folder.commit_log.live_shards()), 'shard')} in the cache; {len(damaged)} "
         f"damaged, {len(damaged.keys() - gone.keys())} of them fetched again"
     )
     for name, why in gone.items():
         click.echo(
-            f"gpupipe: {folder.shard(name)}: cannot be fetched again: {why}; its samples "
+            f"gpupipe: {folder.shard_path(name)}: cannot be fetched again: {why}; its samples "
             "will be drawn again",
             err=True,
         )
@@ -138,7 +139,7 @@ def verify(config: str, overrides: tuple[str, ...]) -> None:
         raise SystemExit(1)
 
 
-def _source(config: str, overrides: tuple[str, ...]) -> Remote:
+def _read_source(config: str, overrides: tuple[str, ...]) -> Remote:
     from gpupipe import config as configs
     from gpupipe.sources.remote import Remote
 
@@ -154,61 +155,61 @@ def _source(config: str, overrides: tuple[str, ...]) -> Remote:
     return checked.source
 
 
-def _opened(source: Remote, listed: bool = True) -> tuple[CacheFolder, int]:
+def _open_cache(source: Remote, needs_listing: bool = True) -> tuple[CacheFolder, int]:
     """Return the cache's folder, and the number of samples in the data set.
 
-    Without `listed`, the data set is not listed, and the number is 0.
+    Without `needs_listing`, the data set is not listed, and the number is 0.
     """
-    from gpupipe.cache.folder import prepared
+    from gpupipe.cache.cache_folder import prepare_folder
 
-    if not listed:
-        return prepared(source.cache, source.dataset), 0
+    if not needs_listing:
+        return prepare_folder(source.cache, source.dataset), 0
     with Screen(False) as screen:
         rows = len(source.index(screen.progress))
-    folder = prepared(source.cache, source.dataset)
+    folder = prepare_folder(source.cache, source.dataset)
     return folder, rows
 
 
-def _filler(config: str, overrides: tuple[str, ...], folder: CacheFolder) -> Any:
+def _create_filler(config: str, overrides: tuple[str, ...], folder: CacheFolder) -> Any:
     from gpupipe.cache import listing
     from gpupipe.cache.fill import Filler
     from gpupipe.cache.store import Store
 
-    source = _source(config, overrides)
+    source = _read_source(config, overrides)
     store = Store(source.dataset, source.cache.retries, source.cache.timeout)
-    return Filler(folder, listing.opened(folder), store, source.seed, source.weight is not None)
+    return Filler(folder, listing.load(folder), store, source.seed, source.weight is not None)
 
 
-def _say_filled(
-    folder: CacheFolder, ended: list[dict[str, Any]], seconds: float, before: int, rows: int
+def _print_result(
+    folder: CacheFolder, outcomes: list[dict[str, Any]], seconds: float, before: int, rows: int
 ) -> None:
-    folder.manifest.refresh()
-    alive = folder.manifest.alive().values()
+    folder.commit_log.refresh()
+    live = folder.commit_log.live_shards().values()
     fetched, size = (
-        sum(s.samples for s in folder.manifest.known.values()) - before,
-        sum(e["bytes"] for e in ended),
+        sum(s.samples for s in folder.commit_log.published.values()) - before,
+        sum(o["bytes"] for o in outcomes),
     )
     click.echo(
-        f"{counted(fetched, 'sample')} fetched, {_size(size)} in {seconds:.1f} s "
-        f"({_size(size / seconds)}/s)"
+        f"{counted(fetched, 'sample')} fetched, {_format_size(size)} in {seconds:.1f} s "
+        f"({_format_size(size / seconds)}/s)"
     )
     share = (
         "the whole data set"
-        if sum(s.samples for s in alive) == rows
-        else f"{sum(s.samples for s in alive):,} of {rows:,} samples"
+        if sum(s.samples for s in live) == rows
+        else f"{sum(s.samples for s in live):,} of {rows:,} samples"
     )
     click.echo(
-        f"{share} in {counted(len(alive), 'shard')}, generation "
-        f"{folder.manifest.generation}: {folder.dir}"
+        f"{share} in {counted(len(live), 'shard')}, generation "
+        f"{folder.commit_log.generation}: {folder.dir}"
     )
     failures = list(
-        dict.fromkeys(why for e in ended for why in (*e["failures"], *e["lost"].values()))
+        dict.fromkeys(why for o in outcomes for why in (*o["failures"], *o["lost"].values()))
     )
     if failures:
         raise DataError(
             "\n".join(
                 [
-                    f"{counted(sum(e['failed'] for e in ended), 'sample')} could not be "
+                    f"{counted(sum(o['failed'] for o in outcomes), 'sample')} could not be "
                     "fetched, among them:",
                     *failures,
                 ]
@@ -216,18 +217,19 @@ def _say_filled(
         )
 
 
-def _lines(state: Status) -> list[tuple[str, str]]:
+def _status_lines(state: Status) -> list[tuple[str, str]]:
     of_rows = "" if state.rows is None else f" of {state.rows:,}"
     hits = (
         "no epoch yet"
         if state.hit_rate is None
-        else f"{state.hit_rate:.1%} of {state.asked:,} samples in {counted(state.epochs, 'epoch')}"
+        else f"{state.hit_rate:.1%} of {state.requested:,} samples in "
+        f"{counted(state.epochs, 'epoch')}"
     )
     lines = [
         ("folder", state.dir),
         (
             "size",
-            f"{_size(state.bytes)} of {_size(state.max_bytes)} "
+            f"{_format_size(state.bytes)} of {_format_size(state.max_bytes)} "
             f"({state.bytes / state.max_bytes:.0%})",
         ),
         (
@@ -239,25 +241,25 @@ def _lines(state: Status) -> list[tuple[str, str]]:
         ("hit rate", hits),
         (
             "fetch rate",
-            f"{_size(state.fetch_rate)}/s over {counted(len(state.samplers), 'sampler')}",
+            f"{_format_size(state.fetch_rate)}/s over {counted(len(state.workers), 'worker')}",
         ),
     ]
-    for sampler in state.samplers:
+    for worker in state.workers:
         lines.append(
             (
-                "sampler",
-                f"{sampler.get('host')} {sampler.get('pid')}: {sampler.get('state')}, "
-                f"{_size(sampler.get('bytes', 0))} fetched",
+                "worker",
+                f"{worker.get('host')} {worker.get('pid')}: {worker.get('state')}, "
+                f"{_format_size(worker.get('bytes', 0))} fetched",
             )
         )
         lines += [
             ("", f"failed: {why}")
-            for why in (*sampler.get("failures", []), *sampler.get("lost", {}).values())
+            for why in (*worker.get("failures", []), *worker.get("lost", {}).values())
         ]
     return lines
 
 
-def _bytes(text: str) -> int:
+def _parse_bytes(text: str) -> int:
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     try:
@@ -266,7 +268,7 @@ def _bytes(text: str) -> int:
         raise click.BadParameter(f"{text!r} is no size, such as 100GB", param_hint="--to") from None
 
 
-def _size(count: float) -> str:
+def _format_size(count: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"

@@ -8,11 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from gpupipe.cache import listing, worker_pool
-from gpupipe.cache.cached_epochs import Cached, does_not_fit, here, spans
-from gpupipe.cache.folder import CacheFolder, prepared
+from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
+from gpupipe.cache.cached_population import CachedPopulation
 from gpupipe.cache.rank_agreement import TrainingRun
+from gpupipe.cache.sample_locations import SampleLocations, create_span_column, locate_newest
 from gpupipe.cache.settings import CacheOptions, DataSet
-from gpupipe.cache.shard_files import least_bytes
+from gpupipe.cache.shard_files import min_shard_bytes
+from gpupipe.cache.waiting import explain_too_large
 from gpupipe.dataset.index import Column, Index, Rows, SpanColumn
 from gpupipe.dataset.source import Population, Progress, Source, UnmapFiles, quiet
 from gpupipe.errors import DataError
@@ -31,32 +33,33 @@ class Remote(DataSet, Source):
     cache: CacheOptions
 
     def index(self, progress: Progress = quiet) -> Index:
-        folder = prepared(self.cache, self.dataset)
-        if not listing.is_there(folder):
+        folder = prepare_folder(self.cache, self.dataset)
+        if not listing.is_listed(folder):
             progress("listing", 0, None)
-            worker_pool.listed(self.dataset, self.cache)
+            worker_pool.list_dataset(self.dataset, self.cache)
         return _index(folder, self)
 
     def population(
         self, index: Index, rank: int, world_size: int, seed: int, unmap_files: UnmapFiles
     ) -> Population | None:
         folder = CacheFolder(self.cache)
-        listed = listing.opened(folder)
+        listed = listing.load(folder)
         if index.fingerprint != listed.fingerprint:
             return None  # The index is a subset: all of its rows are in every epoch.
-        whole = int(np.count_nonzero(listed.weights)) if self.weight is not None else len(index)
+        num_rows = int(np.count_nonzero(listed.weights)) if self.weight is not None else len(index)
         run = (
             TrainingRun(folder, rank, [index.fingerprint, seed, world_size])
             if world_size > 1
             else None
         )
-        samplers = self.cache.samplers if rank == 0 else 0
-        crew = worker_pool.Crew(self.dataset, self.cache, samplers)
-        return Cached(folder, _spans(index), whole, crew, run, unmap_files)
+        locations = SampleLocations(folder, _spans(index), unmap_files)
+        count = self.cache.workers if rank == 0 else 0
+        workers = worker_pool.WorkerPool(self.dataset, self.cache, count)
+        return CachedPopulation(folder, locations, num_rows, workers, run)
 
     def available(self, index: Index) -> Rows | None:
         folder = CacheFolder(self.cache)
-        rows = here(folder, _spans(index))
+        rows = locate_newest(folder, _spans(index))
         if not len(rows):
             raise DataError(
                 f"{folder.dir}: nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"
@@ -64,7 +67,7 @@ class Remote(DataSet, Source):
         return rows
 
     def absent(self) -> str:
-        return "" if listing.is_there(CacheFolder(self.cache)) else f"{self.url} will be listed"
+        return "" if listing.is_listed(CacheFolder(self.cache)) else f"{self.url} will be listed"
 
     @property
     def dataset(self) -> DataSet:
@@ -85,14 +88,14 @@ def _spans(index: Index) -> SpanColumn:
 
 
 def _index(folder: CacheFolder, source: Remote) -> Index:
-    listed = listing.opened(folder)
+    listed = listing.load(folder)
     if source.cache.epoch == "full":
-        needed = least_bytes(listed.sizes)
+        needed = min_shard_bytes(listed.sizes)
         if needed > source.cache.max_bytes:
             raise DataError(
-                does_not_fit(folder, f"the whole data set takes at least {needed:,} bytes")
+                explain_too_large(folder, f"the whole data set takes at least {needed:,} bytes")
             )
-    columns: dict[str, Column] = {"image": spans(folder, len(listed))}
+    columns: dict[str, Column] = {"image": create_span_column(folder, len(listed))}
     return Index(
         source.url,
         listed.names,

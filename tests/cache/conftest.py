@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpupipe.cache import listing, store_listing
+from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
 from gpupipe.cache.fill import Filler
-from gpupipe.cache.folder import CacheFolder, prepared
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.store import Store
 
@@ -57,7 +57,7 @@ class Made:
 
     def fill(self) -> str:
         """Fill until there is no more to do. Returns why."""
-        while (outcome := self.filler.step()) == "published":
+        while (outcome := self.filler.publish_shard()) == "published":
             pass
         return outcome
 
@@ -87,12 +87,12 @@ def make(blobs: Path, tmp_path: Path) -> Make:
             | options
         )
         data = DataSet(**{"url": f"file://{blobs}"} | (dataset or {}))
-        folder = prepared(cache, data)
-        if not listing.is_there(folder):
-            found = store_listing.listed(data, _store(data, cache))
+        folder = prepare_folder(cache, data)
+        if not listing.is_listed(folder):
+            found = store_listing.list_samples(data, _store(data, cache))
             with folder.lock():
                 listing.save(found, folder)
-        kept = listing.opened(folder)
+        kept = listing.load(folder)
         return Made(
             folder,
             data,

@@ -10,15 +10,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gpupipe.cache import epochs, evict, shard_files, status
-from gpupipe.cache.folder import CacheFolder
-from gpupipe.cache.rate import Rate
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.rate_limit import RateLimit
 
 
-def on_disk(folder: Path) -> int:
+def disk_size(folder: Path) -> int:
     """What a folder takes, as du counts."""
     total = 0
     for path in (folder, *folder.rglob("*")):
@@ -30,21 +29,21 @@ def on_disk(folder: Path) -> int:
 
 
 def rows_of(folder: CacheFolder) -> list[int]:
-    folder.manifest.refresh()
+    folder.commit_log.refresh()
     return [
         int(row)
-        for name, shard in folder.manifest.alive().items()
-        for row in shard_files.open_table(folder.table(name), shard.table_hash)[0]
+        for name, shard in folder.commit_log.live_shards().items()
+        for row in shard_files.load_table(folder.table_path(name), shard.table_hash)[0]
     ]
 
 
 def began(folder: CacheFolder) -> None:
     """An epoch that has all that there is, and is over."""
     with folder.lock():
-        epochs.add(
+        epochs.record_epoch(
             folder,
-            folder.manifest.generation,
-            sum(s.samples for s in folder.manifest.alive().values()),
+            folder.commit_log.generation,
+            sum(s.samples for s in folder.commit_log.live_shards().values()),
         )
 
 
@@ -52,15 +51,15 @@ def test_every_sample_is_fetched_once_and_is_what_the_store_has(make: Any, blobs
     made = make()
     assert made.fill() == "complete"
     assert sorted(rows_of(made.folder)) == list(range(40))
-    for name, shard in made.folder.manifest.alive().items():
-        data = made.folder.shard(name).read_bytes()
+    for name, shard in made.folder.commit_log.live_shards().items():
+        data = made.folder.shard_path(name).read_bytes()
         assert len(data) == shard.bytes <= 100_000
-        assert shard_files.hash_of(made.folder.shard(name)) == shard.hash
-        for row, offset, length in shard_files.open_table(
-            made.folder.table(name), shard.table_hash
+        assert shard_files.hash_file(made.folder.shard_path(name)) == shard.hash
+        for row, offset, length in shard_files.load_table(
+            made.folder.table_path(name), shard.table_hash
         ).T:
             assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
-    assert made.another().step() == "complete"
+    assert made.another().publish_shard() == "complete"
     assert not list((made.folder.dir / "tmp").iterdir()) + list(
         (made.folder.dir / "claims").iterdir()
     )
@@ -80,7 +79,7 @@ def test_two_fillers_never_fetch_the_same(make: Any) -> None:
     made = make()
     others = [made.another() for _ in range(3)]
     threads = [
-        threading.Thread(target=lambda f=f: [None for _ in iter(f.step, "complete")])
+        threading.Thread(target=lambda f=f: [None for _ in iter(f.publish_shard, "complete")])
         for f in others
     ]  # type: ignore[misc]
     for thread in threads:
@@ -88,7 +87,7 @@ def test_two_fillers_never_fetch_the_same(make: Any) -> None:
     for thread in threads:
         thread.join()
     assert sorted(rows_of(made.folder)) == list(range(40))
-    assert sum(f.tally.samples for f in others) == 40
+    assert sum(f.statistics.samples for f in others) == 40
 
 
 def test_weights_say_what_comes_first_and_zero_what_never_comes(
@@ -102,7 +101,7 @@ def test_weights_say_what_comes_first_and_zero_what_never_comes(
             {"manifest": str(tmp_path / "m.csv"), "weight": "w", "seed": seed},
             dir=tmp_path / f"c{seed}",
         )
-        made.filler.step()
+        made.filler.publish_shard()
         first.update(row % 4 for row in rows_of(made.folder))
     assert made.fill() == "complete"
     assert {row % 4 for row in rows_of(made.folder)} == {1, 2, 3}
@@ -117,8 +116,8 @@ def test_sizes_need_not_be_known(make: Any, tmp_path: Path) -> None:
     made = make({"manifest": str(tmp_path / "m.csv")})
     assert made.fill() == "complete"
     assert sorted(rows_of(made.folder)) == list(range(40))
-    assert all(s.bytes <= 100_000 for s in made.folder.manifest.alive().values())
-    assert len(made.folder.manifest.alive()) == 10
+    assert all(s.bytes <= 100_000 for s in made.folder.commit_log.live_shards().values())
+    assert len(made.folder.commit_log.live_shards()) == 10
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -143,12 +142,12 @@ def test_a_full_cache_waits_until_an_epoch_had_its_samples(make: Any) -> None:
     assert made.fill() == "no room"
     first = set(rows_of(made.folder))
     assert 10 < len(first) < 30
-    assert made.filler.step() == "no room"
+    assert made.filler.publish_shard() == "no room"
     began(made.folder)
-    assert made.filler.step() == "published"
-    made.folder.manifest.refresh()
-    assert made.folder.manifest.alive().keys() != made.folder.manifest.known.keys()
-    assert not made.folder.shard("00000001").exists()
+    assert made.filler.publish_shard() == "published"
+    made.folder.commit_log.refresh()
+    assert made.folder.commit_log.live_shards().keys() != made.folder.commit_log.published.keys()
+    assert not made.folder.shard_path("00000001").exists()
 
 
 @pytest.mark.parametrize("policy", ["fifo", "lru", "random"])
@@ -156,17 +155,17 @@ def test_the_disk_never_holds_more_than_max_bytes(make: Any, policy: str) -> Non
     made = make(max_bytes="500kB", low_water=0.6, policy=policy)
     most, seen = 0, set()
     for _ in range(60):
-        outcome = made.filler.step()
-        most = max(most, on_disk(made.folder.dir))
+        outcome = made.filler.publish_shard()
+        most = max(most, disk_size(made.folder.dir))
         seen.update(rows_of(made.folder))
         if outcome == "no room":
             began(made.folder)
         with made.folder.lock():
-            assert made.folder.usage() <= 500_000
-            assert on_disk(made.folder.dir) <= made.folder.usage() + 4096
+            assert made.folder.count_bytes() <= 500_000
+            assert disk_size(made.folder.dir) <= made.folder.count_bytes() + 4096
     assert 300_000 < most <= 500_000
     assert len(seen) == 40
-    assert status.of(made.folder).evicted > 10
+    assert status.read_status(made.folder).evicted > 10
 
 
 def test_which_shards_go_first(make: Any, tmp_path: Path) -> None:
@@ -175,10 +174,13 @@ def test_which_shards_go_first(make: Any, tmp_path: Path) -> None:
         made.fill()
         began(made.folder)
         with made.folder.lock():
-            epochs.add(made.folder, 2, 8)  # a later epoch goes on with an old generation
-            made.folder.tidy()
+            epochs.record_epoch(made.folder, 2, 8)  # a later epoch goes on with an old generation
+            made.folder.remove_leftovers()
             evict.make_room(made.folder, 100_000)
-            gone = made.folder.manifest.known.keys() - made.folder.manifest.alive().keys()
+            gone = (
+                made.folder.commit_log.published.keys()
+                - made.folder.commit_log.live_shards().keys()
+            )
         assert min(gone) == expected
 
 
@@ -190,17 +192,17 @@ def test_what_an_epoch_pinned_stays_and_what_was_evicted_meanwhile_goes_with_the
     began(made.folder)
     folder = made.folder
     with folder.lock():
-        generation = folder.manifest.generation
-        pin = folder.claim("pins", "me", {"generation": generation})
-    assert made.filler.step() == "no room"
-    folder.manifest.refresh()
-    evicted = folder.manifest.known.keys() - folder.manifest.alive().keys()
+        generation = folder.commit_log.generation
+        pin = folder.create_claim("pins", "me", {"generation": generation})
+    assert made.filler.publish_shard() == "no room"
+    folder.commit_log.refresh()
+    evicted = folder.commit_log.published.keys() - folder.commit_log.live_shards().keys()
     assert evicted
-    assert folder.there() == folder.manifest.known.keys()
+    assert folder.list_present_shards() == folder.commit_log.published.keys()
     pin.release()
-    assert made.filler.step() == "published"
-    assert not evicted & folder.there()
-    assert all(folder.table(name).exists() for name in evicted)
+    assert made.filler.publish_shard() == "published"
+    assert not evicted & folder.list_present_shards()
+    assert all(folder.table_path(name).exists() for name in evicted)
 
 
 def test_a_pinned_generation_gets_its_shards_again_byte_for_byte(make: Any) -> None:
@@ -208,18 +210,18 @@ def test_a_pinned_generation_gets_its_shards_again_byte_for_byte(make: Any) -> N
     made.fill()
     folder = made.folder
     generation, before = (
-        folder.manifest.generation,
-        {n: folder.shard(n).read_bytes() for n in folder.there()},
+        folder.commit_log.generation,
+        {n: folder.shard_path(n).read_bytes() for n in folder.list_present_shards()},
     )
     with folder.lock():
-        assert len(evict.down_to(folder, 0)) == len(before)
-    assert not folder.there()
+        assert len(evict.evict_down_to(folder, 0)) == len(before)
+    assert not folder.list_present_shards()
     with folder.lock():
-        pin = folder.claim("pins", "me", {"generation": generation})
+        pin = folder.create_claim("pins", "me", {"generation": generation})
     for _ in before:
-        assert made.filler.step() == "published"
-    assert {n: folder.shard(n).read_bytes() for n in folder.there()} == before
-    assert folder.manifest.generation == generation + 1
+        assert made.filler.publish_shard() == "published"
+    assert {n: folder.shard_path(n).read_bytes() for n in folder.list_present_shards()} == before
+    assert folder.commit_log.generation == generation + 1
     pin.release()
 
 
@@ -232,16 +234,16 @@ def test_a_generation_that_filled_the_cache_finds_room_again(make: Any, size: st
     for _ in range(6):
         began(folder)
         with folder.lock():
-            generation = folder.manifest.generation
+            generation = folder.commit_log.generation
         made.fill()
     with folder.lock():
-        pins = [folder.claim("pins", "me", {"generation": generation})]
-        pins += [folder.claim("pins", str(n), {"generation": generation}) for n in range(3)]
-        wanted = folder.manifest.alive(generation).keys()
+        pins = [folder.create_claim("pins", "me", {"generation": generation})]
+        pins += [folder.create_claim("pins", str(n), {"generation": generation}) for n in range(3)]
+        wanted = folder.commit_log.live_shards(generation).keys()
     made.fill()
     with folder.lock():
-        assert wanted <= folder.there()
-        assert folder.usage() <= folder.options.max_bytes
+        assert wanted <= folder.list_present_shards()
+        assert folder.count_bytes() <= folder.options.max_bytes
     for pin in pins:
         pin.release()
 
@@ -256,11 +258,11 @@ def test_a_shard_whose_samples_changed_cannot_be_had_again(make: Any, tmp_path: 
     )
     made.fill()
     with made.folder.lock():
-        evict.down_to(made.folder, 0)
-        pin = made.folder.claim("pins", "me", {"generation": 1})
+        evict.evict_down_to(made.folder, 0)
+        pin = made.folder.create_claim("pins", "me", {"generation": 1})
     (root / "1.jpg").write_bytes(b"new")
-    assert made.filler.step() == "failed"
-    assert made.filler.tally.lost == {
+    assert made.filler.publish_shard() == "failed"
+    assert made.filler.statistics.lost == {
         "00000001": "its samples are others in the store than when it was made"
     }
     pin.release()
@@ -276,14 +278,14 @@ def test_a_published_shard_that_is_gone_and_cannot_be_made_again_is_left_out_of_
     made = make({"url": f"file://{root.parent}"})
     assert made.fill() == "complete"
     (root / made.listing.names[rows_of(made.folder)[1]].rpartition("/")[2]).unlink()
-    made.folder.shard("00000002").unlink()
-    assert made.filler.step() == "failed"
-    assert made.filler.tally.lost.keys() == {"00000002"}
-    made.folder.manifest.refresh()
-    assert list(made.folder.manifest.alive()) == ["00000001", "00000003"]
+    made.folder.shard_path("00000002").unlink()
+    assert made.filler.publish_shard() == "failed"
+    assert made.filler.statistics.lost.keys() == {"00000002"}
+    made.folder.commit_log.refresh()
+    assert list(made.folder.commit_log.live_shards()) == ["00000001", "00000003"]
 
 
-def test_what_another_sampler_could_fetch_is_no_failure_any_more(
+def test_what_another_worker_could_fetch_is_no_failure_any_more(
     make: Any, web: tuple[str, Any]
 ) -> None:
     url, faults = web
@@ -291,9 +293,9 @@ def test_what_another_sampler_could_fetch_is_no_failure_any_more(
     made = make({"url": url})
     assert made.fill() == "failed"
     faults.errors.clear()
-    assert made.another().step() == "published"
-    assert made.filler.step() == "complete"
-    assert made.filler.tally.failed == {}
+    assert made.another().publish_shard() == "published"
+    assert made.filler.publish_shard() == "complete"
+    assert made.filler.statistics.failed.reasons == {}
 
 
 def test_what_cannot_be_fetched_is_left_out_named_and_tried_again(
@@ -304,9 +306,9 @@ def test_what_cannot_be_fetched_is_left_out_named_and_tried_again(
     made = make({"url": url})
     assert made.fill() == "failed"
     assert len(rows_of(made.folder)) == 39
-    assert next(iter(made.filler.tally.failed.values())).startswith("class3/007.jpg: ")
+    assert next(iter(made.filler.statistics.failed.reasons.values())).startswith("class3/007.jpg: ")
     faults.errors.clear()
-    assert made.another().step() == "published"
+    assert made.another().publish_shard() == "published"
     assert sorted(rows_of(made.folder)) == list(range(40))
 
 
@@ -318,67 +320,67 @@ def test_a_store_that_fails_now_and_then_never_poisons_the_cache(
     getattr(faults, fault).update({f"/{n:03}.jpg": 1 + n % 2 for n in range(0, 40, 3)})
     made = make({"url": url})
     assert made.fill() == "complete"
-    for name, shard in made.folder.manifest.alive().items():
-        data = made.folder.shard(name).read_bytes()
-        for row, offset, length in shard_files.open_table(
-            made.folder.table(name), shard.table_hash
+    for name, shard in made.folder.commit_log.live_shards().items():
+        data = made.folder.shard_path(name).read_bytes()
+        for row, offset, length in shard_files.load_table(
+            made.folder.table_path(name), shard.table_hash
         ).T:
             assert data[offset : offset + length] == (blobs / made.listing.names[row]).read_bytes()
 
 
-def test_a_rate_limit_is_of_all_samplers_together(tmp_path: Path) -> None:
+def test_a_rate_limit_is_of_all_workers_together(tmp_path: Path) -> None:
     waits: list[float] = []
-    first, second = (Rate(tmp_path / "rate", 1000, waits.append) for _ in range(2))
+    first, second = (RateLimit(tmp_path / "rate", 1000, waits.append) for _ in range(2))
     started = time.time()
     for rate in (first, second, first, second):
         rate.take(1000)
     behind = time.time() - started
     assert all(n + 0.5 - behind <= wait <= n + 0.5 + 0.01 for n, wait in enumerate(waits))
-    Rate(tmp_path / "other", None, waits.append).take(10**12)
+    RateLimit(tmp_path / "other", None, waits.append).take(10**12)
     assert len(waits) == 4
 
 
 def test_hit_rate_and_what_status_counts(make: Any) -> None:
     made = make()
-    assert status.of(made.folder).hit_rate is None
-    made.filler.step()
+    assert status.read_status(made.folder).hit_rate is None
+    made.filler.publish_shard()
     began(made.folder)
-    assert status.of(made.folder).hit_rate == 0.0
-    made.filler.step()
+    assert status.read_status(made.folder).hit_rate == 0.0
+    made.filler.publish_shard()
     for _ in range(2):
         began(made.folder)
-    found = status.of(made.folder)
+    found = status.read_status(made.folder)
     assert (
         found.generation,
         found.shards,
         found.samples,
         found.rows,
         found.epochs,
-        found.asked,
+        found.requested,
     ) == (2, 2, 8, 40, 3, 20)
     assert found.hit_rate == pytest.approx(12 / 20)
     with (made.folder.dir / "epochs.jsonl").open("a") as f:
         f.write('{"generation": 2, "samp')
-    assert status.of(made.folder).epochs == 3
+    assert status.read_status(made.folder).epochs == 3
 
 
 def test_old_tables_go_when_they_take_more_than_their_share(make: Any) -> None:
     made = make(max_bytes="500kB", low_water=0.0)
     for _ in range(40):
-        if made.filler.step() == "no room":
+        if made.filler.publish_shard() == "no room":
             began(made.folder)
     tables = {p.stem for p in (made.folder.dir / "tables").iterdir()}
-    spare = tables - made.folder.manifest.alive().keys()
+    spare = tables - made.folder.commit_log.live_shards().keys()
     assert len(spare) <= 500_000 / 16 / 4096
-    assert len(made.folder.manifest.known) > 10
+    assert len(made.folder.commit_log.published) > 10
 
 
-def test_a_damaged_table_stops_a_sampler_by_name(make: Any) -> None:
+def test_a_damaged_table_stops_a_worker_by_name(make: Any) -> None:
     made = make()
-    made.filler.step()
-    made.folder.table("00000001").write_bytes(b"x")
+    made.filler.publish_shard()
+    made.folder.table_path("00000001").write_bytes(b"x")
     with pytest.raises(Exception, match=r"00000001.npy: damaged"):
-        made.another().step()
+        made.another().publish_shard()
 
 
 def test_a_damaged_record_of_an_epoch_is_left_out(make: Any) -> None:
@@ -388,21 +390,14 @@ def test_a_damaged_record_of_an_epoch_is_left_out(make: Any) -> None:
         + json.dumps({"generation": 1, "samples": 2, "time": 3.0})
         + "\n"
     )
-    assert epochs.read(made.folder) == [epochs.Epoch(1, 2, 3.0)]
+    assert epochs.read_epochs(made.folder) == [epochs.Epoch(1, 2, 3.0)]
 
 
 def test_the_shards_are_readable_by_others_while_the_mask_of_the_maker_is_kept(make: Any) -> None:
     old = os.umask(0o027)
     try:
         made = make()
-        made.filler.step()
-        assert made.folder.shard("00000001").stat().st_mode & 0o777 == 0o640
+        made.filler.publish_shard()
+        assert made.folder.shard_path("00000001").stat().st_mode & 0o777 == 0o640
     finally:
         os.umask(old)
-
-
-def test_draws_are_without_replacement(make: Any) -> None:
-    made = make()
-    with made.folder.lock():
-        drawn = made.filler._drawn()
-    assert np.array_equal(np.sort(drawn), np.arange(40))

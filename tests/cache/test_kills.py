@@ -1,4 +1,4 @@
-"""Samplers that are killed at any moment, disks that are full, and what is left behind."""
+"""Download workers that are killed at any moment, disks that are full, and what is left behind."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ import disks
 import pytest
 
 from gpupipe.cache import evict, shard_files
-from gpupipe.cache.folder import CacheFolder
-from gpupipe.cache.worker_pool import Crew
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.worker_pool import WorkerPool
 
 KILLS = int(os.environ.get("GPUPIPE_KILLS", "50"))
-SAMPLERS = """
+WORKERS = """
 import os, sys
-from gpupipe.cache.downloader import Task, _Sampler
-from gpupipe.cache.folder import CacheFolder
+from gpupipe.cache.downloader import Task, DownloadWorker
+from gpupipe.cache.cache_folder import CacheFolder
 import gpupipe.cache.store, fsspec.implementations.local, numpy.random
 task = Task.model_validate_json(sys.stdin.readline())
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        _Sampler(CacheFolder(task.cache), task).run()
+        DownloadWorker(CacheFolder(task.cache), task).run()
         os._exit(0)
     print(child, flush=True)
     os.waitpid(child, 0)
     print("over", flush=True)
 """
-"""Starts a sampler for each line that it is given, in a moment: all is imported already."""
+"""Starts a worker for each line that it is given, in a moment: all is imported already."""
 
 
 def check_what_a_reader_sees(folder: CacheFolder) -> int:
@@ -46,15 +46,15 @@ def check_what_a_reader_sees(folder: CacheFolder) -> int:
     Returns how many shards there are.
     """
     reader = CacheFolder(folder.options)
-    reader.manifest.refresh()
-    alive = reader.manifest.alive()
+    reader.commit_log.refresh()
+    alive = reader.commit_log.live_shards()
     for name, shard in alive.items():
-        assert shard_files.hash_of(reader.shard(name)) == shard.hash
-        assert shard_files.open_table(reader.table(name), shard.table_hash).shape == (
+        assert shard_files.hash_file(reader.shard_path(name)) == shard.hash
+        assert shard_files.load_table(reader.table_path(name), shard.table_hash).shape == (
             3,
             shard.samples,
         )
-        with tarfile.open(reader.shard(name)) as tar:
+        with tarfile.open(reader.shard_path(name)) as tar:
             assert len(tar.getmembers()) == 3 * shard.samples
     for file in (reader.dir / "shards").iterdir():
         with tarfile.open(file) as tar:
@@ -63,14 +63,14 @@ def check_what_a_reader_sees(folder: CacheFolder) -> int:
     return len(alive)
 
 
-def test_a_sampler_that_is_killed_at_any_moment_leaves_nothing_half_written(make: Any) -> None:
-    made = make(max_bytes="4MB", shard_size="60kB", samplers=1)
+def test_a_worker_that_is_killed_at_any_moment_leaves_nothing_half_written(make: Any) -> None:
+    made = make(max_bytes="4MB", shard_size="60kB", workers=1)
     task = (
         f'{{"do": "serve", "dataset": {made.dataset.model_dump_json(exclude_defaults=True)}, '
         f'"cache": {made.folder.options.model_dump_json()}}}'
     )
     nursery = subprocess.Popen(
-        [sys.executable, "-c", SAMPLERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WORKERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert nursery.stdin and nursery.stdout
     nursery.stdin.write(task.replace("\n", "") + "\n")
@@ -86,7 +86,7 @@ def test_a_sampler_that_is_killed_at_any_moment_leaves_nothing_half_written(make
         most = max(most, check_what_a_reader_sees(made.folder))
         if most > 15:
             with made.folder.lock():
-                evict.down_to(made.folder, 0)
+                evict.evict_down_to(made.folder, 0)
             most = 0
     print(f"{KILLS} kills, {orphans} of them in the middle of a shard")
     nursery.stdin.close()
@@ -95,10 +95,10 @@ def test_a_sampler_that_is_killed_at_any_moment_leaves_nothing_half_written(make
     assert orphans > 0, "no kill came while a shard was being written: it shows nothing"
     assert made.fill() == "complete"
     check_what_a_reader_sees(made.folder)
-    for kind in ("tmp", "claims", "samplers"):
+    for kind in ("tmp", "claims", "workers"):
         assert not list((made.folder.dir / kind).iterdir())
     with made.folder.lock():
-        assert made.folder.usage() < 2_000_000
+        assert made.folder.count_bytes() < 2_000_000
 
 
 @pytest.fixture
@@ -108,16 +108,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def test_a_full_disk_pauses_the_samplers_who_say_so(
+def test_a_full_disk_pauses_the_workers_who_say_so(
     make: Any, small_disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = make(dir=small_disk / "cache", max_bytes="4MB", shard_size="60kB")
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 200_000)
-    crew = Crew(made.dataset, made.folder.options, 1)
+    workers = WorkerPool(made.dataset, made.folder.options, 1)
     end = time.monotonic() + 20
     while "paused: the disk is full" not in [
-        s.get("state") for s in made.folder.claims("samplers").values()
+        s.get("state") for s in made.folder.read_claims("workers").values()
     ]:
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -127,7 +127,7 @@ def test_a_full_disk_pauses_the_samplers_who_say_so(
     while check_what_a_reader_sees(made.folder) == count:
         assert time.monotonic() < end
         time.sleep(0.05)
-    crew.stop()
+    workers.stop()
     assert (
         f"disk full, and fetching is paused until there is space: {made.folder.dir}"
         in capfd.readouterr().err
@@ -139,18 +139,18 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_shard_leaves_no_trace(
     make: Any, small_disk: Path, free: int
 ) -> None:
     made = make(dir=small_disk / "cache", max_bytes="4MB", shard_size="100kB")
-    order = made.filler._order(True)
+    order = made.filler._claim_job(True)
     blocks = os.statvfs(small_disk)
     (small_disk / "ballast").write_bytes(b"x" * max(0, blocks.f_bavail * blocks.f_frsize - free))
     try:
-        assert made.filler._carried_out(order) == "published"
+        assert made.filler._make_shard(order) == "published"
     except OSError as e:
         assert e.errno == errno.ENOSPC
-        assert not made.folder.there()
-    assert free < 110_000 or made.folder.there()
+        assert not made.folder.list_present_shards()
+    assert free < 110_000 or made.folder.list_present_shards()
     check_what_a_reader_sees(made.folder)
     for kind in ("tmp", "claims"):
         assert not list((made.folder.dir / kind).iterdir())
     (small_disk / "ballast").unlink()
-    assert made.filler.step() == "published"
+    assert made.filler.publish_shard() == "published"
     check_what_a_reader_sees(made.folder)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpupipe.cache.listing import UNKNOWN, tag
+from gpupipe.cache.listing import UNKNOWN, hash_version
 from gpupipe.cache.settings import DataSet
-from gpupipe.cache.store import Store, Unfetchable, version
+from gpupipe.cache.store import Store, Unfetchable, file_version
 
 NAME = "class0/000.jpg"
 
@@ -96,11 +96,11 @@ def test_an_object_that_was_replaced_in_s3_is_not_taken(s3: dict[str, Any], buck
     store = Store(
         DataSet(url="s3://blobs/other", storage_options=s3), 1, 10.0, lambda seconds: None
     )
-    info = store.files()["x.jpg"]
-    assert store.fetch("x.jpg", info["size"], tag(version(info))) == b"a" * 100
+    info = store.list_files()["x.jpg"]
+    assert store.fetch("x.jpg", info["size"], hash_version(file_version(info))) == b"a" * 100
     files.pipe("blobs/other/x.jpg", b"b" * 100)
     with pytest.raises(Unfetchable, match=r"it was changed since it was listed .*\(2 attempts\)"):
-        store.fetch("x.jpg", info["size"], tag(version(info)))
+        store.fetch("x.jpg", info["size"], hash_version(file_version(info)))
     with pytest.raises(Unfetchable, match=r"40 bytes|100 bytes came in place of 40"):
         store.fetch("x.jpg", 40, 0)
 
@@ -109,7 +109,7 @@ def test_a_plain_md5_etag_needs_no_second_question(
     s3: dict[str, Any], bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(DataSet(url=bucket, storage_options=s3), 0, 10.0)
-    info = store.files()[NAME]
+    info = store.list_files()[NAME]
     asked: list[str] = []
     call = store._files._call_s3
 
@@ -118,13 +118,13 @@ def test_a_plain_md5_etag_needs_no_second_question(
         return await call(method, *args, **kwargs)
 
     monkeypatch.setattr(store._files, "_call_s3", counted)
-    store.fetch(NAME, info["size"], tag(version(info)))
+    store.fetch(NAME, info["size"], hash_version(file_version(info)))
     assert asked == ["get_object"]
 
 
 def test_tags() -> None:
-    assert tag("") == 0
-    assert tag('"abc"') == tag("abc") != tag("abd")
-    assert version({"size": 3, "mtime": 0.5}) == "0.5"
-    assert version({"size": 3}) == ""
+    assert hash_version("") == 0
+    assert hash_version('"abc"') == hash_version("abc") != hash_version("abd")
+    assert file_version({"size": 3, "mtime": 0.5}) == "0.5"
+    assert file_version({"size": 3}) == ""
     assert UNKNOWN < 0

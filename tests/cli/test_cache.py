@@ -21,7 +21,7 @@ def config(faces: Path, tmp_path: Path) -> str:
     path = tmp_path / "remote.yaml"
     path.write_text(
         f"data:\n  source: remote\n  url: file://{faces}\n  cache: {{dir: {tmp_path}/cache, "
-        f"max_bytes: 900kB, shard_size: 60kB, samplers: 1, low_water: 0.8}}\n"
+        f"max_bytes: 900kB, shard_size: 60kB, workers: 1, low_water: 0.8}}\n"
         "pipeline: [decode]\nloader: {device: cpu, batch_size: 4}\n"
     )
     return str(path)
@@ -122,19 +122,19 @@ def test_serving_goes_on_until_it_is_ended(config: str) -> None:
     )
     end = time.monotonic() + 30
     while not any(
-        s["state"].startswith("waiting: the cache is full") for s in status(config)["samplers"]
+        s["state"].startswith("waiting: the cache is full") for s in status(config)["workers"]
     ):
         assert time.monotonic() < end
         time.sleep(0.1)
     text = gpupipe("status", config).stdout
-    assert "over 1 sampler" in text
+    assert "over 1 worker" in text
     assert "waiting: the cache is full, and all that may be evicted is in use" in text
-    (pid,) = [s["pid"] for s in status(config)["samplers"]]
+    (pid,) = [s["pid"] for s in status(config)["workers"]]
     serving.kill()
     serving.wait()
     assert serving.stderr
     serving.stderr.close()
-    while status(config)["samplers"]:
+    while status(config)["workers"]:
         assert time.monotonic() < end
         time.sleep(0.05)
     process = Path(f"/proc/{pid}/stat")

@@ -1,4 +1,4 @@
-"""The append-only manifest: generations, lines that were cut off, lines that are none."""
+"""The append-only commit log: generations, lines that were cut off, lines that are none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.cache.commit_log import CachedShard, Manifest
+from gpupipe.cache.commit_log import CachedShard, CommitLog
 from gpupipe.errors import DataError
 
 HASH = "0123456789abcdef" * 2
@@ -19,40 +19,41 @@ def shard(number: int, samples: int = 3) -> CachedShard:
     return CachedShard(f"{number:08}", samples, 1000 * number, HASH, 152, HASH, 1.5)
 
 
-def filled(path: Path) -> Manifest:
-    manifest = Manifest(path)
+def filled(path: Path) -> CommitLog:
+    log = CommitLog(path)
     for n in (1, 2):
-        manifest.publish(shard(n))
-    manifest.evict(["00000001"], "to make room")
-    manifest.publish(shard(3))
-    return manifest
+        log.publish(shard(n))
+    log.evict(["00000001"], "to make room")
+    log.publish(shard(3))
+    return log
 
 
 def test_any_generation_can_be_rebuilt_by_any_reader(tmp_path: Path) -> None:
     filled(tmp_path / "m")
-    reader = Manifest(tmp_path / "m")
+    reader = CommitLog(tmp_path / "m")
     assert reader.generation == 0
     reader.refresh()
-    assert [list(reader.alive(g)) for g in range(5)] == [
+    assert [list(reader.live_shards(g)) for g in range(5)] == [
         [],
         ["00000001"],
         ["00000001", "00000002"],
         ["00000002"],
         ["00000002", "00000003"],
     ]
-    assert reader.alive() == reader.alive(4) == {"00000002": shard(2), "00000003": shard(3)}
-    assert reader.published_at() == {"00000001": 1, "00000002": 2, "00000003": 4}
-    assert set(reader.known) == {"00000001", "00000002", "00000003"}
+    assert reader.live_shards() == reader.live_shards(4)
+    assert reader.live_shards() == {"00000002": shard(2), "00000003": shard(3)}
+    assert reader.publication_generations() == {"00000001": 1, "00000002": 2, "00000003": 4}
+    assert set(reader.published) == {"00000001", "00000002", "00000003"}
 
 
 def test_a_reader_sees_what_another_process_adds_later(tmp_path: Path) -> None:
-    reader, writer = Manifest(tmp_path / "m"), filled(tmp_path / "m")
+    reader, writer = CommitLog(tmp_path / "m"), filled(tmp_path / "m")
     reader.refresh()
     writer.publish(shard(4))
     assert reader.generation == 4
     reader.refresh()
     assert reader.generation == 5
-    assert "00000004" in reader.alive()
+    assert "00000004" in reader.live_shards()
 
 
 @pytest.mark.parametrize("kept", [1, 20, 100])
@@ -62,12 +63,12 @@ def test_a_line_that_was_cut_off_was_never_there(tmp_path: Path, kept: int) -> N
     whole = path.read_bytes()
     last = whole.splitlines(keepends=True)[-1]
     path.write_bytes(whole[: -len(last)] + last[:kept])
-    reader, writer = Manifest(path), Manifest(path)
+    reader, writer = CommitLog(path), CommitLog(path)
     reader.refresh()
     assert reader.generation == 3
     writer.publish(shard(9))
     reader.refresh()
-    assert list(reader.alive()) == ["00000002", "00000009"]
+    assert list(reader.live_shards()) == ["00000002", "00000009"]
     assert path.read_bytes().endswith(b"}\n")
     assert [json.loads(line)["generation"] for line in path.read_text().splitlines()] == [
         1,
@@ -84,7 +85,7 @@ def test_a_shard_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> Non
     for record in ({"evict": [name]}, {"publish": shard(1).__dict__ | {"name": name}}):
         (tmp_path / "m").write_text(json.dumps({"generation": 1} | record) + "\n")
         with pytest.raises(DataError, match=r"m:1: not a line of a cache's manifest"):
-            Manifest(tmp_path / "m").refresh()
+            CommitLog(tmp_path / "m").refresh()
 
 
 def test_a_gap_between_generations_is_damage(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_a_gap_between_generations_is_damage(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"m:2: .*generation 3 in place of 2.*delete the cache's folder"
     ):
-        Manifest(path).refresh()
+        CommitLog(path).refresh()
 
 
 @settings(max_examples=60, deadline=None)
@@ -115,6 +116,6 @@ def test_no_content_does_anything_but_a_named_error(
     path = tmp_path_factory.getbasetemp() / "manifest-of-anything"
     path.write_bytes(b"\n".join(lines) + b"\n")
     try:
-        Manifest(path).refresh()
+        CommitLog(path).refresh()
     except DataError as e:
         assert str(path) in str(e)

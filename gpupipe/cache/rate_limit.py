@@ -13,7 +13,7 @@ _BURST_SECONDS = 0.5
 _FORMAT = struct.Struct("<d")
 
 
-class Rate:
+class RateLimit:
     """A rate limit that processes share through a file.
 
     Args:

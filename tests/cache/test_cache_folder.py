@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpupipe.cache import evict
-from gpupipe.cache.folder import CacheFolder, prepared
+from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError
 
@@ -23,23 +23,23 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"holds other files, and is no cache: set data.cache.dir to a new folder"
     ):
-        prepared(options(tmp_path), DataSet(url="s3://b"))
+        prepare_folder(options(tmp_path), DataSet(url="s3://b"))
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_cache_is_of_one_data_set_whatever_reaches_it(tmp_path: Path) -> None:
     cache = options(tmp_path / "c")
-    prepared(cache, DataSet(url="s3://b/x", storage_options={"key": "hush"}))
-    prepared(cache, DataSet(url="s3://b/x", storage_options={"key": "other"}, seed=5))
+    prepare_folder(cache, DataSet(url="s3://b/x", storage_options={"key": "hush"}))
+    prepare_folder(cache, DataSet(url="s3://b/x", storage_options={"key": "other"}, seed=5))
     assert "hush" not in "".join(p.read_text() for p in (tmp_path / "c").rglob("*") if p.is_file())
     with pytest.raises(
         DataError,
         match=r"the cache of another data set: data.url 's3://b/x' there, 's3://b/y' here: set "
         r"data.cache.dir to another folder",
     ):
-        prepared(cache, DataSet(url="s3://b/y"))
+        prepare_folder(cache, DataSet(url="s3://b/y"))
     with pytest.raises(DataError, match=r"data.label 'label' there, empty here"):
-        prepared(cache, DataSet(url="s3://b/x", label=None))
+        prepare_folder(cache, DataSet(url="s3://b/x", label=None))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -48,15 +48,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         DataError,
         match=r"file/c: the cache's folder cannot be used: Not a directory: set data.cache.dir",
     ):
-        prepared(options(tmp_path / "file" / "c"), DataSet(url="s3://b"))
+        prepare_folder(options(tmp_path / "file" / "c"), DataSet(url="s3://b"))
 
 
-def test_what_a_dead_sampler_left_is_counted_until_it_is_removed(make: Any) -> None:
+def test_what_a_dead_worker_left_is_counted_until_it_is_removed(make: Any) -> None:
     made = make()
     folder: CacheFolder = made.folder
-    made.filler.step()
+    made.filler.publish_shard()
     with folder.lock():
-        before = folder.usage()
+        before = folder.count_bytes()
     (folder.dir / "claims" / "00000009").write_text(
         json.dumps({"reserved": 200_000, "rows": [1, 2]})
     )
@@ -64,15 +64,15 @@ def test_what_a_dead_sampler_left_is_counted_until_it_is_removed(make: Any) -> N
     for name in ("00000009", "00000010"):
         (folder.dir / "tmp" / f"{name}.tar").write_bytes(b"half")
         (folder.dir / "tmp" / f"{name}.npy").write_bytes(b"half")
-        folder.shard(name).write_bytes(b"whole, but never published")
-        folder.table(name).write_bytes(b"whole, but never published")
-    for kind in ("pins", "samplers"):
+        folder.shard_path(name).write_bytes(b"whole, but never published")
+        folder.table_path(name).write_bytes(b"whole, but never published")
+    for kind in ("pins", "workers"):
         (folder.dir / kind / "dead").write_text("{}")
     with folder.lock():
-        assert folder.usage() >= before + 200_000
-        folder.tidy()
-        assert folder.usage() == before
-    assert folder.there() == {"00000001"}
+        assert folder.count_bytes() >= before + 200_000
+        folder.remove_leftovers()
+        assert folder.count_bytes() == before
+    assert folder.list_present_shards() == {"00000001"}
     assert not list((folder.dir / "tmp").iterdir())
 
 
@@ -80,16 +80,16 @@ def test_what_the_living_hold_stays(make: Any) -> None:
     folder: CacheFolder = make().folder
     with folder.lock():
         claims = [
-            folder.claim(kind, name, {"reserved": 5000})
+            folder.create_claim(kind, name, {"reserved": 5000})
             for kind, name in (
                 ("claims", "00000003"),
                 ("pins", "p"),
-                ("samplers", "s"),
+                ("workers", "s"),
                 ("runs", "r-0-1"),
             )
         ]
         (folder.dir / "tmp" / "00000003.tar").write_bytes(b"half")
-        folder.tidy()
+        folder.remove_leftovers()
         assert all(claim.path.exists() for claim in claims)
         assert (folder.dir / "tmp" / "00000003.tar").exists()
     for claim in claims:
@@ -99,12 +99,12 @@ def test_what_the_living_hold_stays(make: Any) -> None:
 def test_a_reservation_that_does_not_fit_is_refused_beforehand(make: Any) -> None:
     folder: CacheFolder = make(max_bytes="1MB").folder
     with folder.lock():
-        room = 1_000_000 - folder.usage() - evict.headroom(folder)
+        room = 1_000_000 - folder.count_bytes() - evict.headroom_bytes(folder)
         assert evict.make_room(folder, room)
         assert not evict.make_room(folder, room + 1)
-        claim = folder.claim("claims", "00000001", {"reserved": room - 4096})
-        assert evict.fits(folder, 0)
-        assert not evict.fits(folder, 1)
+        claim = folder.create_claim("claims", "00000001", {"reserved": room - 4096})
+        assert evict.has_room(folder, 0)
+        assert not evict.has_room(folder, 1)
     claim.release()
 
 
@@ -117,7 +117,7 @@ def test_temporary_files_of_killed_processes_are_removed(make: Any) -> None:
     for path in leftovers:
         path.touch()
     with folder.lock():
-        folder.tidy()
+        folder.remove_leftovers()
     assert not any(path.exists() for path in leftovers)
     assert (folder.dir / "listing" / "labels.npy").exists()
 

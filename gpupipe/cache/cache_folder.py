@@ -1,6 +1,6 @@
 """The cache folder: its files, the bytes it takes on disk, and the removal of leftovers.
 
-The folder itself records its use. Published shards have their sizes in the manifest. Shards that
+The folder itself records its use. Published shards have their sizes in the commit log. Shards that
 are being written have reserved theirs in a claim. The few other files are measured. A process that
 dies at any moment thus leaves nothing uncounted.
 """
@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.cache.claims import Claim, is_abandoned
-from gpupipe.cache.commit_log import Manifest
-from gpupipe.cache.disk import BLOCK, on_disk, read_json_object
+from gpupipe.cache.commit_log import CommitLog
+from gpupipe.cache.disk import BLOCK, disk_size, read_json_object
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.errors import DataError, shown
 from gpupipe.runtime.atomic_write import TEMPORARY_SUFFIX, write_atomically
 from gpupipe.runtime.file_lock import hold_lock
 
-_CLAIMS, _PINS, _SAMPLERS, _RUNS = "claims", "pins", "samplers", "runs"
-_OWNED = (_CLAIMS, _PINS, _SAMPLERS, _RUNS)
-_FOLDERS = (*_OWNED, "shards", "tables", "tmp", "listing")
+_CLAIMS, _PINS, _WORKERS, _RUNS = "claims", "pins", "workers", "runs"
+_CLAIM_KINDS = (_CLAIMS, _PINS, _WORKERS, _RUNS)
+_FOLDERS = (*_CLAIM_KINDS, "shards", "tables", "tmp", "listing")
 _TABLE_SHARE = 1 / 16
 """Share of max_bytes that the tables of evicted shards may take."""
 
@@ -35,122 +35,122 @@ class CacheFolder:
     Call methods that need the lock only inside `with folder.lock():`.
 
     Args:
-        options: The settings; `options.dir` is the folder. `prepared` creates it if necessary.
+        options: The settings; `options.dir` is the folder, which `prepare_folder` creates.
 
     Attributes:
         options: The settings.
         dir: The absolute path of the folder.
-        manifest: The log of published and evicted shards.
+        commit_log: The published and evicted shards.
     """
 
     def __init__(self, options: CacheOptions) -> None:
         self.options = options
         self.dir = options.dir.absolute()
-        self.manifest = Manifest(self.dir / "manifest.jsonl")
+        self.commit_log = CommitLog(self.dir / "manifest.jsonl")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the cache's lock inside the `with` block; first, read new lines of the manifest.
+        """Hold the cache's lock inside the `with` block; first, read new lines of the commit log.
 
         Raises:
-            DataError: The folder no longer exists, or its manifest is damaged.
+            DataError: The folder no longer exists, or its commit log is damaged.
         """
         if not self.dir.is_dir():
             raise DataError(
                 f"{self.dir}: the cache's folder is gone: load() again, and it is filled again"
             )
         with hold_lock(self.dir / "lock"):
-            self.manifest.refresh()
+            self.commit_log.refresh()
             yield
 
-    # --- contents
+    # --- content
 
-    def shard(self, name: str) -> Path:
+    def shard_path(self, name: str) -> Path:
         """Return the path of a shard's tar file."""
         return self.dir / "shards" / f"{name}.tar"
 
-    def table(self, name: str) -> Path:
+    def table_path(self, name: str) -> Path:
         """Return the path of a shard's table."""
         return self.dir / "tables" / f"{name}.npy"
 
-    def claim(self, kind: str, name: str, said: dict[str, Any]) -> Claim:
+    def create_claim(self, kind: str, name: str, content: dict[str, Any]) -> Claim:
         """Create a claim, which exists as long as this process. Needs the lock.
 
         Args:
-            kind: "claims", "pins", "samplers" or "runs".
+            kind: "claims", "pins", "workers" or "runs".
             name: Name of the claim's file.
-            said: Its content, which must be JSON.
+            content: Its content, which must be JSON.
         """
-        return Claim(self.dir / kind / name, said)
+        return Claim(self.dir / kind / name, content)
 
-    def claims(self, kind: str = _CLAIMS) -> dict[str, dict[str, Any]]:
+    def read_claims(self, kind: str = _CLAIMS) -> dict[str, dict[str, Any]]:
         """Return the content of each claim of a kind, by name.
 
         Args:
-            kind: "claims" (shards being written), "pins", "samplers" or "runs".
+            kind: "claims" (shards being written), "pins", "workers" or "runs".
         """
         return {
             name: read_json_object(self.dir / kind / name)
             for name in sorted(os.listdir(self.dir / kind))
         }
 
-    def there(self) -> set[str]:
+    def list_present_shards(self) -> set[str]:
         """Return the names of the shards whose tar and table are both in the folder."""
         return _stems(self.dir / "shards") & _stems(self.dir / "tables")
 
-    def pinned(self) -> set[str]:
+    def list_pinned_shards(self) -> set[str]:
         """Return the names of the shards in all generations that epochs train on.
 
-        Needs the lock, after `tidy`.
+        Needs the lock, after `remove_leftovers`.
         """
-        generations = {int(pin.get("generation", 0)) for pin in self.claims(_PINS).values()}
-        return {name for g in generations for name in self.manifest.alive(g)}
+        generations = {int(pin.get("generation", 0)) for pin in self.read_claims(_PINS).values()}
+        return {name for g in generations for name in self.commit_log.live_shards(g)}
 
-    def missing(self) -> list[str]:
+    def list_missing_shards(self) -> list[str]:
         """Return the names of the shards that must be fetched again. Needs the lock.
 
         They belong to the newest generation or to a pinned one, and are neither in the folder nor
         being written.
         """
-        wanted = self.pinned() | self.manifest.alive().keys()
-        return sorted(wanted - self.there() - self.claims().keys())
+        wanted = self.list_pinned_shards() | self.commit_log.live_shards().keys()
+        return sorted(wanted - self.list_present_shards() - self.read_claims().keys())
 
     # --- bytes on disk
 
-    def usage(self) -> int:
+    def count_bytes(self) -> int:
         """Return the bytes on disk, with all reservations. Needs the lock."""
-        shards_by_name = self.manifest.known
+        shards_by_name = self.commit_log.published
         shards = sum(
-            on_disk(shards_by_name[name].bytes)
+            disk_size(shards_by_name[name].bytes)
             for name in _stems(self.dir / "shards")
             if name in shards_by_name
         )
         tables = sum(
-            on_disk(shards_by_name[name].table_bytes)
+            disk_size(shards_by_name[name].table_bytes)
             for name in _stems(self.dir / "tables")
             if name in shards_by_name
         )
         return shards + tables + self._reserved_bytes() + self._other_bytes()
 
     def _reserved_bytes(self) -> int:
-        return sum(int(claim.get("reserved", 0)) for claim in self.claims().values())
+        return sum(int(claim.get("reserved", 0)) for claim in self.read_claims().values())
 
     def _other_bytes(self) -> int:
         total = BLOCK * (len(_FOLDERS) + 1)
-        for folder in (self.dir, *(self.dir / name for name in (*_OWNED, "listing"))):
+        for folder in (self.dir, *(self.dir / name for name in (*_CLAIM_KINDS, "listing"))):
             with os.scandir(folder) as entries:
-                total += sum(on_disk(_size(e)) for e in entries)
+                total += sum(disk_size(_size(e)) for e in entries)
         return total
 
     # --- removal
 
-    def tidy(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove what is no longer needed. Needs the lock.
 
         That is: claims and temporary files of dead processes, shards that no generation in use
         holds, and the oldest tables beyond their share.
         """
-        for kind in _OWNED[1:]:
+        for kind in _CLAIM_KINDS[1:]:
             for path in _files(self.dir / kind):
                 if path.suffix != ".json" and is_abandoned(path):
                     path.unlink(missing_ok=True)
@@ -163,17 +163,20 @@ class CacheFolder:
         for folder in (self.dir, self.dir / "listing", self.dir / "tables", self.dir / _RUNS):
             for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
                 path.unlink(missing_ok=True)
-        claimed = self.claims().keys()
-        self._sweep(self.dir / "shards", self.pinned() | self.manifest.alive().keys() | claimed)
-        self._sweep(self.dir / "tables", self.manifest.known.keys() | claimed)
-        self.prune(self.options.max_bytes * _TABLE_SHARE)
+        claimed = self.read_claims().keys()
+        self._sweep(
+            self.dir / "shards",
+            self.list_pinned_shards() | self.commit_log.live_shards().keys() | claimed,
+        )
+        self._sweep(self.dir / "tables", self.commit_log.published.keys() | claimed)
+        self.prune_tables(self.options.max_bytes * _TABLE_SHARE)
 
     def _sweep(self, folder: Path, keep: set[str]) -> None:
         for name in _stems(folder) - keep:
             for path in folder.glob(f"{name}.*"):
                 path.unlink(missing_ok=True)
 
-    def prune(self, room: float) -> None:
+    def prune_tables(self, room: float) -> None:
         """Remove the oldest tables of evicted shards until the rest takes at most `room` bytes.
 
         Needs the lock. A resume from a generation that needs a removed table raises StateError.
@@ -183,17 +186,17 @@ class CacheFolder:
         """
         spare = (
             _stems(self.dir / "tables")
-            - self.pinned()
-            - self.manifest.alive().keys()
-            - self.claims().keys()
+            - self.list_pinned_shards()
+            - self.commit_log.live_shards().keys()
+            - self.read_claims().keys()
         )
         for name in sorted(spare, reverse=True):
-            room -= on_disk(self.manifest.known[name].table_bytes)
+            room -= disk_size(self.commit_log.published[name].table_bytes)
             if room < 0:
-                self.table(name).unlink(missing_ok=True)
+                self.table_path(name).unlink(missing_ok=True)
 
 
-def prepared(options: CacheOptions, dataset: DataSet) -> CacheFolder:
+def prepare_folder(options: CacheOptions, dataset: DataSet) -> CacheFolder:
     """Return the cache folder; create it if it does not exist.
 
     Args:
@@ -205,7 +208,7 @@ def prepared(options: CacheOptions, dataset: DataSet) -> CacheFolder:
     """
     folder = CacheFolder(options)
     try:
-        _make(folder)
+        _create_folders(folder)
         with folder.lock():
             _check_identity(folder, dataset)
     except OSError as e:
@@ -216,7 +219,7 @@ def prepared(options: CacheOptions, dataset: DataSet) -> CacheFolder:
     return folder
 
 
-def _make(folder: CacheFolder) -> None:
+def _create_folders(folder: CacheFolder) -> None:
     if folder.dir.is_dir() and not (folder.dir / "lock").exists() and any(folder.dir.iterdir()):
         raise DataError(
             f"{folder.dir}: holds other files, and is no cache: set data.cache.dir to a new folder"

@@ -21,7 +21,7 @@ from gpupipe.errors import DataError
 
 def listed(url: str, **options: Any) -> listing.Listing:
     data = DataSet(url=url, **options)
-    return store_listing.listed(data, Store(data, 0, 10.0))
+    return store_listing.list_samples(data, Store(data, 0, 10.0))
 
 
 def manifest(path: Path, text: str) -> str:
@@ -61,7 +61,7 @@ def test_a_csv_with_labels_weights_values_and_further_columns(blobs: Path, tmp_p
     assert found.weights.tolist() == [1.0, 0.5]
     assert found.values["age"].tolist() == [33, -4]
     assert found.values["age"].dtype == np.int64
-    assert found.sample(1).about == {"class": "adam", "age": "-4", "note": "b,c"}
+    assert found.get_sample(1).metadata == {"class": "adam", "age": "-4", "note": "b,c"}
 
 
 def test_a_parquet_with_whole_numbers_as_labels(blobs: Path, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_names_that_lead_elsewhere_are_refused(blobs: Path, tmp_path: Path, name
 @example("a/..")
 def test_a_name_that_is_accepted_stays_below_the_url(name: str) -> None:
     try:
-        store_listing.safe(name, "here")
+        store_listing.check_name(name, "here")
     except DataError:
         return
     assert not Path(name).is_absolute()
@@ -207,7 +207,7 @@ def test_settings_of_the_data_set_that_cannot_be(options: dict[str, Any], said: 
         ),
         ({"max_bytes": "a lot"}, "bytes: a number, or one such as 64MB"),
         ({"max_bytes": True}, "bytes: a number"),
-        ({"max_bytes": "1TB", "samplers": -1}, "greater than or equal to 0"),
+        ({"max_bytes": "1TB", "workers": -1}, "greater than or equal to 0"),
         ({"max_bytes": "1TB", "low_water": 1.5}, "less than or equal to 1"),
         ({"max_bytes": "1TB", "epoch": "some"}, "'grow' or 'full'"),
     ],
@@ -227,7 +227,7 @@ def test_a_kept_listing_that_is_damaged_is_named(make: Any, file: str, content: 
     with pytest.raises(
         DataError, match=r"listing: the list of the samples is damaged .*delete the cache's folder"
     ):
-        listing.opened(made.folder)
+        listing.load(made.folder)
 
 
 def test_a_missing_client_is_named(tmp_path: Path) -> None:

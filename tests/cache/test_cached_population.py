@@ -1,4 +1,4 @@
-"""Training over a growing cache, end to end: real samplers, a real S3 on loopback, both engines."""
+"""Training over a growing cache, end to end: real workers, a real S3 on loopback, both engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 import gpupipe
 from gpupipe.cache import evict
-from gpupipe.cache.folder import CacheFolder
+from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.settings import CacheOptions
 from gpupipe.testing import check_loader
 
@@ -57,7 +57,7 @@ def config(faces: Path, tmp_path: Path) -> Config:
             "dir": str(tmp_path / "cache"),
             "max_bytes": "2MB",
             "shard_size": "60kB",
-            "samplers": 1,
+            "workers": 1,
         } | cache
         return {"data": data | {"cache": options}, "pipeline": STEPS}
 
@@ -75,14 +75,14 @@ def ids(batches: Any) -> list[int]:
 def complete(config: dict[str, Any]) -> CacheFolder:
     """The cache's folder, when all is in it."""
     from gpupipe import config as configs
-    from gpupipe.cache.worker_pool import Crew
+    from gpupipe.cache.worker_pool import WorkerPool
 
     source: Any = configs.read(config).source
     source.index()
-    crew = Crew(source.dataset, source.cache, 1, "fill")
-    while crew.ended() is None:
+    workers = WorkerPool(source.dataset, source.cache, 1, "fill")
+    while workers.read_outcomes() is None:
         time.sleep(0.02)
-    crew.stop()
+    workers.stop()
     return CacheFolder(source.cache)
 
 
@@ -130,7 +130,7 @@ def test_epochs_grow_over_s3_until_all_is_there(
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
 def test_the_contract_of_a_loader_holds(config: Config, options: dict[str, Any]) -> None:
-    settings = config(samplers=0)
+    settings = config(workers=0)
     complete(settings)
     check_loader(lambda **changes: load(settings, **{**options, **changes}))
 
@@ -144,21 +144,21 @@ def test_the_cache_turns_over_without_exceeding_itself(config: Config) -> None:
             assert time.monotonic() < end
             seen |= set(ids(loader))
             with folder.lock():
-                assert folder.usage() <= 600_000
+                assert folder.count_bytes() <= 600_000
             maps = Path("/proc/self/maps").read_text().splitlines()
             assert not [line for line in maps if "/shards/" in line and "(deleted)" in line]
             time.sleep(0.05)
-        folder.manifest.refresh()
-        assert len(folder.manifest.known) > len(folder.manifest.alive())
+        folder.commit_log.refresh()
+        assert len(folder.commit_log.published) > len(folder.commit_log.live_shards())
 
 
 def test_full_waits_for_the_whole_data_set(
-    config: Config, capfd: pytest.CaptureFixture[str]
+    config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     with load(config(epoch="full", rate_limit="500kB")) as loader:
         assert len(loader) == 15
         assert sorted(ids(loader)) == list(range(60))
-    assert "epoch 0 waits: " in (said := capfd.readouterr().err)
+    assert "epoch 0 waits: " in (said := caplog.text)
     assert "of 60 samples are in the cache, and data.cache.epoch is full" in said
 
 
@@ -181,17 +181,18 @@ def test_full_that_cannot_be_is_refused(config: Config) -> None:
 
 
 def test_nobody_at_work_is_said_and_is_an_error_in_the_end(
-    config: Config, capfd: pytest.CaptureFixture[str]
+    config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        load(config(samplers=0, wait=1.5)) as loader,
+        load(config(workers=0, wait=1.5)) as loader,
         pytest.raises(
             gpupipe.DataError,
-            match=r"epoch 0 waits: nothing is in the cache .*nothing came for . s .*no sampler",
+            match=r"epoch 0 waits: nothing is in the cache .*nothing came for . s .*"
+            r"no download worker",
         ),
     ):
         next(iter(loader))
-    assert "gpupipe cache: epoch 0 waits: nothing is in the cache" in capfd.readouterr().err
+    assert "gpupipe cache: epoch 0 waits: nothing is in the cache" in caplog.text
 
 
 def test_an_epoch_waits_for_as_many_samples_as_a_step_takes(config: Config) -> None:
@@ -227,9 +228,9 @@ def test_a_resume_in_mid_epoch_sees_the_rest_though_the_cache_went_on(
         folder = CacheFolder(CacheOptions(**settings["data"]["cache"]))
         while True:
             ids(loader)
-            folder.manifest.refresh()
-            had = folder.manifest.alive(state["generation"])
-            if not had.keys() <= folder.there():
+            folder.commit_log.refresh()
+            had = folder.commit_log.live_shards(state["generation"])
+            if not had.keys() <= folder.list_present_shards():
                 break
             time.sleep(0.1)
     assert before and not set(before) & set(rest)
@@ -243,7 +244,7 @@ def test_a_resume_in_mid_epoch_sees_the_rest_though_the_cache_went_on(
 def test_the_rest_of_an_epoch_does_not_wait_for_the_next(
     config: Config, options: dict[str, Any]
 ) -> None:
-    settings = config(samplers=0, wait=1.5)
+    settings = config(workers=0, wait=1.5)
     folder = complete(settings)
     with load(settings, **options) as loader:
         before = ids([next(iter(loader))])
@@ -251,7 +252,9 @@ def test_the_rest_of_an_epoch_does_not_wait_for_the_next(
     with load(settings, **options) as again:
         again.load_state_dict(state)  # pins its generation
         with folder.lock():
-            evict.evict(folder, list(folder.manifest.alive()), "no room is left for the next epoch")
+            evict.evict(
+                folder, list(folder.commit_log.live_shards()), "no room is left for the next epoch"
+            )
         assert sorted(before + ids(again)) == list(range(60))
         with pytest.raises(gpupipe.DataError, match="epoch 1 waits: nothing is in the cache"):
             next(iter(again))
@@ -261,15 +264,15 @@ def test_the_rest_of_an_epoch_does_not_wait_for_the_next(
 def test_an_epoch_that_was_not_ready_begins_when_it_is(
     config: Config, options: dict[str, Any]
 ) -> None:
-    settings = config(samplers=0)
+    settings = config(workers=0)
     folder = complete(settings)
     with load(settings, **options) as loader:
         epoch = iter(loader)
         first = ids([next(epoch)])  # pins the generation of epoch 0
         with folder.lock():
-            evict.evict(folder, list(folder.manifest.alive()), "epoch 1 has to wait")
+            evict.evict(folder, list(folder.commit_log.live_shards()), "epoch 1 has to wait")
         assert sorted(first + ids(epoch)) == list(range(60))
-        with load(config(samplers=1), **options):  # its worker fetches again
+        with load(config(workers=1), **options):  # its worker fetches again
             assert ids(loader)
         assert loader.state_dict()["epoch"] == 2
 
@@ -329,16 +332,16 @@ def train() -> Iterator[Callable[[dict[str, Any]], Trainer]]:
         trainer.kill()
 
 
-def test_a_trainer_that_is_killed_leaves_no_samplers_and_resumes_with_the_same_ids(
+def test_a_trainer_that_is_killed_leaves_no_workers_and_resumes_with_the_same_ids(
     config: Config, train: Callable[..., Trainer]
 ) -> None:
     settings = config(max_bytes="600kB")
     folder = complete(settings)
     trainer = train(settings)
     steps = trainer.steps(6)
-    samplers = [c["pid"] for c in waited(lambda: folder.claims("samplers")).values()]
+    workers = [c["pid"] for c in waited(lambda: folder.read_claims("workers")).values()]
     trainer.kill()
-    waited(lambda: not any(map(alive, samplers)))
+    waited(lambda: not any(map(alive, workers)))
     with load(settings, engine="dataloader", workers=0) as loader:
         loader.load_state_dict(steps[2][1])
         iterator = iter(loader)
@@ -359,8 +362,8 @@ def test_two_trainers_share_one_cache(config: Config, train: Callable[..., Train
             mine |= set(ids(loader))
             theirs |= {i for found, _state in trainer.steps(8) for i in found}
             with folder.lock():
-                assert folder.usage() <= 600_000
-        pids = {c["pid"] for c in folder.claims("samplers").values()}
+                assert folder.count_bytes() <= 600_000
+        pids = {c["pid"] for c in folder.read_claims("workers").values()}
         trainer.kill()
         waited(lambda: sum(map(alive, pids)) == 1)
         assert ids(loader)
@@ -389,19 +392,19 @@ def test_ranks_agree_on_a_generation_though_it_grows_between_them(config: Config
         assert len(ids(later)) * 2 + 1 >= len(mine) + len(ids(theirs))
 
 
-def test_a_sampler_that_is_killed_is_started_again(config: Config) -> None:
+def test_a_worker_that_is_killed_is_started_again(config: Config) -> None:
     settings = config(rate_limit="1MB")
     with load(settings) as loader:
         ids(loader)
         folder = CacheFolder(CacheOptions(**settings["data"]["cache"]))
-        (pid,) = [c["pid"] for c in waited(lambda: folder.claims("samplers")).values()]
+        (pid,) = [c["pid"] for c in waited(lambda: folder.read_claims("workers")).values()]
         os.kill(pid, signal.SIGKILL)
         waited(lambda: not alive(pid))
         sizes = [len(ids(loader))]
         while sizes[-1] < 60:
             time.sleep(0.1)
             sizes.append(len(ids(loader)))
-    assert not list((folder.dir / "samplers").iterdir())
+    assert not list((folder.dir / "workers").iterdir())
 
 
 def test_a_mended_shard_is_read_anew(config: Config) -> None:
@@ -410,27 +413,27 @@ def test_a_mended_shard_is_read_anew(config: Config) -> None:
     from gpupipe.cache.store import Store
     from gpupipe.sources.remote import Remote
 
-    settings = config(samplers=0)
+    settings = config(workers=0)
     folder = complete(settings)
-    name = sorted(folder.there())[0]
-    data = bytearray(folder.shard(name).read_bytes())
+    name = sorted(folder.list_present_shards())[0]
+    data = bytearray(folder.shard_path(name).read_bytes())
     data[600:5000] = bytes(4400)
-    folder.shard(name).write_bytes(data)
+    folder.shard_path(name).write_bytes(data)
     with load(settings) as loader, pytest.raises(gpupipe.SampleError, match=f"{name}.tar"):
         ids(loader)
     with load(settings, on_error="skip", max_bad=0.9) as loader:
         assert len(ids(loader)) < 60
         source = Remote(**{k: v for k, v in settings["data"].items() if k != "source"})
-        assert list(verify.damaged(folder, 60, lambda done, total: None)) == [name]
-        assert not folder.shard(name).exists()
-        filler = Filler(folder, listing.opened(folder), Store(source.dataset, 0, 5.0), 0, False)
-        assert verify.mend(folder, filler) == {}
+        assert list(verify.remove_damaged_shards(folder, 60, lambda done, total: None)) == [name]
+        assert not folder.shard_path(name).exists()
+        filler = Filler(folder, listing.load(folder), Store(source.dataset, 0, 5.0), 0, False)
+        assert verify.fetch_missing_shards(folder, filler) == {}
     with load(settings) as loader:
         assert len(ids(loader)) == 60
 
 
 def test_states_of_another_cache_or_of_long_ago_are_refused(config: Config) -> None:
-    settings = config(samplers=0)
+    settings = config(workers=0)
     folder = complete(settings)
     with load(settings) as loader:
         state = loader.state_dict()
@@ -438,21 +441,21 @@ def test_states_of_another_cache_or_of_long_ago_are_refused(config: Config) -> N
         loader.load_state_dict(state)
         next(iter(loader))
         state = loader.state_dict()
-        folder.manifest.refresh()
+        folder.commit_log.refresh()
         for generation in (0, 99, -1):
             with pytest.raises(
                 gpupipe.StateError,
                 match=f"the state is of generation {generation}, and the cache in .* has "
-                f"{folder.manifest.generation}:",
+                f"{folder.commit_log.generation}:",
             ):
                 loader.load_state_dict(state | {"generation": generation})
         lacking = {k: v for k, v in state.items() if k != "generation"}
         with pytest.raises(gpupipe.StateError, match="it lacks 'generation'"):
             loader.load_state_dict(lacking)
     with folder.lock():
-        folder.manifest.evict(["00000002"], "a test")
-        folder.tidy()
-    folder.table("00000002").unlink()
+        folder.commit_log.evict(["00000002"], "a test")
+        folder.remove_leftovers()
+    folder.table_path("00000002").unlink()
     with (
         load(settings) as loader,
         pytest.raises(
@@ -467,7 +470,7 @@ def test_a_part_of_the_data_set_is_of_what_is_there(config: Config, faces: Path)
     from gpupipe import config as configs
     from gpupipe.bench import parity
 
-    checked = configs.read(config(max_bytes="600kB", samplers=0), device="cpu")
+    checked = configs.read(config(max_bytes="600kB", workers=0), device="cpu")
     index = checked.source.index()
     with pytest.raises(
         gpupipe.DataError, match="nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"
@@ -483,7 +486,7 @@ def test_a_part_of_the_data_set_is_of_what_is_there(config: Config, faces: Path)
 
 
 def test_a_folder_that_is_deleted_meanwhile_is_named(config: Config) -> None:
-    settings = config(samplers=0)
+    settings = config(workers=0)
     folder = complete(settings)
     with load(settings, engine="dataloader", workers=0) as loader:
         ids(loader)

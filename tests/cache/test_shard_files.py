@@ -24,10 +24,10 @@ SAMPLES = [
 ]
 
 
-def written(path: Path) -> shard_files.Writer:
-    writer = shard_files.Writer(path)
+def written(path: Path) -> shard_files.ShardWriter:
+    writer = shard_files.ShardWriter(path)
     for sample, image in SAMPLES:
-        assert writer.size_with(sample.cost(len(image))) > writer.bytes
+        assert writer.size_with(sample.stored_size(len(image))) > writer.bytes
         writer.add(sample, image)
     writer.finish()
     return writer
@@ -38,11 +38,11 @@ def test_the_same_samples_make_the_same_bytes_and_their_cost_is_known_before(
 ) -> None:
     one, two = written(tmp_path / "1"), written(tmp_path / "2")
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
-    assert one.hash == two.hash == shard_files.hash_of(tmp_path / "1")
+    assert one.hash == two.hash == shard_files.hash_file(tmp_path / "1")
     assert (
         one.bytes
         == (tmp_path / "1").stat().st_size
-        == sum(s.cost(len(i)) for s, i in SAMPLES) + shard_files.END
+        == sum(s.stored_size(len(i)) for s, i in SAMPLES) + shard_files.END
     )
 
 
@@ -52,10 +52,10 @@ def test_the_table_says_where_the_bytes_are_and_can_be_made_again(tmp_path: Path
     assert [
         (row, data[offset : offset + length]) for row, offset, length in writer.table.T.tolist()
     ] == [(s.row, image) for s, image in SAMPLES]
-    assert np.array_equal(shard_files.scanned(tmp_path / "1.tar", 10**12), writer.table)
+    assert np.array_equal(shard_files.scan_tar(tmp_path / "1.tar", 10**12), writer.table)
     hash = shard_files.save_table(writer.table, tmp_path / "1.npy")
-    assert (tmp_path / "1.npy").stat().st_size == shard_files.table_size(3)
-    assert np.array_equal(shard_files.open_table(tmp_path / "1.npy", hash), writer.table)
+    assert (tmp_path / "1.npy").stat().st_size == shard_files.table_file_size(3)
+    assert np.array_equal(shard_files.load_table(tmp_path / "1.npy", hash), writer.table)
 
 
 def test_webdataset_and_tarfile_read_them(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_members_that_are_none_of_ours_are_refused(tmp_path: Path, name: str, ki
         info.type, info.linkname = kind, "/etc/passwd"
         tar.addfile(info, io.BytesIO())
     with pytest.raises(DataError, match=r"bad.tar: the member .* is none that gpupipe writes"):
-        shard_files.scanned(tmp_path / "bad.tar", 50)
+        shard_files.scan_tar(tmp_path / "bad.tar", 50)
 
 
 def test_a_damaged_or_missing_table_is_named(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_a_damaged_or_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"t.npy: damaged: its checksum .*'gpupipe cache verify CONFIG'"
     ):
-        shard_files.open_table(tmp_path / "t.npy", hash)
+        shard_files.load_table(tmp_path / "t.npy", hash)
     with pytest.raises(DataError, match=r"none.npy: cannot be read: No such file"):
-        shard_files.open_table(tmp_path / "none.npy", hash)
+        shard_files.load_table(tmp_path / "none.npy", hash)
 
 
 def test_a_pickle_in_place_of_a_table_is_not_loaded(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_pickle_in_place_of_a_table_is_not_loaded(tmp_path: Path) -> None:
     np.save(buffer, np.array([{"an": "object"}], object), allow_pickle=True)
     (tmp_path / "t.npy").write_bytes(buffer.getvalue())
     with pytest.raises(DataError, match=r"t.npy: damaged: .*allow_pickle=False"):
-        shard_files.open_table(tmp_path / "t.npy", shard_files.hash_of(tmp_path / "t.npy"))
+        shard_files.load_table(tmp_path / "t.npy", shard_files.hash_file(tmp_path / "t.npy"))
 
 
 def test_a_tar_that_ends_early_is_refused(tmp_path: Path) -> None:
@@ -118,4 +118,4 @@ def test_a_tar_that_ends_early_is_refused(tmp_path: Path) -> None:
     data = (tmp_path / "1.tar").read_bytes()
     (tmp_path / "1.tar").write_bytes(data[:700])
     with pytest.raises(DataError, match="not a whole tar file"):
-        shard_files.scanned(tmp_path / "1.tar", 10**12)
+        shard_files.scan_tar(tmp_path / "1.tar", 10**12)

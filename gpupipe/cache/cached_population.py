@@ -1,0 +1,206 @@
+"""Chooses the samples of each epoch: those of the cache generation that the epoch pins."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpupipe.cache import epochs
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.claims import Claim
+from gpupipe.cache.rank_agreement import TrainingRun
+from gpupipe.cache.sample_locations import SampleLocations
+from gpupipe.cache.waiting import refuse_lost_shards, wait_until
+from gpupipe.cache.worker_pool import WorkerPool
+from gpupipe.dataset.index import Rows
+from gpupipe.dataset.source import Population
+from gpupipe.errors import StateError, counted
+
+
+@dataclass(frozen=True)
+class _PinnedEpoch:
+    """The generation of an epoch, the names of its shards, and its sample ids, ascending."""
+
+    generation: int
+    pin: Claim
+    names: frozenset[str]
+    ids: Rows
+
+
+class CachedPopulation(Population):
+    """The samples of each epoch, from a growing cache.
+
+    Args:
+        folder: The cache.
+        locations: Locates the samples of an epoch when it begins.
+        rows: Number of rows that an epoch waits for under `epoch: full`.
+        workers: Download workers of this process; may be empty.
+        run: This rank's part in the agreement between ranks; None for a single rank.
+    """
+
+    def __init__(
+        self,
+        folder: CacheFolder,
+        locations: SampleLocations,
+        rows: int,
+        workers: WorkerPool,
+        run: TrainingRun | None,
+    ) -> None:
+        self._folder, self._locations, self._num_rows = folder, locations, rows
+        self._workers, self._run = workers, run
+        self._pinned_epochs: dict[int, _PinnedEpoch] = {}
+
+    def ids(self, epoch: int, problem: Callable[[int], str]) -> Rows:
+        if epoch not in self._pinned_epochs:
+            self._pinned_epochs[epoch] = self._pin_epoch(epoch, problem)
+        return self._pinned_epochs[epoch].ids
+
+    def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
+        if epoch in self._pinned_epochs:
+            return True
+        self._workers.restart_killed()
+        with self._folder.lock():
+            shards = self._folder.commit_log.live_shards(self._next_generation(epoch))
+            if not shards.keys() <= self._folder.list_present_shards():
+                return False
+            choice = self._choose(epoch, problem)
+        if isinstance(choice, str):
+            return False
+        self._pinned_epochs[epoch] = self._wait_and_locate(*choice)
+        return True
+
+    def generation(self, epoch: int) -> int | None:
+        return self._pinned_epochs[epoch].generation if epoch in self._pinned_epochs else None
+
+    def resume(self, epoch: int, generation: int) -> None:
+        with self._folder.lock():
+            self._check_generation(generation)
+            pin = self._pin(epoch, generation)
+            self._record_choice(epoch, generation, 0)
+        self._replace(epoch, self._wait_and_locate(generation, pin))
+
+    def release(self, keep: Callable[[int], bool]) -> None:
+        for epoch in [e for e in self._pinned_epochs if not keep(e)]:
+            self._replace(epoch, None)
+
+    def close(self) -> None:
+        self.release(lambda epoch: False)
+        self._workers.stop()
+        if self._run is not None:
+            self._run.leave()
+        if len(self._workers):
+            with self._folder.lock():
+                self._folder.remove_leftovers()
+
+    # --- choosing and pinning a generation
+
+    def _pin_epoch(self, epoch: int, problem: Callable[[int], str]) -> _PinnedEpoch:
+        def choose() -> tuple[int, Claim] | str:
+            with self._folder.lock():
+                return self._choose(epoch, problem)
+
+        self._workers.restart_killed()
+        choice = wait_until(self._folder, self._workers, f"epoch {epoch} waits", choose)
+        return self._wait_and_locate(*choice)
+
+    def _choose(self, epoch: int, problem: Callable[[int], str]) -> tuple[int, Claim] | str:
+        """Return the pinned generation of an epoch, or why there is none yet. Needs the lock."""
+        agreed = self._agreed_generation(epoch)
+        generation = self._next_generation(epoch)
+        samples = sum(s.samples for s in self._folder.commit_log.live_shards(generation).values())
+        reason = "" if agreed is not None else self._why_incomplete(samples) or problem(samples)
+        if reason:
+            return reason
+        try:
+            pin = self._pin(epoch, generation)
+            if agreed is None:
+                self._record_choice(epoch, generation, samples)
+        except OSError as e:
+            return f"{self._folder.dir} cannot be written: {e.strerror or e}"
+        return generation, pin
+
+    def _agreed_generation(self, epoch: int) -> int | None:
+        """Return the generation that another rank chose for an epoch, or None. Needs the lock."""
+        return self._run.read_choice(epoch) if self._run is not None else None
+
+    def _next_generation(self, epoch: int) -> int:
+        """Return the generation of an epoch that begins now. Needs the lock."""
+        agreed = self._agreed_generation(epoch)
+        return self._folder.commit_log.generation if agreed is None else agreed
+
+    def _record_choice(self, epoch: int, generation: int, samples: int) -> None:
+        """Record the choice for the other ranks and for the statistics. Needs the lock."""
+        if self._run is not None:
+            self._run.record_choice(epoch, generation)
+        epochs.record_epoch(self._folder, generation, samples)
+
+    def _why_incomplete(self, samples: int) -> str:
+        if self._folder.options.epoch == "full" and samples < self._num_rows:
+            return (
+                f"{samples:,} of {self._num_rows:,} samples are in the cache, and "
+                "data.cache.epoch is full"
+            )
+        return "" if samples else f"nothing is in the cache in {self._folder.dir} yet"
+
+    def _check_generation(self, generation: int) -> None:
+        """Raise StateError if a generation cannot be fetched again. Needs the lock."""
+        newest = self._folder.commit_log.generation
+        if not 0 < generation <= newest:
+            raise StateError(
+                f"the state is of generation {generation}, and the cache in "
+                f"{self._folder.dir} has {newest}: it is another cache, or was deleted"
+            )
+        shards = self._folder.commit_log.live_shards(generation)
+        evicted = sorted(name for name in shards if not self._folder.table_path(name).exists())
+        if evicted:
+            details = (
+                f"{counted(len(evicted), 'shard')} of it were evicted too long ago to be made "
+                f"again, the first {evicted[0]}"
+            )
+            raise StateError(
+                f"the state is of generation {generation} of the cache in "
+                f"{self._folder.dir}, and {details}"
+            )
+
+    def _pin(self, epoch: int, generation: int) -> Claim:
+        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        return self._folder.create_claim(
+            "pins", name, {"generation": generation, "epoch": epoch, "pid": os.getpid()}
+        )
+
+    def _wait_and_locate(self, generation: int, pin: Claim) -> _PinnedEpoch:
+        """Wait until all shards of a pinned generation are present, then locate its samples."""
+        shards = self._folder.commit_log.live_shards(generation)
+
+        def check_complete() -> str | None:
+            missing = shards.keys() - self._folder.list_present_shards()
+            refuse_lost_shards(self._folder, missing)
+            return (
+                f"{counted(len(missing), 'shard')} of it must be fetched again" if missing else None
+            )
+
+        try:
+            purpose = f"generation {generation} is not whole"
+            wait_until(self._folder, self._workers, purpose, check_complete)
+            ids = self._locations.locate(shards)
+            return _PinnedEpoch(generation, pin, frozenset(shards), ids)
+        except BaseException:
+            pin.release()
+            raise
+
+    def _replace(self, epoch: int, pinned: _PinnedEpoch | None) -> None:
+        """Replace an epoch's generation, or remove it (None).
+
+        Files are unmapped before the pin is released: afterwards they count as evictable.
+        """
+        before = self._pinned_epochs.pop(epoch, None)
+        if pinned is not None:
+            self._pinned_epochs[epoch] = pinned
+        if before is None:
+            return
+        needed = {name for p in self._pinned_epochs.values() for name in p.names}
+        self._locations.forget(before.names - needed)
+        before.pin.release()

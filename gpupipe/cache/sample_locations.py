@@ -1,0 +1,131 @@
+"""Finds the samples of cached shards, and writes their locations into the index's column."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from gpupipe.cache import shard_files
+from gpupipe.cache.cache_folder import CacheFolder
+from gpupipe.cache.commit_log import CachedShard
+from gpupipe.dataset.index import Rows, SpanColumn, StringArray
+from gpupipe.dataset.source import UnmapFiles
+from gpupipe.errors import DataError
+
+
+class ShardNames(StringArray):
+    """File names of shards, computed and not stored: shard n is the file 0000000n.tar.
+
+    Shards may thus be added at any time.
+    """
+
+    def __getitem__(self, i: int) -> str:
+        return f"{i:08}.tar"
+
+
+def create_span_column(folder: CacheFolder, rows: int) -> SpanColumn:
+    """Return a column for the locations of `rows` samples, which are not yet known.
+
+    Args:
+        folder: The cache.
+        rows: Number of rows of the data set.
+    """
+    return SpanColumn(
+        str(folder.dir / "shards"),
+        ShardNames.from_strings([]),
+        np.zeros(rows, np.int32),
+        np.zeros(rows, np.int64),
+        np.zeros(rows, np.int64),
+    )
+
+
+def locate_newest(folder: CacheFolder, spans: SpanColumn) -> Rows:
+    """Locate the samples of the newest generation. Pins nothing.
+
+    Args:
+        folder: The cache.
+        spans: The column to write to, from `create_span_column`.
+
+    Returns:
+        Row numbers, ascending, int64 (n,).
+
+    Raises:
+        DataError: The table of a shard is damaged.
+    """
+    with folder.lock():
+        present = folder.list_present_shards()
+        rows_of_shards = [
+            _locate_shard(folder, spans, shard)
+            for name, shard in folder.commit_log.live_shards().items()
+            if name in present
+        ]
+    rows: Rows = np.unique(np.concatenate([np.empty(0, np.int64), *rows_of_shards]))
+    return rows
+
+
+def _locate_shard(folder: CacheFolder, spans: SpanColumn, shard: CachedShard) -> Rows:
+    """Write the locations of a shard's samples into `spans`, and return their rows.
+
+    Raises DataError if the shard's table is damaged.
+    """
+    table = folder.table_path(shard.name)
+    rows: Rows
+    rows, offset, length = shard_files.load_table(table, shard.table_hash)
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(spans.file):
+        raise DataError(
+            f"{table}: holds rows that the data set has not: run 'gpupipe cache verify CONFIG'"
+        )
+    spans.file[rows], spans.offset[rows], spans.length[rows] = int(shard.name), offset, length
+    return rows
+
+
+class SampleLocations:
+    """The locations of the samples of the shards that epochs use.
+
+    Args:
+        folder: The cache.
+        spans: Column in which the locations are written.
+        unmap_files: Unmaps the files of shards, which are about to be removed or replaced.
+    """
+
+    def __init__(self, folder: CacheFolder, spans: SpanColumn, unmap_files: UnmapFiles) -> None:
+        self._folder, self._spans, self._unmap_files = folder, spans, unmap_files
+        self._rows: dict[str, Rows] = {}
+        self._inodes: dict[str, int] = {}
+        self._shards_overlap = False
+
+    def locate(self, shards: dict[str, CachedShard]) -> Rows:
+        """Write the locations of all samples of the shards, and return their ids, ascending.
+
+        Reads only tables of new or replaced shards. If shards overlap, it reads all of them in
+        order, so that the newest shard of a sample counts.
+
+        Args:
+            shards: The shards of a pinned generation by name, in the order of publication.
+
+        Raises:
+            DataError: The table of a shard is damaged.
+        """
+        inodes = {name: os.stat(self._folder.shard_path(name)).st_ino for name in shards}
+        self._unmap_files(
+            {int(name) for name, inode in inodes.items() if self._inodes.get(name, inode) != inode}
+        )
+        is_located = np.zeros(len(self._spans.file), bool)
+        for name, shard in shards.items():
+            if self._shards_overlap or self._inodes.get(name) != inodes[name]:
+                self._rows[name] = _locate_shard(self._folder, self._spans, shard)
+            is_located[self._rows[name]] = True
+        ids = np.flatnonzero(is_located)
+        self._inodes |= inodes
+        if len(ids) < sum(s.samples for s in shards.values()) and not self._shards_overlap:
+            self._shards_overlap = True
+            return self.locate(shards)
+        return ids
+
+    def forget(self, names: frozenset[str]) -> None:
+        """Unmap the files of shards that no epoch uses any more."""
+        self._unmap_files({int(name) for name in names})
+        for name in names:
+            self._rows.pop(name, None)
+            self._inodes.pop(name, None)
