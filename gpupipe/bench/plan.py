@@ -26,16 +26,17 @@ def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
     job = LoadSpec(nothing(), config.pipeline, config.loader, _threads(config))
     if engine == "dataloader":
         return {"cpu": torch_lowering(job)}
-    from gpupipe.engines.dali.graph import Device, Lowering
+    from gpupipe.engines.dali.graph import build_graph
+    from gpupipe.engines.dali.lowering import Device, Lowering
 
-    Lowering(job, "cpu", True).graph(None, lambda: [])
+    build_graph(job, Lowering(job, "cpu", True), None, lambda: [])
     devices: tuple[Device, ...] = ("gpu", "cpu")
     encoded = any(spec.encoded for spec in config.pipeline.fields.values())
     read = "io.file.read" if encoded and config.source.separate_files else "external_source"
     return {
         d: [
             (read, "cpu", ()),
-            *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").emitted()),
+            *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").operators()),
         ]
         for d in devices
     }

@@ -15,7 +15,7 @@ import gpupipe
 from gpupipe import config
 from gpupipe.dataset.index import nothing
 from gpupipe.engines.base import LoadSpec
-from gpupipe.engines.dali.graph import Lowering
+from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.formats.npy import DTYPES
 from gpupipe.pipeline import step
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
@@ -106,7 +106,7 @@ def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> Non
             continue
         emitted = Lowering(
             LoadSpec(nothing(), checked.pipeline, checked.loader, 1), "gpu", False
-        ).emitted()
+        ).operators()
         assert emitted[0].device == "mixed"
         assert {e.device for e in emitted[1:]} <= {"gpu"}
         assert "color_space_conversion" not in {e.op for e in emitted}

@@ -13,8 +13,8 @@ from nvidia.dali import Pipeline, fn, types
 from gpupipe import config
 from gpupipe.dataset.index import nothing
 from gpupipe.engines.base import LoadSpec
-from gpupipe.engines.dali.graph import Lowering
 from gpupipe.engines.dali.image import FusingImage
+from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.pipeline.step import Spec
 from gpupipe.sampling.sampler import Plan
 
@@ -36,7 +36,7 @@ def as_input(array: Any) -> Any:
 def plan(pipeline: Any, device: Any, region_decode: bool) -> list[tuple[str, str, str]]:
     return [
         (e.op, e.device, "+".join(e.steps))
-        for e in Lowering(job(pipeline), device, region_decode).emitted()
+        for e in Lowering(job(pipeline), device, region_decode).operators()
     ]
 
 
@@ -105,8 +105,7 @@ def test_a_crop_before_the_end_is_cut_by_the_last_operator() -> None:
 
 def fed(pipeline: Any, device: Any = "cpu") -> list[tuple[str, tuple[int, ...]]]:
     """What the graph is fed for a sample: the dtype and shape of each."""
-    arrays: list[Any] = []
-    Lowering(job(pipeline), device, True).emitted(arrays)
+    arrays = Lowering(job(pipeline), device, True).example_arguments()
     return [(a.dtype.name, a.shape[1:]) for a in arrays]
 
 
@@ -140,7 +139,7 @@ def test_values_are_those_that_the_graph_was_built_for() -> None:
         ["decode", {"random_rotation": {"degrees": 30, "expand": True}}, step],
     ]:
         wanted = job(pipeline)
-        found = Lowering(wanted, "cpu", True).values(plan, {"image": size})
+        found = Lowering(wanted, "cpu", True).arguments(plan, {"image": size})
         assert [(a.dtype.name, a.shape[1:]) for a in found] == fed(pipeline)
         assert all(len(a) == 5 and a.flags.c_contiguous for a in found)
 

@@ -15,7 +15,7 @@ import pytest
 
 from gpupipe import config as configs
 from gpupipe.engines.base import LoadSpec
-from gpupipe.engines.dali.graph import cuts
+from gpupipe.engines.dali.lowering import decodes_regions
 from gpupipe.runtime import capability_probe as probes
 from gpupipe.runtime import region_decoding
 from gpupipe.runtime.capability_probe import ProbeOutcome, probe
@@ -205,4 +205,7 @@ def test_pipelines_that_cut_no_part_out_of_an_image_need_no_probe(
     faces: Path, pipeline: Any, expected: bool
 ) -> None:
     checked = configs.read({"data": {"source": "folder", "root": faces}, "pipeline": pipeline})
-    assert cuts(LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1)) is expected
+    assert (
+        decodes_regions(LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1))
+        is expected
+    )

@@ -6,19 +6,19 @@ delivered batch are checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from nvidia.dali import types
 
-from gpupipe.dataset.index import SpanColumn
 from gpupipe.engines.bad_samples import telling_line
 from gpupipe.engines.base import Batch, LoadSpec
-from gpupipe.engines.dali.graph import Lowering
-from gpupipe.engines.dali.mmap_reader import Maps
-from gpupipe.engines.dali.reader import Read, reader
+from gpupipe.engines.dali.graph import build_graph
+from gpupipe.engines.dali.graph_source import compute_inputs
+from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.mmap_reader import map_fields
+from gpupipe.engines.dali.reader import make_reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.pipeline.pipeline import Entry, Pipeline
 from gpupipe.pipeline.step import SampleIncompatible
@@ -26,14 +26,12 @@ from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.runtime.plugins import is_foreign, step_failed, step_wrong
 from gpupipe.sampling.sampler import Plan
 
-Inputs = Callable[[LoadSpec, Lowering, dict[str, Maps]], Callable[[Read], list[Any]]]
-"""Returns the function that computes the inputs of a job's graph from a Read."""
 _MAX_SAMPLES = 8
 _ENOUGH_FAILURES = 3
 """After failures on so many samples that pass the steps before it, the step is to blame."""
 
 
-def check_steps(job: LoadSpec, device_id: int | None, inputs: Inputs) -> None:
+def check_steps(job: LoadSpec, device_id: int | None) -> None:
     """Raise StepError if a plugin step fails, or its output differs from its spec.
 
     The check builds two small DALI graphs for each plugin step.
@@ -41,7 +39,6 @@ def check_steps(job: LoadSpec, device_id: int | None, inputs: Inputs) -> None:
     Args:
         job: The job whose steps are checked.
         device_id: The GPU's number, or None for the CPU.
-        inputs: Returns the function that computes the inputs of a graph.
 
     Raises:
         StepError: A plugin step is faulty.
@@ -49,7 +46,7 @@ def check_steps(job: LoadSpec, device_id: int | None, inputs: Inputs) -> None:
     """
     for entry in job.pipeline.entries:
         if is_foreign(type(entry.step)):
-            _check_step(job, entry, device_id, inputs)
+            _check_step(job, entry, device_id)
 
 
 def check_batch(job: LoadSpec, batch: Batch) -> None:
@@ -71,15 +68,15 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
             )
 
 
-def _check_step(job: LoadSpec, entry: Entry, device_id: int | None, inputs: Inputs) -> None:
+def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:
     steps = job.pipeline.on(entry.field)
     position = steps.index(entry)
     failures = 0
     for id in range(min(len(job.index), _MAX_SAMPLES)):
-        if not entry.given.encoded and _fails(job, steps[:position], id, device_id, inputs):
+        if not entry.given.encoded and _fails(job, steps[:position], id, device_id):
             continue
         try:
-            shape, dtype = _run_one(_with_steps(job, steps[: position + 1]), id, device_id, inputs)
+            shape, dtype = _run_one(_with_steps(job, steps[: position + 1]), id, device_id)
         except SampleIncompatible:
             continue
         except RuntimeError as e:
@@ -105,12 +102,10 @@ def _wrong(entry: Entry, problem: str) -> StepError:
     return step_wrong(entry.key, type(entry.step), entry.where, problem)
 
 
-def _fails(
-    job: LoadSpec, steps: list[Entry], id: int, device_id: int | None, inputs: Inputs
-) -> bool:
+def _fails(job: LoadSpec, steps: list[Entry], id: int, device_id: int | None) -> bool:
     """Whether a sample cannot be read, or fails in `steps`, which precede the step under test."""
     try:
-        _run_one(_with_steps(job, steps), id, device_id, inputs)
+        _run_one(_with_steps(job, steps), id, device_id)
     except RuntimeError:
         return True
     return False
@@ -125,27 +120,20 @@ def _with_steps(job: LoadSpec, steps: list[Entry]) -> LoadSpec:
     )
 
 
-def _run_one(
-    job: LoadSpec, id: int, device_id: int | None, inputs: Inputs
-) -> tuple[tuple[int, ...], str]:
+def _run_one(job: LoadSpec, id: int, device_id: int | None) -> tuple[tuple[int, ...], str]:
     """Run one sample, and return the shape and dtype of the output.
 
     Raises RuntimeError, StepError, EngineError.
     """
     lowering = Lowering(job, "cpu" if device_id is None else "gpu", False, as_it_is=True)
+    maps = map_fields(job)
+    reader = make_reader(job, lowering.decodings(), maps, False)
     feed: list[Any] = []
-    graph = lowering.graph(device_id, lambda: feed)
-    columns = {name: job.index.columns[name] for name in job.pipeline.fields}
-    maps = {
-        name: Maps(job.index, name)
-        for name, column in columns.items()
-        if isinstance(column, SpanColumn)
-    }
-    files = reader(job, graph.decoding, maps, False)
-    files.start([Plan(0, np.array([id]), 1, True)])
-    read = next(files)
+    pipe = build_graph(job, lowering, device_id, lambda: feed)
+    reader.start([Plan(0, np.array([id]), 1, True)])
+    read = next(reader)
     if read.error is not None:
         raise read.error
-    feed += inputs(job, lowering, maps)(read)
-    (output,) = graph.pipe.run()
+    feed += compute_inputs(job, lowering, maps, read)
+    (output,) = pipe.run()
     return tuple(output.shape()[0]), np.dtype(types.to_numpy_type(output.dtype)).name

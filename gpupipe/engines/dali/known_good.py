@@ -49,6 +49,10 @@ class KnownGood:
                 f"to blame for '{first}': `gpupipe doctor` looks at the machine"
             ) from e
 
+    def close(self) -> None:
+        """Release the pipeline. Idempotent."""
+        self._pipe = None
+
     def _decode(self) -> None:
         if self._device_id is not None:
             # raises any earlier error that has corrupted the GPU's context

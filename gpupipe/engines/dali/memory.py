@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ByteSize
 
-from gpupipe.dataset.index import SpanColumn
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.array import sizes
-from gpupipe.engines.dali.graph import Lowering, delivered
-from gpupipe.engines.dali.mmap_reader import Maps
+from gpupipe.engines.dali.delivery import delivered_dtype
+from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.mmap_reader import map_fields
 from gpupipe.engines.dali.pending_ops import Decoding
-from gpupipe.engines.dali.reader import reader
+from gpupipe.engines.dali.reader import make_reader
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.pipeline import Entry
 from gpupipe.pipeline.step import SampleIncompatible
@@ -147,7 +147,7 @@ def need_of(job: LoadSpec, may_cut: bool) -> Need | None:
     """
     lowering = Lowering(job, "gpu", may_cut)
     estimates = [
-        _of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.decoding())
+        _of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.decodings())
     ]
     needs = [n for n in estimates if n is not None]
     return Need(*np.array(needs).T) if needs else None
@@ -163,12 +163,7 @@ def _sizes(
     ids = np.unique(
         np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64)
     )
-    maps = {
-        name: Maps(job.index, name)
-        for name, column in job.index.columns.items()
-        if isinstance(column, SpanColumn)
-    }
-    files = reader(job, decoding, maps, False)
+    files = make_reader(job, decoding, map_fields(job), False)
     files.start(Plan(0, np.array([id]), 1, False) for id in ids)
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     return [
@@ -191,16 +186,16 @@ def _of_sample(
         steps[entry.field, entry.key] = entry, before, after
 
     try:
-        operators = lowering.traced(plan, size, seen)
+        operators = lowering.trace(plan, size, seen)
     except SampleIncompatible:
         return None
-    decodings = lowering.decoding()
+    decodings = lowering.decodings()
     made = out = 0.0
     for name, emitted in operators.items():
         spec, first = job.pipeline.fields[name], size[name]
         final = job.pipeline.made_of(name)
         last = steps[name, job.pipeline.on(name)[-1].key][2] if job.pipeline.on(name) else first
-        delivered_bytes = _bytes(final, last, delivered(job, name))
+        delivered_bytes = _bytes(final, last, delivered_dtype(job, name))
         made += 0.0 if spec.encoded else _bytes(spec, first, spec.dtype)
         for position, operator in enumerate(emitted):
             if operator is emitted[-1] or not operator.steps:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.byte_range import missing
 from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn
+from gpupipe.engines.base import LoadSpec
 
 _MOST_OPEN = 8192
 """How many files stay mapped. Mapping a file of 1 MB again costs twice as much as copying it. Linux
@@ -107,6 +108,15 @@ class Maps:
         else:
             self._maps.move_to_end(file)
         return mapped
+
+
+def map_fields(job: LoadSpec) -> dict[str, Maps]:
+    """Return the memory maps of the fields of a job that are parts of files, by field name."""
+    return {
+        name: Maps(job.index, name)
+        for name in job.pipeline.fields
+        if isinstance(job.index.columns.get(name), SpanColumn)
+    }
 
 
 def _open_map(path: str) -> NDArray[np.uint8]:

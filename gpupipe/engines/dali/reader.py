@@ -70,8 +70,11 @@ class Reader(Protocol):
     def drop(self) -> None:
         """Take no more plans, and discard those that were taken."""
 
+    def close(self) -> None:
+        """Release the reader's pipeline and threads. Idempotent."""
+
     @property
-    def gone(self) -> bool:
+    def was_destroyed(self) -> bool:
         """Whether a garbage collection destroyed the reader's pipeline."""
 
     def __iter__(self) -> Iterator[Read]: ...
@@ -80,7 +83,7 @@ class Reader(Protocol):
         """Return the next plan with its files, and begin to read another plan."""
 
 
-def reader(
+def make_reader(
     job: LoadSpec, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
 ) -> Reader:
     """Build the reader for the fields of a job that are image files.
@@ -97,7 +100,7 @@ def reader(
 class NoReader:
     """The Reader for jobs without image files: all fields are memory-mapped arrays."""
 
-    gone = False
+    was_destroyed = False
 
     def __init__(self) -> None:
         self._plans: Iterator[Plan] = iter(())
@@ -108,7 +111,7 @@ class NoReader:
     def end(self) -> None:
         self._plans = iter(())
 
-    drop = end
+    drop = close = end
 
     def __iter__(self) -> NoReader:
         return self
@@ -149,15 +152,16 @@ def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
 
 
 class FileReader:
-    """The Reader for jobs with image files; `reader` documents the arguments."""
+    """The Reader for jobs with image files; `make_reader` documents the arguments."""
 
     def __init__(
         self, job: LoadSpec, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
     ) -> None:
-        threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
+        self._threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
         limit = job.max_pixels
         self._files = {
-            name: ImageFiles(len(job.index), how, limit, threads) for name, how in decoding.items()
+            name: ImageFiles(len(job.index), how, limit, self._threads)
+            for name, how in decoding.items()
         }
         self._jpeg_ends = jpeg_ends
         self._source = _Source([_inputs(job.index, name, maps) for name in decoding])
@@ -200,8 +204,12 @@ class FileReader:
             while True:
                 self._collect()
 
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+        self._pipe = None
+
     @property
-    def gone(self) -> bool:
+    def was_destroyed(self) -> bool:
         return getattr(self._pipe, "_pipe", self._pipe) is None
 
     def __iter__(self) -> FileReader:

@@ -1,0 +1,172 @@
+"""Runs plans through DALI's graph, and hands over each batch or its error in order.
+
+    plans -> Reader -> GraphSource -> graph -> ready
+                            |                    ^
+                            +---- in_flight -----+
+
+DALI takes plans `prefetch` batches ahead, and may fail on any of them. `in_flight` holds what it
+took; `ready` holds finished batches and errors until the engine takes them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from gpupipe.engines.dali.graph_source import GraphSource
+from gpupipe.engines.dali.reader import Reader
+from gpupipe.errors import EngineError, StepError
+from gpupipe.sampling.sampler import Plan
+
+Tensors = dict[str, torch.Tensor]
+Outcome = Tensors | RuntimeError
+
+
+class GraphRunner:
+    """Runs plans through a built graph.
+
+    Args:
+        pipe: The DALI pipeline.
+        source: Its inputs.
+        reader: The reader of `source`.
+        fields: The names of its outputs.
+        warm_up: How many samples the very first batch needs; see `_with_warm_up`. 0 for any number.
+
+    Attributes:
+        is_closed: Whether `close` was called.
+    """
+
+    def __init__(
+        self, pipe: Any, source: GraphSource, reader: Reader, fields: list[str], warm_up: int
+    ) -> None:
+        self.is_closed = False
+        self._pipe, self._source, self._reader = pipe, source, reader
+        self._iterator: Any = DALIGenericIterator(
+            [pipe], fields, auto_reset=False, prepare_first_batch=False
+        )
+        self._ready: deque[tuple[Plan, Outcome | StepError | EngineError]] = deque()
+        self._warm_up = warm_up
+        self._is_fresh = True
+        self._is_delivering = True
+
+    def run(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
+        """Run plans through an empty pipeline, and yield each with its tensors or its error.
+
+        After an error, the plans in flight still succeed. Plans that were not taken yet remain for
+        the next run.
+        """
+        self._reader.start(self._with_warm_up(plans))
+        if not self._is_fresh:
+            self._iterator.reset()
+        self._is_fresh = False
+        yield from self._outcomes()
+
+    def run_undelivered(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Outcome], None, None]:
+        """Run plans and leave the batches in DALI, so that the images of one may differ in size.
+
+        Each failure starts another run for the remaining plans.
+        """
+        self._is_delivering = False
+        try:
+            for first in plans:
+                yield from self.run(chain([first], plans))
+        finally:
+            self.stop()
+            self._is_delivering = True
+
+    def run_all(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Outcome]]:
+        """Run all plans; each failure starts another run for the remaining ones."""
+        while outcomes := list(self.run(plans)):
+            yield from outcomes
+
+    def flush(self) -> list[tuple[Plan, Outcome]]:
+        """Take no more plans, and collect the batches in flight."""
+        self._reader.end()
+        return list(self._outcomes())
+
+    def stop(self) -> None:
+        """Take no more plans, and drop the batches in flight."""
+        if not (
+            self.is_closed
+            or self._is_fresh
+            or _was_destroyed(self._pipe)
+            or self._reader.was_destroyed
+        ):
+            self._reader.drop()
+            while self._ready or self._advance():
+                self._ready.clear()
+
+    def close(self) -> None:
+        """Release DALI's pipeline. Idempotent."""
+        self.is_closed = True
+        self._iterator = self._pipe = None
+
+    def _with_warm_up(self, plans: Iterable[Plan]) -> Iterator[Plan]:
+        """Return `plans`. Before the engine's first batch, decode and drop a full one if needed.
+
+        The size of the first batch sets the hardware decoder's share of all later batches. So if
+        the first plan has fewer than `_warm_up` samples, a batch that repeats them runs first.
+        If that batch fails, the plan itself fails too.
+        """
+        plans, size = iter(plans), self._warm_up
+        if not size or (first := next(plans, None)) is None:
+            return plans
+        self._warm_up = 0
+        if len(first.ids) < size:
+            for _ in self.run([replace(first, ids=np.resize(first.ids, size))]):
+                pass
+        return chain([first], plans)
+
+    def _outcomes(self) -> Iterator[tuple[Plan, Outcome]]:
+        while self._ready or self._advance():
+            plan, outcome = self._ready.popleft()
+            if isinstance(outcome, StepError | EngineError):
+                raise outcome
+            yield plan, outcome
+
+    def _advance(self) -> bool:
+        """Wait for the next batch, and append the failed plans before it and the batch to `_ready`.
+
+        Return False if no batch is left.
+        """
+        in_flight = self._source.in_flight
+        outcome: Outcome | StepError | EngineError | None = None
+        try:
+            outcome = self._next_tensors() if self._is_delivering else self._next_undelivered()
+        except StopIteration:
+            pass
+        except RuntimeError as e:
+            if not in_flight:  # no plan's error: a GPU that has failed fails at everything
+                raise
+            outcome = e
+            self._pipe.schedule_run()
+        while in_flight and (error := in_flight[0].error) is not None:
+            self._ready.append((in_flight.popleft().plan, error))
+        if outcome is not None:
+            self._ready.append((in_flight.popleft().plan, outcome))
+        return bool(self._ready)
+
+    def _next_tensors(self) -> Tensors:
+        tensors: Tensors = next(self._iterator)[0]
+        return tensors
+
+    def _next_undelivered(self) -> Any:
+        """Run the next batch and leave it in DALI."""
+        if self._pipe.empty():
+            self._pipe.schedule_run()
+        outputs = self._pipe.share_outputs()
+        self._pipe.release_outputs()
+        self._pipe.schedule_run()
+        return outputs
+
+
+def _was_destroyed(pipe: Any) -> bool:
+    """Whether a garbage collection of the engine and its pipeline destroyed the pipeline first."""
+    return getattr(pipe, "_pipe", pipe) is None

@@ -1,0 +1,90 @@
+"""The inputs of DALI's graph, batch by batch, and the plans that are in flight."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.dali.array import sizes
+from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.mmap_reader import Maps
+from gpupipe.engines.dali.reader import Read, Reader
+from gpupipe.errors import EngineError, StepError
+from gpupipe.sampling.sampler import Plan
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A plan that was taken and not delivered yet.
+
+    Attributes:
+        plan: The plan.
+        keep_alive: The buffers that DALI uses without a copy, and the buffers that they are views
+            of.
+        error: Why the plan failed before it reached the graph, or None.
+    """
+
+    plan: Plan
+    keep_alive: Any = None
+    error: RuntimeError | StepError | EngineError | None = None
+
+
+class GraphSource:
+    """The callback of DALI's external source, which returns the inputs of the next batch.
+
+    Args:
+        job: The job.
+        lowering: The lowering of its steps.
+        reader: Reads the files of the plans.
+        maps: The memory maps of the fields that are parts of files, by field name.
+
+    Attributes:
+        in_flight: The plans that were taken and not delivered yet, in order.
+    """
+
+    def __init__(
+        self, job: LoadSpec, lowering: Lowering, reader: Reader, maps: Mapping[str, Maps]
+    ) -> None:
+        self._job, self._lowering, self._reader, self._maps = job, lowering, reader, maps
+        self.in_flight: deque[InFlight] = deque()
+
+    def __call__(self) -> list[Any]:
+        """Return the next inputs. After the last plan, raise StopIteration to end DALI's run.
+
+        A plan that fails here stops the reader, so that the batches in flight can be collected.
+        """
+        while True:
+            read = next(self._reader)
+            try:
+                if read.error is not None:
+                    raise read.error
+                inputs = compute_inputs(self._job, self._lowering, self._maps, read)
+            except (RuntimeError, StepError, EngineError) as e:
+                self.in_flight.append(InFlight(read.plan, error=e))
+                self._reader.end()
+                continue
+            self.in_flight.append(InFlight(read.plan, (read, inputs)))
+            return inputs
+
+
+def compute_inputs(
+    job: LoadSpec, lowering: Lowering, maps: Mapping[str, Maps], read: Read
+) -> list[Any]:
+    """Return the inputs of the graph for a plan: the data of each field, then the arguments.
+
+    Raises:
+        Missing: An array is not complete.
+        SampleIncompatible: A step cannot handle one of the samples.
+        StepError: A plugin step failed.
+    """
+    ids = read.plan.ids
+    arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
+    size = read.size | {name: sizes(job, name, ids) for name in arrays}
+    data = [
+        maps[name].arrays(ids) if name in arrays else read.data[name]
+        for name in job.pipeline.fields
+    ]
+    return [*data, *lowering.arguments(read.plan, size)]

@@ -1,0 +1,206 @@
+"""Lowers the steps of a job onto DALI operators, and computes the arguments of each batch.
+
+The same calls serve both. With DataNodes the primitives emit operators; without, they compute only
+the per-sample arguments that those operators are fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali import Pipeline, fn, types
+
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.dali.array import ArrayImage, array_form, some_size
+from gpupipe.engines.dali.delivery import delivered_dtype, delivered_layout
+from gpupipe.engines.dali.image import FusingImage
+from gpupipe.engines.dali.node import Feed
+from gpupipe.engines.dali.pending_ops import Decoding, Emitted
+from gpupipe.errors import EngineError
+from gpupipe.pipeline.pipeline import Entry
+from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
+from gpupipe.sampling.sampler import Plan
+
+Device = Literal["cpu", "gpu"]
+Arrays = list[NDArray[Any]]
+Sizes = dict[str, NDArray[np.float64]]
+"""The [height, width] of each sample, (B, 2), by field; of arrays (B, axes)."""
+OnStep = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
+"""Called with a step, and the sizes of the samples before and after it, (B, 2) each."""
+
+_MAX_TRIES = 1000
+FEED_TYPES = {
+    np.dtype(np.int32): types.INT32,
+    np.dtype(np.float32): types.FLOAT,
+    np.dtype(np.float64): types.FLOAT64,
+}
+"""DALI's types of per-sample arguments."""
+_EXAMPLE_SIZE = np.full((1, 2), 4096.0)
+
+
+class Lowering:
+    """The steps of a job as DALI operators on a device.
+
+    Args:
+        job: The job.
+        device: "cpu" or "gpu".
+        region_decode: Whether the decoder may decode a region of an image.
+        as_it_is: Deliver the output of the last step unchanged: HWC for image files, without the
+            dtype and layout conversion that `loader:` asks for.
+    """
+
+    def __init__(
+        self, job: LoadSpec, device: Device, region_decode: bool, as_it_is: bool = False
+    ) -> None:
+        self.device = device
+        self._as_it_is = as_it_is
+        self._job, self._region_decode = job, region_decode
+        self._options = {"hw_decoder_load": job.loader.hw_decoder_load} if device == "gpu" else {}
+
+    def arguments(self, plan: Plan, size: Sizes) -> Arrays:
+        """Compute the per-sample arguments of all operators for one batch.
+
+        Args:
+            plan: The plan of the batch.
+            size: The sizes of its samples.
+
+        Returns:
+            One array (B, ...) for each input of the graph after the fields.
+
+        Raises:
+            SampleIncompatible: A step cannot handle one of the samples.
+            StepError: A plugin step failed.
+        """
+        arrays: Arrays = []
+        self.lower(None, _append_to(arrays), plan, size)
+        return arrays
+
+    def example_arguments(self) -> Arrays:
+        """Return the argument arrays of a batch of one, for their dtypes and numbers of axes."""
+        arrays: Arrays = []
+        self._emit_unfed(_append_to(arrays))
+        return arrays
+
+    def operators(self) -> list[Emitted]:
+        """Return the operators of the graph, field by field. It needs no GPU, even for one."""
+        images = self._emit_unfed(lambda _: None)
+        return [emitted for image in images.values() for emitted in image.emitted]
+
+    def decodings(self) -> dict[str, Decoding]:
+        """Return how each field that is an image file is decoded, by field name."""
+        images, _ = self.lower(None, lambda _: None)
+        return {
+            name: image.decoding
+            for name, image in images.items()
+            if self._job.pipeline.fields[name].encoded
+        }
+
+    def trace(self, plan: Plan, size: Sizes, on_step: OnStep) -> dict[str, list[Emitted]]:
+        """Return the operators by field, and report the sample sizes around each step.
+
+        Args:
+            plan: The plan of a batch.
+            size: The sizes of its samples.
+            on_step: Called for each step with the sizes before and after it.
+
+        Raises:
+            SampleIncompatible: A step cannot handle one of the samples.
+        """
+        images, _ = self.lower(None, lambda _: None, plan, size, on_step)
+        return {name: image.emitted for name, image in images.items()}
+
+    def lower(
+        self,
+        data: dict[str, Any] | None,
+        feed: Feed,
+        plan: Plan | None = None,
+        size: Sizes | None = None,
+        on_step: OnStep = lambda entry, before, after: None,
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Apply the steps to each field, and return the images by field and the output nodes.
+
+        Without `data` only the argument values are computed, and no operator is made.
+        """
+        plan = plan or self._accepted_plan
+        images, outputs = {}, []
+        for name, spec in self._job.pipeline.fields.items():
+            image = images[name] = self._image(
+                None if data is None else data[name],
+                spec,
+                _example_size(spec) if size is None else size[name],
+                feed,
+            )
+            for entry in self._job.pipeline.on(name):
+                image.spec, image.step = entry.given, entry.key
+                before = image.size
+                sampled = entry.parameters(self._job.loader.seed, plan.epoch, plan.ids)
+                try:
+                    entry.lower(image, sampled)
+                except NoLowering as e:
+                    raise EngineError(
+                        f"{entry.where}: {e}; it cannot run on the DALI engine"
+                    ) from e
+                on_step(entry, before, image.size)
+            image.spec, image.step = self._job.pipeline.made_of(name), ""
+            form = delivered_dtype(self._job, name), delivered_layout(self._job, name)
+            outputs.append(image.as_it_is() if self._as_it_is else image.finish(*form))
+        return images, outputs
+
+    def _emit_unfed(self, record: Feed) -> dict[str, Any]:
+        """Make the operators in a pipeline that never runs; pass each argument to `record`."""
+        with Pipeline(batch_size=1, num_threads=1, device_id=None):
+
+            def feed(array: NDArray[Any]) -> Any:
+                record(array)
+                return fn.external_source(dtype=FEED_TYPES[array.dtype], ndim=array.ndim - 1)
+
+            forms = {name: graph_input(spec) for name, spec in self._job.pipeline.fields.items()}
+            data = {
+                name: fn.external_source(dtype=dtype, ndim=ndim, layout=layout)
+                for name, (dtype, ndim, layout) in forms.items()
+            }
+            return self.lower(data, feed)[0]
+
+    @cached_property
+    def _accepted_plan(self) -> Plan:
+        """A plan of one sample that every step accepts. The graph is the same for all samples."""
+        for id in range(_MAX_TRIES):
+            plan = Plan(0, np.full(1, id, np.int64), 1, True)
+            try:
+                self.lower(None, lambda _: None, plan)
+            except SampleIncompatible as e:
+                refusal = e
+            else:
+                return plan
+        raise EngineError(
+            f"a step refuses each of {_MAX_TRIES:,} samples of which all else is unknown: {refusal}"
+        )
+
+    def _image(self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed) -> Any:
+        if not spec.encoded:
+            return ArrayImage(data, size, feed, self.device, spec)
+        return FusingImage(data, size, feed, self.device, self._region_decode, self._options)
+
+
+def decodes_regions(job: LoadSpec) -> bool:
+    """Return whether the job decodes image regions if the decoder can do that."""
+    return any(
+        emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).operators()
+    )
+
+
+def graph_input(spec: Spec) -> tuple[Any, int, str]:
+    """Return the dtype, ndim and layout with which a field enters DALI."""
+    return (types.UINT8, 1, "") if spec.encoded else array_form(spec)
+
+
+def _append_to(arrays: Arrays) -> Feed:
+    return lambda array: arrays.append(np.ascontiguousarray(array))
+
+
+def _example_size(spec: Spec) -> NDArray[np.float64]:
+    return _EXAMPLE_SIZE if spec.encoded else some_size(spec)

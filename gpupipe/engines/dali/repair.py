@@ -1,0 +1,125 @@
+"""Runs a failed batch again without the samples that are to blame.
+
+DALI loses a whole batch if one sample fails. The samples run alone, suspects first; those that fail
+go into quarantine, and the rest runs as one batch. No sample is blamed if the machine failed:
+DALI's message says so, or a known good image fails too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.engines.bad_samples import Quarantine, blame, refused_dtype, suspects
+from gpupipe.engines.base import LoadSpec, Shapes, check_shapes
+from gpupipe.engines.dali.delivery import to_field
+from gpupipe.engines.dali.graph_runner import GraphRunner, Tensors
+from gpupipe.engines.dali.known_good import KnownGood
+from gpupipe.errors import EngineError
+from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.sampling.sampler import Plan
+
+
+class BatchRepair:
+    """Finds the samples of failed batches that are to blame.
+
+    Args:
+        job: The job.
+        runner: Runs the samples.
+        quarantine: Gets the samples that failed.
+        known_good: Tells a broken machine from a broken sample.
+    """
+
+    def __init__(
+        self, job: LoadSpec, runner: GraphRunner, quarantine: Quarantine, known_good: KnownGood
+    ) -> None:
+        self._job, self._runner = job, runner
+        self._quarantine, self._known_good = quarantine, known_good
+
+    def repair(self, plan: Plan, error: RuntimeError) -> Iterator[tuple[Plan, Tensors]]:
+        """Find the samples that fail alone, first among the suspects, and run the rest again.
+
+        Args:
+            plan: A plan that failed.
+            error: The error with which it failed.
+
+        Yields:
+            The plan without its bad samples, and their tensors; nothing if all samples are bad.
+
+        Raises:
+            EngineError: The machine failed.
+            SampleError: A sample failed, and `loader.on_error` is "raise".
+            ShapeError: No sample failed, but their sizes differ.
+        """
+        raise_unless_sample_failed(self._job, error)
+        suspicious = plan.ids[suspects(self._job.index, plan.ids)]
+        if len(suspicious) and self._try_alone(plan, suspicious):
+            rest = self._run_good(plan)
+            if not isinstance(rest, RuntimeError):
+                yield from rest
+                return
+        self._try_alone(plan, self._quarantine.good(plan.ids))
+        rest = self._run_good(plan)
+        if isinstance(rest, RuntimeError):
+            raise_unless_sample_failed(self._job, rest)
+            raise EngineError(
+                "DALI failed twice on a batch whose samples pass one by one, the first of "
+                f"them {self._job.index.path(int(plan.ids[0]))}: {rest}"
+            ) from error
+        yield from rest
+
+    def _try_alone(self, plan: Plan, ids: NDArray[np.int64]) -> bool:
+        """Run samples one by one, and quarantine those that fail. Return whether any failed."""
+        shapes: list[Shapes] = []
+        has_failures = False
+        alone_plans = (replace(plan, ids=ids[i : i + 1]) for i in range(len(ids)))
+        for alone, outcome in self._runner.run_all(alone_plans):
+            if not isinstance(outcome, RuntimeError):
+                shapes.append(
+                    {
+                        name: tuple(to_field(self._job, name, tensor).shape[1:])
+                        for name, tensor in outcome.items()
+                    }
+                )
+                continue
+            has_failures = True
+            id = int(alone.ids[0])
+            raise_unless_sample_failed(self._job, outcome, id)
+            self._known_good.check(str(outcome))
+            self._quarantine.add(id, blame(self._job.index, id, str(outcome)))
+        if not has_failures:
+            check_shapes(shapes, replace(plan, ids=ids), self._job)
+        return has_failures
+
+    def _run_good(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
+        """Run the good samples of a plan as one batch. Return [] if none is left."""
+        good = self._quarantine.good(plan.ids)
+        if not len(good):
+            self._quarantine.refuse_to_lose_a_step()
+            return []
+        outcomes = list(self._runner.run([replace(plan, ids=good)]))
+        failed = next((o for _, o in outcomes if isinstance(o, RuntimeError)), None)
+        return failed or [(p, o) for p, o in outcomes if not isinstance(o, RuntimeError)]
+
+
+def raise_unless_sample_failed(job: LoadSpec, error: RuntimeError, id: int | None = None) -> None:
+    """Raise EngineError if the machine failed, or an operator refused the dtype of all samples.
+
+    Args:
+        job: The job.
+        error: The error of a batch.
+        id: The sample's row in the index, if it ran alone.
+    """
+    failure = machine_failure(error)
+    if not failure and (refused := refused_dtype(str(error))):
+        failure = (
+            f"an operator of DALI does not take what a step gave it: {refused.rstrip('.')}. "
+            f"Write 'to_dtype: {{dtype: float32}}' before that step"
+        )
+    if failure:
+        raise EngineError(
+            failure if id is None else f"{failure}. It happened at {job.index.path(id)}"
+        ) from error
