@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpupipe.bench.compare import disturbance
@@ -14,21 +14,12 @@ from gpupipe.errors import counted
 _BUSY = 0.85
 _NEAR = 1.25
 _HARDLY = 0.05
-_HINTS = {
-    "decode": "store images nearer to the size that is trained on, or decode on a GPU "
-    "(loader.device)",
-    "resize": "store images nearer to the size that is trained on",
-    "random_resized_crop": "store images nearer to the size that is trained on",
-    "random_affine": "interpolation: nearest costs less than bilinear",
-    "random_rotation": "interpolation: nearest costs less than bilinear",
-    "to_dtype": "leave it out with normalize, and do both on the GPU: a batch of uint8 is a "
-    "quarter of one of float32",
-    "normalize": "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a "
-    "quarter of one of float32",
+_ADVICE = {
     DELIVER: "make what is delivered smaller: loader.dtype=float16, or uint8 without to_dtype and "
     "normalize",
     READ: "a faster disk, or the files in memory",
 }
+_OTHER_ADVICE = "do that step less often, or on smaller images"
 
 
 @dataclass(frozen=True)
@@ -45,13 +36,19 @@ class Limit:
     said: tuple[str, ...]
 
 
-def limit(profile: Profile, threads: int, training: Training | None = None) -> Limit:
+def limit(
+    profile: Profile,
+    threads: int,
+    training: Training | None = None,
+    step_advice: Mapping[str, str] | None = None,
+) -> Limit:
     """Find the resource that limits a loader.
 
     Args:
         profile: The loader's profile.
         threads: Its number of threads, or of worker processes.
         training: How much of a training step waits for data, if that was measured.
+        step_advice: What costs less time than a step, by the name of its stage.
 
     """
     # A gpupipe server on this machine is part of the work, and no disturbance.
@@ -66,10 +63,10 @@ def limit(profile: Profile, threads: int, training: Training | None = None) -> L
         )
     if profile.whole.name == RECEIVE:
         return _server(profile)
-    return _here(profile, threads)
+    return _here(profile, threads, _ADVICE | dict(step_advice or {}))
 
 
-def _here(profile: Profile, threads: int) -> Limit:
+def _here(profile: Profile, threads: int, advice: Mapping[str, str]) -> Limit:
     """Find the limit of a loader that makes its batches in this process."""
     if profile.gpu_utilisation is not None and profile.gpu_utilisation >= _BUSY:
         return Limit(
@@ -77,12 +74,13 @@ def _here(profile: Profile, threads: int) -> Limit:
             (
                 f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with "
                 "decoding and steps.",
-                *_costliest(profile),
+                *_costliest(profile, advice),
             ),
         )
     if profile.busy >= _BUSY:
         return Limit(
-            "CPU", (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile))
+            "CPU",
+            (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile, advice)),
         )
     read = profile.stages[0]
     if profile.is_by_parts and read.rate < _NEAR * profile.whole.rate:
@@ -94,7 +92,7 @@ def _here(profile: Profile, threads: int) -> Limit:
             "storage",
             (
                 evidence,
-                f"To change that: {_HINTS[READ]}; more loader.prefetch hides waits, but no "
+                f"To change that: {_ADVICE[READ]}; more loader.prefetch hides waits, but no "
                 "lack of throughput.",
             ),
         )
@@ -139,7 +137,7 @@ def _busy(profile: Profile) -> str:
     return f"{'is' if profile.cores == 1 else 'are'} busy {min(1.0, profile.busy):.0%} of the time"
 
 
-def _costliest(profile: Profile) -> Iterator[str]:
+def _costliest(profile: Profile, advice: Mapping[str, str]) -> Iterator[str]:
     """Yield where most of the time goes, and what would change that."""
     if not profile.is_by_parts:
         yield "To change that: 'gpupipe compare' tells what other engines make of the same work."
@@ -149,21 +147,13 @@ def _costliest(profile: Profile) -> Iterator[str]:
         key=lambda pair: pair[1],
     )
     yield f"The most of it, {share:.0%}, goes to '{stage.name}'."
-    hint = next(
-        (
-            text
-            for name, text in _HINTS.items()
-            if stage.name == name or stage.name.startswith(f"{name}_")
-        ),
-        "",
-    )
     more = (
         "'gpupipe compare' tells what other engines make of the same work"
         if profile.what["device"] == "cpu"
         else "more of the work on the CPU"
     )
     yield (
-        f"To change that: {hint or 'do that step less often, or on smaller images'}; "
+        f"To change that: {advice.get(stage.name) or _OTHER_ADVICE}; "
         f"{'more cores; ' if profile.what['device'] == 'cpu' else ''}{more}."
     )
 

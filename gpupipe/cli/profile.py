@@ -80,7 +80,8 @@ def profile(
     console().print(tables.profiled(result))
     for line in tables.training(trained, ceiling):
         click.echo(line)
-    verdict = advice.limit(result, result.what["parallelism"], trained)
+    step_advice = {e.key: e.step.speed_advice for e in checked.pipeline.entries}
+    verdict = advice.limit(result, result.what["parallelism"], trained, step_advice)
     for sentence in (*verdict.said, *disturbance(result.disturbed)):
         click.echo(sentence)
     write_json(

@@ -74,6 +74,8 @@ class Step(pydantic.BaseModel):
             defaults they are left out of the pipeline's fingerprint, so that older states load.
         interpolates: Whether the step computes values between pixels. Engines then agree on
             average, and not within one level in every pixel.
+        speed_advice: What costs less time than this step, as `gpupipe profile` advises if most of
+            the time goes to it.
 
     Example:
         A step that mirrors images with probability `p`::
@@ -104,6 +106,7 @@ class Step(pydantic.BaseModel):
     lanes: ClassVar[int] = 0
     later: ClassVar[frozenset[str]] = frozenset()
     interpolates: ClassVar[bool] = False
+    speed_advice: ClassVar[str] = ""
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Turn uniform draws into the parameters of each sample.

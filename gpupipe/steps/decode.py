@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +29,10 @@ class Decode(Step):
     mode: Literal["rgb", "gray"] = "rgb"
     apply_exif_orientation: bool = False
     dtype: Literal["uint8", "uint16"] = "uint8"
+
+    speed_advice: ClassVar[str] = (
+        "store images nearer to the size that is trained on, or decode on a GPU (loader.device)"
+    )
 
     def spec(self, given: Spec) -> Spec:
         if not given.encoded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
@@ -37,6 +37,11 @@ class Normalize(Step):
 
     mean: Channels
     std: PositiveChannels
+
+    speed_advice: ClassVar[str] = (
+        "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter of one "
+        "of float32"
+    )
 
     @model_validator(mode="after")
     def _same_length(self) -> Normalize:

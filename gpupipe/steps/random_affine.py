@@ -77,6 +77,7 @@ class RandomAffine(Step):
 
     lanes: ClassVar[int] = 6
     interpolates: ClassVar[bool] = True
+    speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Draw the transform of each sample.

@@ -52,6 +52,7 @@ class RandomResizedCrop(Step):
 
     lanes: ClassVar[int] = 2 * _TRIES + 2
     interpolates: ClassVar[bool] = True
+    speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Draw ten windows for each sample, and a position.

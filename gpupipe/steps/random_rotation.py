@@ -45,6 +45,7 @@ class RandomRotation(Step):
 
     lanes: ClassVar[int] = 1
     interpolates: ClassVar[bool] = True
+    speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Draw the angle of each sample.

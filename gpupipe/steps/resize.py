@@ -39,6 +39,7 @@ class Resize(Step):
     antialias: bool = True
 
     interpolates: ClassVar[bool] = True
+    speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"
 
     @model_validator(mode="after")
     def _max_size_goes_with_one_number(self) -> Resize:

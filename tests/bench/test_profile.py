@@ -19,6 +19,7 @@ from gpupipe.bench.profile import Profile, Stage
 from gpupipe.bench.training import Training
 from gpupipe.errors import EngineError, SampleError
 from gpupipe.runtime.devices import cores
+from gpupipe.steps.decode import Decode
 
 CROPPED = [
     "decode",
@@ -214,7 +215,7 @@ DOES_NOT = Training("t", [99.0, 98.0], [100.0, 100.0])
 def test_what_limits(
     found: Profile, threads: int, trained: Training | None, resource: str, said: str
 ) -> None:
-    verdict = advice.limit(found, threads, trained)
+    verdict = advice.limit(found, threads, trained, {"decode": Decode.speed_advice})
     assert verdict.resource == resource
     assert said in " ".join(verdict.said)
 
