@@ -260,9 +260,9 @@ class Everything:
 
     def _decodes_regions(self) -> bool:
         _need_gpu(self._arguments.device)
-        from gpupipe.runtime.region_decoding import region_decode
+        from gpupipe.runtime.region_decoding import can_decode_regions
 
-        return self._arguments.device == "cpu" or region_decode(0)
+        return self._arguments.device == "cpu" or can_decode_regions(0)
 
     def run(self) -> None:
         for kind, what, work in self._tasks():

@@ -77,7 +77,9 @@ def gpu_readers(number: int) -> Iterator[Readers]:
             ),
         }
         yield {
-            name: read for name, read in asked.items() if nvml.ask(library, None, read) is not None
+            name: read
+            for name, read in asked.items()
+            if nvml.query(library, None, read) is not None
         }
 
 

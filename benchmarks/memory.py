@@ -130,7 +130,7 @@ def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     import gpupipe
     from gpupipe.bench.memory import PeakMemory
-    from gpupipe.runtime.malloc import give_back
+    from gpupipe.runtime.malloc import malloc_trim
 
     rss: list[float] = []
     held: dict[int, float] = {}
@@ -146,7 +146,7 @@ def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
             )
             rss.append(resident_mib())
             if len(rss) % 10 == 0:
-                give_back()
+                malloc_trim()
                 held[len(rss)] = resident_mib()
     return {
         "images": arguments.images,

@@ -15,7 +15,7 @@ from gpupipe.config import read_in_layers
 from gpupipe.errors import ConfigError, Problem
 from gpupipe.loader import Loader, load
 from gpupipe.monitor import Monitor
-from gpupipe.runtime.ranks import told_ranks_on_machine
+from gpupipe.runtime.ranks import assume_ranks_on_machine
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -167,7 +167,7 @@ class PipeDataModule(LightningDataModule):
         layers = [
             list(d.items()) for d in (self._trainer_settings(), self._overrides, own, changes)
         ]
-        with told_ranks_on_machine(1 if self.trainer is None else self.trainer.num_devices):
+        with assume_ranks_on_machine(1 if self.trainer is None else self.trainer.num_devices):
             self._loaders[which] = load(read_in_layers(config, *layers))
         if not self._allow_same_samples:
             self._check_samples_differ()

@@ -28,15 +28,15 @@ class Limit:
 
     Attributes:
         resource: "training", "server", "GPU", "CPU", "storage", "waiting" or "unknown".
-        said: Sentences with the evidence and the advice.
+        sentences: Sentences with the evidence and the advice.
 
     """
 
     resource: str
-    said: tuple[str, ...]
+    sentences: tuple[str, ...]
 
 
-def limit(
+def find_limit(
     profile: Profile,
     threads: int,
     training: Training | None = None,
@@ -57,16 +57,16 @@ def limit(
             "unknown",
             ("What limits cannot be determined while other processes use the same cores.",),
         )
-    if training and not training.vague and training.waiting.value < _HARDLY:
+    if training and not training.is_vague and training.waiting.value < _HARDLY:
         return Limit(
             "training", ("Training limits, not the loader: a faster loader would change nothing.",)
         )
     if profile.whole.name == RECEIVE:
-        return _server(profile)
-    return _here(profile, threads, _ADVICE | dict(step_advice or {}))
+        return _describe_server_limit(profile)
+    return _find_local_limit(profile, threads, _ADVICE | dict(step_advice or {}))
 
 
-def _here(profile: Profile, threads: int, advice: Mapping[str, str]) -> Limit:
+def _find_local_limit(profile: Profile, threads: int, advice: Mapping[str, str]) -> Limit:
     """Find the limit of a loader that makes its batches in this process."""
     if profile.gpu_utilisation is not None and profile.gpu_utilisation >= _BUSY:
         return Limit(
@@ -74,13 +74,16 @@ def _here(profile: Profile, threads: int, advice: Mapping[str, str]) -> Limit:
             (
                 f"The GPU limits: it is busy {profile.gpu_utilisation:.0%} of the time with "
                 "decoding and steps.",
-                *_costliest(profile, advice),
+                *_describe_costliest(profile, advice),
             ),
         )
     if profile.busy >= _BUSY:
         return Limit(
             "CPU",
-            (f"The CPU limits: {_cores(profile)} {_busy(profile)}.", *_costliest(profile, advice)),
+            (
+                f"The CPU limits: {_cores(profile)} {_busy(profile)}.",
+                *_describe_costliest(profile, advice),
+            ),
         )
     read = profile.stages[0]
     if profile.is_by_parts and read.rate < _NEAR * profile.whole.rate:
@@ -112,7 +115,7 @@ def _here(profile: Profile, threads: int, advice: Mapping[str, str]) -> Limit:
     )
 
 
-def _server(profile: Profile) -> Limit:
+def _describe_server_limit(profile: Profile) -> Limit:
     """Describe the limit of a client, which sees only the batches that arrive."""
     here = f"{_cores(profile)} here busy {min(1.0, profile.busy):.0%} of the time"
     evidence = (
@@ -137,7 +140,7 @@ def _busy(profile: Profile) -> str:
     return f"{'is' if profile.cores == 1 else 'are'} busy {min(1.0, profile.busy):.0%} of the time"
 
 
-def _costliest(profile: Profile, advice: Mapping[str, str]) -> Iterator[str]:
+def _describe_costliest(profile: Profile, advice: Mapping[str, str]) -> Iterator[str]:
     """Yield where most of the time goes, and what would change that."""
     if not profile.is_by_parts:
         yield "To change that: 'gpupipe compare' tells what other engines make of the same work."

@@ -81,7 +81,7 @@ class Comparison:
         return [r for r in self.results if r.outcomes]
 
     @property
-    def yardstick(self) -> Result | None:
+    def baseline(self) -> Result | None:
         """The side that ratios refer to: the fastest DataLoader, else the slowest side."""
         loaders = [r for r in self.measured if r.side.workers is not None]
         return (
@@ -91,10 +91,10 @@ class Comparison:
         )
 
     def ratio(self, result: Result) -> Ratio | None:
-        """Return the ratio of a side's rates to the yardstick's; None for the yardstick itself."""
-        if self.yardstick is None or result is self.yardstick:
+        """Return the ratio of a side's rates to the baseline's; None for the baseline itself."""
+        if self.baseline is None or result is self.baseline:
             return None
-        return ratio(result.rates, self.yardstick.rates)
+        return ratio(result.rates, self.baseline.rates)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything that was measured, and the machine, as plain JSON."""
@@ -118,7 +118,7 @@ class Comparison:
                     "rounds": [asdict(o) for o in r.outcomes],
                 }
             )
-        to = self.yardstick.side.name if self.yardstick else None
+        to = self.baseline.side.name if self.baseline else None
         return {
             "schema": SCHEMA,
             "machine": machine(),

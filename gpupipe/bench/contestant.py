@@ -93,24 +93,24 @@ def run(contest: Contest) -> ContestOutcome:
     import gpupipe.loader
     from gpupipe import config as configs
     from gpupipe.bench.gpu import Utilisation
-    from gpupipe.bench.machine import Company
-    from gpupipe.bench.measure import endless
+    from gpupipe.bench.machine import OtherLoad
+    from gpupipe.bench.measure import iter_endlessly
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, contest.cores)
     checked = configs.read(contest.config, contest.overrides, **contest.changes)
     gpupipe.loader.import_engine(checked.loader.engine)
     if contest.cold:
-        forget(checked.source.index())
+        drop_from_page_cache(checked.source.index())
     started = time.perf_counter()
     with PeakMemory() as memory, gpupipe.loader.quietly(checked) as loader:
-        stream = endless(loader)
+        stream = iter_endlessly(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started
         ahead = loader.engine.batches_ahead
         _take(stream, max(contest.warm_up, ahead), loader)
         batches = max(contest.batches, contest.times_ahead * ahead)
-        with Utilisation(loader.engine.device) as utilisation, Company() as company:
+        with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
             started = time.perf_counter()
             images = _take(stream, batches, loader)
             seconds = time.perf_counter() - started
@@ -132,12 +132,12 @@ def run(contest: Contest) -> ContestOutcome:
             batches,
             seconds,
             first,
-            company.cpu_seconds,
+            other_load.cpu_seconds,
             memory.bytes,
             utilisation.mean,
             loader.index.note,
             data,
-            company.cores,
+            other_load.cores,
             ahead,
             memory.kind,
         )
@@ -152,7 +152,7 @@ def _take(stream: Any, count: int, loader: Loader) -> int:
     return images
 
 
-def forget(index: Any) -> None:
+def drop_from_page_cache(index: Any) -> None:
     """Drop the files of a data set from the page cache; raise EngineError if the system cannot."""
     if not hasattr(os, "posix_fadvise"):
         from gpupipe.errors import EngineError

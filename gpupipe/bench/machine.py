@@ -85,7 +85,7 @@ def _processes() -> list[Any]:
     ]
 
 
-class Company:
+class OtherLoad:
     """A context manager that measures the load of other processes.
 
     Attributes:
@@ -95,7 +95,7 @@ class Company:
 
     """
 
-    def __enter__(self) -> Company:
+    def __enter__(self) -> OtherLoad:
         self.cores = 0.0
         self._started, self.cpu_seconds, self._all = (
             time.perf_counter(),

@@ -120,13 +120,13 @@ class Measurement:
         return {
             "schema": SCHEMA,
             "machine": machine(),
-            "what": what_runs(loader),
+            "what": describe_loader(loader),
             **derived,
             **asdict(self),
         }
 
 
-def what_runs(loader: Loader) -> dict[str, Any]:
+def describe_loader(loader: Loader) -> dict[str, Any]:
     """Return a loader's data, pipeline, engine, device, threads and batch size, as plain JSON."""
     options = loader.config.loader
     return {
@@ -220,7 +220,7 @@ class Meter:
         return self.result
 
     def _batches(self, count: int) -> Iterator[Any]:
-        for number, batch in enumerate(itertools.islice(endless(self._loader), count), 1):
+        for number, batch in enumerate(itertools.islice(iter_endlessly(self._loader), count), 1):
             yield batch
             if number % _BATCHES_BETWEEN_LOOKS == 0:
                 self._look_at_gpu()
@@ -231,7 +231,7 @@ class Meter:
             self._gpu_peak = max(self._gpu_peak, used)
 
 
-def endless(loader: Loader) -> Iterator[Any]:
+def iter_endlessly(loader: Loader) -> Iterator[Any]:
     """Iterate over the batches of one epoch after the other."""
     while True:
         yield from loader

@@ -89,7 +89,7 @@ def measure(
         One Agreement per step and device.
 
     """
-    few = _few(config, index, samples)
+    few = _pick_samples(config, index, samples)
     entries = config.pipeline.entries
     comparable_steps = next(
         (n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries)
@@ -98,13 +98,18 @@ def measure(
     for end in range(first, comparable_steps + 1):
         expected = list(
             _images(
-                _shortened(config, entries[:end], engine="dataloader", device="cpu", workers=0), few
+                _with_steps(config, entries[:end], engine="dataloader", device="cpu", workers=0),
+                few,
             )
         )
         for device in devices:
-            images = _images(_shortened(config, entries[:end], engine="dali", device=device), few)
-            yield _agreement(
-                device, _shortened(config, entries[:end]).pipeline, expected, list(images), max_diff
+            images = _images(_with_steps(config, entries[:end], engine="dali", device=device), few)
+            yield _measure_agreement(
+                device,
+                _with_steps(config, entries[:end]).pipeline,
+                expected,
+                list(images),
+                max_diff,
             )
 
 
@@ -115,16 +120,16 @@ class ParitySample:
     Attributes:
         name: The file's path below the root.
         expected: torchvision's image.
-        made: DALI's image, one per device.
+        dali_images: DALI's image, one per device.
 
     """
 
     name: str
     expected: Levels
-    made: list[Levels]
+    dali_images: list[Levels]
 
 
-def comparable(config: Config) -> tuple[Entry, ...]:
+def drawable_steps(config: Config) -> tuple[Entry, ...]:
     """Return the steps after which the engines' images can be shown side by side.
 
     They are the longest beginning of the pipeline that ends in uint8 images and whose steps all
@@ -135,34 +140,34 @@ def comparable(config: Config) -> tuple[Entry, ...]:
         (
             n + 1
             for n, e in enumerate(entries)
-            if _picture(e.made) and all(has_torch_lowering(b.step) for b in entries[: n + 1])
+            if _is_drawable(e.made) and all(has_torch_lowering(b.step) for b in entries[: n + 1])
         ),
         default=0,
     )
     return entries[:end]
 
 
-def _picture(spec: Spec) -> bool:
+def _is_drawable(spec: Spec) -> bool:
     """Return whether an image of this spec can be drawn."""
     return spec.dtype == "uint8" and spec.layout == "CHW" and spec.channels in (1, 3)
 
 
-def side_by_side(
+def iter_samples(
     config: Config, index: Index, devices: Sequence[str], samples: int
 ) -> Iterator[ParitySample]:
     """Yield a few samples after the `comparable` steps, from torchvision and from DALI.
 
     Samples that one of the engines cannot read, or whose sizes differ, are left out.
     """
-    entries = comparable(config)
+    entries = drawable_steps(config)
     if not entries:
         return
-    few = _few(config, index, samples)
+    few = _pick_samples(config, index, samples)
     expected = dict(
-        _images(_shortened(config, entries, engine="dataloader", device="cpu", workers=0), few)
+        _images(_with_steps(config, entries, engine="dataloader", device="cpu", workers=0), few)
     )
     by_device = [
-        dict(_images(_shortened(config, entries, engine="dali", device=d), few)) for d in devices
+        dict(_images(_with_steps(config, entries, engine="dali", device=d), few)) for d in devices
     ]
     for i, image in expected.items():
         if all(i in images and images[i].shape == image.shape for images in by_device):
@@ -173,7 +178,7 @@ def side_by_side(
             )
 
 
-def _few(config: Config, index: Index, samples: int) -> Index:
+def _pick_samples(config: Config, index: Index, samples: int) -> Index:
     """Return up to `samples` rows of an index, spread over it."""
     available = config.source.available(index)
     count = len(index) if available is None else len(available)
@@ -181,7 +186,7 @@ def _few(config: Config, index: Index, samples: int) -> Index:
     return index.subset(rows if available is None else available[rows])
 
 
-def _shortened(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
+def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
     """Return a config with only these steps and batches of one, since sizes may differ.
 
     Settings that change the delivered batch, such as dtype, have their defaults.
@@ -205,18 +210,18 @@ def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:
             yield int(batch["id"]), image_of(batch)[0].cpu()
 
 
-def _agreement(
+def _measure_agreement(
     device: str,
     pipeline: Pipeline,
     expected: list[tuple[int, Tensor]],
-    made: list[tuple[int, Tensor]],
+    dali_images: list[tuple[int, Tensor]],
     max_diff: float | None,
 ) -> Agreement:
     interpolating = sum(e.step.interpolates for e in pipeline.entries)
     last = pipeline.entries[-1].key if pipeline.entries else _NO_STEP
     largest = not interpolating
     limit = MOST if largest else MEAN * interpolating if max_diff is None else max_diff
-    pairs = [(a.double(), b.double()) for (_, a), (_, b) in _paired(expected, made)]
+    pairs = [(a.double(), b.double()) for (_, a), (_, b) in _pair_by_id(expected, dali_images)]
     if not pairs or any(a.shape != b.shape for a, b in pairs):
         return Agreement(device, last, math.inf, math.inf, 0.0, limit, largest, len(pairs))
     unit = (
@@ -224,7 +229,7 @@ def _agreement(
         if pipeline.made.dtype == "uint8"
         else max(1e-12, _range([a for a, _ in pairs])) / _LEVELS
     )
-    differences = [_apart(a, b) / unit for a, b in pairs]
+    differences = [_absolute_difference(a, b) / unit for a, b in pairs]
     pixels = sum(d.numel() for d in differences)
     square = sum(float((d**2).sum()) for d in differences) / pixels
     psnr = math.inf if square == 0 else 10 * math.log10(_LEVELS**2 / square)
@@ -242,12 +247,12 @@ def _range(arrays: list[Tensor]) -> float:
     return max(high for _, high in ends) - min(low for low, _ in ends) if ends else 0.0
 
 
-def _apart(a: Tensor, b: Tensor) -> Tensor:
+def _absolute_difference(a: Tensor, b: Tensor) -> Tensor:
     """Return the absolute differences; equal infinities and two NaNs differ by 0."""
     return (a - b).abs().masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)
 
 
-def _paired(
+def _pair_by_id(
     expected: list[tuple[int, Tensor]], images: list[tuple[int, Tensor]]
 ) -> Iterator[tuple[tuple[int, Tensor], tuple[int, Tensor]]]:
     """Pair the images of those samples that both engines could read."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.bench.parity import Levels, side_by_side
+from gpupipe.bench.parity import Levels, iter_samples
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 
@@ -61,40 +61,40 @@ class Row:
     pairs: list[tuple[Picture, Picture]]
 
 
-def rows(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[Row]:
+def draw_rows(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[Row]:
     """Yield a row for each of a few samples."""
-    for sample in side_by_side(config, index, devices, samples):
+    for sample in iter_samples(config, index, devices, samples):
         smaller = -(-max(sample.expected.shape[:2]) // _LONGEST)
         pairs = [
-            _pair(sample.name, sample.expected, made, device, smaller)
-            for device, made in zip(devices, sample.made, strict=True)
+            _draw_pair(sample.name, sample.expected, image, device, smaller)
+            for device, image in zip(devices, sample.dali_images, strict=True)
         ]
         yield Row(
             sample.name,
             smaller,
-            _picture(
+            _encode(
                 "torchvision",
                 f"{sample.name} as torchvision makes it",
-                _reduced(sample.expected, smaller),
+                _reduce(sample.expected, smaller),
             ),
             pairs,
         )
 
 
-def _pair(
+def _draw_pair(
     name: str, expected: Levels, dali_image: Levels, device: str, smaller: int
 ) -> tuple[Picture, Picture]:
     apart = np.abs(dali_image.astype(np.int16) - expected).max(axis=-1)
-    difference, on = _in_words(apart), f"DALI on {device.upper().replace(':', ' ')}"
-    image = _picture(on, f"{name} as {on} makes it", _reduced(dali_image, smaller))
-    return image, _picture(
+    difference, on = _describe_difference(apart), f"DALI on {device.upper().replace(':', ' ')}"
+    image = _encode(on, f"{name} as {on} makes it", _reduce(dali_image, smaller))
+    return image, _encode(
         difference,
         f"map of the difference between {on} and torchvision in {name}: {difference}",
         difference_map(apart, smaller),
     )
 
 
-def _in_words(apart: NDArray[np.int16]) -> str:
+def _describe_difference(apart: NDArray[np.int16]) -> str:
     """Describe the difference in words."""
     if not apart.any():
         return "no difference"
@@ -119,13 +119,13 @@ def difference_map(apart: NDArray[np.int16], smaller: int) -> Levels:
     return grey
 
 
-def _reduced(image: Levels, smaller: int) -> Any:
+def _reduce(image: Levels, smaller: int) -> Any:
     from PIL import Image
 
     return Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image).reduce(smaller)
 
 
-def _picture(caption: str, alt: str, image: Any) -> Picture:
+def _encode(caption: str, alt: str, image: Any) -> Picture:
     """Encode a Pillow image, or a grey array (H, W)."""
     from PIL import Image
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gpupipe.bench.gpu import Utilisation
-from gpupipe.bench.machine import Company, machine
-from gpupipe.bench.measure import endless, image_of, synchronise, what_runs
+from gpupipe.bench.machine import OtherLoad, machine
+from gpupipe.bench.measure import describe_loader, image_of, iter_endlessly, synchronise
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.engines.base import Engine, Profilable
@@ -77,7 +77,7 @@ class Profile:
     """The profile of a loader.
 
     Attributes:
-        what: The data, pipeline, engine and device, as measure.what_runs returns them.
+        what: The data, pipeline, engine and device, as measure.describe_loader returns them.
         cores: How many cores the process may use.
         stages: The stages, each containing the work of the one before it.
         gpu_utilisation: How busy the GPU is during the whole work, 0 to 1; None without one.
@@ -135,7 +135,7 @@ def measure(
     """
     with over(config, index) as loader:
         parts = _stage_names(loader.engine, config)
-        profile = Profile(what_runs(loader), cores, [Stage(name) for name in parts])
+        profile = Profile(describe_loader(loader), cores, [Stage(name) for name in parts])
     busy: list[float] = []
     for number in range(rounds * len(parts)):
         done = number % len(parts)
@@ -161,28 +161,28 @@ def _stage_names(engine: Engine, config: Config) -> list[str]:
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
     """Add one round to a stage; return how busy the GPU was."""
     whole = stage.name in (DELIVER, WHOLE, RECEIVE)
-    with over(config if whole else _beginning(config, done), index) as loader:
+    with over(config if whole else _with_first_steps(config, done), index) as loader:
         counts = (
-            (len(image_of(batch)) for batch in endless(loader))
+            (len(image_of(batch)) for batch in iter_endlessly(loader))
             if whole
             else _iter_part(loader, done)
         )
         for _ in range(_WARM_UP_BATCHES + loader.engine.batches_ahead):
             next(counts)
-        with Utilisation(loader.engine.device) as utilisation, Company() as company:
-            samples, elapsed = _samples(
+        with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
+            samples, elapsed = _count_samples(
                 counts, seconds, _LEAST_BATCHES * loader.engine.parallelism, loader
             )
         counts.close()
     if not samples:
         raise EngineError(f"no sample gets through '{stage.name}': 'gpupipe run' tells why")
     stage.seconds.append(elapsed / samples)
-    stage.cpu_seconds.append(company.cpu_seconds / samples)
-    stage.others.append(company.cores)
+    stage.cpu_seconds.append(other_load.cpu_seconds / samples)
+    stage.others.append(other_load.cores)
     return utilisation.mean
 
 
-def _samples(
+def _count_samples(
     counts: Iterator[int], seconds: float, batches: int, loader: Loader
 ) -> tuple[int, float]:
     """Take batches for at least `seconds` and `batches`; return the samples and the seconds."""
@@ -194,7 +194,7 @@ def _samples(
     return samples, time.perf_counter() - started
 
 
-def _beginning(config: Config, done: int) -> Config:
+def _with_first_steps(config: Config, done: int) -> Config:
     """Return a config with the first `done` steps, delivered in the engine's own layout."""
     from gpupipe.loader import import_engine
 

@@ -11,7 +11,7 @@ from gpupipe.bench.profile import Profile
 from gpupipe.bench.statistics import ratio
 from gpupipe.bench.tables import new_table
 from gpupipe.bench.training import Training
-from gpupipe.bench.tune import Tuned
+from gpupipe.bench.tune import TuneResult
 
 
 def headline(profile: Profile) -> str:
@@ -24,7 +24,7 @@ def headline(profile: Profile) -> str:
     )
 
 
-def profiled(profile: Profile) -> Table:
+def profile_table(profile: Profile) -> Table:
     """Return the table of `gpupipe profile`."""
     table = new_table(
         "", "up to", "images/s", "this costs, us a sample", "CPU, us a sample", "share of the time"
@@ -55,29 +55,29 @@ def profiled(profile: Profile) -> Table:
     return table
 
 
-def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
+def describe_training(training: Training | None, ceiling: float | None) -> Iterable[str]:
     """Yield how much of a training step waits for data.
 
-    Without a training step (`found` is None), yield the highest rate that a loop could reach.
+    Without a training step (`training` is None), yield the highest rate that a loop could reach.
     """
-    if found is None:
+    if training is None:
         yield (
             f"A loop over batches that are kept: {ceiling or 0:,.0f} images/s. --step-ms or "
             "--model tells how much of a training step is waiting."
         )
         return
-    fed, kept = statistics.fmean(found.fed), statistics.fmean(found.replayed)
-    waiting = found.waiting
+    fed, kept = statistics.fmean(training.fed), statistics.fmean(training.replayed)
+    waiting = training.waiting
     sure = (
         f" ({waiting.low:.0%} to {waiting.high:.0%}, with 95 % confidence)"
         if waiting.low is not None and waiting.high is not None
         else ""
     )
     yield (
-        f"Training ({found.what}): {fed:,.0f} images/s; on kept batches, without loading, "
+        f"Training ({training.what}): {fed:,.0f} images/s; on kept batches, without loading, "
         f"{kept:,.0f}."
     )
-    if found.vague:
+    if training.is_vague:
         yield (
             f"Waiting for data: cannot be determined, the rounds differ too much{sure}. "
             "More --rounds "
@@ -87,10 +87,10 @@ def training(found: Training | None, ceiling: float | None) -> Iterable[str]:
     yield f"Waiting for data: {max(0.0, waiting.value):.0%} of step time{sure}."
 
 
-def trials(found: Tuned) -> Table:
+def trials_table(tuning: TuneResult) -> Table:
     """Return the table of the trials of `gpupipe tune`."""
     table = new_table("", "tried", "images/s, each round", "times the first")
-    for holder, *rivals in found.trials:
+    for holder, *rivals in tuning.trials:
         for result in (holder, *rivals):
             times = "1" if result is holder else f"{ratio(result.rates, holder.rates).value:.2f}"
             table.add_row(result.side.name, ", ".join(f"{r:,.0f}" for r in result.rates), times)

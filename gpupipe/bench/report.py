@@ -13,7 +13,7 @@ from typing import Any
 
 from gpupipe.bench import pictures, plots, tables
 from gpupipe.bench.comparison import Comparison
-from gpupipe.bench.parity import Agreement, comparable
+from gpupipe.bench.parity import Agreement, drawable_steps
 from gpupipe.bench.verdict import describe_verdict
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
@@ -49,7 +49,7 @@ def write(
         json.dumps(_finite(results), indent=2, allow_nan=False) + "\n", encoding="utf-8"
     )
     drawn = {path.name: path for path in plots.save(comparison, folder)}
-    shown = list(pictures.rows(config, index, devices, _SAMPLES)) if devices else []
+    shown = list(pictures.draw_rows(config, index, devices, _SAMPLES)) if devices else []
     page = folder / "report.html"
     page.write_text(
         _template().render(
@@ -62,7 +62,7 @@ def write(
             parity_verdict=_parity_verdict(agreements, config),
             parity_holds=all(a.holds for a in agreements),
             speed_columns=tables.speed_columns(comparison, "ratio"),
-            ratio_to=comparison.yardstick.side.name if comparison.yardstick else "",
+            ratio_to=comparison.baseline.side.name if comparison.baseline else "",
             speed_rows=list(tables.speed_rows(comparison)),
             rounds=counted(_rounds(comparison), "round"),
             single=_rounds(comparison) == 1,
@@ -74,9 +74,9 @@ def write(
             devices=devices,
             shown=shown,
             shrunk=any(row.smaller > 1 for row in shown),
-            shown_after=" + ".join(e.key for e in comparable(config)),
+            shown_after=" + ".join(e.key for e in drawable_steps(config)),
             black_from=pictures.BLACK_FROM,
-            measured_how=list(_how(comparison)),
+            measured_how=list(_list_conditions(comparison)),
             machine=list(_machine(results["machine"])),
         ),
         encoding="utf-8",
@@ -160,7 +160,7 @@ def _parity_verdict(agreements: Sequence[Agreement], config: Config) -> str:
     )
 
 
-def _how(comparison: Comparison) -> Any:
+def _list_conditions(comparison: Comparison) -> Any:
     """Yield (name, text) of each condition that a reader needs to repeat the measurement."""
     if comparison.command:
         yield "command", comparison.command

@@ -50,12 +50,12 @@ class Ratio:
     high: float | None
 
     @property
-    def certain(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether the interval excludes 1, so that the difference is not noise."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     @property
-    def vague(self) -> bool:
+    def is_vague(self) -> bool:
         """Whether the interval is too wide for the ratio to mean anything."""
         return self.low is not None and self.high is not None and self.high > _WIDEST * self.low
 

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from gpupipe.bench.comparison import Comparison, Result
-from gpupipe.bench.measure import Measurement, what_runs
+from gpupipe.bench.measure import Measurement, describe_loader
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.bench.parity import Agreement
 from gpupipe.bench.statistics import Ratio
@@ -24,7 +24,7 @@ _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 def headline(loader: Loader) -> str:
     """Return one line that says what will run."""
-    what = what_runs(loader)
+    what = describe_loader(loader)
     note = f" ({what['note']})" if what["note"] else ""
     shard = what["shard"]
     rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
@@ -41,7 +41,7 @@ def _engine(loader: Loader) -> str:
     return f"{loader.engine.name} (DALI is not installed)" if instead else loader.engine.name
 
 
-def measured(loader: Loader, result: Measurement) -> Table:
+def measurement_table(loader: Loader, result: Measurement) -> Table:
     """Return the table at the end of `gpupipe run`."""
     table = new_table(loader.index.note, "", "")
     for name, value in _rows(result):
@@ -84,9 +84,9 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
         yield "skipped", f"{result.skipped:,} samples that cannot be read"
 
 
-def compared(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
     """Return the table of `gpupipe compare`."""
-    to = comparison.yardstick.side.name if comparison.yardstick else ""
+    to = comparison.baseline.side.name if comparison.baseline else ""
     table = new_table("; ".join(comparison.notes), *speed_columns(comparison, f"times {to}"))
     for row in speed_rows(comparison):
         table.add_row(*row)
@@ -94,13 +94,13 @@ def compared(comparison: Comparison) -> Table:
 
 
 def speed_columns(comparison: Comparison, ratio: str) -> list[str]:
-    """Return the column heads of `speed_rows`; `ratio` heads the ratios to the yardstick."""
+    """Return the column heads of `speed_rows`; `ratio` heads the ratios to the baseline."""
     busy = ["GPU busy"] if _gpu_busy(comparison.measured) else []
     return ["", "images/s", ratio, "first batch", "CPU s / 1,000", "peak memory", *busy]
 
 
 def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
-    """Yield one row per side: mean rate, ratio to the yardstick, and medians of the rest."""
+    """Yield one row per side: mean rate, ratio to the baseline, and medians of the rest."""
     for r in comparison.measured:
         spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
         to_yardstick = comparison.ratio(r)
@@ -125,10 +125,9 @@ def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
 def _times(ratio: Ratio) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f}"
-    return (
-        f"{'cannot be determined' if ratio.vague and not ratio.certain else f'{ratio.value:.2f}'} "
-        f"({format_interval(ratio)})"
-    )
+    is_unknown = ratio.is_vague and not ratio.is_certain
+    times = "cannot be determined" if is_unknown else f"{ratio.value:.2f}"
+    return f"{times} ({format_interval(ratio)})"
 
 
 def _gpu_busy(results: Iterable[Result]) -> list[float]:
@@ -139,14 +138,14 @@ def _percent(shares: list[float]) -> str:
     return f"{sum(shares) / len(shares):.0%}" if shares else "-"
 
 
-def agreements(found: Sequence[Agreement]) -> Table:
+def parity_table(agreements: Sequence[Agreement]) -> Table:
     """Return the table of `gpupipe parity`."""
     table = new_table(
         "DALI against torchvision, in levels of 255, over "
-        f"{min((a.images for a in found), default=0):,} images",
+        f"{min((a.images for a in agreements), default=0):,} images",
         *PARITY_COLUMNS,
     )
-    for a, (*cells, verdict) in zip(found, parity_rows(found), strict=True):
+    for a, (*cells, verdict) in zip(agreements, parity_rows(agreements), strict=True):
         table.add_row(*cells, f"[{'green' if a.holds else 'bold red'}]{verdict}[/]")
     return table
 
@@ -154,9 +153,9 @@ def agreements(found: Sequence[Agreement]) -> Table:
 PARITY_COLUMNS = ("up to", "DALI on", "mean", "largest", "PSNR", "limit", "result")
 
 
-def parity_rows(found: Iterable[Agreement]) -> Iterable[list[str]]:
+def parity_rows(agreements: Iterable[Agreement]) -> Iterable[list[str]]:
     """Yield one row per agreement, in the order of PARITY_COLUMNS."""
-    for a in found:
+    for a in agreements:
         limit = f"{'largest' if a.largest else 'mean'} ≤ {a.limit:g}"
         psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"
         yield [
@@ -170,7 +169,7 @@ def parity_rows(found: Iterable[Agreement]) -> Iterable[list[str]]:
         ]
 
 
-def steps(pipeline: Pipeline) -> Table:
+def steps_table(pipeline: Pipeline) -> Table:
     """Return the table of a pipeline's steps, with shape, dtype and layout of each output."""
     table = new_table(f"pipeline {pipeline.name}", "step", "parameters", "makes", "dtype", "layout")
     for entry in pipeline.entries:
@@ -209,7 +208,7 @@ def _short(value: Any) -> str:
     )
 
 
-def lowering(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
+def lowering_table(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]]) -> Table:
     """Return the table of operators, with the steps that each implements: several if fused."""
     table = new_table(f"on the {device}", "operator", "device", "does the work of")
     for op, op_device, names in operators:
@@ -221,7 +220,7 @@ def lowering(device: str, operators: Iterable[tuple[str, str, tuple[str, ...]]])
     return table
 
 
-def findings(rows: Iterable[Any]) -> Table:
+def findings_table(rows: Iterable[Any]) -> Table:
     """Return the table of `gpupipe doctor`."""
     table = new_table("", "", "found", "status", "what to do")
     for row in rows:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.bench.measure import endless, image_of, synchronise
+from gpupipe.bench.measure import image_of, iter_endlessly, synchronise
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
@@ -55,7 +55,7 @@ class Training:
         return Ratio(1 - speed.value, low, high)
 
     @property
-    def vague(self) -> bool:
+    def is_vague(self) -> bool:
         """Whether the rounds differ too much to say what the share is."""
         waiting = self.waiting
         return (
@@ -91,8 +91,8 @@ def measure(
         tick(f"training on the loader, round {number + 1} of {rounds}", 2 * number, 2 * rounds)
         with over(config, index) as loader:
             step = train(loader)
-            result.fed.append(_rate(endless(loader), step, seconds, loader))
-            batches = list(itertools.islice(endless(loader), _REPLAYED_BATCHES))
+            result.fed.append(_rate(iter_endlessly(loader), step, seconds, loader))
+            batches = list(itertools.islice(iter_endlessly(loader), _REPLAYED_BATCHES))
         tick(
             f"training on kept batches, round {number + 1} of {rounds}", 2 * number + 1, 2 * rounds
         )
@@ -109,7 +109,7 @@ def ceiling(config: Config, index: Index, seconds: float) -> float:
     """
     with over(config, index) as loader:
         return _rate(
-            itertools.cycle(list(itertools.islice(endless(loader), _REPLAYED_BATCHES))),
+            itertools.cycle(list(itertools.islice(iter_endlessly(loader), _REPLAYED_BATCHES))),
             lambda batch: None,
             seconds,
             loader,

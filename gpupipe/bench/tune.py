@@ -36,11 +36,11 @@ _WORTH = 1.01
 
 
 @dataclass
-class Tuned:
+class TuneResult:
     """The result of a search.
 
     Attributes:
-        given: The outcomes of the original settings.
+        original: The outcomes of the original settings.
         trials: One list per setting that was tried: first its current value, then its rivals.
         changes: The best settings, as far as they differ from the original ones.
         best: The outcomes of the best settings; None if none was better.
@@ -52,7 +52,7 @@ class Tuned:
 
     """
 
-    given: Result
+    original: Result
     trials: list[list[Result]] = field(default_factory=list)
     changes: dict[str, Any] = field(default_factory=dict)
     best: Result | None = None
@@ -64,22 +64,24 @@ class Tuned:
     @property
     def gain(self) -> Ratio | None:
         """The speed of the best settings over the original ones; None if none was better."""
-        return ratio(self.best.rates, self.given.rates) if self.best and self.best.rates else None
+        return (
+            ratio(self.best.rates, self.original.rates) if self.best and self.best.rates else None
+        )
 
     @property
     def disturbed(self) -> float:
         """The most cores that other processes kept busy during a trial."""
         every = [
-            self.given,
+            self.original,
             *([self.best] if self.best else []),
             *(r for setting in self.trials for r in setting),
         ]
         return max((o.others for r in every for o in r.outcomes), default=0.0)
 
     @property
-    def certain(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether the best settings are faster beyond noise."""
-        return self.gain is not None and self.gain.certain and self.gain.value > 1
+        return self.gain is not None and self.gain.is_certain and self.gain.value > 1
 
 
 def candidates(
@@ -138,35 +140,35 @@ class Tuner:
         self._started, self._seconds = time.monotonic(), seconds
         self._images = 0
         self._costs: list[float] = []
-        self.found = Tuned(Result(Side("as given", {})))
+        self.result = TuneResult(Result(Side("as given", {})))
 
-    def run(self, choices: dict[str, list[Any]]) -> Tuned:
+    def run(self, choices: dict[str, list[Any]]) -> TuneResult:
         """Search, then confirm the best settings; Ctrl-C ends either and keeps the results."""
         try:
-            self._measure_given()
+            self._measure_original()
             for name, values in choices.items():
                 self._improve(name, values)
             self._confirm()
         except KeyboardInterrupt:
-            self.found.interrupted = True
-        return self.found
+            self.result.interrupted = True
+        return self.result
 
-    def _measure_given(self) -> None:
+    def _measure_original(self) -> None:
         """Run one trial to find out how many images a trial needs, and one that counts."""
         size = self._options.batch_size
         self._images = _LEAST_BATCHES * size
-        outcome = self._try(self.found.given)
+        outcome = self._try(self.result.original)
         self._images = math.ceil(
             max(self._images, _TRIAL_SECONDS * outcome.images / outcome.seconds)
         )
-        self.found.given.outcomes.clear()
-        self._try(self.found.given)
+        self.result.original.outcomes.clear()
+        self._try(self.result.original)
 
     def _improve(self, name: str, values: list[Any]) -> None:
         """Set `name` to its fastest value, if that is over 1 % faster than its current one."""
         now = self._value(name)
         rivals = [
-            Result(Side(f"{name}={v}", self.found.changes | {name: v})) for v in values if v != now
+            Result(Side(f"{name}={v}", self.result.changes | {name: v})) for v in values if v != now
         ]
         rounds = min(_ROUNDS, self._trials_left(2 * _LEAST_CONFIRMED) // (len(rivals) + 1))
         if not rivals:
@@ -174,38 +176,38 @@ class Tuner:
         if not rounds:
             self._leave_untried(name, len(rivals) + 1)
             return
-        holder = Result(Side(f"{name}={now}", dict(self.found.changes)))
+        holder = Result(Side(f"{name}={now}", dict(self.result.changes)))
         for _ in range(rounds):
             for rival in (holder, *rivals):
                 self._try(rival)
-        self.found.trials.append([holder, *rivals])
+        self.result.trials.append([holder, *rivals])
         best = max(rivals, key=lambda r: r.mean)
         if ratio(best.rates, holder.rates).value > _WORTH:
-            self.found.changes = dict(best.side.changes)
+            self.result.changes = dict(best.side.changes)
 
     def _leave_untried(self, name: str, trials: int) -> None:
         """Record that there is no time for `trials` more trials and the confirmation."""
-        self.found.untried.append(name)
-        self.found.trial_seconds = statistics.median(self._costs)
-        if self.found.enough_seconds is None:
+        self.result.untried.append(name)
+        self.result.trial_seconds = statistics.median(self._costs)
+        if self.result.enough_seconds is None:
             used = time.monotonic() - self._started
-            enough = used + (trials + 2 * _LEAST_CONFIRMED + 1) * self.found.trial_seconds
-            self.found.enough_seconds = 10 * math.ceil(enough / 10)
+            enough = used + (trials + 2 * _LEAST_CONFIRMED + 1) * self.result.trial_seconds
+            self.result.enough_seconds = 10 * math.ceil(enough / 10)
 
     def _confirm(self) -> None:
         """Compare the best settings with the original ones, in as many rounds as time allows."""
-        if not self.found.changes:
+        if not self.result.changes:
             return
-        self.found.best = Result(Side("best", self.found.changes))
-        self.found.given.outcomes.clear()
+        self.result.best = Result(Side("best", self.result.changes))
+        self.result.original.outcomes.clear()
         for number in range(_MOST_CONFIRMED):
             if number >= _LEAST_CONFIRMED and self._trials_left(0) < 2:
                 break
-            self._try(self.found.given)
-            self._try(self.found.best)
+            self._try(self.result.original)
+            self._try(self.result.best)
 
     def _value(self, name: str) -> Any:
-        value = self.found.changes.get(name, getattr(self._options, name))
+        value = self.result.changes.get(name, getattr(self._options, name))
         return self._cores if value == "auto" else value
 
     def _trials_left(self, reserved: int) -> int:

@@ -16,11 +16,11 @@ _STEADIER = "More --repeats or --batches, with nothing beside it, would tell."
 
 def describe_verdict(comparison: Comparison) -> list[str]:
     """Return the result of a comparison in sentences."""
-    measured, yardstick = comparison.measured, comparison.yardstick
-    if yardstick is None:
+    measured, baseline = comparison.measured, comparison.baseline
+    if baseline is None:
         return []
     if len(measured) < 2:
-        return [f"Only {yardstick.side.name} was measured: there is nothing to compare it with."]
+        return [f"Only {baseline.side.name} was measured: there is nothing to compare it with."]
     best = max(measured, key=lambda r: r.mean)
     sentences = [_ahead(best, comparison)]
     loaders = sorted((r for r in measured if r.side.workers), key=lambda r: r.side.workers or 0)
@@ -30,7 +30,7 @@ def describe_verdict(comparison: Comparison) -> list[str]:
 
 
 def _ahead(best: Result, comparison: Comparison) -> str:
-    rival = comparison.yardstick
+    rival = comparison.baseline
     if rival is None or best is rival:
         rival = max((r for r in comparison.measured if r is not best), key=lambda r: r.mean)
     if short := _too_short((best, rival)):
@@ -40,14 +40,14 @@ def _ahead(best: Result, comparison: Comparison) -> str:
     if lead.low is None or lead.high is None:
         return f"{ahead}, in a single round: --repeats 5 would tell how sure that is."
     sure = f"{format_interval(lead)} times, with 95 % confidence"
-    if lead.vague:
+    if lead.is_vague:
         what = (
             f"{best.side.name} is faster than {rival.side.name}; how many times"
-            if lead.certain
+            if lead.is_certain
             else f"Whether {best.side.name} or {rival.side.name} is faster"
         )
         return f"{what} cannot be determined: the rounds differ too much ({sure}). {_STEADIER}"
-    if not lead.certain:
+    if not lead.is_certain:
         return (
             f"{best.side.name} and {rival.side.name} are within the noise of each other ({sure})."
         )
@@ -76,12 +76,12 @@ def _scaling(loaders: Sequence[Result]) -> str:
     """Return at how many workers the DataLoader stops gaining."""
     for fewer, more in pairwise(loaders):
         gain = ratio(more.rates, fewer.rates)
-        if _too_short((fewer, more)) or (gain.vague and not gain.certain):
+        if _too_short((fewer, more)) or (gain.is_vague and not gain.is_certain):
             return (
                 f"What the DataLoader gains from {more.side.workers} workers over "
                 f"{fewer.side.workers} cannot be determined. {_STEADIER}"
             )
-        if not gain.certain or gain.value < 1:
+        if not gain.is_certain or gain.value < 1:
             return (
                 f"The DataLoader gains nothing certain from {more.side.workers} workers over "
                 f"{fewer.side.workers}."

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, ByteSize, Field, model_validator
 
-from gpupipe.schema.field_types import NUMBER, WHOLE, Bytes, expanded, form
+from gpupipe.schema.field_types import NUMBER, WHOLE, Bytes, expand_home, should_be
 
 IMAGES = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://.+", re.DOTALL)
@@ -19,7 +19,7 @@ _MIN_SHARDS = 4
 def _check_url(value: str) -> str:
     match = _URL.fullmatch(value)
     if match is None or "\0" in value:
-        raise form("a URL such as s3://bucket/folder, gs://, https:// or file:///folder")
+        raise should_be("a URL such as s3://bucket/folder, gs://, https:// or file:///folder")
     if match[1] == "memory":
         raise ValueError(
             "memory:// is seen by one process alone, and download workers are processes "
@@ -61,7 +61,7 @@ class CacheOptions(_Frozen):
             at most 86,400.
     """
 
-    dir: Annotated[Path, AfterValidator(expanded)]
+    dir: Annotated[Path, AfterValidator(expand_home)]
     max_bytes: Bytes
     low_water: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.9
     policy: Literal["fifo", "lru", "random"] = "fifo"

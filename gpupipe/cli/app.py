@@ -113,8 +113,8 @@ def run(
     if quiet and result.passes and not result.too_short:
         click.echo(f"{result.mean_rate:.1f}")
     elif not quiet:
-        console().print(tables.measured(loader, result))
-        _say_skipped(loader, result)
+        console().print(tables.measurement_table(loader, result))
+        _print_skipped(loader, result)
     if json_path:
         write_json(json_path, result.as_json(loader))
     if result.interrupted:
@@ -137,7 +137,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
 
     out = console()
     checked = configs.read(config, overrides)
-    out.print(tables.steps(checked.pipeline))
+    out.print(tables.steps_table(checked.pipeline))
     if checked.loader.engine == "remote":
         out.print(
             f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe "
@@ -152,7 +152,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     from gpupipe.bench import plan
 
     for device, operators in plan.operators(checked, engine.name).items():
-        out.print(tables.lowering(device, operators))
+        out.print(tables.lowering_table(device, operators))
     for line in plan.facts(checked):
         out.print(line, highlight=False, soft_wrap=True)
 
@@ -166,7 +166,7 @@ def doctor() -> None:
     from gpupipe.doctor.checks import run_checks
 
     findings = run_checks()
-    console().print(tables.findings(findings))
+    console().print(tables.findings_table(findings))
     if any(f.status == "problem" for f in findings):
         sys.exit(1)
 
@@ -202,7 +202,7 @@ def _show(loader: Loader, batch: Any, path: Path) -> None:
         grid.save(loader, batch, path)
 
 
-def _say_skipped(loader: Loader, result: Measurement) -> None:
+def _print_skipped(loader: Loader, result: Measurement) -> None:
     if result.skipped:
         click.echo(
             f"{result.skipped:,} samples were skipped; each is listed with its reason in "

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpupipe.cli.console import Screen, console, core_numbers, leave_interrupted, read, say_stand_in
+from gpupipe.cli.console import (
+    Screen,
+    console,
+    core_numbers,
+    leave_interrupted,
+    print_stand_in,
+    read,
+)
 from gpupipe.cli.output_files import OutputFile, OutputFolder, write_all, write_json, writing
 
 if TYPE_CHECKING:
@@ -95,9 +102,9 @@ def compare(**values: Any) -> None:
     checked, index = read(name, overrides, here=True)
     cores = core_numbers(options.core_count)
     workers = _worker_counts(options.cpu_workers, len(cores))
-    agreements = _agreements(checked, index, _SAMPLES, options.max_diff) if _has_dali() else []
+    agreements = _measure_parity(checked, index, _SAMPLES, options.max_diff) if _has_dali() else []
     comparison = _run_comparison(options, name, overrides, checked, workers, cores)
-    _say(options, comparison, agreements, checked, index)
+    _print_result(options, comparison, agreements, checked, index)
     if comparison.interrupted:
         leave_interrupted()
     if not all(a.holds for a in agreements):
@@ -125,8 +132,8 @@ def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: floa
     draws, step by step.
     """
     checked, index = read(config, overrides, here=True)
-    say_stand_in(index)
-    if not all(a.holds for a in _agreements(checked, index, samples, max_diff)):
+    print_stand_in(index)
+    if not all(a.holds for a in _measure_parity(checked, index, samples, max_diff)):
         sys.exit(1)
 
 
@@ -159,7 +166,7 @@ def _run_comparison(
         )
 
 
-def _say(
+def _print_result(
     options: _Options,
     comparison: Comparison,
     agreements: list[Agreement],
@@ -172,18 +179,20 @@ def _say(
 
     if not comparison.measured:
         return
-    console().print(tables.compared(comparison))
+    console().print(tables.comparison_table(comparison))
     for sentence in describe_verdict(comparison):
         click.echo(sentence)
     write_all(
         lambda: write_json(options.json_path, comparison.as_json()),
         lambda: (
-            _report(options.out, comparison, agreements, checked, index) if options.out else None
+            _write_report(options.out, comparison, agreements, checked, index)
+            if options.out
+            else None
         ),
     )
 
 
-def _report(
+def _write_report(
     folder: Path, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index
 ) -> None:
     from gpupipe.bench import report
@@ -195,7 +204,7 @@ def _report(
     click.echo(f"report: {page}")
 
 
-def _agreements(
+def _measure_parity(
     checked: Config, index: Index, samples: int, max_diff: float | None
 ) -> list[Agreement]:
     """Measure parity, and print it."""
@@ -205,7 +214,7 @@ def _agreements(
 
     import_engine("dali")
     agreements = list(agreement.measure(checked, index, _dali_devices(), samples, max_diff))
-    console().print(tables.agreements(agreements))
+    console().print(tables.parity_table(agreements))
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
         click.echo(

@@ -65,7 +65,7 @@ class Screen:
         started = perf_counter()
         loader = quietly(checked, self.progress)
         if self.quiet:
-            say_stand_in(loader.index)
+            print_stand_in(loader.index)
         else:
             self._print(tables.headline(loader))
         return loader, Meter(loader, started, self.tick, look)
@@ -129,7 +129,7 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
         return checked, checked.source.index(screen.progress)
 
 
-def say_stand_in(index: Index) -> None:
+def print_stand_in(index: Index) -> None:
     """Print the warning that load() would issue, for commands whose output does not show it."""
     if index.warning:
         click.echo(f"gpupipe: warning: {index.warning}", err=True)

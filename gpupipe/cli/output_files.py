@@ -73,11 +73,11 @@ class OutputFolder(click.Path):
         return path
 
 
-def write_json(path: Path | None, found: dict[str, Any]) -> None:
+def write_json(path: Path | None, content: dict[str, Any]) -> None:
     """Write results to `path`, unless it is None; raise GpupipeError if that fails."""
     if path is not None:
         with writing(path):
-            path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def write_all(*writes: Callable[[], None]) -> None:

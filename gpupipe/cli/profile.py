@@ -13,7 +13,7 @@ from gpupipe.cli.output_files import OutputFile, write_json
 
 if TYPE_CHECKING:
     from gpupipe.bench.training import Train, Training
-    from gpupipe.bench.tune import Tuned
+    from gpupipe.bench.tune import TuneResult
     from gpupipe.config import Config
     from gpupipe.loader import Loader
 
@@ -77,12 +77,12 @@ def profile(
         )
     ceiling = None if trained else training.ceiling(checked, index, seconds)
     click.echo(tables.headline(result))
-    console().print(tables.profiled(result))
-    for line in tables.training(trained, ceiling):
+    console().print(tables.profile_table(result))
+    for line in tables.describe_training(trained, ceiling):
         click.echo(line)
     step_advice = {e.key: e.step.speed_advice for e in checked.pipeline.entries}
-    verdict = advice.limit(result, result.what["parallelism"], trained, step_advice)
-    for sentence in (*verdict.said, *disturbance(result.disturbed)):
+    verdict = advice.find_limit(result, result.what["parallelism"], trained, step_advice)
+    for sentence in (*verdict.sentences, *disturbance(result.disturbed)):
         click.echo(sentence)
     write_json(
         json_path,
@@ -144,13 +144,13 @@ def tune(
     from gpupipe.bench import tune as tuning
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest
-    from gpupipe.cli.console import core_numbers, say_stand_in
+    from gpupipe.cli.console import core_numbers, print_stand_in
     from gpupipe.errors import EngineError, did_you_mean
     from gpupipe.loader import import_engine
     from gpupipe.runtime.devices import cores, resolve
 
     checked, index = read(config, overrides)
-    say_stand_in(index)
+    print_stand_in(index)
     if checked.loader.engine == "remote":
         raise EngineError(
             "what there is to tune is the server's: 'gpupipe tune' the same config where "
@@ -174,31 +174,31 @@ def tune(
             contest, checked.loader, cores(), seconds, screen.counter("tune")
         ).run(choices)
     if result.trials:
-        console().print(tables.trials(result))
-    for line in (*advised(result, checked), *disturbance(result.disturbed)):
+        console().print(tables.trials_table(result))
+    for line in (*describe_tuning(result, checked), *disturbance(result.disturbed)):
         click.echo(line)
-    write_json(json_path, _tuned_json(result))
+    write_json(json_path, _tuning_json(result))
     if result.interrupted:
         leave_interrupted()
 
 
-def advised(found: Tuned, checked: Config) -> list[str]:
+def describe_tuning(result: TuneResult, checked: Config) -> list[str]:
     """Return the settings to use, as YAML, and how certain the gain is."""
     import yaml
 
     tail = (
-        [f"not tried, for lack of time: {', '.join(found.untried)}; --seconds gives more"]
-        if found.untried
+        [f"not tried, for lack of time: {', '.join(result.untried)}; --seconds gives more"]
+        if result.untried
         else []
     )
-    gain = found.gain
-    if not found.trials:
-        return [f"Whether other settings are faster cannot be determined: {_why_untried(found)}."]
+    gain = result.gain
+    if not result.trials:
+        return [f"Whether other settings are faster cannot be determined: {_why_untried(result)}."]
     if gain is None or gain.low is None or gain.high is None:
-        if found.changes:
+        if result.changes:
             return [
-                f"Whether {_named(found.changes)} is faster cannot be determined: Ctrl-C came "
-                "before it was confirmed.",
+                f"Whether {_format_changes(result.changes)} is faster cannot be determined: "
+                "Ctrl-C came before it was confirmed.",
                 *tail,
             ]
         return ["Nothing that was tried is faster than the settings as they are.", *tail]
@@ -206,13 +206,13 @@ def advised(found: Tuned, checked: Config) -> list[str]:
         f"{gain.value:.2f} times as many images a second as before ({gain.low:.2f} to "
         f"{gain.high:.2f}, with 95 % confidence)"
     )
-    if gain.vague and not found.certain:
+    if gain.is_vague and not result.is_certain:
         return [
             f"Whether the best that was tried is faster cannot be determined: it made {sure}. "
             "More --seconds, with nothing beside it, would tell.",
             *tail,
         ]
-    if not found.certain:
+    if not result.is_certain:
         return [
             "Nothing that was tried is faster beyond doubt: keep the settings as they are. "
             f"The best of them made {sure}.",
@@ -221,10 +221,10 @@ def advised(found: Tuned, checked: Config) -> list[str]:
     lines = [
         f"{sure}, with",
         "",
-        *yaml.safe_dump({"loader": found.changes}, sort_keys=False).splitlines(),
+        *yaml.safe_dump({"loader": result.changes}, sort_keys=False).splitlines(),
         "",
     ]
-    if "batch_size" in found.changes:
+    if "batch_size" in result.changes:
         lines.append(
             "batch_size also changes what a training step sees: --keep batch_size leaves "
             f"it at {checked.loader.batch_size}."
@@ -232,11 +232,11 @@ def advised(found: Tuned, checked: Config) -> list[str]:
     return lines + tail
 
 
-def _named(changes: dict[str, Any]) -> str:
+def _format_changes(changes: dict[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in changes.items())
 
 
-def _why_untried(tuned: Tuned) -> str:
+def _why_untried(tuned: TuneResult) -> str:
     if tuned.enough_seconds is not None:
         names = ", ".join(tuned.untried)
         return (
@@ -246,7 +246,7 @@ def _why_untried(tuned: Tuned) -> str:
     return "none was tried before Ctrl-C" if tuned.interrupted else "--keep leaves none to try"
 
 
-def _tuned_json(tuned: Tuned) -> dict[str, Any]:
+def _tuning_json(tuned: TuneResult) -> dict[str, Any]:
     from dataclasses import asdict
 
     from gpupipe.bench.machine import machine
@@ -256,14 +256,14 @@ def _tuned_json(tuned: Tuned) -> dict[str, Any]:
         for setting in tuned.trials
         for r in setting
     ]
-    confirmed = {"given": tuned.given.rates, "best": tuned.best.rates if tuned.best else []}
+    confirmed = {"given": tuned.original.rates, "best": tuned.best.rates if tuned.best else []}
     gain = tuned.gain and asdict(tuned.gain)
     return {
         "schema": "gpupipe-tune-1",
         "machine": machine(),
         "changes": tuned.changes,
         "gain": gain,
-        "certain": tuned.certain,
+        "certain": tuned.is_certain,
         "confirmed": confirmed,
         "trials": rates,
         "untried": tuned.untried,

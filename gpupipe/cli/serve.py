@@ -116,7 +116,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     engine=remote.
     """
     from gpupipe import config as configs
-    from gpupipe.cli.console import Screen, say_stand_in
+    from gpupipe.cli.console import Screen, print_stand_in
     from gpupipe.loader import quietly
     from gpupipe.protocol.keys import import_zmq
     from gpupipe.server import start
@@ -127,7 +127,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     options.check()
     with Screen(quiet) as screen:
         loader = quietly(checked, screen.progress)
-    say_stand_in(loader.index)
+    print_stand_in(loader.index)
     quiet = quiet or options.wire == "fuel"  # that server has no statistics
     servers: list[Any] = []
 

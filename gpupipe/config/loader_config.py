@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator, Field
 
-from gpupipe.schema.field_types import WHOLE, Bytes, Probability, form
+from gpupipe.schema.field_types import WHOLE, Bytes, Probability, should_be
 
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
@@ -19,7 +19,7 @@ def _check_device(value: Any) -> str:
     is_torch_device = type(value).__name__ == "device"
     text = str(value) if isinstance(value, str) or is_torch_device else ""
     if not _DEVICE.fullmatch(text):
-        raise form("auto, cpu, gpu or gpu:N")
+        raise should_be("auto, cpu, gpu or gpu:N")
     return text.replace("cuda", "gpu")
 
 
@@ -33,7 +33,7 @@ def _wrap_address(value: Any) -> Any:
 
 def _check_address(value: Any) -> str:
     if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
-        raise form("tcp://HOST:PORT or ipc://FILE")
+        raise should_be("tcp://HOST:PORT or ipc://FILE")
     return value
 
 

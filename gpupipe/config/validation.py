@@ -18,13 +18,13 @@ from gpupipe.pipeline import pipeline as pipelines
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema.document import UNRESOLVED, Document
-from gpupipe.schema.field_types import form
+from gpupipe.schema.field_types import should_be
 from gpupipe.schema.validation_errors import to_problems
 
 
 def _check_name_or_steps(value: Any) -> Any:
     if not isinstance(value, (str, list)):
-        raise form("the name of a pipeline, or a list of steps")
+        raise should_be("the name of a pipeline, or a list of steps")
     return value
 
 

@@ -23,7 +23,7 @@ from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import Damaged, manifest
 from gpupipe.runtime.devices import cores
-from gpupipe.schema.field_types import expanded
+from gpupipe.schema.field_types import expand_home
 
 T = TypeVar("T")
 _FILES_PER_TASK = 256
@@ -83,7 +83,7 @@ def in_classes(root: Path, extensions: tuple[str, ...], progress: Progress) -> A
     Raises:
         DataError: The folder or a class is missing, empty or cannot be read.
     """
-    top = expanded(root)
+    top = expand_home(root)
     if not top.is_dir():
         raise DataError(f"{root}: no such folder: put the data there, or set data.root")
     scanned = class_folders.scan(top.resolve(), extensions, "array", progress)

@@ -17,7 +17,7 @@ from gpupipe.dataset.manifest_paths import listing
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, check_names, quiet
 from gpupipe.dataset.spec import PAIR, Spec, default_layout, wrong_layout
 from gpupipe.errors import DataError
-from gpupipe.schema.field_types import expanded
+from gpupipe.schema.field_types import expand_home
 
 Patterns = str | tuple[str, ...]
 
@@ -53,7 +53,7 @@ class ArraySource(Source):
     format: ClassVar[int] = 1
     extensions: tuple[str, ...] = Field(min_length=1)
 
-    root: Annotated[Path, AfterValidator(expanded)] | None = None
+    root: Annotated[Path, AfterValidator(expand_home)] | None = None
     manifest: Annotated[Path, AfterValidator(listing)] | None = None
     label: str | None = "label"
     files: Patterns | None = Field(default=None, min_length=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpupipe.errors import DataError, shown
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest import ManifestRows
-from gpupipe.schema.field_types import expanded
+from gpupipe.schema.field_types import expand_home
 
 _ODD = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)")
 """Matches a path that is not plainly NAME/NAME/...: it has NUL, or a part '', '.' or '..'."""
@@ -30,7 +30,7 @@ def listing(path: Path) -> Path:
         )
     if "\0" in str(path):
         raise ValueError("a NUL byte, which no path holds")
-    return expanded(path)
+    return expand_home(path)
 
 
 def folder(root: Path) -> Path:

@@ -26,7 +26,7 @@ from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged
 from gpupipe.runtime.devices import cores
-from gpupipe.schema.field_types import WHOLE, expanded
+from gpupipe.schema.field_types import WHOLE, expand_home
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
@@ -223,7 +223,7 @@ def _unbraced(pattern: str) -> list[str]:
 def _matches(pattern: str, option: str) -> list[Path]:
     """List the files that match a pattern without braces. Raises DataError if there is none."""
     try:
-        path = expanded(Path(pattern)).absolute()
+        path = expand_home(Path(pattern)).absolute()
     except ValueError as e:
         raise DataError(f"{option}: {e}") from e
     if not any(c in pattern for c in "*?["):

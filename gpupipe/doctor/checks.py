@@ -139,11 +139,11 @@ def _driver() -> Driver | None:
     with nvml.session() as library:
         if library is None:
             return None
-        number = nvml.ask(library, 0, library.nvmlSystemGetCudaDriverVersion)
+        number = nvml.query(library, 0, library.nvmlSystemGetCudaDriverVersion)
         cards = tuple(
-            _card(library, i) for i in range(nvml.ask(library, 0, library.nvmlDeviceGetCount))
+            _card(library, i) for i in range(nvml.query(library, 0, library.nvmlDeviceGetCount))
         )
-        version = nvml.ask(library, "of unknown version", library.nvmlSystemGetDriverVersion)
+        version = nvml.query(library, "of unknown version", library.nvmlSystemGetDriverVersion)
         # 13020 is CUDA 13.2
         return Driver(version, (number // 1000, number % 1000 // 10) if number else None, cards)
 
@@ -151,8 +151,8 @@ def _driver() -> Driver | None:
 def _card(library: Any, number: int) -> str:
     """Return the name and memory of a card, by NVML's number."""
     name = nvml.card_name(library, number)
-    handle = nvml.ask(library, None, library.nvmlDeviceGetHandleByIndex, number)
-    memory = nvml.ask(library, None, library.nvmlDeviceGetMemoryInfo, handle) if handle else None
+    handle = nvml.query(library, None, library.nvmlDeviceGetHandleByIndex, number)
+    memory = nvml.query(library, None, library.nvmlDeviceGetMemoryInfo, handle) if handle else None
     return f"{name}, {memory.total / machine_rules.GIB:.0f} GiB" if memory else name
 
 

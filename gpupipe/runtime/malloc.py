@@ -17,7 +17,7 @@ memory, not less.
 """
 
 
-def pool() -> None:
+def let_dali_pool_buffers() -> None:
     """Let DALI keep CPU buffers of 1 MB and more for the next batch.
 
     Call it before the process builds its first DALI pipeline. A user's own setting of
@@ -26,12 +26,12 @@ def pool() -> None:
     os.environ.setdefault(_POOLED, "1M")
 
 
-def give_back() -> None:
+def malloc_trim() -> None:
     """Return free heap memory to the system (malloc_trim).
 
     Without it, the memory of the process varies by a tenth from epoch to epoch.
     """
-    trim = _malloc_trim()
+    trim = _find_malloc_trim()
     if trim is not None:
         trim(0)
 
@@ -49,6 +49,6 @@ def release_unused_memory() -> None:
 
 
 @cache
-def _malloc_trim() -> Any:
+def _find_malloc_trim() -> Any:
     """Return glibc's malloc_trim, or None if the C library has none."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None)

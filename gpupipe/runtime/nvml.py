@@ -30,7 +30,7 @@ def session() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def ask(nvml: Any, otherwise: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+def query(nvml: Any, otherwise: Any, question: Callable[..., Any], *arguments: Any) -> Any:
     """Return `question(*arguments)`, or `otherwise` if NVML raises an error.
 
     A card, a driver or a container may refuse any query.
@@ -50,7 +50,7 @@ def ask(nvml: Any, otherwise: Any, question: Callable[..., Any], *arguments: Any
 def driver_version() -> str | None:
     """Return the version of NVIDIA's driver, or None if NVML does not answer."""
     with session() as nvml:
-        return None if nvml is None else ask(nvml, None, nvml.nvmlSystemGetDriverVersion)
+        return None if nvml is None else query(nvml, None, nvml.nvmlSystemGetDriverVersion)
 
 
 def cards() -> list[str]:
@@ -58,14 +58,14 @@ def cards() -> list[str]:
     with session() as nvml:
         if nvml is None:
             return []
-        return [card_name(nvml, i) for i in range(ask(nvml, 0, nvml.nvmlDeviceGetCount))]
+        return [card_name(nvml, i) for i in range(query(nvml, 0, nvml.nvmlDeviceGetCount))]
 
 
 def card_name(nvml: Any, number: int) -> str:
     """Return the name of card `number` in NVML's order, which is not CUDA's."""
-    handle = ask(nvml, None, nvml.nvmlDeviceGetHandleByIndex, number)
+    handle = query(nvml, None, nvml.nvmlDeviceGetHandleByIndex, number)
     return (
-        str(ask(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle))
+        str(query(nvml, "a card without a name", nvml.nvmlDeviceGetName, handle))
         if handle
         else "a card that does not answer"
     )

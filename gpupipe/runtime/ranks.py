@@ -91,7 +91,7 @@ def ranks_on_machine() -> int:
     """Return how many ranks share this machine.
 
     Reads LOCAL_WORLD_SIZE, else mpirun's or srun's variable, else assumes 1. Inside
-    `told_ranks_on_machine(n)` the result is at least n.
+    `assume_ranks_on_machine(n)` the result is at least n.
 
     Raises:
         DeviceError: A variable is malformed.
@@ -105,7 +105,7 @@ def ranks_on_machine() -> int:
 
 
 @contextmanager
-def told_ranks_on_machine(count: int) -> Iterator[None]:
+def assume_ranks_on_machine(count: int) -> Iterator[None]:
     """Assume at least `count` ranks on this machine inside the `with` block.
 
     For a trainer that starts the ranks itself and sets no environment variable.

@@ -50,7 +50,7 @@ class Answer:
 
 
 @cache
-def region_decode(number: int) -> bool:
+def can_decode_regions(number: int) -> bool:
     """Return whether GPU `number` decodes parts of images.
 
     The first call in a process takes some seconds if no process of this machine has asked before.
@@ -60,7 +60,7 @@ def region_decode(number: int) -> bool:
     if broken:
         _log.info("GPU %d decodes whole images: %s", number, broken)
         return False
-    answer = ask_once(key(number), lambda: _answer(probe(number)))
+    answer = probe_once(key(number), lambda: _answer(probe(number)))
     if not answer.lasting:
         _log.warning(
             "whether GPU %d decodes parts of images could not be found out: %s. This run "
@@ -99,7 +99,7 @@ def versions(gpu: str, dali: str) -> str:
     return ", ".join([gpu, *(f"{name} {version or 'unknown'}" for name, version in parts.items())])
 
 
-def ask_once(key: str, ask: Callable[[], Answer]) -> Answer:
+def probe_once(key: str, ask: Callable[[], Answer]) -> Answer:
     """Return the stored answer for `key`, else call `ask`.
 
     One process at a time calls `ask`. Processes that waited for it take its answer, even one that

@@ -63,7 +63,7 @@ class Document:
         """Whether there is a value at `loc`, even an empty one."""
         return _has(self.at(loc[:-1]), loc[-1])
 
-    def put(self, loc: Loc, value: Any, place: str) -> None:
+    def put(self, loc: Loc, value: Any, location: str) -> None:
         """Set the value at `loc`. A mapping is merged into the mapping that is there.
 
         Missing parents are created. A step without parameters ("- decode") becomes a mapping.
@@ -71,12 +71,12 @@ class Document:
         Args:
             loc: The path of the value in `data`.
             value: The new value.
-            place: The location of the new value, such as the override that sets it.
+            location: The location of the new value, such as the override that sets it.
 
         Raises:
             ConfigError: A parent is neither a mapping nor a list, or has no such item.
         """
-        holder, loc = self._holder(loc, place)
+        holder, loc = self._holder(loc, location)
         key: Any = loc[-1]
         if (
             isinstance(value, dict)
@@ -84,39 +84,39 @@ class Document:
             and isinstance(holder.get(key), dict)
         ):
             for inner, part in value.items():
-                self.put((*loc, inner), part, place)
+                self.put((*loc, inner), part, location)
         else:
-            self._set(holder, loc, value, place)
+            self._set(holder, loc, value, location)
 
-    def replace(self, loc: Loc, value: Any, place: str) -> None:
+    def replace(self, loc: Loc, value: Any, location: str) -> None:
         """Set the value at `loc` like `put`, but replace a mapping instead of merging into it."""
-        holder, loc = self._holder(loc, place)
-        self._set(holder, loc, value, place)
+        holder, loc = self._holder(loc, location)
+        self._set(holder, loc, value, location)
 
-    def _set(self, holder: Any, loc: Loc, value: Any, place: str) -> None:
+    def _set(self, holder: Any, loc: Loc, value: Any, location: str) -> None:
         holder[loc[-1]] = value
         for table in (self.keys, self.values):
             for old in [k for k in table if k[: len(loc)] == loc]:
                 del table[old]
-        self.values[loc] = place
+        self.values[loc] = location
 
-    def _holder(self, loc: Loc, place: str) -> tuple[Any, Loc]:
+    def _holder(self, loc: Loc, location: str) -> tuple[Any, Loc]:
         """Return the parent of `loc`, and `loc` with int indices for items of lists."""
         holders: list[Any] = [self.data]
         real: list[Key] = []
         for i, key in enumerate(loc):
-            real.append(_index(holders[-1], key, real, place))
+            real.append(_index(holders[-1], key, real, location))
             if i < len(loc) - 1:
-                holders.append(self._inside(holders[-1], real, loc[i + 1], place))
+                holders.append(self._inside(holders[-1], real, loc[i + 1], location))
         return holders[-1], tuple(real)
 
-    def _inside(self, holder: Any, loc: list[Key], following: Key, place: str) -> Any:
+    def _inside(self, holder: Any, loc: list[Key], following: Key, location: str) -> Any:
         """Return the value at `loc` in its parent `holder`, as a parent for the key `following`."""
         key: Any = loc[-1]
         old = holder.get(key) if isinstance(holder, dict) else holder[key]
         if old is None or (isinstance(holder, list) and old == following):
             holder[key] = {} if old is None else {old: {}}
-            self.keys[tuple(loc)] = place
+            self.keys[tuple(loc)] = location
         return holder[key]
 
 
@@ -128,20 +128,20 @@ def _has(holder: Any, key: Key) -> bool:
     )
 
 
-def _index(holder: Any, key: Key, above: list[Key], place: str) -> Key:
+def _index(holder: Any, key: Key, above: list[Key], location: str) -> Key:
     """Convert `key` to the type of key that `holder` takes. Raises ConfigError if it cannot."""
     if isinstance(holder, dict):
         return key
     name = ".".join(map(str, above))
     if not isinstance(holder, list):
         raise ConfigError(
-            [Problem(place, f"{name} is {shown(holder)}: there is no '{key}' in it to change")]
+            [Problem(location, f"{name} is {shown(holder)}: there is no '{key}' in it to change")]
         )
     if not str(key).isdecimal() or int(key) >= len(holder):
         raise ConfigError(
             [
                 Problem(
-                    place,
+                    location,
                     f"there is no {name}.{key}: {name} is a list of {len(holder)}, which "
                     "count from 0",
                 )

@@ -17,7 +17,7 @@ PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 _MOST_CHANNELS = 1024
 
 
-def form(words: str) -> PydanticCustomError:
+def should_be(words: str) -> PydanticCustomError:
     """Return the error that a value "should be `words`".
 
     Validators raise it when pydantic's own message says too little.
@@ -41,11 +41,11 @@ def _bytes(value: Any) -> Any:
     if isinstance(value, bool) or not re.fullmatch(
         r"\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpP]i?)?[bB]?\s*", str(value)
     ):
-        raise form("bytes: a number, or one such as 64MB, 500GB or 2TiB")
+        raise should_be("bytes: a number, or one such as 64MB, 500GB or 2TiB")
     return value
 
 
-def expanded(path: Path) -> Path:
+def expand_home(path: Path) -> Path:
     """Expand ~ in a path.
 
     Raises:
@@ -68,17 +68,17 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def listed(value: Any, lengths: Container[int], words: str) -> list[Any]:
+def check_list(value: Any, lengths: Container[int], words: str) -> list[Any]:
     """Return `value` as a list; raise `form(words)` unless it is one of an allowed length."""
     if not isinstance(value, (list, tuple)) or len(value) not in lengths:
-        raise form(words)
+        raise should_be(words)
     return list(value)
 
 
-def symmetric(value: Any, words: str) -> tuple[Any, Any]:
+def mirror(value: Any, words: str) -> tuple[Any, Any]:
     """Return (-value, value); raise `form(words)` if `value` is negative."""
     if value < 0:
-        raise form(words)
+        raise should_be(words)
     return -value, value
 
 
@@ -93,7 +93,9 @@ class Short(tuple[int, ...]):
 
 
 def _square(value: Any) -> Any:
-    value = [value] if is_number(value) else listed(value, (1, 2), "one number, or [height, width]")
+    value = (
+        [value] if is_number(value) else check_list(value, (1, 2), "one number, or [height, width]")
+    )
     return value * 2 if len(value) == 1 else value
 
 
@@ -105,12 +107,14 @@ def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
 
     def read(value: Any, handler: Callable[[Any], tuple[int, ...]]) -> tuple[int, ...]:
         numbers = (
-            [value] if is_number(value) else listed(value, (*range(1, full + 1), *longer), words)
+            [value]
+            if is_number(value)
+            else check_list(value, (*range(1, full + 1), *longer), words)
         )
         if len(numbers) in longer or len(numbers) == full:
             return handler(numbers)
         if full % len(numbers):
-            raise form(words)
+            raise should_be(words)
         short = Short(handler(numbers * (full // len(numbers))))
         short.written = short[: len(numbers)]
         return short
@@ -120,24 +124,24 @@ def _written(full: int, longer: tuple[int, ...], words: str) -> WrapValidator:
 
 def _both_ways(value: Any) -> Any:
     words = "a number a of at least 0 for [-a, a], or [least, most]"
-    return symmetric(value, words) if is_number(value) else listed(value, (2,), words)
+    return mirror(value, words) if is_number(value) else check_list(value, (2,), words)
 
 
 def _one_for_all(value: Any) -> Any:
     words = "one number, or a list with one for each channel"
-    return [value] if is_number(value) else listed(value, range(1, _MOST_CHANNELS + 1), words)
+    return [value] if is_number(value) else check_list(value, range(1, _MOST_CHANNELS + 1), words)
 
 
 def _pair(words: str) -> BeforeValidator:
-    return BeforeValidator(lambda value: listed(value, (2,), words))
+    return BeforeValidator(lambda value: check_list(value, (2,), words))
 
 
-def ordered(value: tuple[float, ...]) -> tuple[float, ...]:
+def check_ordered(value: tuple[float, ...]) -> tuple[float, ...]:
     """Return `value`, which is pairs of [least, most]; raise `form` if a pair is descending."""
     pairs = [sorted(value[i : i + 2]) for i in range(0, len(value), 2)]
     ascending = [n for pair in pairs for n in pair]
     if ascending != list(value):
-        raise form(f"[{', '.join(f'{n:.15g}' for n in ascending)}]: the smaller number first")
+        raise should_be(f"[{', '.join(f'{n:.15g}' for n in ascending)}]: the smaller number first")
     return value
 
 
@@ -160,9 +164,11 @@ Padding = Annotated[
 ]
 """[left, top, right, bottom] of an image; `axes.margins` adapts it to arrays with other axes."""
 PositiveRange = Annotated[
-    tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(ordered)
+    tuple[Positive, Positive], _pair("[least, most], both above 0"), AfterValidator(check_ordered)
 ]
-Degrees = Annotated[tuple[Finite, Finite], BeforeValidator(_both_ways), AfterValidator(ordered)]
+Degrees = Annotated[
+    tuple[Finite, Finite], BeforeValidator(_both_ways), AfterValidator(check_ordered)
+]
 Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]
 Shares = Annotated[tuple[Probability, Probability], _pair("[x, y], each from 0 to 1")]
 Fill = Annotated[tuple[Level, ...], BeforeValidator(_one_for_all)]

@@ -22,7 +22,7 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
     """
     problems: list[Problem] = []
     config = OmegaConf.create(
-        _map(document.data, (), lambda loc, text: text if _grammatical(text) else "???"),
+        _map(document.data, (), lambda loc, text: text if _is_grammatical(text) else "???"),
         flags={"allow_objects": True},
     )
 
@@ -38,7 +38,7 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
             problems.append(
                 Problem(
                     document.where(loc),
-                    f"{'.'.join(map(str, loc))}: {_unresolved(text, e, document)}",
+                    f"{'.'.join(map(str, loc))}: {_describe_failure(text, e, document)}",
                 )
             )
             return UNRESOLVED
@@ -61,7 +61,7 @@ def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
     )
 
 
-def _grammatical(text: str) -> bool:
+def _is_grammatical(text: str) -> bool:
     try:
         OmegaConf.create([text])
     except omegaconf.errors.GrammarParseError:
@@ -69,7 +69,7 @@ def _grammatical(text: str) -> bool:
     return True
 
 
-def _unresolved(text: str, error: Exception, document: Document) -> str:
+def _describe_failure(text: str, error: Exception, document: Document) -> str:
     """Say why OmegaConf could not resolve a text, and what to write instead."""
     message = str(error).splitlines()[0]
     quoted = next(iter(re.findall(r"'([^']*)'", message)), "")

@@ -68,22 +68,22 @@ def to_problems(
     for detail in error.errors(include_url=False):
         by_loc.setdefault(_locate(detail, document, loc), []).append(detail)
     misspelt = {
-        (*place[:-1], _nearest_field(model, place[len(loc) :]))
-        for place, details in by_loc.items()
+        (*location[:-1], _nearest_field(model, location[len(loc) :]))
+        for location, details in by_loc.items()
         if details[0]["type"] == "extra_forbidden"
     }
     problems = []
-    for place, details in by_loc.items():
+    for location, details in by_loc.items():
         # Of a union, report the branch that matched the value best: it has errors deeper inside.
         superseded = any(
-            other[: len(place)] == place
-            and len(other) > len(place)
+            other[: len(location)] == location
+            and len(other) > len(location)
             and by_loc[other][0]["type"] != "missing"
             for other in by_loc
         )
-        is_misspelt = details[0]["type"] == "missing" and place in misspelt
-        if not superseded and not is_misspelt and document.at(place) is not UNRESOLVED:
-            problems.append(_problem(place, details, document, len(loc), prefix, model))
+        is_misspelt = details[0]["type"] == "missing" and location in misspelt
+        if not superseded and not is_misspelt and document.at(location) is not UNRESOLVED:
+            problems.append(_problem(location, details, document, len(loc), prefix, model))
     return problems
 
 
@@ -92,36 +92,36 @@ def _locate(detail: ErrorDetails, document: Document, loc: Loc) -> Loc:
 
     pydantic's path also names the branches of a union, which are not keys of the document.
     """
-    place, last = loc, len(detail["loc"]) - 1
+    location, last = loc, len(detail["loc"]) - 1
     for i, part in enumerate(detail["loc"]):
-        if document.holds((*place, part)) or (
+        if document.holds((*location, part)) or (
             i == last and detail["type"] == "missing" and isinstance(part, str)
         ):
-            place = (*place, part)
-    return place
+            location = (*location, part)
+    return location
 
 
 def _problem(
-    place: Loc,
+    location: Loc,
     details: list[ErrorDetails],
     document: Document,
     depth: int,
     prefix: str,
     model: _Model,
 ) -> Problem:
-    first, value, inner = details[0], document.at(place), place[depth:]
+    first, value, inner = details[0], document.at(location), location[depth:]
     name = ".".join(map(str, (prefix, *inner) if prefix else inner))
     if first["type"] == "extra_forbidden":
         return Problem(
-            document.where(place, of_key=True), f"{name}: unknown key{_suggest(model, inner)}"
+            document.where(location, of_key=True), f"{name}: unknown key{_suggest(model, inner)}"
         )
-    if first["type"] == "missing" and not document.holds(place):
+    if first["type"] == "missing" and not document.holds(location):
         return Problem(
-            document.where(place[:-1], of_key=True),
-            f"{name}: missing; write '{place[-1]}: ...'{_quote_description(model, inner)}",
+            document.where(location[:-1], of_key=True),
+            f"{name}: missing; write '{location[-1]}: ...'{_quote_description(model, inner)}",
         )
     if first["type"] in ("value_error", "assertion_error"):
-        return Problem(document.where(place), f"{name}: {first['msg'].partition(', ')[2]}")
+        return Problem(document.where(location), f"{name}: {first['msg'].partition(', ')[2]}")
     forms = [d for d in details if d["type"] == "form"]
     rules = dict.fromkeys(_rule(d, model, inner, value) for d in forms or details)
     hint = (
@@ -132,7 +132,8 @@ def _problem(
         else ""
     )
     return Problem(
-        document.where(place), f"{name} is {shown(value)}, but should be {' or '.join(rules)}{hint}"
+        document.where(location),
+        f"{name} is {shown(value)}, but should be {' or '.join(rules)}{hint}",
     )
 
 

@@ -95,7 +95,9 @@ def parse(text: str, name: str) -> Document:
         mark = e.context_mark if e.problem == _UNCLOSED else e.problem_mark or e.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         around = text.split("\n")[mark.line] if mark else ""
-        raise ConfigError([Problem(where, f"not YAML: {_plainer(e, around)}")]) from None
+        raise ConfigError(
+            [Problem(where, f"not YAML: {_describe_yaml_error(e, around)}")]
+        ) from None
     except yaml.reader.ReaderError as e:
         line, column = (
             text.count("\n", 0, e.position) + 1,
@@ -130,7 +132,7 @@ def _construct(loader: _Loader, node: yaml.Node, where: str) -> Any:
         ) from None
 
 
-def _plainer(error: yaml.MarkedYAMLError, line: str) -> str:
+def _describe_yaml_error(error: yaml.MarkedYAMLError, line: str) -> str:
     problem = error.problem or error.context or ""
     if problem.startswith("could not determine a constructor"):
         return "tags such as !!python/... are not read: remove it"
@@ -162,13 +164,13 @@ class _Marks:
             raise ConfigError(
                 [
                     Problem(
-                        self._place(node),
+                        self._locate(node),
                         "nested too deeply, or too large; an alias (*name) must not stand "
                         "inside its own anchor (&name)",
                     )
                 ]
             )
-        self.values[loc] = self._place(node)
+        self.values[loc] = self._locate(node)
         if isinstance(node, yaml.MappingNode):
             own = self._own_keys(node, loc)
             for key, value in node.value:
@@ -184,23 +186,23 @@ class _Marks:
         """Return the mapping's keys, after tagging each as text. Reports duplicate keys."""
         own: dict[str, str] = {}
         for key, _ in node.value:
-            place = self._place(key)
+            location = self._locate(key)
             if not isinstance(key, yaml.ScalarNode):
                 self.problems.append(
-                    Problem(place, "a key must be a name, not a list or a mapping")
+                    Problem(location, "a key must be a name, not a list or a mapping")
                 )
                 continue
             if key.value in own:
                 self.problems.append(
                     Problem(
-                        place,
+                        location,
                         f"'{key.value}' stands here twice (first at {own[key.value]}): remove one",
                     )
                 )
-            own[key.value] = place
+            own[key.value] = location
             if key.tag != f"{_TAG}merge":
                 key.tag = f"{_TAG}str"
-                self.keys[(*loc, key.value)] = place
+                self.keys[(*loc, key.value)] = location
         return set(own)
 
     def _merge(self, node: yaml.Node, loc: Loc, own: set[str]) -> None:
@@ -217,5 +219,5 @@ class _Marks:
                     }
                 )
 
-    def _place(self, node: yaml.Node) -> str:
+    def _locate(self, node: yaml.Node) -> str:
         return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"

@@ -15,7 +15,7 @@ from gpupipe.errors import DataError
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest import Wanted
 from gpupipe.pipeline.step import Spec
-from gpupipe.schema.field_types import expanded
+from gpupipe.schema.field_types import expand_home
 
 _MAIN = "image"
 _FORMAT = 2
@@ -54,7 +54,7 @@ class FileList(Source):
     name: ClassVar[str] = "file_list"
 
     file: Annotated[Path, AfterValidator(listing)]
-    root: Annotated[Path, AfterValidator(expanded)] | None = None
+    root: Annotated[Path, AfterValidator(expand_home)] | None = None
     path: str = "path"
     label: str | None = "label"
     fields: dict[str, str] = Field(default={})

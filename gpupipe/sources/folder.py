@@ -14,7 +14,7 @@ from gpupipe.dataset import class_folders, index_cache, index_file
 from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.source import Progress, Source, quiet
 from gpupipe.fetch import dataset_catalog
-from gpupipe.schema.field_types import WHOLE, expanded
+from gpupipe.schema.field_types import WHOLE, expand_home
 
 EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
 
@@ -34,7 +34,7 @@ class Folder(Source):
 
     name: ClassVar[str] = "folder"
 
-    root: Annotated[Path, AfterValidator(expanded)]
+    root: Annotated[Path, AfterValidator(expand_home)]
     extensions: tuple[str, ...] = Field(default=EXTENSIONS, min_length=1)
     fetch: Annotated[str, AfterValidator(dataset_catalog.known)] | None = None
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None

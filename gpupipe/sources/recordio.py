@@ -19,7 +19,7 @@ from gpupipe.errors import DataError
 from gpupipe.formats import recordio
 from gpupipe.formats.recordio import Images, Records
 from gpupipe.runtime.atomic_write import write_atomically
-from gpupipe.schema.field_types import WHOLE, form, listed, ordered
+from gpupipe.schema.field_types import WHOLE, check_list, check_ordered, should_be
 
 _NumberIndex = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 
@@ -27,10 +27,12 @@ _NumberIndex = Annotated[int, Field(ge=0, le=2**31), WHOLE]
 def _range(value: Any) -> Any:
     words = "the place of a number, from 0, or [first, one past the last]"
     first, end = (
-        (value, value + 1) if isinstance(value, int) else ordered(tuple(listed(value, (2,), words)))
+        (value, value + 1)
+        if isinstance(value, int)
+        else check_ordered(tuple(check_list(value, (2,), words)))
     )
     if first == end:
-        raise form(words)
+        raise should_be(words)
     return first, end
 
 

@@ -20,10 +20,10 @@ from gpupipe.schema.field_types import (
     PositiveRange,
     Resampling,
     Shares,
+    check_list,
+    check_ordered,
     is_number,
-    listed,
-    ordered,
-    symmetric,
+    mirror,
 )
 
 
@@ -36,12 +36,12 @@ def _shear(value: Any) -> Any:
         "a number a of at least 0 for x in [-a, a], [a, b] for x, or [a, b, c, d] for x in "
         "[a, b] and y in [c, d]"
     )
-    value = symmetric(value, words) if is_number(value) else listed(value, (2, 4), words)
+    value = mirror(value, words) if is_number(value) else check_list(value, (2, 4), words)
     return (*value, 0.0, 0.0) if len(value) == 2 else value
 
 
 Shear = Annotated[
-    tuple[Finite, Finite, Finite, Finite], BeforeValidator(_shear), AfterValidator(ordered)
+    tuple[Finite, Finite, Finite, Finite], BeforeValidator(_shear), AfterValidator(check_ordered)
 ]
 
 

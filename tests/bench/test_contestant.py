@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpupipe import config as configs
-from gpupipe.bench.contestant import forget
+from gpupipe.bench.contestant import drop_from_page_cache
 
 
 def resident(file: Path) -> int:
@@ -31,5 +31,5 @@ def test_cold_drops_the_images_from_the_page_cache(tmp_path: Path) -> None:
     checked = configs.read({"data": {"source": "folder", "root": tmp_path}, "pipeline": ["decode"]})
     files = sorted(tmp_path.glob("a/*.jpg"))
     assert all(resident(f) > 20 for f in files), "just written"
-    forget(checked.source.index())
+    drop_from_page_cache(checked.source.index())
     assert [resident(f) for f in files] == [0, 0, 0]

@@ -13,7 +13,7 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import grid, tables
 from gpupipe.bench.measure import image_of
-from gpupipe.bench.parity import comparable, measure
+from gpupipe.bench.parity import drawable_steps, measure
 from gpupipe.bench.plan import facts, operators
 from gpupipe.testing import check_loader
 
@@ -38,7 +38,7 @@ def test_parity_step_by_step_and_without_a_step(tmp_path: Path) -> None:
     for last in (False, True):
         (alone,) = measure(bare, bare.source.index(), ["cpu"], 6, last=last)
         assert (alone.step, alone.most, alone.holds) == ("(no step)", 0.0, True)
-    assert comparable(config) == ()
+    assert drawable_steps(config) == ()
 
 
 def test_what_check_prints(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_check_prints(tmp_path: Path) -> None:
     assert batch == "batch: array float32 (B, 4, 3), label int64 (B,)"
     for found in operators(config, "dali").values():
         assert [op for op, _, _ in found] == ["external_source", "cast", "slice"]
-    rows = [list(column.cells) for column in tables.steps(config.pipeline).columns]
+    rows = [list(column.cells) for column in tables.steps_table(config.pipeline).columns]
     assert [rows[2], rows[4]] == [["(9, 3)", "(4, 3)"], ["LC", "LC"]]
 
 

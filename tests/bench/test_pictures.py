@@ -28,7 +28,7 @@ def test_a_map_shows_where_the_two_images_beside_it_differ(faces: Path) -> None:
             "loader": {"device": "cpu"},
         }
     )
-    found = list(pictures.rows(config, config.source.index(), ["cpu"], 4))
+    found = list(pictures.draw_rows(config, config.source.index(), ["cpu"], 4))
     assert len(found) == 4
     for row in found:
         ((made, difference),) = row.pairs
@@ -50,7 +50,7 @@ def test_large_photographs_are_shown_smaller_and_no_thin_line_is_lost(photos: Pa
             "loader": {"device": "cpu"},
         }
     )
-    found = list(pictures.rows(large, large.source.index(), ["cpu"], 3))
+    found = list(pictures.draw_rows(large, large.source.index(), ["cpu"], 3))
     assert len(found) == 3
     assert any(row.smaller > 1 for row in found)
     shown = [p for row in found for p in (row.reference, *row.pairs[0])]

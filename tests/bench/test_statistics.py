@@ -11,7 +11,7 @@ def test_a_ratio_is_that_of_paired_rounds() -> None:
     """Both sides drift by the same factor from round to round: the ratio does not."""
     found = statistics.ratio([200.0, 100.0, 400.0], [100.0, 50.0, 200.0])
     assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
-    assert found.certain
+    assert found.is_certain
     assert statistics.ratio([2.0], [1.0]) == statistics.Ratio(2.0, None, None)
 
 

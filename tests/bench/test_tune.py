@@ -17,9 +17,9 @@ from gpupipe import config as configs
 from gpupipe.bench import contestant, tune
 from gpupipe.bench.comparison import Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome, run
-from gpupipe.bench.tune import Tuned, Tuner, candidates
+from gpupipe.bench.tune import Tuner, TuneResult, candidates
 from gpupipe.cli.console import core_numbers
-from gpupipe.cli.profile import advised
+from gpupipe.cli.profile import describe_tuning
 from gpupipe.config import LoaderConfig
 
 WAIT = '''
@@ -91,7 +91,7 @@ def test_it_finds_that_more_workers_wait_at_the_same_time(
         {"workers": [0, 3]}
     )
     assert found.changes == {"workers": 3}
-    assert found.certain
+    assert found.is_certain
     assert found.gain
     assert found.gain.value > 2, "three times, but for what was made before"
     assert [[r.side.name for r in setting] for setting in found.trials] == [
@@ -99,7 +99,7 @@ def test_it_finds_that_more_workers_wait_at_the_same_time(
     ]
     outcomes = [o for setting in found.trials for result in setting for o in result.outcomes]
     assert all(o.batches >= 3 * o.batches_ahead for o in outcomes), "not what was made before"
-    printed = advised(found, checked)
+    printed = describe_tuning(found, checked)
     assert yaml.safe_load("\n".join(printed[printed.index("") :])) == {"loader": {"workers": 3}}
 
 
@@ -145,27 +145,30 @@ def test_no_choice_is_said() -> None:
     checked = configs.read(
         {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
     )
-    assert "--keep leaves none to try" in advised(Tuned(result("as given", 100)), checked)[0]
-    found = Tuned(
+    assert (
+        "--keep leaves none to try"
+        in describe_tuning(TuneResult(result("as given", 100)), checked)[0]
+    )
+    found = TuneResult(
         result("as given", 100),
         trials=[[result("a", 100)]],
         changes={"threads": 3},
         interrupted=True,
     )
-    assert "Whether threads=3 is faster cannot be determined" in advised(found, checked)[0]
+    assert "Whether threads=3 is faster cannot be determined" in describe_tuning(found, checked)[0]
 
 
 def test_a_gain_that_may_be_anything_is_not_told() -> None:
     checked = configs.read(
         {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
     )
-    found = Tuned(
+    found = TuneResult(
         result("as given", 100, 10, 400),
         trials=[[result("a", 100)]],
         changes={"threads": 3},
         best=result("best", 100, 700, 90),
     )
-    said = " ".join(advised(found, checked))
+    said = " ".join(describe_tuning(found, checked))
     assert "cannot be determined" in said
     assert "--seconds" in said
     assert "keep the settings" not in said
@@ -228,11 +231,11 @@ def result(name: str, *rates: float) -> Result:
 def test_a_gain_must_be_beyond_noise(
     given: tuple[float, ...], best: tuple[float, ...], certain: bool
 ) -> None:
-    assert Tuned(result("as given", *given), best=result("best", *best)).certain is certain
+    assert TuneResult(result("as given", *given), best=result("best", *best)).is_certain is certain
 
 
 def test_a_gain_is_of_paired_rounds() -> None:
     """Ctrl-C between the two of a round leaves the first alone."""
-    found = Tuned(result("as given", 100, 200, 400, 50), best=result("best", 200, 400, 800))
+    found = TuneResult(result("as given", 100, 200, 400, 50), best=result("best", 200, 400, 800))
     assert found.gain is not None
     assert found.gain.value == pytest.approx(2)

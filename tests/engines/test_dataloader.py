@@ -22,7 +22,7 @@ from plugin import install
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import compare, parity
-from gpupipe.bench.measure import what_runs
+from gpupipe.bench.measure import describe_loader
 
 STEPS = [
     {"decode": {"mode": "rgb"}},
@@ -389,7 +389,7 @@ print(len(list(streams[0])))
 def test_a_thousand_workers_are_a_number(faces: Path) -> None:
     with load(faces, workers=1024) as loader:
         assert loader.engine.parallelism_with_unit == "1,024 workers"
-        assert what_runs(loader)["parallelism"] == 1024
+        assert describe_loader(loader)["parallelism"] == 1024
 
 
 # --- threads of torch's operators

@@ -40,7 +40,7 @@ def load(faces: Path, pipeline: str) -> gpupipe.Loader:
 
 
 def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:
-    region_decoding.region_decode.cache_clear()
+    region_decoding.can_decode_regions.cache_clear()
     with load(faces, "affine"):
         assert not (cache / "region-decode.json").exists()
     with load(faces, "imagenet_train") as loader:
@@ -62,5 +62,5 @@ def test_the_key_names_the_driver() -> None:
 
 @pytest.mark.parametrize("number", [0])
 def test_the_answer_is_the_probes(cache: Path, number: int) -> None:
-    region_decoding.region_decode.cache_clear()
-    assert region_decoding.region_decode(number) is probe(number).region
+    region_decoding.can_decode_regions.cache_clear()
+    assert region_decoding.can_decode_regions(number) is probe(number).region

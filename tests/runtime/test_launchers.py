@@ -212,7 +212,7 @@ def test_the_loader_has_its_share_of_threads_and_the_number_that_is_given(
 
 
 def test_a_trainer_tells_how_many_ranks_it_starts() -> None:
-    with ranks.told_ranks_on_machine(4):
+    with ranks.assume_ranks_on_machine(4):
         assert ranks.ranks_on_machine() == 4
     assert ranks.ranks_on_machine() == 1
 

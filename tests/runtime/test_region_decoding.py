@@ -20,14 +20,14 @@ from gpupipe.runtime import capability_probe as probes
 from gpupipe.runtime import region_decoding
 from gpupipe.runtime.capability_probe import ProbeOutcome, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
-from gpupipe.runtime.region_decoding import Answer, ask_once, region_decode
+from gpupipe.runtime.region_decoding import Answer, can_decode_regions, probe_once
 
 LIMIT = 120
 PROCESS = """
 import os, sys, time
 from pathlib import Path
 from gpupipe.runtime.capability_probe import probe
-from gpupipe.runtime.region_decoding import Answer, _answer, ask_once
+from gpupipe.runtime.region_decoding import Answer, _answer, probe_once
 
 folder, name = Path(os.environ["GPUPIPE_CACHE"]), sys.argv[1]
 lasting, waiters = sys.argv[2] == "lasting", int(sys.argv[3])
@@ -50,7 +50,7 @@ def ask():
         os.kill(os.getpid(), 9)
     return _answer(probe(None)) if lasting else Answer(False, f"said by {name}", lasting=False)
 
-answer = ask_once("a GPU", ask)
+answer = probe_once("a GPU", ask)
 print(answer.works, answer.reason, answer.lasting, sep="|", flush=True)
 """
 
@@ -130,7 +130,7 @@ def test_without_a_cache_folder_it_is_asked_all_the_same(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("GPUPIPE_CACHE", str(tmp_path / "file" / "cache"))
-    assert ask_once("a GPU", lambda: Answer(True)) == Answer(True)
+    assert probe_once("a GPU", lambda: Answer(True)) == Answer(True)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_a_file_that_says_nothing_is_replaced(cache: Path, text: str) -> None:
     """Among them what earlier versions wrote."""
     file = cache / "region-decode.json"
     file.write_text(text)
-    assert ask_once("a GPU", lambda: Answer(False, "crashed with SIGSEGV")) == Answer(
+    assert probe_once("a GPU", lambda: Answer(False, "crashed with SIGSEGV")) == Answer(
         False, "crashed with SIGSEGV"
     )
-    assert ask_once("a GPU", lambda: Answer(True)) == Answer(False, "crashed with SIGSEGV")
+    assert probe_once("a GPU", lambda: Answer(True)) == Answer(False, "crashed with SIGSEGV")
     assert json.loads(file.read_text()) == {
         "a GPU": {"works": False, "reason": "crashed with SIGSEGV"}
     }
@@ -184,7 +184,7 @@ def test_a_codec_that_is_known_to_break_is_not_tried(
     cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", "gpupipe"):
-        assert region_decode(0) is False
+        assert can_decode_regions(0) is False
     assert "decodes whole images: nvImageCodec 0.9.0" in caplog.text
     assert list(cache.iterdir()) == []
 

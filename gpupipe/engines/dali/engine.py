@@ -68,8 +68,8 @@ from gpupipe.engines.dali.reader import make_reader
 from gpupipe.engines.dali.repair import BatchRepair, raise_unless_sample_failed
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
-from gpupipe.runtime.malloc import give_back, pool, release_unused_memory
-from gpupipe.runtime.region_decoding import region_decode
+from gpupipe.runtime.malloc import let_dali_pool_buffers, malloc_trim, release_unused_memory
+from gpupipe.runtime.region_decoding import can_decode_regions
 from gpupipe.sampling.sampler import Plan, Sampler
 
 os.register_at_fork(after_in_child=gc.freeze)
@@ -123,7 +123,7 @@ class DaliEngine(Engine):
         self.batches_ahead = job.loader.prefetch
         self._job = job
         self._quarantine = Quarantine(job)
-        pool()
+        let_dali_pool_buffers()
         is_gpu = device_id is not None
         self._maps = map_fields(job)
         lowering = self._lowering = Lowering(job, "gpu" if is_gpu else "cpu", may_cut)
@@ -160,7 +160,7 @@ class DaliEngine(Engine):
         if job.loader.set_affinity:
             check_affinity(job.threads, number)
         check_steps(job, number)
-        may_cut = number is None or (decodes_regions(job) and region_decode(number))
+        may_cut = number is None or (decodes_regions(job) and can_decode_regions(number))
         if job.loader.gpu_memory is not None and number is not None:
             check_memory(job, job.loader.gpu_memory, may_cut)
         return cls(job, number, may_cut)
@@ -225,7 +225,7 @@ class DaliEngine(Engine):
         """Return free memory to the system after the last batch of every eighth epoch."""
         self._epochs += plan.last
         if plan.last and self._epochs % _EPOCHS_BETWEEN_TRIMS == 0:
-            give_back()
+            malloc_trim()
 
     def unmap_files(self, files: set[int]) -> None:
         for maps in self._maps.values():
