@@ -2,7 +2,8 @@
 
 A file that cannot be parsed raises ValueError with the location of the fault. Parsers execute
 nothing that a file contains. Each module parses one format, or one layer of it: tfrecord is
-framing, protobuf and example. Start reading in tar.py.
+framing, protobuf and example. `pillow_decoder` decodes images that no other decoder takes. Sources,
+steps and engines import this folder. Start reading in tar.py.
 """
 
 

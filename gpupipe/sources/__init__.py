@@ -1,1 +1,6 @@
-"""The built-in sources, one per file: NAME.py holds `data: {source: NAME}`."""
+"""The built-in sources, one per file: NAME.py holds `data: {source: NAME}`.
+
+A source imports the contract (gpupipe.dataset.source), what sources share (gpupipe.dataset), and
+parsers (gpupipe.formats), and no other source. Nothing imports a source by its module:
+gpupipe.dataset.source.find() does, by its name. Start reading in folder.py.
+"""
