@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import round_statistics
 
 _LIMIT = 300.0
 _COMMAND = ["compare", "lfw", "--quick"]
@@ -43,9 +44,11 @@ def main() -> None:
     ]
     slowest = max(r["seconds"] for r in runs)
     goals = [
-        harness.goal("pairs of ratios that agree", sum(p["agree"] for p in pairs) / len(pairs), 1.0)
+        round_statistics.goal(
+            "pairs of ratios that agree", sum(p["agree"] for p in pairs) / len(pairs), 1.0
+        )
     ]
-    goals.append(harness.goal("seconds of the longest run", slowest, _LIMIT, at_most=True))
+    goals.append(round_statistics.goal("seconds of the longest run", slowest, _LIMIT, at_most=True))
     path = harness.write(
         "agreement",
         {
@@ -58,7 +61,7 @@ def main() -> None:
     )
     for r in runs:
         print(f"{r['seconds']:.0f} s: " + "; ".join(_said(s, r) for s in r["sides"]))
-    harness.print_goals(goals)
+    round_statistics.print_goals(goals)
     print(f"written to {path}")
 
 

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import measuring
+import round_statistics
 import yardsticks
 
 _TORCHVISION = [
@@ -86,7 +88,7 @@ def workloads(arguments: argparse.Namespace) -> list[str]:
 
 
 def one(contestant: str, workload_name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What a contestant does with a workload: what harness.measured returns."""
+    """What a contestant does with a workload: what measuring.measure returns."""
     workload = yardsticks.WORKLOADS[workload_name]
     root = yardsticks.images_root(workload, arguments.data, arguments.images, arguments.copies)
     kind, *how = contestant.split("-")
@@ -108,7 +110,7 @@ def _gpupipe(
             config, batch_size=workload.batch_size, shuffle=workload.shuffle, device="cpu"
         )
 
-    return harness.measured(
+    return measuring.measure(
         build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS
     )
 
@@ -127,7 +129,7 @@ def _hand_written(
             )
         )
 
-    return harness.measured(build, yardsticks.dali_size, arguments.seconds, _WARM_SECONDS)
+    return measuring.measure(build, yardsticks.dali_size, arguments.seconds, _WARM_SECONDS)
 
 
 def _torchvision(
@@ -143,7 +145,7 @@ def _torchvision(
     def build() -> Any:
         return yardsticks.torchvision_batches(workload, root, decoder, workers)
 
-    return harness.measured(build, yardsticks.torchvision_size, arguments.seconds, _WARM_SECONDS)
+    return measuring.measure(build, yardsticks.torchvision_size, arguments.seconds, _WARM_SECONDS)
 
 
 # --- all of them, compared
@@ -167,11 +169,13 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     own, hand, loader = (rounds[c] for c in contestants)
     ratios = {
-        "gpupipe / hand-written DALI": harness.ratio(own, hand),
-        f"gpupipe / {best}": harness.ratio(own, loader),
-        "peak memory, gpupipe / hand-written DALI": harness.ratio(own, hand, "peak_memory_mib"),
+        "gpupipe / hand-written DALI": round_statistics.ratio(own, hand),
+        f"gpupipe / {best}": round_statistics.ratio(own, loader),
+        "peak memory, gpupipe / hand-written DALI": round_statistics.ratio(
+            own, hand, "peak_memory_mib"
+        ),
     }
-    busy = harness.disturbed({c: [r] for c, r in preliminary.items()} | rounds)
+    busy = round_statistics.disturbed({c: [r] for c, r in preliminary.items()} | rounds)
     shown = {
         "disturbed": busy,
         "workload": vars(yardsticks.WORKLOADS[name]),
@@ -194,22 +198,22 @@ def _goals(name: str, ratios: dict[str, dict[str, Any]]) -> list[dict[str, Any]]
     (to_hand, hand), (to_loader, loader), (to_memory, memory) = ratios.items()
     bounds = _GOALS[name]
     return [
-        harness.goal(to_hand, hand["median"], bounds[0]),
-        harness.goal(to_loader, loader["median"], bounds[1]),
-        harness.goal(to_memory, memory["median"], _MEMORY_GOAL, at_most=True),
+        round_statistics.goal(to_hand, hand["median"], bounds[0]),
+        round_statistics.goal(to_loader, loader["median"], bounds[1]),
+        round_statistics.goal(to_memory, memory["median"], _MEMORY_GOAL, at_most=True),
     ]
 
 
 def report(name: str, found: dict[str, Any]) -> None:
     print(f"\n{name} (best DataLoader: {found['torchvision']})")
-    harness.print_table(found["rounds"])
+    round_statistics.print_table(found["rounds"])
     print(
         "  shared the cores with other processes, preliminary runs included: "
         f"{', '.join(found['disturbed']) or 'none'}"
     )
     for what, ratio in found["ratios"].items():
-        harness.print_ratio(what, ratio)
-    harness.print_goals(found["goals"])
+        round_statistics.print_ratio(what, ratio)
+    round_statistics.print_goals(found["goals"])
 
 
 if __name__ == "__main__":

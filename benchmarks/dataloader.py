@@ -19,6 +19,8 @@ import warnings
 from typing import Any
 
 import harness
+import measuring
+import round_statistics
 import yardsticks
 
 _GOAL = 0.97
@@ -44,9 +46,9 @@ def main() -> None:
     path = harness.write("dataloader", {"workloads": result}, arguments)
     for title, found in result.items():
         print(f"\n{title}")
-        harness.print_table(found["rounds"])
-        harness.print_ratio("gpupipe / by hand", found["ratio"])
-        harness.print_goals(found["goals"])
+        round_statistics.print_table(found["rounds"])
+        round_statistics.print_ratio("gpupipe / by hand", found["ratio"])
+        round_statistics.print_goals(found["goals"])
     print(f"written to {path}")
 
 
@@ -69,7 +71,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What a contestant does with a workload: what harness.measured returns."""
+    """What a contestant does with a workload: what measuring.measure returns."""
     warnings.simplefilter("ignore")
     workload = yardsticks.WORKLOADS[name]
     root = yardsticks.images_root(workload, arguments.data, arguments.images)
@@ -77,7 +79,7 @@ def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace)
         import torchvision.datasets
         import torchvision.transforms.v2  # noqa: F401  # imported before the clock starts
 
-        return harness.measured(
+        return measuring.measure(
             lambda: yardsticks.torchvision_batches(workload, root, "tensor", workers),
             yardsticks.torchvision_size,
             arguments.seconds,
@@ -94,7 +96,7 @@ def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace)
         "workers": workers,
         "device": "cpu",
     }
-    return harness.measured(
+    return measuring.measure(
         lambda: gpupipe.loader.load(config, **options),
         lambda batch: batch["image"].shape[0],
         arguments.seconds,
@@ -112,10 +114,10 @@ def compared(name: str, workers: int, arguments: argparse.Namespace) -> dict[str
         )
 
     rounds = harness.interleaved(run, _CONTESTANTS, arguments.rounds, f"{name}, {workers} workers")
-    ratio = harness.ratio(rounds["gpupipe"], rounds["by hand"])
-    goals = [harness.goal("gpupipe / by hand", ratio["median"], _GOAL)]
+    ratio = round_statistics.ratio(rounds["gpupipe"], rounds["by hand"])
+    goals = [round_statistics.goal("gpupipe / by hand", ratio["median"], _GOAL)]
     return {
-        "disturbed": harness.disturbed(rounds),
+        "disturbed": round_statistics.disturbed(rounds),
         "rounds": rounds,
         "ratio": ratio,
         "goals": goals,

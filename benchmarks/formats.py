@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import measuring
 import photos
+import round_statistics
 import yardsticks
 
 _WARM_SECONDS, _BATCH = 2.0, 128
@@ -135,7 +137,7 @@ _WRITERS: dict[str, Callable[[Path, list[tuple[int, bytes]]], None]] = {
 
 
 def one(contestant: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What harness.measured returns."""
+    """What measuring.measure returns."""
     shards = files(name, arguments)
     return (
         _gpupipe(name, shards, arguments)
@@ -159,7 +161,7 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
             {"data": data, "pipeline": _STEPS}, batch_size=_BATCH, device="cpu"
         )
 
-    found = harness.measured(
+    found = measuring.measure(
         build, lambda batch: batch["image"].shape[0], arguments.seconds, _WARM_SECONDS
     )
     return found | indexing | (_walking(shards) if name == "webdataset" else {})
@@ -200,7 +202,7 @@ def _walking(shards: list[Path]) -> dict[str, float]:
 def _dali(name: str, shards: list[Path], arguments: argparse.Namespace) -> dict[str, Any]:
     import nvidia.dali.plugin.pytorch  # noqa: F401  # before the clock starts
 
-    return harness.measured(
+    return measuring.measure(
         lambda: yardsticks.dali_batches(_dali_pipeline(name, shards)),
         yardsticks.dali_size,
         arguments.seconds,
@@ -276,36 +278,40 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         )
 
     rounds = harness.interleaved(run, _CONTESTANTS, arguments.rounds, name)
-    ratio = harness.ratio(rounds["gpupipe"], rounds["dali"])
+    ratio = round_statistics.ratio(rounds["gpupipe"], rounds["dali"])
     return {
         "rounds": rounds,
-        "disturbed": harness.disturbed(rounds),
+        "disturbed": round_statistics.disturbed(rounds),
         "ratio": ratio,
         "megabytes": sum(p.stat().st_size for p in files(name, arguments)) / 1e6,
-        "indexed_per_second": harness.median(rounds["gpupipe"], "indexed_per_second"),
-        "indexed_mb_per_second": harness.median(rounds["gpupipe"], "indexed_mb_per_second"),
+        "indexed_per_second": round_statistics.median(rounds["gpupipe"], "indexed_per_second"),
+        "indexed_mb_per_second": round_statistics.median(
+            rounds["gpupipe"], "indexed_mb_per_second"
+        ),
         "walking": {
-            key: harness.median(rounds["gpupipe"], key)
+            key: round_statistics.median(rounds["gpupipe"], key)
             for key in rounds["gpupipe"][0]
             if key.endswith("members_per_cpu_second")
         },
-        "cpu_ratio": harness.ratio(rounds["gpupipe"], rounds["dali"], "cpu_seconds_per_1000"),
-        "goals": [harness.goal("gpupipe to DALI's reader", ratio["median"], _GOAL)],
+        "cpu_ratio": round_statistics.ratio(
+            rounds["gpupipe"], rounds["dali"], "cpu_seconds_per_1000"
+        ),
+        "goals": [round_statistics.goal("gpupipe to DALI's reader", ratio["median"], _GOAL)],
     }
 
 
 def report(name: str, found: dict[str, Any]) -> None:
     print(f"\n{name}, {found['megabytes']:,.0f} MB")
-    harness.print_table(found["rounds"])
-    harness.print_ratio("gpupipe to DALI's reader", found["ratio"])
+    round_statistics.print_table(found["rounds"])
+    round_statistics.print_ratio("gpupipe to DALI's reader", found["ratio"])
     print(
         f"  indexed: {found['indexed_per_second']:,.0f} samples/s, "
         f"{found['indexed_mb_per_second']:,.0f} MB/s"
     )
-    harness.print_ratio("CPU time of gpupipe to that of DALI's reader", found["cpu_ratio"])
+    round_statistics.print_ratio("CPU time of gpupipe to that of DALI's reader", found["cpu_ratio"])
     for what, rate in found["walking"].items():
         print(f"  {what}: {rate:,.0f}")
-    harness.print_goals(found["goals"])
+    round_statistics.print_goals(found["goals"])
 
 
 if __name__ == "__main__":

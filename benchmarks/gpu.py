@@ -32,6 +32,7 @@ from typing import Any
 import gpu_contestants
 import gpu_measuring
 import harness
+import round_statistics
 import yardsticks
 
 _COPIES = 4
@@ -195,10 +196,10 @@ def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str
 
 
 def one(contestant: str, workload: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What gpu_measuring.measured returns."""
+    """What gpu_measuring.measure returns."""
     root, _ = images_root(workload, arguments)
     made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
-    return gpu_measuring.measured(made, arguments.device, arguments.seconds, _WARM_SECONDS)
+    return gpu_measuring.measure(made, arguments.device, arguments.seconds, _WARM_SECONDS)
 
 
 def sweep(name: str, workload: str, arguments: argparse.Namespace) -> None:
@@ -210,7 +211,7 @@ def sweep(name: str, workload: str, arguments: argparse.Namespace) -> None:
     for contestant in sweep_contestants(name)[: 2 if arguments.quick else None]:
         made = gpu_contestants.contestant(contestant, workload, root, arguments.device)
         seconds = min(arguments.seconds, _SWEEP_SECONDS)
-        found = gpu_measuring.measured(made, arguments.device, seconds, _SWEEP_WARM_SECONDS)
+        found = gpu_measuring.measure(made, arguments.device, seconds, _SWEEP_WARM_SECONDS)
         kept = {
             key: found[key]
             for key in ("images_per_second", "cpu_seconds_per_1000", "gpu")
@@ -413,7 +414,7 @@ def judged(rounds: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]
             name: results for name, results in found.items() if own and len(results) == len(own)
         }
         ratios[workload] = {
-            other: harness.ratio(own, full[other]) for other in full if other != "gpupipe"
+            other: round_statistics.ratio(own, full[other]) for other in full if other != "gpupipe"
         }
         hands = [
             (r["median"], other)
@@ -426,11 +427,11 @@ def judged(rounds: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]
             if other.startswith("decode")
         ]
         goals += [
-            harness.goal(f"{workload}: gpupipe / {other}", ratio, _TO_HAND)
+            round_statistics.goal(f"{workload}: gpupipe / {other}", ratio, _TO_HAND)
             for ratio, other in sorted(hands)[:1]
         ]
         goals += [
-            harness.goal(f"{workload}: gpupipe / {other}", ratio, _TO_DECODE)
+            round_statistics.goal(f"{workload}: gpupipe / {other}", ratio, _TO_DECODE)
             for ratio, other in ceilings
         ]
     return {"ratios": ratios, "goals": goals}
@@ -441,16 +442,16 @@ def _report(result: dict[str, Any], path: Path) -> None:
         print(f"\n{workload}: {result['data'][workload]}")
         everyone = found | result["extra"].get(workload, {})
         if everyone:
-            harness.print_table(everyone)
+            round_statistics.print_table(everyone)
         for other, ratio in result["ratios"][workload].items():
-            harness.print_ratio(f"gpupipe / {other}", ratio)
+            round_statistics.print_ratio(f"gpupipe / {other}", ratio)
         for name, lines in result["sweeps"].get(workload, {}).items():
             rates = ", ".join(
                 f"{line['contestant'].partition('@')[2]}: {line['images_per_second']:,.0f}"
                 for line in lines
             )
             print(f"  sweep of {name}, images/s: {rates}")
-    harness.print_goals(result["goals"])
+    round_statistics.print_goals(result["goals"])
     for why in result["left_out"]:
         print(f"  left out: {why}")
     print(f"written to {path}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import measuring
 import yardsticks
 
 _KEYS = {"load": float, "threads": int, "huffman": int}
@@ -28,7 +29,7 @@ class Contestant:
 
     build: Callable[[], Any]
     size: Callable[[Any], int]
-    close: Callable[[], None] = harness.nothing
+    close: Callable[[], None] = measuring.nothing
 
 
 def contestant(text: str, workload: str, root: Path, device: str) -> Contestant:

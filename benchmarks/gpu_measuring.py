@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-import harness
+import measuring
 from gpu_contestants import Contestant
 
 Readers = Mapping[str, Callable[[], float]]
@@ -83,14 +83,14 @@ def gpu_readers(number: int) -> Iterator[Readers]:
         }
 
 
-def measured(
+def measure(
     contestant: Contestant, device: str, seconds: float, warm_seconds: float
 ) -> dict[str, Any]:
-    """What harness.measured returns, and on a GPU: `gpu`, what NVML said in the measured passes;
+    """What measuring.measure returns, and on a GPU: `gpu`, what NVML said in the measured passes;
     peak_gpu_mib, the most that the GPU held beyond the bare CUDA context, looked at in the warm-up.
     """
     if device == "cpu":
-        found = harness.measured(contestant.build, contestant.size, seconds, warm_seconds)
+        found = measuring.measure(contestant.build, contestant.size, seconds, warm_seconds)
         contestant.close()
         return found
     import torch
@@ -99,7 +99,7 @@ def measured(
     before = _used_mib()
     watched = _Watched(contestant.build)
     with gpu_readers(0) as readers, Sampler(readers) as sampler:
-        found = harness.measured(
+        found = measuring.measure(
             watched.build, contestant.size, seconds, warm_seconds, torch.cuda.synchronize
         )
         found["gpu"] = sampler.means(time.perf_counter() - found["seconds"])

@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import measuring
 import numpy as np
+import round_statistics
 
 from gpupipe.bench.memory import PeakMemory
 from gpupipe.dataset import index_file, source
@@ -50,18 +52,22 @@ def main() -> None:
     scan = scanned(made_folder(arguments.data, arguments.files, arguments.classes))
     large = made_up(arguments.data, arguments.samples)
     goals = [
-        harness.goal("files scanned a second", scan["files_per_second"]["median"], 150_000),
-        harness.goal(
+        round_statistics.goal(
+            "files scanned a second", scan["files_per_second"]["median"], 150_000
+        ),
+        round_statistics.goal(
             "GB of the saved index",
             large["bytes"] / 1e9,
             1.0 * arguments.samples / 10_000_000,
             at_most=True,
         ),
-        harness.goal("seconds to open it", large["open_seconds"]["median"], 0.1, at_most=True),
+        round_statistics.goal(
+            "seconds to open it", large["open_seconds"]["median"], 0.1, at_most=True
+        ),
     ]
     path = harness.write("index", {"scan": scan, "large": large, "goals": goals}, arguments)
     report(scan, large)
-    harness.print_goals(goals)
+    round_statistics.print_goals(goals)
     print(f"written to {path}")
 
 
@@ -160,7 +166,7 @@ def made_up(data: Path, samples: int) -> dict[str, Any]:
         )
         found |= used(opened)
     path.unlink()
-    return found | harness.peak(memory)
+    return found | measuring.peak(memory)
 
 
 def name_of(n: int) -> str:

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import measuring
 import photos
+import round_statistics
 
 _FIRST_LOOKS = (5, 10)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -47,13 +49,13 @@ def main() -> None:
     )
     found = {"epochs": _run("epochs", arguments), "first_batch": _first_batches(arguments)}
     goals = [
-        harness.goal(
+        round_statistics.goal(
             "RSS without freed memory, after the last epoch / after the 10th",
             found["epochs"]["growth_held"],
             1.05,
             at_most=True,
         ),
-        harness.goal(
+        round_statistics.goal(
             "seconds to the first batch", found["first_batch"]["median"], 2.0, at_most=True
         ),
     ]
@@ -70,7 +72,7 @@ def main() -> None:
         "  plain figures, last / 10th: {growth:.3f}; medians of ten: "
         "{growth_of_medians:.3f}".format(**found["epochs"])
     )
-    harness.print_goals(goals)
+    round_statistics.print_goals(goals)
     print(f"written to {path}")
 
 
@@ -156,7 +158,7 @@ def epochs(arguments: argparse.Namespace) -> dict[str, Any]:
         "growth_held": list(held.values())[-1] / held[10],
         "growth": rss[-1] / rss[9],
         "growth_of_medians": statistics.median(rss[-10:]) / statistics.median(rss[5:15]),
-        **harness.peak(memory),
+        **measuring.peak(memory),
     }
 
 

@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import measuring
 import numpy as np
+import round_statistics
 
 _SHAPE = (4, 256, 256)
 _BYTES = 4 * 4 * 256 * 256
@@ -57,24 +59,24 @@ def main() -> None:
         "samples": arguments.samples,
         "sample_bytes": _BYTES,
         "batch_size": _BATCH,
-        "disturbed": harness.disturbed(rounds),
+        "disturbed": round_statistics.disturbed(rounds),
     }
     result |= {"rounds": rounds, "ratios": ratios(rounds), "goals": goals(rounds)}
     path = harness.write("raw", result, arguments)
-    harness.print_table(rounds)
+    round_statistics.print_table(rounds)
     for name, found in rounds.items():
         thread = (
-            f", busy thread {harness.median(found, 'busy_thread'):.0%}"
+            f", busy thread {round_statistics.median(found, 'busy_thread'):.0%}"
             if "busy_thread" in found[0]
             else ""
         )
         print(
-            f"  {name:36}{harness.median(found, 'gigabytes_per_second'):>8.2f} GB/s, main "
-            f"thread {harness.median(found, 'main_thread'):.0%}{thread}"
+            f"  {name:36}{round_statistics.median(found, 'gigabytes_per_second'):>8.2f} GB/s, main "
+            f"thread {round_statistics.median(found, 'main_thread'):.0%}{thread}"
         )
     for name, ratio in result["ratios"].items():
-        harness.print_ratio(name, ratio)
-    harness.print_goals(result["goals"])
+        round_statistics.print_ratio(name, ratio)
+    round_statistics.print_goals(result["goals"])
     print(f"written to {path}")
 
 
@@ -271,7 +273,7 @@ class _Watched:
 
 
 def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What harness.measured returns, and the GB/s, and the share of the main thread."""
+    """What measuring.measure returns, and the GB/s, and the share of the main thread."""
     import torch  # noqa: F401  # before the clock starts
 
     warnings.simplefilter("ignore")
@@ -284,7 +286,7 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         )
         return watched[-1]
 
-    found = harness.measured(build, _size, arguments.seconds, _WARM_SECONDS)
+    found = measuring.measure(build, _size, arguments.seconds, _WARM_SECONDS)
     counted = watched[0].passes[-len(found["passes"]) :]
     cpu, wall, count = (sum(column) for column in zip(*counted, strict=True))
     found |= {
@@ -309,15 +311,15 @@ def ratios(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Round by round."""
     own, reader = rounds["gpupipe"], rounds["DALI readers.numpy"]
     found = {
-        f"beside {what} / alone": harness.ratio(rounds[f"gpupipe, {what}"], own)
+        f"beside {what} / alone": round_statistics.ratio(rounds[f"gpupipe, {what}"], own)
         for what in ("a busy thread", "a busy process")
     }
     found |= {
-        f"{what} / DALI readers.numpy": harness.ratio(rounds[f"gpupipe, {what}"], reader)
+        f"{what} / DALI readers.numpy": round_statistics.ratio(rounds[f"gpupipe, {what}"], reader)
         for what in ("a file a sample", "files mapped anew")
     }
     return found | {
-        f"gpupipe / {name}": harness.ratio(own, rounds[name])
+        f"gpupipe / {name}": round_statistics.ratio(own, rounds[name])
         for name in ("DALI readers.numpy", "DataLoader, 2 workers", "pickle over a Queue")
     }
 
@@ -331,24 +333,29 @@ def goals(rounds: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         ratios(rounds),
     )
     return [
-        harness.goal("GB/s", harness.median(own, "gigabytes_per_second"), _RATE),
-        harness.goal(
-            "share of the main thread", harness.median(own, "main_thread"), _MAIN, at_most=True
+        round_statistics.goal("GB/s", round_statistics.median(own, "gigabytes_per_second"), _RATE),
+        round_statistics.goal(
+            "share of the main thread",
+            round_statistics.median(own, "main_thread"),
+            _MAIN,
+            at_most=True,
         ),
-        harness.goal(
-            "GB/s beside a busy thread", harness.median(busy, "gigabytes_per_second"), _BUSY_RATE
-        ),
-        harness.goal(
-            "GB/s beside a busy thread, taken at 700 MB/s",
-            harness.median(paced, "gigabytes_per_second"),
+        round_statistics.goal(
+            "GB/s beside a busy thread",
+            round_statistics.median(busy, "gigabytes_per_second"),
             _BUSY_RATE,
         ),
-        harness.goal(
+        round_statistics.goal(
+            "GB/s beside a busy thread, taken at 700 MB/s",
+            round_statistics.median(paced, "gigabytes_per_second"),
+            _BUSY_RATE,
+        ),
+        round_statistics.goal(
             "of the busy thread's speed alone, taken at 700 MB/s",
-            harness.median(paced, "busy_thread"),
+            round_statistics.median(paced, "busy_thread"),
             _BUSY_SHARE,
         ),
-        harness.goal(
+        round_statistics.goal(
             "a file a sample / DALI readers.numpy",
             found["a file a sample / DALI readers.numpy"]["median"],
             _OF_DALI,

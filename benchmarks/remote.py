@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import measuring
 import remote_store
+import round_statistics
 
 _STEPS = ["decode", {"resize": {"size": [224, 224]}}]
 _ROUNDS, _SECONDS = 5, 8.0
@@ -58,7 +60,7 @@ def main() -> None:
         lambda name: _fresh(name, given, arguments), trains, rounds, "train"
     )
     ratios = {
-        name: harness.ratio(found, trained["folder"])
+        name: round_statistics.ratio(found, trained["folder"])
         for name, found in trained.items()
         if name != "folder"
     }
@@ -67,12 +69,12 @@ def main() -> None:
     )
     for name, found in filled.items():
         print(
-            f"  {name:28}{harness.median(found, 'mb_per_second'):8,.0f} MB/s "
-            f"{harness.median(found, 'images_per_second'):8,.0f} images/s"
+            f"  {name:28}{round_statistics.median(found, 'mb_per_second'):8,.0f} MB/s "
+            f"{round_statistics.median(found, 'images_per_second'):8,.0f} images/s"
         )
-    harness.print_table(trained)
+    round_statistics.print_table(trained)
     for name, found in ratios.items():
-        harness.print_ratio(f"{name} to folder", found)
+        round_statistics.print_ratio(f"{name} to folder", found)
     print(f"written to {path}")
 
 
@@ -150,7 +152,7 @@ def train(name: str, given: dict[str, Any]) -> dict[str, Any]:
             device="cpu",
             threads=harness.threads(),
         ) as loader:
-            return harness.measured(
+            return measuring.measure(
                 lambda: loader, lambda batch: len(batch["label"]), given["seconds"], 1.0
             )
 

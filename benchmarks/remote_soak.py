@@ -26,6 +26,7 @@ from typing import Any
 
 import harness
 import remote_store
+import round_statistics
 
 _MAX_BYTES, _SHARD = 60_000_000, 2_000_000
 _KILL_SECONDS = 7.0
@@ -53,7 +54,7 @@ def main() -> None:
         options["shard_size"] = _SHARD // (8 if arguments.quick else 1)
         found = soak(data | {"cache": options}, disk, seconds)
     goals = [
-        harness.goal(
+        round_statistics.goal(
             "most bytes on disk, as a share of max_bytes",
             found["most_bytes"] / options["max_bytes"],
             1.0,
@@ -61,7 +62,7 @@ def main() -> None:
         )
     ]
     path = harness.write("remote_soak", found | {"goals": goals}, arguments)
-    harness.print_goals(goals)
+    round_statistics.print_goals(goals)
     print(f"written to {path}")
     return None
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import round_statistics
 
 SHAPE = (256, 3, 250, 250)
 WAYS = ("shm", "tcp", "ipc", "curve", "torch queue", "pickle pipe")
@@ -257,17 +258,19 @@ def report(results: dict[str, dict[str, list[dict[str, Any]]]], arguments: Any) 
             )
             if way in GOALS:
                 goals.append(
-                    harness.goal(f"{dtype} over {way}, GB/s", statistics.median(rates), GOALS[way])
+                    round_statistics.goal(
+                        f"{dtype} over {way}, GB/s", statistics.median(rates), GOALS[way]
+                    )
                 )
                 goals.append(
-                    harness.goal(
+                    round_statistics.goal(
                         f"{dtype} over {way}, consumer's main thread busy at 600 MB/s",
                         busy,
                         0.25,
                         at_most=True,
                     )
                 )
-    harness.print_goals(goals)
+    round_statistics.print_goals(goals)
     print(harness.write("server", {"shape": SHAPE, "results": results, "goals": goals}, arguments))
 
 

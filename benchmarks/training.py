@@ -19,6 +19,7 @@ from typing import Any
 
 import harness
 import numpy as np
+import round_statistics
 
 _STATE_GOAL_MS, _MONITOR_GOAL, _STEP_SECONDS = 1.0, 0.005, 0.010
 _SAMPLES = 1_000_000
@@ -32,10 +33,10 @@ def main() -> None:
     monitors = [monitor_seconds(calls) for _ in range(rounds)]
     share = statistics.median(monitors) / _STEP_SECONDS
     goals = [
-        harness.goal(
+        round_statistics.goal(
             "milliseconds of state_dict()", statistics.median(states), _STATE_GOAL_MS, at_most=True
         ),
-        harness.goal(
+        round_statistics.goal(
             "share of a 10 ms step that monitoring takes", share, _MONITOR_GOAL, at_most=True
         ),
     ]
@@ -46,7 +47,7 @@ def main() -> None:
         "goals": goals,
     }
     path = harness.write("training", found, arguments)
-    harness.print_goals(goals)
+    round_statistics.print_goals(goals)
     print(f"written to {path}")
 
 

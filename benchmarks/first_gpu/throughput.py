@@ -10,6 +10,7 @@ from typing import Any
 
 import harness
 import part
+import round_statistics
 
 _SPARE_SECONDS = 15.0
 _NO_TIME = "no time left"
@@ -44,7 +45,7 @@ def _rate(workload: str, rounds: dict[str, list[dict[str, Any]]]) -> str:
     own = rounds.get("gpupipe")
     if not own:
         return f"{workload} was not measured"
-    return f"{workload} {harness.median(own, 'images_per_second'):,.0f} images/s"
+    return f"{workload} {round_statistics.median(own, 'images_per_second'):,.0f} images/s"
 
 
 if __name__ == "__main__":
