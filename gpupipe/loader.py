@@ -21,10 +21,9 @@ from gpupipe import config as configs
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population, Progress, quiet
+from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, LoadSpec, without_effect
-from gpupipe.engines.remote.welcome import SETTLED
 from gpupipe.errors import (
-    DeviceError,
     EngineError,
     GpupipeError,
     StandInWarning,
@@ -34,7 +33,6 @@ from gpupipe.errors import (
     shown,
     warn,
 )
-from gpupipe.protocol.keys import import_zmq
 from gpupipe.runtime.devices import cores_of_rank
 from gpupipe.runtime.ranks import rank_and_world
 from gpupipe.runtime.transfer import to_device
@@ -96,26 +94,27 @@ def quietly(config: Config, progress: Progress = quiet) -> Loader:
     For callers that print `index.note` themselves.
     """
     loader = _open(config, progress)
-    for line in [*ignored_settings(config), *_overruled(config.loader, loader.config.loader)]:
+    for line in [*ignored_settings(config), *_overruled(config, loader)]:
         _log_once(line)
     return loader
 
 
 def _open(config: Config, progress: Progress) -> Loader:
-    if config.loader.engine == "remote":
-        return remote(config.loader, config)
-    return Loader(config, config.source.index(progress))
+    if registry.find(config.loader.engine).reads_data:
+        return Loader(config, config.source.index(progress))
+    return connected(config.loader, config)
 
 
 def ignored_settings(config: Config) -> list[str]:
     """Return a line for each setting of the config that the engine in use ignores."""
-    engine = import_engine(config.loader.engine)
+    engine = registry.find(config.loader.engine)
     return without_effect(engine, config.loader, Loader.settings)
 
 
-def _overruled(own: LoaderConfig, used: LoaderConfig) -> Iterator[str]:
-    """Return a line for each setting of this side that the server overrules."""
-    for name in sorted(own.model_fields_set.intersection(SETTLED)):
+def _overruled(config: Config, loader: Loader) -> Iterator[str]:
+    """Yield a line for each setting of this side that the server overrules."""
+    own, used = config.loader, loader.config.loader
+    for name in sorted(own.model_fields_set & loader.engine.overruled_settings):
         mine, theirs = getattr(own, name), getattr(used, name)
         if mine != theirs:
             yield f"loader.{name}={shown(mine)} has no effect: the server's is {shown(theirs)}"
@@ -133,11 +132,11 @@ def warned(loader: Loader) -> Loader:
     return loader
 
 
-def remote(options: LoaderConfig, own: Config | None = None, patience: float = 60.0) -> Loader:
+def connected(options: LoaderConfig, own: Config | None = None, patience: float = 60.0) -> Loader:
     """Connect to data processing servers, and return a Loader over them.
 
     Args:
-        options: Settings of the loader; `options.server` names the servers.
+        options: Settings of the loader; `options.engine` connects.
         own: A config whose pipeline must be the one of the servers; None: no check.
         patience: Seconds without a message from a server after which the loader raises ServerError.
 
@@ -146,21 +145,19 @@ def remote(options: LoaderConfig, own: Config | None = None, patience: float = 6
         ServerError: If a server cannot be reached, or serves something else.
     """
     _refuse_in_worker()
-    import_zmq()
-    from gpupipe.engines.remote.engine import reach
-
+    engine = registry.find(options.engine)
     if isinstance(options.shard, AutoShard):
         rank, world_size = rank_and_world()
         options = options.model_copy(update={"shard": Shard(rank=rank, world_size=world_size)})
-    reached = reach(options, patience, own)
-    return Loader(reached.config, reached.index, reached.sampler, reached.engine)
+    parts = engine.connect(options, patience, own)
+    return Loader(parts.config, parts.index, parts.sampler, parts.engine)
 
 
 def over(config: Config, index: Index) -> Loader:
     """Create a loader over an index that was built already. Raises what load() raises."""
-    return (
-        remote(config.loader, config) if config.loader.engine == "remote" else Loader(config, index)
-    )
+    if registry.find(config.loader.engine).reads_data:
+        return Loader(config, index)
+    return connected(config.loader, config)
 
 
 class Loader:
@@ -514,43 +511,6 @@ def _refuse_in_worker() -> None:
         )
 
 
-def import_engine(engine: str) -> type[Engine]:
-    """Import and return the class of an engine.
-
-    Args:
-        engine: auto, dali, dataloader or remote; auto is dali if DALI is installed, else
-            dataloader.
-
-    Raises:
-        DeviceError: If DALI is requested and not installed.
-        ServerError: If a remote engine is requested and pyzmq is not installed.
-    """
-    if engine == "remote":
-        import_zmq()
-        from gpupipe.engines.remote.engine import RemoteEngine
-
-        return RemoteEngine
-    if engine != "dataloader":
-        try:
-            from gpupipe.engines.dali.engine import DaliEngine
-        except ModuleNotFoundError as e:
-            if not (e.name or "").startswith("nvidia"):
-                raise
-            if engine == "dali":
-                install = (
-                    "on Linux: pip install nvidia-dali-cuda120, or nvidia-dali-cuda130 for "
-                    "CUDA 13, but not both"
-                )
-                raise DeviceError(
-                    f"NVIDIA DALI is not installed ({install}); 'gpupipe doctor' tells more"
-                ) from e
-        else:
-            return DaliEngine
-    from gpupipe.engines.dataloader.engine import DataLoaderEngine
-
-    return DataLoaderEngine
-
-
 def sampler_of(config: Config, index: Index, population: Population | None = None) -> Sampler:
     """Create the sampler that a config describes.
 
@@ -577,4 +537,4 @@ def sampler_of(config: Config, index: Index, population: Population | None = Non
 
 
 def _engine(job: LoadSpec) -> Engine:
-    return import_engine(job.loader.engine).on(job, job.loader.device)
+    return registry.find(job.loader.engine).on(job, job.loader.device)

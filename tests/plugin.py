@@ -1,4 +1,4 @@
-"""An installed package with steps or sources of its own, as pip would leave it."""
+"""An installed package with steps, sources or engines of its own, as pip would leave it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from pathlib import Path
 
 
 def install(folder: Path, name: str, code: str, **entry_points: str) -> Path:
-    """Put the module `name` into `folder`; entry_points: its classes by the name of their step, or,
-    behind `source_`, of their source.
+    """Put the module `name` into `folder`.
+
+    Args:
+        folder: The folder; it must be on sys.path.
+        name: The name of the module, and of the package.
+        code: The module's source.
+        **entry_points: The module's classes by the name of their step; by `source_NAME` for a
+            source, and by `engine_NAME` for an engine.
     """
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    steps = [
-        f"{key} = {name}:{value}"
-        for key, value in entry_points.items()
-        if not key.startswith("source_")
-    ]
-    sources = [
-        f"{key.removeprefix('source_')} = {name}:{value}"
-        for key, value in entry_points.items()
-        if key.startswith("source_")
-    ]
-    (info / "entry_points.txt").write_text(
-        "\n".join(["[gpupipe.steps]", *steps, "[gpupipe.sources]", *sources, ""])
-    )
+    lines: dict[str, list[str]] = {"steps": [], "sources": [], "engines": []}
+    for key, value in entry_points.items():
+        kind, _, rest = key.partition("_")
+        group, entry = (f"{kind}s", rest) if kind in ("source", "engine") else ("steps", key)
+        lines[group].append(f"{entry} = {name}:{value}")
+    sections = [f"[gpupipe.{group}]\n" + "\n".join(rows) for group, rows in lines.items()]
+    (info / "entry_points.txt").write_text("\n".join([*sections, ""]))
     (folder / f"{name}.py").write_text(code)
     return folder

@@ -101,10 +101,10 @@ def _find_local_limit(profile: Profile, threads: int, advice: Mapping[str, str])
         )
     evidence = f"Nothing is busy all the time: {_cores(profile)} {_busy(profile)}."
     if threads < profile.cores:
-        kind = "workers" if profile.what["engine"] == "dataloader" else "threads"
+        setting = profile.what["parallelism_setting"]
         return Limit(
             "waiting",
-            (evidence, f"To change that: loader.{kind}={profile.cores}, one for each core."),
+            (evidence, f"To change that: loader.{setting}={profile.cores}, one for each core."),
         )
     return Limit(
         "waiting",

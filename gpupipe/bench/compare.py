@@ -1,4 +1,4 @@
-"""Compares DALI on a GPU and on the CPU with torch's DataLoader: same cores, samples and draws.
+"""Compares engines, such as DALI and torch's DataLoader: same cores, samples and draws.
 
 Every side runs in a fresh process. The sides take turns, round after round, so that a drift of the
 machine affects all of them.
@@ -14,9 +14,10 @@ from gpupipe.bench.comparison import Comparison, Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.config import Config
-from gpupipe.engines.base import has_torch_lowering
+from gpupipe.engines import registry
 from gpupipe.errors import EngineError
 from gpupipe.runtime import child_process
+from gpupipe.runtime.engine_registration import AUTO, list_by_priority
 
 _QUIET = 0.15
 Tick = Callable[[str, int, int], None]
@@ -24,7 +25,7 @@ Tick = Callable[[str, int, int], None]
 
 
 def sides(
-    config: Config, workers: Sequence[int], gpus: int, dali: bool
+    config: Config, workers: Sequence[int], gpus: int, engines: Sequence[str]
 ) -> tuple[list[Side], list[str]]:
     """Return the sides to compare, and notes about those that are left out.
 
@@ -32,7 +33,7 @@ def sides(
         config: The config to load.
         workers: The numbers of DataLoader workers to try.
         gpus: How many GPUs there are.
-        dali: Whether DALI is installed.
+        engines: The names of the engines to compare, see `comparable_engines`.
 
     Raises:
         EngineError: If no side is left.
@@ -40,40 +41,44 @@ def sides(
     """
     chosen: list[Side] = []
     notes: list[str] = []
-    if config.loader.engine == "remote":
-        chosen.append(Side("server", {"engine": "remote"}))
-        notes.append(
-            "the server has cores of its own, which are not held to those of the other "
-            "sides, and whose CPU time is not counted"
-        )
-    if dali and gpus:
-        chosen.append(Side("DALI on GPU", {"engine": "dali", "device": "gpu:0"}))
-    if dali:
-        chosen.append(Side("DALI on CPU", {"engine": "dali", "device": "cpu"}))
-    if dali and not gpus:
-        notes.append("no GPU here: DALI is measured on its CPU back end alone")
-    if not dali:
-        notes.append("DALI is not installed: only the DataLoader is measured")
-    lacking = [e for e in config.pipeline.entries if not has_torch_lowering(e.step)]
-    if lacking:
-        named = ", ".join(f"{e.key} ({e.where})" for e in lacking)
-        notes.append(
-            f"no torch lowering: {named}; the DataLoader could not do the same work, and is "
-            "left out"
-        )
-    else:
-        device = "gpu:0" if gpus else "cpu"
-        chosen += [
-            Side(
-                f"DataLoader, {n} worker{'s' * (n != 1)}",
-                {"engine": "dataloader", "workers": n, "device": device},
-                n,
+    for name in engines:
+        engine = registry.find(name)
+        lacking = [e for e in config.pipeline.entries if not engine.can_run(e.step)]
+        if lacking:
+            named = ", ".join(f"{e.key} ({e.where})" for e in lacking)
+            notes.append(
+                f"no lowering for {registry.title(name)}: {named}; it could not do the same work, "
+                "and is left out"
             )
-            for n in workers
+            continue
+        if not engine.reads_data:
+            notes.append(
+                "the server has cores of its own, which are not held to those of the other "
+                "sides, and whose CPU time is not counted"
+            )
+        if not gpus and set(engine.backends) == {"cpu", "gpu"}:
+            title = registry.title(name)
+            notes.append(f"no GPU here: {title} is measured on its CPU back end alone")
+        chosen += [
+            Side(title, {"engine": name} | settings, settings.get("workers"))
+            for title, settings in engine.sides(gpus, workers).items()
         ]
+    for name in list_by_priority():
+        if name not in engines:
+            notes.append(f"{registry.title(name)} is not installed, and is left out")
     if not chosen:
         raise EngineError(f"there is nothing to compare: {'; '.join(notes)}")
     return chosen, notes
+
+
+def comparable_engines(own: str) -> list[str]:
+    """Return the names of the engines to compare: those that `auto` may take, and the config's.
+
+    Args:
+        own: The config's `loader.engine`.
+    """
+    installed = [name for name in list_by_priority() if registry.is_installed(name)]
+    return installed if own in (AUTO, *installed) else [own, *installed]
 
 
 def compare(

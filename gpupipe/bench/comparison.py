@@ -21,7 +21,7 @@ class Side:
     Attributes:
         name: Its name in tables and plots.
         changes: The settings of the loader that differ from the config.
-        workers: The number of DataLoader workers; None for DALI and for a server.
+        workers: The number of worker processes; None for an engine without that setting.
 
     """
 

@@ -95,11 +95,12 @@ def run(contest: Contest) -> ContestOutcome:
     from gpupipe.bench.gpu import Utilisation
     from gpupipe.bench.machine import OtherLoad
     from gpupipe.bench.measure import iter_endlessly
+    from gpupipe.engines import registry
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, contest.cores)
     checked = configs.read(contest.config, contest.overrides, **contest.changes)
-    gpupipe.loader.import_engine(checked.loader.engine)
+    registry.find(checked.loader.engine)
     if contest.cold:
         drop_from_page_cache(checked.source.index())
     started = time.perf_counter()

@@ -140,6 +140,7 @@ def describe_loader(loader: Loader) -> dict[str, Any]:
         "device": loader.engine.device,
         "parallelism_with_unit": loader.engine.parallelism_with_unit,
         "parallelism": loader.engine.parallelism,
+        "parallelism_setting": loader.engine.parallelism_setting,
         "batch_size": options.batch_size,
         "shard": options.shard.model_dump(),
     }

@@ -19,7 +19,7 @@ from gpupipe.bench.measure import image_of
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.spec import Spec
-from gpupipe.engines.base import has_torch_lowering
+from gpupipe.engines import registry
 from gpupipe.loader import Loader
 from gpupipe.pipeline.pipeline import Entry, Pipeline
 
@@ -39,10 +39,10 @@ _NO_STEP = "(no step)"
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well DALI on `device` agrees with the torch lowering after all steps up to `step`.
+    """How well an engine on `device` agrees with the torch lowering after all steps up to `step`.
 
     Attributes:
-        device: DALI's device, "cpu" or "gpu:N".
+        device: The engine's device, "cpu" or "gpu:N".
         step: The last step that was applied.
         mean: The mean difference over all pixels, in levels.
         most: The largest difference of one pixel, in levels.
@@ -74,36 +74,31 @@ def measure(
     samples: int,
     max_diff: float | None = None,
     last: bool = False,
+    engine: str = "",
 ) -> Iterator[Agreement]:
     """Compare the engines after each step, up to the first step without a torch lowering.
 
     Args:
         config: The config.
         index: Its samples.
-        devices: DALI's devices, "cpu" or "gpu:N".
+        devices: The compared engine's devices, "cpu" or "gpu:N".
         samples: How many samples to take, spread over the index.
         max_diff: Another limit, in levels, of the mean difference after steps that interpolate.
         last: Compare only after the last of these steps.
+        engine: The compared engine; by default the one that `auto` prefers.
 
     Yields:
         One Agreement per step and device.
 
     """
-    few = _pick_samples(config, index, samples)
-    entries = config.pipeline.entries
-    comparable_steps = next(
-        (n for n, e in enumerate(entries) if not has_torch_lowering(e.step)), len(entries)
-    )
+    few, name = _pick_samples(config, index, samples), engine or registry.preferred()
+    entries, can_run = config.pipeline.entries, registry.reference().can_run
+    comparable_steps = next((n for n, e in enumerate(entries) if not can_run(e.step)), len(entries))
     first = comparable_steps if last else min(1, comparable_steps)
     for end in range(first, comparable_steps + 1):
-        expected = list(
-            _images(
-                _with_steps(config, entries[:end], engine="dataloader", device="cpu", workers=0),
-                few,
-            )
-        )
+        expected = list(_images(_with_steps(config, entries[:end], **_reference()), few))
         for device in devices:
-            images = _images(_with_steps(config, entries[:end], engine="dali", device=device), few)
+            images = _images(_with_steps(config, entries[:end], engine=name, device=device), few)
             yield _measure_agreement(
                 device,
                 _with_steps(config, entries[:end]).pipeline,
@@ -135,12 +130,12 @@ def drawable_steps(config: Config) -> tuple[Entry, ...]:
     They are the longest beginning of the pipeline that ends in uint8 images and whose steps all
     have torch lowerings.
     """
-    entries = config.pipeline.entries
+    entries, can_run = config.pipeline.entries, registry.reference().can_run
     end = max(
         (
             n + 1
             for n, e in enumerate(entries)
-            if _is_drawable(e.made) and all(has_torch_lowering(b.step) for b in entries[: n + 1])
+            if _is_drawable(e.made) and all(can_run(b.step) for b in entries[: n + 1])
         ),
         default=0,
     )
@@ -163,11 +158,10 @@ def iter_samples(
     if not entries:
         return
     few = _pick_samples(config, index, samples)
-    expected = dict(
-        _images(_with_steps(config, entries, engine="dataloader", device="cpu", workers=0), few)
-    )
+    expected = dict(_images(_with_steps(config, entries, **_reference()), few))
+    engine = registry.preferred()
     by_device = [
-        dict(_images(_with_steps(config, entries, engine="dali", device=d), few)) for d in devices
+        dict(_images(_with_steps(config, entries, engine=engine, device=d), few)) for d in devices
     ]
     for i, image in expected.items():
         if all(i in images and images[i].shape == image.shape for images in by_device):
@@ -176,6 +170,12 @@ def iter_samples(
                 image.permute(1, 2, 0).numpy(),
                 [images[i].permute(1, 2, 0).numpy() for images in by_device],
             )
+
+
+def _reference() -> dict[str, Any]:
+    """Return the settings that run the reference of each step."""
+    engine = registry.reference()
+    return {"engine": engine.name, **(engine.reference_settings or {})}
 
 
 def _pick_samples(config: Config, index: Index, samples: int) -> Index:

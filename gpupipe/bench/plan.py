@@ -6,40 +6,22 @@ from collections.abc import Iterator
 
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, nothing
-from gpupipe.engines.base import LoadSpec, torch_lowering
+from gpupipe.engines import registry
+from gpupipe.engines.base import LoadSpec, Operator
 from gpupipe.loader import ignored_settings, sampler_of, with_ranks
 from gpupipe.runtime.devices import cores_of_rank, resolve
 
-Operator = tuple[str, str, tuple[str, ...]]
 
-
-def operators(config: Config, engine: str) -> dict[str, list[Operator]]:
-    """Return the operators that an engine runs, by the loader's device.
-
-    Returns:
-        For each device, tuples (operator, the operator's own device, the steps that it implements).
+def operators(config: Config) -> dict[str, list[Operator]]:
+    """Return the operators that the config's engine runs, by the loader's device.
 
     Raises:
         EngineError: If the engine cannot run the pipeline.
 
     """
     job = LoadSpec(nothing(), config.pipeline, config.loader, _threads(config))
-    if engine == "dataloader":
-        return {"cpu": torch_lowering(job)}
-    from gpupipe.engines.dali.graph import build_graph
-    from gpupipe.engines.dali.lowering import Device, Lowering
-
-    build_graph(job, Lowering(job, "cpu", True), None, lambda: [])
-    devices: tuple[Device, ...] = ("gpu", "cpu")
-    encoded = any(spec.encoded for spec in config.pipeline.fields.values())
-    read = "io.file.read" if encoded and config.source.separate_files else "external_source"
-    return {
-        d: [
-            (read, "cpu", ()),
-            *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").operators()),
-        ]
-        for d in devices
-    }
+    engine = registry.find(config.loader.engine)
+    return engine.plan_operators(job, config.source.separate_files)
 
 
 def facts(config: Config) -> Iterator[str]:

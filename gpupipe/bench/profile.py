@@ -19,6 +19,7 @@ from gpupipe.bench.machine import OtherLoad, machine
 from gpupipe.bench.measure import describe_loader, image_of, iter_endlessly, synchronise
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
+from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, Profilable
 from gpupipe.errors import EngineError
 from gpupipe.loader import Loader, over
@@ -196,9 +197,7 @@ def _count_samples(
 
 def _with_first_steps(config: Config, done: int) -> Config:
     """Return a config with the first `done` steps, delivered in the engine's own layout."""
-    from gpupipe.loader import import_engine
-
-    layout = "channels_last" if import_engine(config.loader.engine).name == "dali" else "contiguous"
+    layout = registry.find(config.loader.engine).native_memory_format
     loader = config.loader.model_copy(update={"memory_format": layout, "dtype": None})
     return replace(
         config,

@@ -17,6 +17,7 @@ from gpupipe.bench.parity import Agreement, drawable_steps
 from gpupipe.bench.verdict import describe_verdict
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
+from gpupipe.engines import registry
 from gpupipe.errors import counted
 
 _SAMPLES = 4
@@ -69,7 +70,7 @@ def write(
             plots=[
                 (_alt(name, comparison), _base64(drawn[name])) for name in ("time.svg", "rate.svg")
             ],
-            parity_columns=tables.PARITY_COLUMNS,
+            parity_columns=tables.parity_columns(registry.title(registry.preferred())),
             parity_rows=list(tables.parity_rows(agreements)),
             devices=devices,
             shown=shown,

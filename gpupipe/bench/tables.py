@@ -14,10 +14,12 @@ from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.bench.parity import Agreement
 from gpupipe.bench.statistics import Ratio
 from gpupipe.bench.verdict import format_interval
+from gpupipe.engines import registry
 from gpupipe.errors import counted
 from gpupipe.loader import Loader
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
+from gpupipe.runtime.engine_registration import AUTO
 
 _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -37,8 +39,9 @@ def headline(loader: Loader) -> str:
 
 
 def _engine(loader: Loader) -> str:
-    instead = loader.config.loader.engine == "auto" and loader.engine.name != "dali"
-    return f"{loader.engine.name} (DALI is not installed)" if instead else loader.engine.name
+    name = loader.engine.name
+    missing = registry.passed_over(name) if loader.config.loader.engine == AUTO else []
+    return f"{name} ({' and '.join(missing)} is not installed)" if missing else name
 
 
 def measurement_table(loader: Loader, result: Measurement) -> Table:
@@ -138,23 +141,25 @@ def _percent(shares: list[float]) -> str:
     return f"{sum(shares) / len(shares):.0%}" if shares else "-"
 
 
-def parity_table(agreements: Sequence[Agreement]) -> Table:
-    """Return the table of `gpupipe parity`."""
+def parity_table(agreements: Sequence[Agreement], engine: str) -> Table:
+    """Return the table of `gpupipe parity`; `engine` is the title of the compared engine."""
     table = new_table(
-        "DALI against torchvision, in levels of 255, over "
+        f"{engine} against torchvision, in levels of 255, over "
         f"{min((a.images for a in agreements), default=0):,} images",
-        *PARITY_COLUMNS,
+        *parity_columns(engine),
     )
     for a, (*cells, verdict) in zip(agreements, parity_rows(agreements), strict=True):
         table.add_row(*cells, f"[{'green' if a.holds else 'bold red'}]{verdict}[/]")
     return table
 
 
-PARITY_COLUMNS = ("up to", "DALI on", "mean", "largest", "PSNR", "limit", "result")
+def parity_columns(engine: str) -> tuple[str, ...]:
+    """Return the titles of the columns for an engine of this title."""
+    return ("up to", f"{engine} on", "mean", "largest", "PSNR", "limit", "result")
 
 
 def parity_rows(agreements: Iterable[Agreement]) -> Iterable[list[str]]:
-    """Yield one row per agreement, in the order of PARITY_COLUMNS."""
+    """Yield one row per agreement, in the order of parity_columns."""
     for a in agreements:
         limit = f"{'largest' if a.largest else 'mean'} ≤ {a.limit:g}"
         psnr = "identical" if a.most == 0 else f"{a.psnr:.1f} dB"

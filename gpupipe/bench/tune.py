@@ -19,6 +19,7 @@ from gpupipe.bench.comparison import Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import LoaderConfig
+from gpupipe.engines.base import Engine
 
 Tick = Callable[[str, int, int], None]
 """Called before each trial with its description, the seconds used, and the seconds in all."""
@@ -86,7 +87,7 @@ class TuneResult:
 
 
 def candidates(
-    options: LoaderConfig, engine: str, gpu: bool, cores: int, keep: Iterable[str]
+    options: LoaderConfig, engine: type[Engine], gpu: bool, cores: int, keep: Iterable[str]
 ) -> dict[str, list[Any]]:
     """Return the values to try for each setting.
 
@@ -94,19 +95,14 @@ def candidates(
 
     Args:
         options: The original settings.
-        engine: The engine's name.
+        engine: The engine's class.
         gpu: Whether the loader runs on a GPU.
         cores: How many cores the process may use.
         keep: The settings to leave as they are.
 
     """
     around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
-    choices: dict[str, list[Any]] = (
-        {"threads": around} if engine == "dali" else {"workers": [0, *around]}
-    )
-    choices["prefetch"] = [1, 2, 4]
-    if engine == "dali" and gpu:
-        choices["hw_decoder_load"] = [0.0, 0.65, 0.9, 1.0]
+    choices = engine.tunable(gpu, around)
     choices["batch_size"] = sorted(
         {max(1, options.batch_size // 2), options.batch_size, options.batch_size * 2}
     )

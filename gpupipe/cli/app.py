@@ -132,13 +132,14 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     runs them.
     """
     from gpupipe import config as configs
-    from gpupipe.bench import tables
-    from gpupipe.loader import ignored_settings, import_engine
+    from gpupipe.bench import plan, tables
+    from gpupipe.engines import registry
+    from gpupipe.loader import ignored_settings
 
     out = console()
     checked = configs.read(config, overrides)
     out.print(tables.steps_table(checked.pipeline))
-    if checked.loader.engine == "remote":
+    if not registry.find(checked.loader.engine).reads_data:
         out.print(
             f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe "
             "status' asks it how it goes",
@@ -148,10 +149,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
         for line in ignored_settings(checked):
             out.print(line, highlight=False, soft_wrap=True)
         return
-    engine = import_engine(checked.loader.engine)
-    from gpupipe.bench import plan
-
-    for device, operators in plan.operators(checked, engine.name).items():
+    for device, operators in plan.operators(checked).items():
         out.print(tables.lowering_table(device, operators))
     for line in plan.facts(checked):
         out.print(line, highlight=False, soft_wrap=True)

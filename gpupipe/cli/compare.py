@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +90,7 @@ def compare(**values: Any) -> None:
 
     CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
     """
+    from gpupipe.engines import registry
     from gpupipe.runtime.extras import require_extra
 
     options = _Options(**values)
@@ -102,7 +102,11 @@ def compare(**values: Any) -> None:
     checked, index = read(name, overrides, here=True)
     cores = core_numbers(options.core_count)
     workers = _worker_counts(options.cpu_workers, len(cores))
-    agreements = _measure_parity(checked, index, _SAMPLES, options.max_diff) if _has_dali() else []
+    agreements = (
+        _measure_parity(checked, index, _SAMPLES, options.max_diff, registry.preferred())
+        if registry.is_installed(registry.preferred())
+        else []
+    )
     comparison = _run_comparison(options, name, overrides, checked, workers, cores)
     _print_result(options, comparison, agreements, checked, index)
     if comparison.interrupted:
@@ -133,8 +137,19 @@ def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: floa
     """
     checked, index = read(config, overrides, here=True)
     print_stand_in(index)
-    if not all(a.holds for a in _measure_parity(checked, index, samples, max_diff)):
+    engine = _parity_engine(checked)
+    if not all(a.holds for a in _measure_parity(checked, index, samples, max_diff, engine)):
         sys.exit(1)
+
+
+def _parity_engine(config: Config) -> str:
+    """Return the engine to compare with torchvision: the config's, if that is another one."""
+    from gpupipe.engines import registry
+    from gpupipe.runtime.engine_registration import AUTO
+
+    own = config.loader.engine
+    is_other = own != AUTO and registry.find(own).reads_data and own != registry.reference().name
+    return own if is_other else registry.preferred()
 
 
 def _default() -> str:
@@ -152,7 +167,8 @@ def _run_comparison(
     from gpupipe.bench import compare as comparing
     from gpupipe.bench.contestant import Contest
 
-    sides, notes = comparing.sides(checked, workers, _gpus(), _has_dali())
+    engines = comparing.comparable_engines(checked.loader.engine)
+    sides, notes = comparing.sides(checked, workers, _gpus(), engines)
     batches, warm_up, repeats = (15, 3, 3) if options.quick else (100, 10, 5)
     contest = Contest(name, overrides, {}, cores, options.batches or batches, warm_up, options.cold)
     with Screen(False) as screen:
@@ -196,29 +212,38 @@ def _write_report(
     folder: Path, comparison: Comparison, agreements: list[Agreement], checked: Config, index: Index
 ) -> None:
     from gpupipe.bench import report
+    from gpupipe.engines import registry
 
     with writing(folder):
         page = report.write(
-            folder, comparison, agreements, checked, index, _dali_devices() if agreements else []
+            folder,
+            comparison,
+            agreements,
+            checked,
+            index,
+            _devices(registry.preferred()) if agreements else [],
         )
     click.echo(f"report: {page}")
 
 
 def _measure_parity(
-    checked: Config, index: Index, samples: int, max_diff: float | None
+    checked: Config, index: Index, samples: int, max_diff: float | None, engine: str
 ) -> list[Agreement]:
     """Measure parity, and print it."""
     from gpupipe.bench import parity as agreement
     from gpupipe.bench import tables
-    from gpupipe.loader import import_engine
+    from gpupipe.engines import registry
 
-    import_engine("dali")
-    agreements = list(agreement.measure(checked, index, _dali_devices(), samples, max_diff))
-    console().print(tables.parity_table(agreements))
+    registry.find(engine)
+    title = registry.title(engine)
+    agreements = list(
+        agreement.measure(checked, index, _devices(engine), samples, max_diff, engine=engine)
+    )
+    console().print(tables.parity_table(agreements, title))
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
         click.echo(
-            f"gpupipe: DALI on the {failed.device} and torchvision differ too much, from "
+            f"gpupipe: {title} on the {failed.device} and torchvision differ too much, from "
             f"step '{failed.step}' on",
             err=True,
         )
@@ -253,9 +278,8 @@ def _gpus() -> int:
     return gpu_count()
 
 
-def _dali_devices() -> list[str]:
-    return ["cpu", *(["gpu:0"] if _gpus() else [])]
+def _devices(engine: str) -> list[str]:
+    from gpupipe.engines import registry
 
-
-def _has_dali() -> bool:
-    return find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
+    has_gpu = _gpus() and "gpu" in registry.find(engine).backends
+    return ["cpu", *(["gpu:0"] if has_gpu else [])]

@@ -57,10 +57,11 @@ class Screen:
 
         from gpupipe.bench import tables
         from gpupipe.bench.measure import Meter
-        from gpupipe.loader import import_engine, quietly
+        from gpupipe.engines import registry
+        from gpupipe.loader import quietly
 
-        import_engine(checked.loader.engine)
-        if checked.loader.engine != "remote" and checked.source.absent():
+        engine = registry.find(checked.loader.engine)
+        if engine.reads_data and checked.source.absent():
             checked.source.index(self.progress)
         started = perf_counter()
         loader = quietly(checked, self.progress)
@@ -119,10 +120,11 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
 
     """
     from gpupipe import config as configs
+    from gpupipe.engines import registry
     from gpupipe.loader import quietly
 
     checked = configs.read(name, overrides)
-    if checked.loader.engine == "remote" and not here:
+    if not here and not registry.find(checked.loader.engine).reads_data:
         with quietly(checked) as loader:
             return checked, loader.index
     with Screen(False) as screen:

@@ -145,21 +145,19 @@ def tune(
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest
     from gpupipe.cli.console import core_numbers, print_stand_in
+    from gpupipe.engines import registry
     from gpupipe.errors import EngineError, did_you_mean
-    from gpupipe.loader import import_engine
     from gpupipe.runtime.devices import cores, resolve
 
     checked, index = read(config, overrides)
     print_stand_in(index)
-    if checked.loader.engine == "remote":
+    engine = registry.find(checked.loader.engine)
+    if not engine.reads_data:
         raise EngineError(
             "what there is to tune is the server's: 'gpupipe tune' the same config where "
             "it runs, without engine: remote"
         )
-    engine, gpu = (
-        import_engine(checked.loader.engine).name,
-        resolve(checked.loader.device) is not None,
-    )
+    gpu = resolve(checked.loader.device) is not None
     tunable = tuning.candidates(checked.loader, engine, gpu, cores(), ())
     for name in keep:
         if name not in tunable:

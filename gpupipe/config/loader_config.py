@@ -9,9 +9,22 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator, Field
 
+from gpupipe.errors import nearest
+from gpupipe.runtime import engine_registration
+from gpupipe.runtime.engine_registration import AUTO
 from gpupipe.schema.field_types import WHOLE, Bytes, Probability, should_be
 
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
+
+
+def _check_engine(value: Any) -> str:
+    names = [AUTO, *engine_registration.names()]
+    if not isinstance(value, str) or value not in names:
+        *others, last = map(repr, names)
+        near = nearest(str(value), names)
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise should_be(f"{', '.join(others)} or {last}{hint}")
+    return value
 
 
 def _check_device(value: Any) -> str:
@@ -87,7 +100,8 @@ class LoaderConfig(_Frozen):
             `partial` delivers smaller batches, `drop` leaves the samples out, `pad` fills up with
             samples from the start of the epoch. All ranks have equally many steps in each case.
         engine: `dali`; `dataloader`, torch's DataLoader with torchvision; `remote`, a data
-            processing server; or `auto`, which is dali if DALI is installed, else dataloader.
+            processing server; the engine of a plugin; or `auto`, which is dali if DALI is
+            installed, else dataloader.
         device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
             there is one. `cuda` is a synonym of `gpu`, and a torch.device is accepted.
         threads: CPU threads of the engine, 1 to 1024. `auto` takes this rank's share of the cores
@@ -137,7 +151,7 @@ class LoaderConfig(_Frozen):
     shuffle: bool = True
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     last_batch: Literal["partial", "drop", "pad"] = "partial"
-    engine: Literal["auto", "dali", "dataloader", "remote"] = "auto"
+    engine: Annotated[str, BeforeValidator(_check_engine)] = AUTO
     device: Annotated[str, BeforeValidator(_check_device)] = "auto"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
     set_affinity: bool = False
@@ -164,12 +178,11 @@ class LoaderConfig(_Frozen):
     server_key: Path | None = None
 
     @pydantic.model_validator(mode="after")
-    def _check_server(self) -> LoaderConfig:
-        if self.engine == "remote" and not self.server:
-            raise ValueError(
-                "engine is remote, and no server is named: write 'server: tcp://HOST:PORT' "
-                "beside it"
-            )
+    def _check_required_settings(self) -> LoaderConfig:
+        registration = engine_registration.find_registration(self.engine)
+        for setting, message in (registration.required_settings if registration else {}).items():
+            if not getattr(self, setting):
+                raise ValueError(message)
         if (self.key is None) != (self.server_key is None):
             raise ValueError(
                 "key and server_key go together: this side's secret key, and the server's "

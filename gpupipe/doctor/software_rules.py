@@ -33,9 +33,8 @@ def judge_python(version: tuple[int, ...]) -> Finding:
 
 def judge_package(name: str, version: str | None) -> Finding:
     """Judge the version of a package in NEEDS, or of another DALI; None if it is not installed."""
-    subject, least = (
-        ("DALI", NEEDS["nvidia-dali-cuda120"]) if "dali" in name else (name, NEEDS[name])
-    )
+    is_dali = name.startswith("nvidia-dali")
+    subject, least = ("DALI", NEEDS["nvidia-dali-cuda120"]) if is_dali else (name, NEEDS[name])
     install = f"pip install '{name}>={least}'"
     if version is None:
         return Finding(subject, "not installed", "problem", install)

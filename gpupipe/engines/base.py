@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from gpupipe.config import LoaderConfig
+from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import FileColumn, Index
 from gpupipe.errors import EngineError, ShapeError, counted, shown
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime.transfer import to_device
-from gpupipe.sampling.sampler import Plan
+from gpupipe.sampling.sampler import Plan, Sampler
 
 if TYPE_CHECKING:
     from torch import Tensor, device
@@ -42,6 +42,16 @@ class LoadSpec:
     loader: LoaderConfig
     threads: int
     max_pixels: int | None = None
+
+
+@dataclass(frozen=True)
+class LoaderParts:
+    """The parts of a loader whose engine does not read the data itself."""
+
+    config: Config
+    index: Index
+    sampler: Sampler
+    engine: Engine
 
 
 class BatchStream(ABC):
@@ -116,21 +126,32 @@ class Engine(BatchStream):
         name: The engine's name in the YAML, as in `loader.engine`.
         device: The device of the batches: "cpu", or "gpu:0" and so on.
         reads_data: Whether the engine reads the data that the config describes. If not, it
-            connects to servers that do, and decide the order too.
+            connects to servers that do, and decide the order too: see `connect`.
+        backends: Where the engine can run the steps: "cpu", "gpu", or both.
         unit: What `parallelism` counts, in the singular.
         parallelism: How many threads, workers or servers produce the batches.
+        parallelism_setting: The setting of `loader:` that changes `parallelism`.
         batches_ahead: How many finished batches can wait until the loader asks for them, at most.
         settings: The names of the `loader:` settings that this engine uses. The settings that the
             loader itself uses, such as `format`, are not among them.
+        overruled_settings: Those of `settings` that a server decides, whatever this side sets.
+        native_memory_format: The memory format of images that costs the engine no copy.
+        reference_settings: Settings with which the engine runs the reference of each step,
+            Step.torch, for `gpupipe parity`; None if it does not run the reference.
     """
 
     name: ClassVar[str]
     device: str
     reads_data: ClassVar[bool] = True
+    backends: ClassVar[tuple[str, ...]] = ("cpu",)
     unit: ClassVar[str] = "thread"
     parallelism: int
+    parallelism_setting: ClassVar[str] = "threads"
     batches_ahead: int
     settings: ClassVar[frozenset[str]]
+    overruled_settings: ClassVar[frozenset[str]] = frozenset()
+    native_memory_format: ClassVar[Literal["contiguous", "channels_last"]] = "contiguous"
+    reference_settings: ClassVar[Mapping[str, Any] | None] = None
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
@@ -140,6 +161,65 @@ class Engine(BatchStream):
             The reason by setting, such as {"pin_memory": "device is cpu"}.
         """
         return {}
+
+    @classmethod
+    def can_run(cls, step: Step) -> bool:
+        """Whether the engine has an implementation of this step."""
+        return True
+
+    @classmethod
+    def connect(cls, loader: LoaderConfig, patience: float, own: Config | None) -> LoaderParts:
+        """Connect to the servers, and return the parts of a loader over them.
+
+        Only for engines with `reads_data` false.
+
+        Args:
+            loader: Settings of this side, which name the servers.
+            patience: Seconds without a message from a server after which a call fails.
+            own: A config whose pipeline must be the one of the servers; None: no check.
+
+        Raises:
+            DeviceError: The device is not available.
+            ServerError: A server cannot be reached, or serves something else.
+        """
+        raise EngineError(f"engine {cls.name} reads the data itself, and has no server")
+
+    @classmethod
+    def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
+        """Return the operators that would run, for `gpupipe check`, which reads no pixel.
+
+        Args:
+            job: The steps and the loader settings, with an index that has no samples.
+            separate_files: Whether each image will be a file of its own.
+
+        Returns:
+            The operators by device, in the form of `lowering`. By default none.
+
+        Raises:
+            EngineError: The engine cannot run the pipeline.
+        """
+        return {}
+
+    @classmethod
+    def tunable(cls, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
+        """Return the values that `gpupipe tune` tries for each setting, beside `batch_size`.
+
+        Args:
+            on_gpu: Whether the loader runs on a GPU.
+            cores: Numbers of threads or workers that fit this machine.
+        """
+        choices = {cls.parallelism_setting: list(cores), "prefetch": [1, 2, 4]}
+        return {name: values for name, values in choices.items() if name in cls.settings}
+
+    @classmethod
+    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+        """Return what `gpupipe compare` measures: settings of `loader:` by title.
+
+        Args:
+            gpus: How many GPUs there are.
+            workers: The numbers of worker processes to try.
+        """
+        return {cls.name: {}}
 
     @property
     def parallelism_with_unit(self) -> str:
@@ -204,29 +284,6 @@ def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset
         if name in unused:
             lines.append(f"loader.{name}={shown(value)} has no effect: {unused[name]}")
     return lines
-
-
-def torch_lowering(job: LoadSpec) -> list[Operator]:
-    """Return the torch operators of a job, in the form of Engine.lowering.
-
-    Raises:
-        EngineError: A step has no torch lowering.
-    """
-    for entry in job.pipeline.entries:
-        if not has_torch_lowering(entry.step):
-            raise EngineError(
-                f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it "
-                "cannot run on the DataLoader engine: use engine: dali"
-            )
-    return [
-        ("torch.utils.data", "cpu", ()),
-        *((f"{e.name}.torch", "cpu", (e.key,)) for e in job.pipeline.entries),
-    ]
-
-
-def has_torch_lowering(step: Step) -> bool:
-    """Whether a step can run on the DataLoader engine."""
-    return type(step).torch is not Step.torch
 
 
 def reader_operators(job: LoadSpec) -> list[Operator]:

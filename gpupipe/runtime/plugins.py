@@ -1,4 +1,4 @@
-"""Loads steps and sources of other packages by entry points, and names the package if one fails."""
+"""Loads steps, sources and engines of other packages, and names the package if one fails."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from gpupipe.errors import EngineError, GpupipeError, StepError, short
 from gpupipe.runtime.machine_failures import machine_failure
 
 _Base = TypeVar("_Base")
-STEPS, SOURCES = "gpupipe.steps", "gpupipe.sources"
-"""Entry point groups of other packages' steps and sources."""
+STEPS, SOURCES, ENGINES = "gpupipe.steps", "gpupipe.sources", "gpupipe.engines"
+"""Entry point groups of other packages' steps, sources and engines.
+
+Each is also the name of the package that holds the built-in ones.
+"""
 _OWN_PACKAGE = __name__.partition(".")[0]
 
 
@@ -23,8 +26,8 @@ def find(group: str, name: str, base: type[_Base]) -> type[_Base] | None:
     """Load the class of an entry point.
 
     Args:
-        group: Entry point group, `STEPS` or `SOURCES`.
-        name: Name of the entry point, which is the name of the step or source in YAML.
+        group: Entry point group, `STEPS`, `SOURCES` or `ENGINES`.
+        name: Name of the entry point, which is the name of the step, source or engine in YAML.
         base: Class that the loaded class must derive from.
 
     Returns:

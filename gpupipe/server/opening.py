@@ -31,7 +31,7 @@ def served(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, An
             "which a server cannot deal out: load it where it is trained on; "
             "its samplers, 'gpupipe cache fill', may run on another machine"
         )
-    if loader.engine.name == "remote":
+    if not loader.engine.reads_data:
         raise ServerError(
             "what a server serves cannot be served again: connect to the server itself, or "
             "serve the config where its data is"

@@ -136,11 +136,11 @@ def test_sides_depend_on_what_there_is() -> None:
         {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
     )
     names = {
-        (gpus, dali): [s.name for s in sides(checked, [0, 2], gpus, dali)[0]]
+        (gpus, len(engines)): [s.name for s in sides(checked, [0, 2], gpus, engines)[0]]
         for gpus in (0, 1)
-        for dali in (True, False)
+        for engines in (["dali", "dataloader"], ["dataloader"])
     }
     loaders = ["DataLoader, 0 workers", "DataLoader, 2 workers"]
-    assert names[1, True] == ["DALI on GPU", "DALI on CPU", *loaders]
-    assert names[0, True] == ["DALI on CPU", *loaders]
-    assert names[0, False] == names[1, False] == loaders
+    assert names[1, 2] == ["DALI on GPU", "DALI on CPU", *loaders]
+    assert names[0, 2] == ["DALI on CPU", *loaders]
+    assert names[0, 1] == names[1, 1] == loaders

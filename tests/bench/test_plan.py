@@ -37,6 +37,6 @@ def test_check_names_the_operators_that_run_uses(kind: str, faces: Path, tmp_pat
     steps = [] if kind == "numpy" else ["decode"]
     steps.append({"to_dtype": {"dtype": "float32", "scale": True}})
     config = {"data": data_in(kind, faces, tmp_path), "pipeline": steps}
-    planned = plan.operators(configs.read(config), "dali")["cpu"]
+    planned = plan.operators(configs.read(config, engine="dali"))["cpu"]
     with gpupipe.load(config, device="cpu", batch_size=1) as loader:
         assert planned == loader.engine.lowering()

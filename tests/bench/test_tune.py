@@ -21,6 +21,8 @@ from gpupipe.bench.tune import Tuner, TuneResult, candidates
 from gpupipe.cli.console import core_numbers
 from gpupipe.cli.profile import describe_tuning
 from gpupipe.config import LoaderConfig
+from gpupipe.engines.dali.engine import DaliEngine
+from gpupipe.engines.dataloader.engine import DataLoaderEngine
 
 WAIT = '''
 import os
@@ -192,21 +194,21 @@ def test_a_setting_that_is_not_tuned_is_a_usage_mistake(
 
 def test_what_is_tried() -> None:
     options = LoaderConfig(batch_size=64)
-    assert candidates(options, "dali", False, 4, ()) == {
+    assert candidates(options, DaliEngine, False, 4, ()) == {
         "threads": [2, 4, 6],
         "prefetch": [1, 2, 4],
         "batch_size": [32, 64, 128],
     }
-    assert candidates(options, "dali", True, 4, ("batch_size",)).keys() == {
+    assert candidates(options, DaliEngine, True, 4, ("batch_size",)).keys() == {
         "threads",
         "prefetch",
         "hw_decoder_load",
     }
-    assert candidates(options, "dataloader", True, 4, ("prefetch",)) == {
+    assert candidates(options, DataLoaderEngine, True, 4, ("prefetch",)) == {
         "workers": [0, 2, 4, 6],
         "batch_size": [32, 64, 128],
     }
-    assert candidates(LoaderConfig(batch_size=1), "dali", False, 1, ()) == {
+    assert candidates(LoaderConfig(batch_size=1), DaliEngine, False, 1, ()) == {
         "threads": [1, 2],
         "prefetch": [1, 2, 4],
         "batch_size": [1, 2],

@@ -154,7 +154,8 @@ def test_check_and_compare_know_a_server(file: Path) -> None:
         main, ["check", str(file), "engine=remote", "server=tcp://127.0.0.1:9"]
     )
     assert "made by the server at tcp://127.0.0.1:9" in said.output
-    found, _ = sides(configs.read(file, engine="remote", server="tcp://127.0.0.1:9"), [0], 0, False)
+    served = configs.read(file, engine="remote", server="tcp://127.0.0.1:9")
+    found, _ = sides(served, [0], 0, ["remote", "dataloader"])
     assert [(s.name, s.changes["engine"]) for s in found] == [
         ("server", "remote"),
         ("DataLoader, 0 workers", "dataloader"),

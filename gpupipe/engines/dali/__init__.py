@@ -2,6 +2,35 @@
 
 `reader` reads image files ahead, and `files` checks their headers before DALI decodes them.
 `graph` builds the pipeline from the steps of a config. `image` and `array` are the primitives that
-steps call. `engine` runs the pipeline. The loader imports this package by name. Start reading in
-engine.py.
+steps call. `engine` runs the pipeline. The registry imports this folder by name.
+Start reading in engine.py.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpupipe.errors import DeviceError
+from gpupipe.runtime.engine_registration import Registration
+
+if TYPE_CHECKING:
+    from gpupipe.engines.base import Engine
+
+
+def _load() -> type[Engine]:
+    try:
+        from gpupipe.engines.dali.engine import DaliEngine
+    except ModuleNotFoundError as e:
+        if not (e.name or "").startswith("nvidia"):
+            raise
+        install = (
+            "on Linux: pip install nvidia-dali-cuda120, or nvidia-dali-cuda130 for CUDA 13, but "
+            "not both"
+        )
+        raise DeviceError(
+            f"NVIDIA DALI is not installed ({install}); 'gpupipe doctor' tells more"
+        ) from e
+    return DaliEngine
+
+
+REGISTRATION = Registration("DALI", _load, auto_priority=20)

@@ -44,16 +44,24 @@ import atexit
 import contextlib
 import gc
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 from weakref import ref
 
 import torch
 
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine
-from gpupipe.engines.base import Batch, Engine, LoadSpec, labels_and_values, reader_operators
+from gpupipe.engines.base import (
+    Batch,
+    Engine,
+    LoadSpec,
+    Operator,
+    labels_and_values,
+    reader_operators,
+)
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.checks import check_batch, check_steps
 from gpupipe.engines.dali.delivery import to_field
@@ -61,7 +69,7 @@ from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
 from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.known_good import KnownGood
-from gpupipe.engines.dali.lowering import Lowering, decodes_regions
+from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
 from gpupipe.engines.dali.mmap_reader import map_fields
 from gpupipe.engines.dali.reader import make_reader
@@ -93,6 +101,8 @@ class DaliEngine(Engine):
     """
 
     name = "dali"
+    backends = ("gpu", "cpu")
+    native_memory_format = "channels_last"
     settings = (
         Sampler.settings
         | Quarantine.settings
@@ -153,6 +163,30 @@ class DaliEngine(Engine):
             if loader.device == "cpu"
             else {}
         )
+
+    @classmethod
+    def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
+        build_graph(job, Lowering(job, "cpu", True), None, lambda: [])
+        devices: tuple[Device, ...] = ("gpu", "cpu")
+        encoded = any(spec.encoded for spec in job.pipeline.fields.values())
+        read = "io.file.read" if encoded and separate_files else "external_source"
+        return {
+            d: [
+                (read, "cpu", ()),
+                *((e.op, e.device, e.steps) for e in Lowering(job, d, d == "cpu").operators()),
+            ]
+            for d in devices
+        }
+
+    @classmethod
+    def tunable(cls, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
+        decoder = {"hw_decoder_load": [0.0, 0.65, 0.9, 1.0]} if on_gpu else {}
+        return super().tunable(on_gpu, cores) | decoder
+
+    @classmethod
+    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+        on_gpu = {"DALI on GPU": {"device": "gpu:0"}} if gpus else {}
+        return on_gpu | {"DALI on CPU": {"device": "cpu"}}
 
     @classmethod
     def on(cls, job: LoadSpec, device: str) -> DaliEngine:

@@ -2,5 +2,23 @@
 
 `engine` is the parent's side, `works` the DataLoader's sampler, `samples` the workers' side.
 `workers` explains why a worker ended; `culprits` finds samples that crash a process.
-Only the loader imports this folder, by name. Start reading in samples.py.
+Only the registry imports this folder, by name. Start reading in samples.py.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpupipe.runtime.engine_registration import Registration
+
+if TYPE_CHECKING:
+    from gpupipe.engines.base import Engine
+
+
+def _load() -> type[Engine]:
+    from gpupipe.engines.dataloader.engine import DataLoaderEngine
+
+    return DataLoaderEngine
+
+
+REGISTRATION = Registration("the DataLoader", _load, auto_priority=10)

@@ -14,11 +14,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.utils.data import DataLoader
@@ -29,9 +29,9 @@ from gpupipe.engines.base import (
     Batch,
     Engine,
     LoadSpec,
+    Operator,
     check_shapes,
     labels_and_values,
-    torch_lowering,
 )
 from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed, killers, no_killer
 from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkResult
@@ -44,6 +44,7 @@ from gpupipe.engines.dataloader.workers import (
 )
 from gpupipe.engines.dataloader.works import Works
 from gpupipe.errors import EngineError, counted
+from gpupipe.pipeline.step import Step
 from gpupipe.runtime.devices import cores, resolve
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -69,13 +70,15 @@ class DataLoaderEngine(Engine):
         "pin_memory", "persistent_workers", "multiprocessing_context",
     }  # fmt: skip
     unit = "worker"
+    parallelism_setting = "workers"
+    reference_settings: ClassVar = {"device": "cpu", "workers": 0}
 
     def __init__(self, job: LoadSpec, device_id: int | None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = (
             torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
         )
-        torch_lowering(job)
+        self._operators(job)
         self.parallelism = _workers(job)
         self.batches_ahead = self.parallelism * job.loader.prefetch
         self._job = job
@@ -99,6 +102,39 @@ class DataLoaderEngine(Engine):
         return unused
 
     @classmethod
+    def can_run(cls, step: Step) -> bool:
+        return type(step).torch is not Step.torch
+
+    @classmethod
+    def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
+        return {"cpu": cls._operators(job)}
+
+    @classmethod
+    def tunable(cls, on_gpu: bool, cores: Sequence[int]) -> dict[str, list[Any]]:
+        return super().tunable(on_gpu, [0, *cores])
+
+    @classmethod
+    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+        device = "gpu:0" if gpus else "cpu"
+        return {
+            f"DataLoader, {counted(n, 'worker')}": {"workers": n, "device": device} for n in workers
+        }
+
+    @classmethod
+    def _operators(cls, job: LoadSpec) -> list[Operator]:
+        """Return the operators of a job. Raises EngineError if a step has no torch lowering."""
+        for entry in job.pipeline.entries:
+            if not cls.can_run(entry.step):
+                raise EngineError(
+                    f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it "
+                    "cannot run on the DataLoader engine: use engine: dali"
+                )
+        return [
+            ("torch.utils.data", "cpu", ()),
+            *((f"{e.name}.torch", "cpu", (e.key,)) for e in job.pipeline.entries),
+        ]
+
+    @classmethod
     def on(cls, job: LoadSpec, device: str) -> DataLoaderEngine:
         return cls(job, resolve(device))
 
@@ -111,7 +147,7 @@ class DataLoaderEngine(Engine):
         return str(self._quarantine.file)
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        return torch_lowering(self._job)
+        return self._operators(self._job)
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         with machine_errors():

@@ -1,6 +1,33 @@
 """The remote engine: batches come from a data processing server, or from several in turn.
 
 `engine` receives batches through gpupipe.client, `welcome` describes the served data set to
-clients, and `turns` orders the batches of several servers. The loader imports the folder by name.
-Start reading in engine.py.
+clients, and `turns` orders the batches of several servers. The registry imports this
+folder by name. Start reading in engine.py.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpupipe.protocol.keys import import_zmq
+from gpupipe.runtime.engine_registration import Registration
+
+if TYPE_CHECKING:
+    from gpupipe.engines.base import Engine
+
+
+def _load() -> type[Engine]:
+    import_zmq()
+    from gpupipe.engines.remote.engine import RemoteEngine
+
+    return RemoteEngine
+
+
+REGISTRATION = Registration(
+    "the server",
+    _load,
+    required_settings={
+        "server": "engine is remote, and no server is named: write 'server: tcp://HOST:PORT' "
+        "beside it"
+    },
+)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from weakref import ref
 
 import torch
@@ -25,7 +25,7 @@ from gpupipe.client.connection import Arrived, Connection
 from gpupipe.client.dialing import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import Batch, Engine, LoadSpec
+from gpupipe.engines.base import Batch, Engine, LoaderParts, LoadSpec
 from gpupipe.engines.remote.turns import ServerBatch, Turns
 from gpupipe.engines.remote.welcome import SETTLED, Understood, understand
 from gpupipe.errors import EngineError, ServerError, warn
@@ -48,6 +48,7 @@ class RemoteEngine(Engine):
 
     name = "remote"
     settings = frozenset({"server", "hwm", "transport", "key", "server_key", *SETTLED})
+    overruled_settings = frozenset(SETTLED)
     reads_data = False
     unit = "server"
 
@@ -75,6 +76,10 @@ class RemoteEngine(Engine):
             "a remote engine has a server: gpupipe.connect(), or loader.server beside "
             "engine: remote"
         )
+
+    @classmethod
+    def connect(cls, loader: LoaderConfig, patience: float, own: Config | None) -> LoaderParts:
+        return reach(loader, patience, own)
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield batches from the sampler's position on; the servers make their plans themselves.
@@ -175,17 +180,7 @@ def _closer(engine: ref[RemoteEngine]) -> Callable[[], None]:
     return close
 
 
-@dataclass(frozen=True)
-class Reached:
-    """The parts of a Loader over servers."""
-
-    config: Config
-    index: Index
-    sampler: Turns
-    engine: RemoteEngine
-
-
-def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> Reached:
+def reach(loader: LoaderConfig, patience: float, own: Config | None = None) -> LoaderParts:
     """Connect to servers, and create the parts of a loader over them.
 
     Args:
@@ -238,7 +233,7 @@ def _reached(
     loader: LoaderConfig,
     number: int | None,
     own: Config | None,
-) -> Reached:
+) -> LoaderParts:
     welcomes = [connection.open() for connection in connections]
     served = [
         understand(w.about, loader, c.options.address)
@@ -267,7 +262,7 @@ def _reached(
     engine = RemoteEngine(
         [connections[n] for n in order], sampler, number, head, [e.key for e in first.tail]
     )
-    return Reached(config, first.index, sampler, engine)
+    return LoaderParts(config, first.index, sampler, engine)
 
 
 def _with_server_shard(config: Config, welcome: Welcome, own: Config | None) -> Config:

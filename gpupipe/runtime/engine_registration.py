@@ -1,0 +1,80 @@
+"""Registration of engines: what gpupipe knows of an engine before it imports it.
+
+A built-in engine NAME is a folder `gpupipe/engines/NAME/`. Its `__init__.py` imports none of the
+packages that the engine needs, and defines its registration:
+
+    def _load() -> type[Engine]:
+        from gpupipe.engines.NAME.engine import MyEngine
+
+        return MyEngine
+
+    REGISTRATION = Registration("my engine", _load)
+
+An engine of another package needs none: its entry point in the group `gpupipe.engines` refers to
+the class. The config needs only names and required settings, so this module is below it;
+`gpupipe.engines.registry` finds classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpupipe.runtime import plugins
+
+if TYPE_CHECKING:
+    _Class = type[Any]
+
+AUTO = "auto"
+"""The value of `loader.engine` that takes an installed engine; no engine can have this name."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What is known of a built-in engine before it is imported.
+
+    Attributes:
+        title: The engine's name in tables and messages, such as "DALI".
+        load: Imports and returns the engine's class. Raises GpupipeError with an instruction if a
+            package that the engine needs is not installed.
+        auto_priority: `engine: auto` takes the installed engine with the highest number. None:
+            `auto` never takes this engine.
+        required_settings: Settings of `loader:` without which the engine cannot run. Each has the
+            message for the case that it is missing.
+    """
+
+    title: str
+    load: Callable[[], _Class]
+    auto_priority: int | None = None
+    required_settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def names() -> list[str]:
+    """Return the names of all engines: built-in ones and those of installed plugins."""
+    return sorted(_builtin_names() | plugins.names(plugins.ENGINES))
+
+
+def find_registration(name: str) -> Registration | None:
+    """Return the registration of a built-in engine; None for engines of plugins, and `auto`."""
+    if name not in _builtin_names():
+        return None
+    module = importlib.import_module(f"{plugins.ENGINES}.{name}")
+    return module.REGISTRATION  # type: ignore[no-any-return]
+
+
+def list_by_priority() -> list[str]:
+    """Return the names of the engines that `auto` may take, in the order of its preference."""
+    priorities = {
+        name: registration.auto_priority
+        for name in sorted(_builtin_names())
+        if (registration := find_registration(name)) and registration.auto_priority is not None
+    }
+    return sorted(priorities, key=lambda name: -priorities[name])
+
+
+def _builtin_names() -> set[str]:
+    package = importlib.import_module(plugins.ENGINES)
+    return {module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg}

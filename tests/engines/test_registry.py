@@ -1,0 +1,179 @@
+"""Finding engines by name, an engine of another package, and who may know the name of an engine."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plugin import install
+
+import gpupipe
+from gpupipe import config as configs
+from gpupipe.engines import registry
+from gpupipe.errors import EngineError
+from gpupipe.runtime import engine_registration
+
+PACKAGE = Path(gpupipe.__file__).parent
+CONFIG = {"data": {"source": "folder", "root": "/x"}, "pipeline": ["decode"]}
+MODULE = """
+import torch
+from gpupipe.engines.base import Engine, labels_and_values
+
+class Grey(Engine):
+    name = "grey"
+    parallelism = 1
+    batches_ahead = 0
+    settings = frozenset({"batch_size", "shuffle", "seed", "last_batch"})
+
+    def __init__(self, job):
+        self.device, self._job = "cpu", job
+
+    @classmethod
+    def on(cls, job, device):
+        return cls(job)
+
+    def batches(self, plans):
+        for plan in plans:
+            image = torch.full((len(plan.ids), 3, 4, 4), 128, dtype=torch.uint8)
+            values = labels_and_values(self._job.index, plan, torch.device("cpu"))
+            yield plan, {"image": image} | values
+
+    def lowering(self):
+        return [("grey", "cpu", ("decode",))]
+
+    def close(self):
+        pass
+
+class NoEngine:
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an installed package that has two engines; the second is broken."""
+    folder = tmp_path_factory.mktemp("site")
+    return install(folder, "grey_engine", MODULE, engine_grey="Grey", engine_broken="NoEngine")
+
+
+def run(site: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | {"PYTHONPATH": str(site)},
+        cwd=site,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_engine_of_a_plugin_loads_batches(site: Path, dots: Path) -> None:
+    code = f"""
+import gpupipe
+config = {{"data": {{"source": "folder", "root": {str(dots)!r}}}, "pipeline": ["decode"]}}
+with gpupipe.load(config, engine="grey", batch_size=4) as loader:
+    samples = sum(len(batch["label"]) for batch in loader)
+    print(samples == len(loader.index), loader.engine.parallelism_with_unit)
+for name in ("gray", "broken"):
+    try:
+        gpupipe.load(config, engine=name)
+    except gpupipe.GpupipeError as e:
+        print(type(e).__name__, e)
+"""
+    done = run(site, "-c", code)
+    assert done.returncode == 0, done.stderr
+    first, unknown, broken = done.stdout.splitlines()
+    assert first == "True 1 thread"
+    assert "'dataloader', 'grey' or 'remote'; did you mean 'grey'?" in unknown
+    assert "EngineError the engine 'broken' of the package grey_engine 1.0" in broken
+    assert "must derive from gpupipe.engines.base.Engine" in broken
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["run", "--batches", "40", "--repeats", "1"], "grey on cpu, 1 thread"),
+        (["check"], "batch: image uint8"),
+        (["profile", "--rounds", "1", "--seconds", "0.02"], "only whole batches are timed"),
+        (["compare", "--batches", "20", "--repeats", "1", "--cpu-workers", "0"], "grey "),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_commands_run_the_engine_of_a_plugin(
+    site: Path, dots: Path, command: list[str], said: str
+) -> None:
+    (site / "config.yaml").write_text(f"data: {{source: folder, root: {dots}}}\npipeline: [decode]")
+    name, *options = command
+    settings = ["engine=grey", "batch_size=4", "device=cpu"]
+    done = run(site, "-m", "gpupipe", name, "config.yaml", *settings, *options)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout + done.stderr
+
+
+def test_every_built_in_engine_is_registered_with_a_class_of_its_name() -> None:
+    assert set(engine_registration.names()) >= {"dali", "dataloader", "remote"}
+    for name in engine_registration.names():
+        assert registry.find(name).name == name
+
+
+def test_auto_takes_the_installed_engine_with_the_highest_priority() -> None:
+    order = engine_registration.list_by_priority()
+    assert order == ["dali", "dataloader"]
+    installed = [name for name in order if registry.is_installed(name)]
+    assert registry.find("auto").name == installed[0]
+    assert registry.passed_over("dataloader") == ["DALI"]
+    assert registry.passed_over(order[0]) == registry.passed_over("remote") == []
+
+
+def test_a_name_that_is_no_engine_is_refused() -> None:
+    with pytest.raises(gpupipe.ConfigError, match=r"'dali', 'dataloader'.*did you mean 'dali'\?"):
+        configs.read(CONFIG, engine="dalli")
+    with pytest.raises(EngineError, match="unknown engine 'dalli'; did you mean 'dali'"):
+        registry.find("dalli")
+
+
+def test_a_setting_that_an_engine_requires_is_asked_for() -> None:
+    with pytest.raises(gpupipe.ConfigError, match="no server is named"):
+        configs.read(CONFIG, engine="remote")
+
+
+def test_an_engine_that_reads_the_data_has_no_server() -> None:
+    with pytest.raises(EngineError, match="reads the data itself"):
+        registry.find("dataloader").connect(configs.read(CONFIG).loader, 1.0, None)
+
+
+def _mentions(tree: ast.AST, names: set[str]) -> list[int]:
+    """Return the lines that compare with, or set `engine` to, one of these names."""
+    lines = []
+    for node in ast.walk(tree):
+        constants: list[ast.AST] = []
+        is_engine = isinstance(node, ast.keyword) and node.arg == "engine"
+        if isinstance(node, ast.Compare):
+            constants = [n for side in (node.left, *node.comparators) for n in ast.walk(side)]
+        elif isinstance(node, ast.MatchValue) or is_engine:
+            constants = [node.value]
+        elif isinstance(node, ast.Dict):
+            constants = [
+                value
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant) and key.value == "engine"
+            ]
+        lines += [n.lineno for n in constants if isinstance(n, ast.Constant) and n.value in names]
+    return lines
+
+
+def test_no_generic_module_knows_an_engine_by_name() -> None:
+    names = {"dali", "dataloader", "remote"}
+    # connect() is the remote engine's own function.
+    own = {PACKAGE / "remote_loader.py", *PACKAGE.glob("engines/*/**/*.py")}
+    found = {
+        str(file.relative_to(PACKAGE)): lines
+        for file in sorted({*PACKAGE.rglob("*.py")} - own)
+        if (lines := _mentions(ast.parse(file.read_text()), names))
+    }
+    assert found == {}
+    assert _mentions(ast.parse("x.name == 'dali'; f(engine='remote'); {'engine': 'dali'}"), names)
