@@ -69,7 +69,7 @@ def state_milliseconds(data: Path, calls: int) -> float:
         workers=0,
     )
     index = build(str(root), ["one/0.png"] * _SAMPLES, np.zeros(_SAMPLES, np.int64), ("one",))
-    with gpupipe.loader.Loader(checked, index) as loader:
+    with gpupipe.loader.create_loader(checked, index) as loader:
         iterator = iter(loader)
         next(iterator)
         return 1000 * _mean_seconds(loader.state_dict, calls)

@@ -104,7 +104,7 @@ def run(contest: Contest) -> ContestOutcome:
     if contest.cold:
         drop_from_page_cache(checked.source.index())
     started = time.perf_counter()
-    with PeakMemory() as memory, gpupipe.loader.quietly(checked) as loader:
+    with PeakMemory() as memory, gpupipe.loader.open_loader(checked) as loader:
         stream = iter_endlessly(loader)
         _take(stream, 1, loader)
         first = time.perf_counter() - started

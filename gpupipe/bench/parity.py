@@ -20,7 +20,7 @@ from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines import registry
-from gpupipe.loader import Loader
+from gpupipe.loader import create_loader
 from gpupipe.pipeline.pipeline import Entry, Pipeline
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> C
 
 
 def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:
-    with Loader(config, index) as loader:
+    with create_loader(config, index) as loader:
         for batch in loader:
             yield int(batch["id"]), image_of(batch)[0].cpu()
 

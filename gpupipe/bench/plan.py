@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, nothing
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoadSpec, Operator
-from gpupipe.loader import ignored_settings, sampler_of, with_ranks
-from gpupipe.runtime.devices import cores_of_rank, resolve
+from gpupipe.loading.assembly import count_threads, create_sampler, resolve_shard
+from gpupipe.loading.ignored_settings import list_ignored_settings
+from gpupipe.runtime.devices import resolve
 
 
 def operators(config: Config) -> dict[str, list[Operator]]:
@@ -19,7 +21,7 @@ def operators(config: Config) -> dict[str, list[Operator]]:
         EngineError: If the engine cannot run the pipeline.
 
     """
-    job = LoadSpec(nothing(), config.pipeline, config.loader, _threads(config))
+    job = LoadSpec(nothing(), config.pipeline, config.loader, count_threads(config.loader))
     engine = registry.find(config.loader.engine)
     return engine.plan_operators(job, config.source.separate_files)
 
@@ -29,20 +31,17 @@ def facts(config: Config) -> Iterator[str]:
     missing = config.source.absent()
     yield f"data: {missing or _about(config, config.source.index())}"
     device_id = resolve(config.loader.device)
+    device = "cpu" if device_id is None else f"gpu:{device_id}"
     yield (
-        f"device: {'cpu' if device_id is None else f'gpu:{device_id}'}, {_threads(config)} "
-        f"threads, {config.loader.prefetch} batches ahead"
+        f"device: {device}, {count_threads(config.loader)} threads, "
+        f"{config.loader.prefetch} batches ahead"
     )
     yield f"batch: {_batch(config)}"
-    yield from ignored_settings(config)
-
-
-def _threads(config: Config) -> int:
-    return cores_of_rank() if config.loader.threads == "auto" else config.loader.threads
+    yield from list_ignored_settings(config)
 
 
 def _about(config: Config, index: Index) -> str:
-    sampler = sampler_of(with_ranks(config), index)
+    sampler = create_sampler(replace(config, loader=resolve_shard(config.loader)), index)
     note = f" ({index.note})" if index.note else ""
     return (
         f"{len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} "

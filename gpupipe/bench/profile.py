@@ -22,7 +22,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, Profilable
 from gpupipe.errors import EngineError
-from gpupipe.loader import Loader, over
+from gpupipe.loader import Loader, create_loader
 
 SCHEMA = "gpupipe-profile-1"
 READ, DELIVER, WHOLE, RECEIVE = "read", "to torch", "batches", "receive"
@@ -134,7 +134,7 @@ def measure(
         EngineError: If no sample gets through a stage.
 
     """
-    with over(config, index) as loader:
+    with create_loader(config, index) as loader:
         parts = _stage_names(loader.engine, config)
         profile = Profile(describe_loader(loader), cores, [Stage(name) for name in parts])
     busy: list[float] = []
@@ -162,7 +162,7 @@ def _stage_names(engine: Engine, config: Config) -> list[str]:
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
     """Add one round to a stage; return how busy the GPU was."""
     whole = stage.name in (DELIVER, WHOLE, RECEIVE)
-    with over(config if whole else _with_first_steps(config, done), index) as loader:
+    with create_loader(config if whole else _with_first_steps(config, done), index) as loader:
         counts = (
             (len(image_of(batch)) for batch in iter_endlessly(loader))
             if whole

@@ -16,7 +16,7 @@ from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.errors import EngineError, did_you_mean
-from gpupipe.loader import Loader, over
+from gpupipe.loader import Loader, create_loader
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ def measure(
     result = Training(what)
     for number in range(rounds):
         tick(f"training on the loader, round {number + 1} of {rounds}", 2 * number, 2 * rounds)
-        with over(config, index) as loader:
+        with create_loader(config, index) as loader:
             step = train(loader)
             result.fed.append(_rate(iter_endlessly(loader), step, seconds, loader))
             batches = list(itertools.islice(iter_endlessly(loader), _REPLAYED_BATCHES))
@@ -107,7 +107,7 @@ def ceiling(config: Config, index: Index, seconds: float) -> float:
 
     No loader can exceed this rate.
     """
-    with over(config, index) as loader:
+    with create_loader(config, index) as loader:
         return _rate(
             itertools.cycle(list(itertools.islice(iter_endlessly(loader), _REPLAYED_BATCHES))),
             lambda batch: None,

@@ -134,7 +134,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     from gpupipe import config as configs
     from gpupipe.bench import plan, tables
     from gpupipe.engines import registry
-    from gpupipe.loader import ignored_settings
+    from gpupipe.loading.ignored_settings import list_ignored_settings
 
     out = console()
     checked = configs.read(config, overrides)
@@ -146,7 +146,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
             highlight=False,
             soft_wrap=True,
         )
-        for line in ignored_settings(checked):
+        for line in list_ignored_settings(checked):
             out.print(line, highlight=False, soft_wrap=True)
         return
     for device, operators in plan.operators(checked).items():

@@ -58,13 +58,13 @@ class Screen:
         from gpupipe.bench import tables
         from gpupipe.bench.measure import Meter
         from gpupipe.engines import registry
-        from gpupipe.loader import quietly
+        from gpupipe.loader import open_loader
 
         engine = registry.find(checked.loader.engine)
         if engine.reads_data and checked.source.absent():
             checked.source.index(self.progress)
         started = perf_counter()
-        loader = quietly(checked, self.progress)
+        loader = open_loader(checked, self.progress)
         if self.quiet:
             print_stand_in(loader.index)
         else:
@@ -121,11 +121,11 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
     """
     from gpupipe import config as configs
     from gpupipe.engines import registry
-    from gpupipe.loader import quietly
+    from gpupipe.loader import open_loader
 
     checked = configs.read(name, overrides)
     if not here and not registry.find(checked.loader.engine).reads_data:
-        with quietly(checked) as loader:
+        with open_loader(checked) as loader:
             return checked, loader.index
     with Screen(False) as screen:
         return checked, checked.source.index(screen.progress)

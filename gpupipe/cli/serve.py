@@ -117,7 +117,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     """
     from gpupipe import config as configs
     from gpupipe.cli.console import Screen, print_stand_in
-    from gpupipe.loader import quietly
+    from gpupipe.loader import open_loader
     from gpupipe.protocol.keys import import_zmq
     from gpupipe.server import start
 
@@ -126,7 +126,7 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     options = _options(checked, given)
     options.check()
     with Screen(quiet) as screen:
-        loader = quietly(checked, screen.progress)
+        loader = open_loader(checked, screen.progress)
     print_stand_in(loader.index)
     quiet = quiet or options.wire == "fuel"  # that server has no statistics
     servers: list[Any] = []

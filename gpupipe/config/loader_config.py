@@ -80,7 +80,7 @@ class Shard(_Frozen):
 class AutoShard(Shard):
     """`shard: auto`: the loader asks torch.distributed, else torchrun's environment, at its start.
 
-    `with_ranks` of gpupipe.loader replaces it by a Shard.
+    `resolve_shard` of gpupipe.loading.assembly replaces it by a Shard.
     """
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import FileColumn, Index
-from gpupipe.errors import EngineError, ShapeError, counted, shown
+from gpupipe.dataset.source import Population
+from gpupipe.errors import EngineError, ShapeError, counted
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime.transfer import to_device
@@ -46,12 +47,21 @@ class LoadSpec:
 
 @dataclass(frozen=True)
 class LoaderParts:
-    """The parts of a loader whose engine does not read the data itself."""
+    """What a loader is made of.
+
+    Attributes:
+        config: The configuration, with the rank and world size of the loader.
+        index: The samples.
+        sampler: Their order.
+        engine: What makes the batches.
+        population: The samples of each epoch, if the source grows.
+    """
 
     config: Config
     index: Index
     sampler: Sampler
     engine: Engine
+    population: Population | None = None
 
 
 class BatchStream(ABC):
@@ -59,7 +69,12 @@ class BatchStream(ABC):
 
     Life cycle: `batches` may be called again and again, one generator at a time. Closing a
     generator cancels the batches in flight. After `close` no method may be called but `close`.
+
+    Attributes:
+        name: The engine's name in the YAML, as in `loader.engine`.
     """
+
+    name: ClassVar[str]
 
     @abstractmethod
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
@@ -123,7 +138,6 @@ class Engine(BatchStream):
     """A BatchStream that is built from a config, and describes itself.
 
     Attributes:
-        name: The engine's name in the YAML, as in `loader.engine`.
         device: The device of the batches: "cpu", or "gpu:0" and so on.
         reads_data: Whether the engine reads the data that the config describes. If not, it
             connects to servers that do, and decide the order too: see `connect`.
@@ -140,7 +154,6 @@ class Engine(BatchStream):
             Step.torch, for `gpupipe parity`; None if it does not run the reference.
     """
 
-    name: ClassVar[str]
     device: str
     reads_data: ClassVar[bool] = True
     backends: ClassVar[tuple[str, ...]] = ("cpu",)
@@ -263,27 +276,6 @@ class Engine(BatchStream):
             files: Positions in SpanColumn.files.
         """
         return
-
-
-def without_effect(engine: type[Engine], loader: LoaderConfig, others: frozenset[str]) -> list[str]:
-    """Return a warning for each setting that differs from its default but has no effect.
-
-    Args:
-        engine: The engine's class.
-        loader: The settings. Only those that the user set explicitly are checked.
-        others: Settings that are used on every engine.
-    """
-    unused, defaults = engine.unused(loader), type(loader)()
-    lines = []
-    for name in type(loader).model_fields:
-        value = getattr(loader, name)
-        if name not in loader.model_fields_set or value == getattr(defaults, name):
-            continue
-        if name not in engine.settings | others:
-            unused[name] = f"engine {engine.name} does not use it"
-        if name in unused:
-            lines.append(f"loader.{name}={shown(value)} has no effect: {unused[name]}")
-    return lines
 
 
 def reader_operators(job: LoadSpec) -> list[Operator]:

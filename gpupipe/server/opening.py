@@ -8,7 +8,7 @@ import zmq
 
 from gpupipe.engines.remote.welcome import describe, split
 from gpupipe.errors import ServerError
-from gpupipe.loader import Loader, quietly
+from gpupipe.loader import Loader, open_loader
 from gpupipe.protocol import keys, messages
 from gpupipe.server.options import ServerOptions
 
@@ -51,7 +51,7 @@ def _without_client_steps(loader: Loader) -> tuple[Loader, int]:
     """
     shorter, head = split(loader.config)
     loader.close()
-    return quietly(shorter), head
+    return open_loader(shorter), head
 
 
 def _check_fits(about: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
-from gpupipe.loader import sampler_of
+from gpupipe.loading.assembly import create_sampler
 from gpupipe.sampling.sampler import Plan, Sampler
 
 _MAX_CACHED_PASSES = 4
@@ -46,7 +46,7 @@ class Plans:
         loader = config.loader.model_copy(
             update={"shard": Shard(rank=self.global_rank(rank), world_size=self.world)}
         )
-        return sampler_of(replace(config, loader=loader), index)
+        return create_sampler(replace(config, loader=loader), index)
 
     def global_rank(self, rank: int) -> int:
         """Return the rank of a partition among those of all servers."""

@@ -16,7 +16,7 @@ from typing import Any
 from gpupipe import config as configs
 from gpupipe.config import Config
 from gpupipe.errors import ConfigError, ServerError
-from gpupipe.loader import Loader, quietly
+from gpupipe.loader import Loader, open_loader
 from gpupipe.protocol.keys import import_zmq
 from gpupipe.runtime.child_process import ChildProcess
 from gpupipe.server.options import ServerOptions, options_of
@@ -196,7 +196,7 @@ def child() -> int:
     try:
         import_zmq()
         run(
-            quietly(configs.read(request["config"], **request["changes"])),
+            open_loader(configs.read(request["config"], **request["changes"])),
             ServerOptions(**options),
             announce,
         )

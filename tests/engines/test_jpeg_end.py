@@ -22,10 +22,11 @@ from reference import by_id
 import gpupipe
 from gpupipe import config
 from gpupipe.dataset.source import quiet
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import LoaderParts, LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.jpeg_end import TAIL_BYTES, CutOff, check_ends, is_cut_off
 from gpupipe.loader import Loader
+from gpupipe.loading.assembly import create_sampler
 
 CUTS = (50, 90, 99)
 """Percent of a file that is left."""
@@ -129,11 +130,14 @@ def loaded(folder: Path, jpeg_ends: bool, **options: Any) -> Loader:
     )
     index = checked.source.index(quiet)
     return Loader(
-        checked,
-        index,
-        engine=DaliEngine(
-            LoadSpec(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=jpeg_ends
-        ),
+        LoaderParts(
+            checked,
+            index,
+            create_sampler(checked, index),
+            DaliEngine(
+                LoadSpec(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=jpeg_ends
+            ),
+        )
     )
 
 
@@ -210,10 +214,11 @@ def test_parts_of_large_files_are_checked_too(folder: Path, tmp_path: Path) -> N
     )
     index = checked.source.index(quiet)
     with Loader(
-        checked,
-        index,
-        engine=DaliEngine(
-            LoadSpec(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=True
-        ),
+        LoaderParts(
+            checked,
+            index,
+            create_sampler(checked, index),
+            DaliEngine(LoadSpec(index, checked.pipeline, checked.loader, 2), None, jpeg_ends=True),
+        )
     ) as loader:
         assert sorted(by_id(loader)) == [0, 1, 2, 4, 5, 6, 7]

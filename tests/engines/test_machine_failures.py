@@ -19,10 +19,11 @@ import gpupipe
 from gpupipe import config
 from gpupipe.dataset.source import quiet
 from gpupipe.engines.bad_samples import refused_dtype
-from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.base import LoaderParts, LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.loader import Loader
+from gpupipe.loading.assembly import create_sampler
 from gpupipe.pipeline import pipeline
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Step
@@ -260,9 +261,12 @@ def test_what_an_operator_does_not_take_is_no_samples_fault(
     )
     index = checked.source.index(quiet)
     with Loader(
-        checked,
-        index,
-        engine=DaliEngine(LoadSpec(index, checked.pipeline, checked.loader, 2), None),
+        LoaderParts(
+            checked,
+            index,
+            create_sampler(checked, index),
+            DaliEngine(LoadSpec(index, checked.pipeline, checked.loader, 2), None),
+        )
     ) as loader:
         said = (
             r"an operator of DALI does not take what a step gave it: Unsupported input type: "

@@ -18,7 +18,7 @@ from gpupipe.config import LoaderConfig
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dataloader.engine import DataLoaderEngine
 from gpupipe.engines.remote.engine import RemoteEngine
-from gpupipe.loader import Loader, ignored_settings
+from gpupipe.loading.ignored_settings import LOADER_SETTINGS, list_ignored_settings
 from gpupipe.schema import builtin_configs
 
 ENGINES = [DaliEngine, DataLoaderEngine, RemoteEngine]
@@ -30,12 +30,12 @@ def config(root: Path | str = "/x") -> dict[str, Any]:
 
 
 def ignored(**settings: Any) -> list[str]:
-    return ignored_settings(configs.read(config(), **settings))
+    return list_ignored_settings(configs.read(config(), **settings))
 
 
 def test_every_setting_is_one_of_the_loader_or_of_an_engine() -> None:
-    assert Loader.settings.union(*(e.settings for e in ENGINES)) == set(LoaderConfig.model_fields)
-    assert not any(Loader.settings & e.settings for e in ENGINES)
+    assert LOADER_SETTINGS.union(*(e.settings for e in ENGINES)) == set(LoaderConfig.model_fields)
+    assert not any(LOADER_SETTINGS & e.settings for e in ENGINES)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_used_or_says_what_is_so_anyway_is_not(settings: dict[str, Any])
 @pytest.mark.parametrize("name", builtin_configs.names("configs"))
 @pytest.mark.parametrize("changes", [{}, {"engine": "dataloader"}, SERVER], ids=str)
 def test_shipped_configs_are_quiet(name: str, changes: dict[str, Any]) -> None:
-    assert ignored_settings(configs.read(name, **changes)) == []
+    assert list_ignored_settings(configs.read(name, **changes)) == []
 
 
 def test_load_tells_it_once(faces: Path, caplog: pytest.LogCaptureFixture) -> None:

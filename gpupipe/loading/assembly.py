@@ -1,0 +1,91 @@
+"""Creates what a loader is made of, for the rank that this process is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.source import Population
+from gpupipe.engines import registry
+from gpupipe.engines.base import Engine, LoaderParts, LoadSpec
+from gpupipe.errors import GpupipeError
+from gpupipe.runtime.devices import cores_of_rank
+from gpupipe.runtime.ranks import rank_and_world
+from gpupipe.sampling.sampler import Sampler
+
+
+def resolve_shard(options: LoaderConfig) -> LoaderConfig:
+    """Return the settings with `shard: auto` replaced by the actual rank and world size.
+
+    Raises:
+        DeviceError: If the environment of the launcher contradicts itself.
+    """
+    if not isinstance(options.shard, AutoShard):
+        return options
+    rank, world_size = rank_and_world()
+    return options.model_copy(update={"shard": Shard(rank=rank, world_size=world_size)})
+
+
+def count_threads(options: LoaderConfig) -> int:
+    """Return how many CPU threads an engine may use."""
+    return cores_of_rank() if options.threads == "auto" else options.threads
+
+
+def create_sampler(config: Config, index: Index, population: Population | None = None) -> Sampler:
+    """Create the sampler that a config describes.
+
+    Args:
+        config: The config; its shard names a rank.
+        index: The samples.
+        population: The samples of each epoch; None if they are always all samples.
+
+    Raises:
+        ConfigError: If the samples cannot be split into equal steps for all ranks.
+    """
+    options = config.loader
+    shard = options.shard
+    return Sampler(
+        len(index),
+        options.batch_size,
+        shuffle=options.shuffle,
+        seed=options.seed,
+        last_batch=options.last_batch,
+        rank=shard.rank,
+        world_size=shard.world_size,
+        population=population,
+    )
+
+
+def assemble(config: Config, index: Index) -> LoaderParts:
+    """Create the parts of a loader that reads the data itself.
+
+    Raises:
+        ConfigError: If the samples cannot be split over the ranks.
+        DeviceError: If the device or engine is not available.
+        EngineError: If the engine cannot be built.
+    """
+    refuse_in_worker()
+    config = replace(config, loader=resolve_shard(config.loader))
+    options = config.loader
+    create_sampler(config, index)  # Raises ConfigError before the engine starts anything.
+    engine: Engine = registry.find(options.engine).on(
+        LoadSpec(index, config.pipeline, options, count_threads(options), config.source.max_pixels),
+        options.device,
+    )
+    shard = options.shard
+    population = config.source.population(
+        index, shard.rank, shard.world_size, options.seed, engine.unmap_files
+    )
+    return LoaderParts(config, index, create_sampler(config, index, population), engine, population)
+
+
+def refuse_in_worker() -> None:
+    """Raise GpupipeError in a worker process of a DataLoader."""
+    from torch.utils.data import get_worker_info
+
+    if get_worker_info() is not None:
+        raise GpupipeError(
+            "load() was called in a worker of a DataLoader, where it would start threads "
+            "and processes of its own: use the loader in its place"
+        )

@@ -1,0 +1,239 @@
+"""The life cycle of a loader: which epoch the consumer gets, and what the engine does meanwhile.
+
+                 first next() of an iterator                     last batch delivered
+    ┌────────┐ ───────────────────────────────► ┌────────────┐ ───────────────────────► ┌─────────┐
+    │  Idle  │                                  │  InEpoch   │                          │ Between │
+    └────────┘ ◄─────────────────────────────── └────────────┘ ◄─────────────────────── └─────────┘
+        ▲       iter() in the middle of an                      first next(), if the         │
+        │       epoch, or stop()                                sampler begins that epoch    │
+        └────────────────────────────────────────────────────────────────────────────────────┘
+                 stop(), or first next() of another epoch: cancels the batches in flight
+
+    close() leads from every state to Closed.
+
+    Idle      The engine does not run.
+    InEpoch   The engine delivers the batches of an epoch.
+    Between   The epoch is over, and the engine prepares the batches of the next one.
+    Closed    The loader cannot be used again.
+
+Each state is a class, which holds the data that exist in that state only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpupipe.dataset.source import Population
+from gpupipe.engines.base import Batch, BatchStream
+from gpupipe.errors import EngineError, GpupipeError
+from gpupipe.sampling.sampler import Plan, Sampler
+
+_Item = tuple[Plan, Batch]
+_ENDED = "a newer iter() of the same loader, by load_state_dict() or by close()"
+
+
+@dataclass
+class _Run:
+    """One run of the engine over one or more epochs.
+
+    Attributes:
+        batches: What the engine delivers.
+        early: A batch that was taken from `batches` too early, and is delivered next.
+    """
+
+    batches: Generator[_Item, None, None]
+    early: _Item | None = None
+
+
+@dataclass(frozen=True)
+class _Idle:
+    """The engine does not run."""
+
+
+@dataclass
+class _InEpoch:
+    """The engine delivers the batches of an epoch.
+
+    Attributes:
+        epoch: The epoch.
+        state_at_start: The sampler's state before the epoch, or before the rest of it.
+        run: The engine's run.
+        delivered: The plan of the batch that the consumer has; None before the first batch.
+    """
+
+    epoch: int
+    state_at_start: dict[str, Any]
+    run: _Run
+    delivered: Plan | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the consumer has the last batch."""
+        return self.delivered is not None and self.delivered.last
+
+
+@dataclass(frozen=True)
+class _Between:
+    """The engine prepares the batches of `next_epoch`, from its start."""
+
+    next_epoch: int
+    run: _Run
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """The loader cannot be used again."""
+
+
+class LifeCycle:
+    """Iterates over epochs, and lets the engine run from one epoch into the next.
+
+    Args:
+        engine: What makes the batches.
+        sampler: The order of the samples.
+        population: The samples of each epoch, for a source that grows.
+
+    Attributes:
+        waited: Seconds that iterations have waited for batches so far.
+    """
+
+    def __init__(
+        self, engine: BatchStream, sampler: Sampler, population: Population | None
+    ) -> None:
+        self._engine, self._sampler, self._population = engine, sampler, population
+        self._state: _Idle | _InEpoch | _Between | _Closed = _Idle()
+        self._newest = 0
+        """Number of the newest iterator, the only one that may be used."""
+        self.waited = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether close() was called."""
+        return isinstance(self._state, _Closed)
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """The sampler's state after the batch that was delivered last."""
+        if not isinstance(self._state, _InEpoch):
+            return self._sampler.state()
+        if self._state.delivered is None:
+            return self._state.state_at_start
+        return self._sampler.state_after(self._state.delivered)
+
+    def iterate(self, convert: Callable[[Batch], Any]) -> Iterator[Any]:
+        """Return an iterator over the next epoch. Older ones raise GpupipeError from now on.
+
+        Args:
+            convert: Makes of a batch what the consumer gets.
+
+        Raises:
+            GpupipeError: If the loader is closed.
+        """
+        if self.is_closed:
+            raise GpupipeError("this loader is closed: load() another")
+        self._leave_epoch()
+        self._newest += 1
+        return self._iterate(self._newest, convert)
+
+    def stop(self) -> None:
+        """End all iterations, and cancel all batches in flight."""
+        self._leave_epoch()
+        self._cancel_run()
+        self._newest += 1
+
+    def close(self) -> None:
+        """End all iterations for good. Idempotent."""
+        self.stop()
+        self._state = _Closed()
+
+    def _iterate(self, number: int, convert: Callable[[Batch], Any]) -> Iterator[Any]:
+        self._check_newest(number)
+        state = self._start_epoch()
+        while not state.is_complete:
+            self._check_newest(number)
+            item = self._next(state.run)
+            if item is None or item[0].epoch != state.epoch:
+                # Every sample of the last batches of this epoch was skipped.
+                state.run.early = item
+                break
+            plan, batch = item
+            if state.delivered is None and self._population is not None:
+                self._population.release(state.epoch.__le__)
+            state.delivered = plan
+            try:
+                yield convert(batch)
+            finally:
+                self._engine.mark_consumed(plan)
+        if number == self._newest:
+            self._state = _Between(state.epoch + 1, state.run)
+
+    def _check_newest(self, number: int) -> None:
+        if number != self._newest:
+            raise GpupipeError(
+                f"this iteration was ended by {_ENDED}: load() a second loader to run two at once"
+            )
+
+    def _start_epoch(self) -> _InEpoch:
+        """Start the sampler's next epoch, on the run that goes on if that delivers it."""
+        epoch, state_at_start = self._sampler.epoch, self._sampler.state()
+        run = self._find_run(epoch)
+        if run is None:
+            self._cancel_run()
+            if self._population is not None:
+                self._population.release(epoch.__eq__)
+            run = _Run(self._engine.batches(self._sampler.plans_ahead()))
+        self._state = state = _InEpoch(epoch, state_at_start, run)
+        self._sampler.begin()
+        return state
+
+    def _find_run(self, epoch: int) -> _Run | None:
+        """Return the run if it delivers the epoch next, from the sampler's position.
+
+        It does not if the source grows, and the epoch was not ready when the engine asked for its
+        plans.
+        """
+        state = self._state
+        if not isinstance(state, _Between):
+            return None
+        if (state.next_epoch, 0) != (epoch, self._sampler.position):
+            return None
+        if self._population is not None:
+            state.run.early = self._next(state.run)
+            return state.run if state.run.early is not None else None
+        return state.run
+
+    def _next(self, run: _Run) -> _Item | None:
+        """Return the next plan with its batch; None if the engine has no more."""
+        if run.early is not None:
+            item, run.early = run.early, None
+            return item
+        started = time.perf_counter()
+        following = next(run.batches, None)
+        self.waited += time.perf_counter() - started
+        if following is None and self._population is None:
+            raise EngineError(
+                f"{self._engine.name} ended before the epoch did; this is a mistake in the "
+                "engine: please report it"
+            )
+        return following
+
+    def _leave_epoch(self) -> None:
+        """Tell the engine that the consumer is done with its batch, and leave the epoch."""
+        state = self._state
+        if not isinstance(state, _InEpoch):
+            return
+        if state.delivered is not None:
+            self._engine.mark_consumed(state.delivered)
+        if state.is_complete:
+            self._state = _Between(state.epoch + 1, state.run)
+        else:
+            self._cancel_run()
+
+    def _cancel_run(self) -> None:
+        """Cancel all batches in flight."""
+        if isinstance(self._state, _InEpoch | _Between):
+            self._state.run.batches.close()
+            self._state = _Idle()

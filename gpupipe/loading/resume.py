@@ -1,0 +1,58 @@
+"""The state of a loader: what identifies its data and pipeline, and whether a state fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpupipe.config import Config
+from gpupipe.dataset.index import Index
+from gpupipe.errors import StateError, short
+
+_VERSION = 1
+_TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
+_TYPES = {"version": int, "data": str, "pipeline": str, "seed": int, "shuffle": bool}
+
+
+def identify(config: Config, index: Index) -> dict[str, Any]:
+    """Return the part of a state that is the same for the whole life of a loader."""
+    return {
+        "version": _VERSION,
+        "data": index.fingerprint,
+        "pipeline": config.pipeline.fingerprint,
+    }
+
+
+def check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
+    """Raise StateError if a state is none, or does not fit a loader.
+
+    Args:
+        state: The argument of load_state_dict().
+        own: A state of the loader itself.
+        strict: Whether the state must belong to the same data and pipeline.
+    """
+    if not isinstance(state, Mapping):
+        actual = "None" if state is None else f"a {type(state).__name__}"
+        raise StateError(f"{_TAKES}, and not {actual}")
+    missing = [key for key in own if key not in state]
+    if missing:
+        keys = ", ".join(repr(key) for key in state)
+        contents = f"that has {short(keys)}" if keys else "that is empty"
+        raise StateError(f"{_TAKES}, and not one {contents}: it lacks {missing[0]!r}")
+    for key, kind in _TYPES.items():
+        if type(state[key]) is not kind:
+            raise StateError(f"{_TAKES}, and not one whose {key!r} is {short(repr(state[key]))}")
+    if state["version"] != _VERSION:
+        versions = f"{state['version']}, not {_VERSION}"
+        raise StateError(f"the state is of another version of gpupipe: {versions}")
+    if not strict:
+        return
+    for key, difference in (
+        ("data", "other data (the paths or labels differ)"),
+        ("pipeline", "another pipeline (its steps or their parameters differ)"),
+    ):
+        if state[key] != own[key]:
+            raise StateError(
+                f"the state belongs to {difference}: {key} {state[key]} there, {own[key]} here; "
+                "strict=False goes on all the same"
+            )
