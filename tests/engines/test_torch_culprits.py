@@ -16,7 +16,7 @@ from PIL import Image
 from plugin import install
 
 import gpupipe
-from gpupipe.engines.dataloader.workers import dead_workers
+from gpupipe.engines.dataloader.worker_death import find_dead_workers
 
 FRAGILE = """
 import ctypes
@@ -230,5 +230,6 @@ def test_a_connection_that_ends_before_its_worker_does_waits_for_the_exit_code()
         worker = get_context("fork").Process(target=os.abort)
         worker.start()
         assert [
-            d.signal for d in dead_workers(SimpleNamespace(_workers=[worker]), ConnectionError())
+            d.signal
+            for d in find_dead_workers(SimpleNamespace(_workers=[worker]), ConnectionError())
         ] == ["SIGABRT"]

@@ -43,15 +43,15 @@ class WorkerCrashed(EngineError):
 
     Attributes:
         plans: The plans of the batches that the worker may have been working on.
-        said: Which worker died, and of which signal.
+        description: Which worker died, and of which signal.
     """
 
-    def __init__(self, said: str, plans: Sequence[Plan]) -> None:
-        self.said, self.plans = said, list(plans)
-        super().__init__(f"{said}, most likely while it decoded or transformed a sample")
+    def __init__(self, description: str, plans: Sequence[Plan]) -> None:
+        self.description, self.plans = description, list(plans)
+        super().__init__(f"{description}, most likely while it decoded or transformed a sample")
 
 
-def killers(
+def find_killers(
     samples: Samples, works: Sequence[WorkItem], seconds: float = _SECONDS
 ) -> list[tuple[int, str]]:
     """Find the work items that crash a process on their own, without any work item before them.
@@ -89,29 +89,29 @@ def killers(
     return [(position, name) for position, name in json.loads(process.stdout)]
 
 
-def no_killer(crash: WorkerCrashed, count: int) -> EngineError:
+def explain_survival(crash: WorkerCrashed, count: int) -> EngineError:
     """Return the error for a crash that none of the `count` suspects reproduced."""
     advice = (
         "A full /dev/shm does that: `gpupipe doctor` shows it"
-        if "SIGBUS" in crash.said
+        if "SIGBUS" in crash.description
         else "Try loader.multiprocessing_context=spawn"
     )
     return EngineError(
-        f"{crash.said}, but no sample is to blame: another process survived "
+        f"{crash.description}, but no sample is to blame: another process survived "
         f"{counted(count, 'sample')} that it may have had. {advice}"
     )
 
 
 def child() -> None:
-    """Run the other process of `killers`: suspects on standard input, JSON on standard output."""
+    """Run the other process of `find_killers`: suspects on stdin, JSON on stdout."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # so that what a step prints does not get into the JSON
     samples, works = pickle.load(sys.stdin.buffer)
     torch.set_num_threads(1)
-    print(json.dumps(_killers(samples, works)), file=answer)
+    print(json.dumps(_run_in_children(samples, works)), file=answer)
 
 
-def _killers(samples: Samples, works: Sequence[WorkItem]) -> list[tuple[int, str]]:
+def _run_in_children(samples: Samples, works: Sequence[WorkItem]) -> list[tuple[int, str]]:
     crashes = []
     begin = 0
     while begin < len(works):

@@ -56,7 +56,7 @@ class WorkItem:
     places: list[list[SampleLocation]]
     parameters: list[list[dict[str, NDArray[Any]]]]
 
-    def sample(self, place: int) -> WorkItem:
+    def select_sample(self, place: int) -> WorkItem:
         """Return a work item with only the sample at position `place` of the batch."""
         parameters = [
             [{n: v[place : place + 1] for n, v in p.items()} for p in of_field]

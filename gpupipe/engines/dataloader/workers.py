@@ -1,202 +1,208 @@
-"""Handles the death of DataLoader workers: finds the dead, words the error, ends the others.
+"""Torch's DataLoader with its worker processes, and the iterator that runs now.
 
-`one_thread` makes the parent process work as a worker does, for `workers: 0`.
+1. Closing an iteration cancels the batches in flight. Persistent workers stay for the next one.
+2. If a worker dies, the others are ended.
+3. Only this object refers to torch's iterator, never a frame that a traceback keeps alive. If the
+   cyclic garbage collector frees the iterator, ending it takes five seconds per worker, because
+   the queue that tells workers to stop is freed first.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing import connection, get_context
-from pathlib import Path
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import torch
+from torch.utils.data import DataLoader
 
-from gpupipe.errors import EngineError
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed
+from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkResult
+from gpupipe.engines.dataloader.worker_death import (
+    end_workers,
+    explain_failure,
+    find_dead_workers,
+    limit_to_one_thread,
+    stop_watching,
+)
+from gpupipe.engines.dataloader.works import Works
+from gpupipe.errors import EngineError, counted
+from gpupipe.runtime.devices import cores
 
-_GUARD = """
 
-    if __name__ == "__main__":
-        with gpupipe.load(...) as loader:
-            ...  # all that uses the loader
+class Workers:
+    """Runs work items in worker processes, or in this process if there are none.
 
-"""
-_SHARED_MEMORY = Path("/dev/shm")  # where torch puts the tensors of workers on Linux
-_KILLED = re.compile(r"\(pid (\d+)\) is killed by signal: ([^.]+)")
-_SECONDS_TO_DIE = 5
-_NO_MEMORY = "out of memory, perhaps; try fewer loader.workers or a smaller batch"
-_UNFINISHED = "bootstrapping phase"
-"""Part of the error of multiprocessing if a process starts another while it imports the script."""
+    Args:
+        job: Samples, steps and settings of the loader.
+        works: The work items of the iteration that runs.
+        count: How many worker processes there are.
+        to_gpu: Whether batches go to a GPU, so that pinned memory helps.
+    """
+
+    def __init__(self, job: LoadSpec, works: Works, count: int, to_gpu: bool) -> None:
+        self._job, self._works, self._count, self._to_gpu = job, works, count, to_gpu
+        self._loader: DataLoader[WorkResult] | None = self._create_loader()
+        self._results: Iterator[WorkResult] = iter(())
+        self._started = False
+        """Whether the current workers have made a batch."""
+
+    def start(self, samples: Samples | None = None) -> None:
+        """Start an iteration, and its workers.
+
+        Args:
+            samples: Makes results of another kind, in workers of their own.
+
+        Raises:
+            EngineError: A worker died.
+            WorkerCrashed: A sample most likely killed a worker.
+        """
+        loader = self._loader if samples is None else self._create_loader(samples)
+        self._started = self._started and loader is not None and loader.persistent_workers
+        previous = getattr(loader, "_iterator", None)  # of persistent workers
+        try:
+            with _ignore_torch_warning():
+                self._results = iter(()) if loader is None else iter(loader)
+            stop_watching(self._results)
+            return
+        except (RuntimeError, OSError, EOFError) as e:
+            if (failed := self._end_after(e, previous)) is None:
+                raise
+        raise failed
+
+    def next(self) -> WorkResult | None:
+        """Return the next result, or None after the last.
+
+        Raises StepError if a step's code failed, EngineError if a worker died, and WorkerCrashed if
+        a sample most likely killed it.
+        """
+        try:
+            with nullcontext() if self._count else limit_to_one_thread():
+                result = next(self._results, None)
+            self._started = True
+            if error := self._works.failed if result is None else result.error:
+                raise error
+            return result
+        except (RuntimeError, OSError, EOFError) as e:
+            if (failed := self._end_after(e)) is None:
+                raise
+        raise failed
+
+    def cancel(self) -> None:
+        """End the iteration, and cancel the batches in flight."""
+        self._results = iter(())
+
+    def restart(self) -> None:
+        """Replace workers that were ended."""
+        self._loader = self._create_loader()
+
+    def close(self) -> None:
+        """End all workers. Idempotent."""
+        self._results, self._loader = iter(()), None
+
+    def _end_after(self, error: Exception, previous: Any = None) -> EngineError | None:
+        """Return the error to raise if a worker died, and end the other workers; else None.
+
+        Args:
+            error: What torch's iterator raised.
+            previous: The last iterator, if persistent workers died when an iteration started.
+        """
+        if not self._count:
+            return None
+        # Compare with None: bool() of torch's iterator asks for its length.
+        iterator = self._results if previous is None else previous
+        dead = find_dead_workers(iterator, error)
+        engine_error = explain_failure(
+            error, dead, self._job.loader.multiprocessing_context, self._started
+        )
+        crashed = [worker for worker in dead if worker.signal in CRASHES]
+        if crashed:
+            # Between iterations a worker dies of a cancelled batch. Its sample comes again, in a
+            # later epoch or attempt, and is found then.
+            plans = (
+                []
+                if previous is not None
+                else self._works.plans_of_workers(iterator, {worker.number for worker in crashed})
+            )
+            engine_error = WorkerCrashed(str(crashed[0]), plans)
+        if engine_error is not None:
+            end_workers(iterator, dead)
+            self.close()
+        return engine_error
+
+    def _create_loader(self, samples: Samples | None = None) -> DataLoader[WorkResult]:
+        """Create torch's DataLoader; by default of the whole job, with workers that may stay."""
+        options = self._job.loader
+        worker_options: dict[str, Any] = {}
+        if self._count:
+            worker_options = {
+                "persistent_workers": options.persistent_workers and samples is None,
+                "prefetch_factor": options.prefetch,
+                "multiprocessing_context": options.multiprocessing_context,
+            }
+        with _ignore_torch_warning():
+            return DataLoader(
+                samples or create_samples(self._job),
+                batch_size=None,
+                sampler=self._works,
+                num_workers=self._count,
+                pin_memory=self._to_gpu and options.pin_memory and samples is None,
+                collate_fn=_identity,
+                **worker_options,
+            )
+
+
+def count_workers(job: LoadSpec) -> int:
+    """Return the number of workers; warn if there are more than cores."""
+    workers = job.threads if job.loader.workers == "auto" else job.loader.workers
+    if workers > cores():
+        warnings.warn(
+            f"loader.workers={workers}, but this process may use "
+            f"{counted(cores(), 'core')}: workers will take turns",
+            stacklevel=2,
+        )
+    return workers
+
+
+def create_samples(job: LoadSpec, steps: bool = True, deliver: bool = True) -> Samples:
+    """Create the data set of torch's DataLoader.
+
+    Args:
+        job: Samples, steps and settings of the loader.
+        steps: If false, workers only read each field.
+        deliver: If false, workers return only which samples failed.
+    """
+    return Samples(_list_recipes(job, steps), job.loader.decoder, deliver, job.max_pixels)
+
+
+def _list_recipes(job: LoadSpec, steps: bool) -> list[Recipe]:
+    """Return how to make each field; without `steps`, workers only read it."""
+    channels_last = job.loader.memory_format == "channels_last"
+    recipes = []
+    for name, spec in job.pipeline.fields.items():
+        steps_of_field = job.pipeline.on(name) if steps else []
+        dtype = job.loader.dtype if name == job.pipeline.main else None
+        recipes.append(
+            Recipe(
+                name,
+                steps_of_field,
+                None if spec.encoded else spec.dtype,
+                spec.layout,
+                dtype,
+                channels_last and spec.encoded,
+            )
+        )
+    return recipes
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch's operators to one thread, as torch does in workers, and restore the number.
-
-    OpenMP's threads wait for each other in every operator. On two cores with another busy process,
-    that takes 20 times as long as the work. Changing the number costs less than a microsecond. The
-    number belongs to the calling thread. But another thread that runs its first torch operator
-    meanwhile keeps one thread for good.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+def _ignore_torch_warning() -> Iterator[None]:
+    """Ignore torch's warning of more workers than cores: count_workers() has one of its own."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         yield
-    finally:
-        torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True)
-class DeadWorker:
-    """A worker that ended before its work was done.
-
-    Attributes:
-        number: Number of the worker in torch's iterator, from 0; None if it is not known.
-        pid: Its process id.
-        signal: Name of the signal that killed it, or "".
-    """
-
-    number: int | None
-    pid: int
-    signal: str
-
-    def __str__(self) -> str:
-        return (
-            f"a DataLoader worker (pid {self.pid}) "
-            f"{f'died of {self.signal}' if self.signal else 'exited unexpectedly'}"
-        )
-
-
-def stop_watching(iterator: Any) -> None:
-    """Keep torch's SIGCHLD handler from raising an error if a worker of this iterator dies.
-
-    The handler raises in whatever code the main thread runs: in the training step, or in the
-    generator of the plans, which an exception ends for good. Without the handler, torch checks its
-    workers after five seconds without a batch.
-    """
-    if getattr(iterator, "_worker_pids_set", False):
-        torch._C._remove_worker_pids(id(iterator))
-        iterator._worker_pids_set = False
-
-
-def dead_workers(iterator: Any, error: Exception) -> list[DeadWorker]:
-    """Return the workers that have died.
-
-    Args:
-        iterator: Torch's iterator; None if torch raised `error` before it created one.
-        error: What torch or multiprocessing raised.
-    """
-    workers = getattr(iterator, "_workers", [])
-    if workers and _is_broken(error):  # the connection ends before the process does
-        ended = connection.wait([w.sentinel for w in workers], _SECONDS_TO_DIE)
-        for worker in (w for w in workers if w.sentinel in ended):
-            worker.join(_SECONDS_TO_DIE)  # its files are closed, but it may have no exit code yet
-    dead = [
-        DeadWorker(n, w.pid, _signal_name(-w.exitcode))
-        for n, w in enumerate(workers)
-        if w.exitcode is not None
-    ]
-    if not dead and (killed := _KILLED.search(str(error))):
-        number = next((s for s in signal.valid_signals() if signal.strsignal(s) == killed[2]), 0)
-        dead = [DeadWorker(None, int(killed[1]), _signal_name(number) or killed[2])]
-    return dead
-
-
-def _signal_name(number: int) -> str:
-    if number <= 0:
-        return ""
-    return next((s.name for s in signal.Signals if s == number), f"signal {number}")
-
-
-def failure(
-    error: Exception, dead: list[DeadWorker], method: str | None, started: bool
-) -> EngineError | None:
-    """Return the error to raise if the end of a worker caused an error of torch's iterator.
-
-    Args:
-        error: What torch or multiprocessing raised.
-        dead: The workers that have died.
-        method: How workers start: fork, spawn or forkserver; None for the platform's default.
-        started: Whether one of the workers has made a batch already.
-
-    Returns:
-        The error, with the likely cause; None if no worker's end caused `error`.
-    """
-    method = get_context(method).get_start_method()
-    if _UNFINISHED in str(error):
-        return EngineError(
-            "a worker that is being started imports the script, and the script starts "
-            f"workers of its own: {_advice(method)}"
-        )
-    if not (dead or _is_broken(error) or "exited unexpectedly" in str(error)):
-        return None
-    first = next((worker for worker in dead if worker.signal), next(iter(dead), None))
-    subject = str(first) if first else "a DataLoader worker ended while it sent a batch"
-    if started or method == "fork" or (first and first.signal):
-        return EngineError(f"{subject}: {_NO_MEMORY}")
-    return EngineError(
-        f"no worker could be started ({subject}). The likely cause: {_advice(method)}If it "
-        "stands there already, see what the worker printed."
-    )
-
-
-def _is_broken(error: Exception) -> bool:
-    """Whether the pipe to a worker or to the fork server broke."""
-    return isinstance(error, EOFError | ConnectionError)
-
-
-def end_workers(iterator: Any, dead: list[DeadWorker]) -> None:
-    """End all workers of an iterator, and remove the shared memory that they left.
-
-    Args:
-        iterator: Torch's iterator, some of whose workers have died.
-        dead: The workers that have died.
-    """
-    pids = {worker.pid for worker in dead} | {w.pid for w in getattr(iterator, "_workers", [])}
-    with without_child_signals():
-        # Explicitly, since a traceback may keep the iterator alive.
-        if hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
-    remove_shared_memory(pids)
-
-
-def remove_shared_memory(pids: Iterable[int]) -> None:
-    """Remove the files that dead workers left in /dev/shm.
-
-    Torch allocates such a file before it unlinks the name, which takes milliseconds for a
-    large batch. A worker that is killed in between leaves the file.
-    """
-    for pid in pids:
-        for file in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
-            with suppress(OSError):
-                if file.lstat().st_uid == os.getuid():
-                    file.unlink()
-
-
-@contextmanager
-def without_child_signals() -> Iterator[None]:
-    """Ignore SIGCHLD: torch's handler would raise an error even while torch ends its workers."""
-    handler = signal.getsignal(signal.SIGCHLD)
-    if handler is None or threading.current_thread() is not threading.main_thread():
-        # A handler that was not set from Python cannot be restored; only the main thread handles
-        # signals.
-        yield
-        return
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGCHLD, handler)
-
-
-def _advice(method: str) -> str:
-    return (
-        f"with loader.multiprocessing_context={method} every worker first imports the script "
-        f"that was run, so that the loading must stand under{_GUARD}"
-    )
+def _identity(result: Any) -> Any:
+    return result

@@ -21,7 +21,7 @@ class Works:
     """The sampler of torch's DataLoader: yields a work item for each plan.
 
     Attributes:
-        flight: Plans that were taken and whose batches torch has not returned, in order.
+        in_flight: Plans that were taken and whose batches torch has not returned, in order.
         finished: Number of batches that torch has returned in this iteration.
         failed: The error that ended the iteration early. It is stored, because an exception in the
             sampler would leave torch's iterator half initialised.
@@ -31,7 +31,7 @@ class Works:
         self._job = job
         self._taken_ahead: list[Plan] = []
         self._plans: Iterator[Plan] = iter(())
-        self.flight: deque[Plan] = deque()
+        self.in_flight: deque[Plan] = deque()
         self.finished = 0
         self.failed: StepError | None = None
 
@@ -48,12 +48,12 @@ class Works:
         # Take them before torch does: if a worker dies meanwhile, torch raises inside the sampler,
         # and that would end the generator `plans` for good.
         self._taken_ahead = list(islice(plans, ahead))
-        self.flight = deque(self._taken_ahead)
+        self.in_flight = deque(self._taken_ahead)
 
     def __iter__(self) -> Iterator[WorkItem]:
         for plan in chain(self._taken_ahead, self._take_rest()):
             try:
-                work = self.work(plan)
+                work = self.create_item(plan)
             except StepError as e:
                 self.failed = e
                 return
@@ -61,10 +61,10 @@ class Works:
 
     def _take_rest(self) -> Iterator[Plan]:
         for plan in self._plans:
-            self.flight.append(plan)
+            self.in_flight.append(plan)
             yield plan
 
-    def work(self, plan: Plan) -> WorkItem:
+    def create_item(self, plan: Plan) -> WorkItem:
         """Return the work item of a plan: locations and drawn parameters. Raises StepError."""
         job = self._job
         parameters = [
@@ -82,9 +82,9 @@ class Works:
     def finish(self) -> Plan:
         """Remove and return the plan whose batch torch has just returned."""
         self.finished += 1
-        return self.flight.popleft()
+        return self.in_flight.popleft()
 
-    def of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
+    def plans_of_workers(self, iterator: Any, numbers: set[int | None]) -> list[Plan]:
         """Return the plans in flight that these workers got; all plans in flight if not known.
 
         Args:
@@ -95,10 +95,10 @@ class Works:
         tasks = getattr(iterator, "_task_info", {})
         plans = [
             p
-            for n, p in enumerate(self.flight, self.finished)
+            for n, p in enumerate(self.in_flight, self.finished)
             if len(t := tasks.get(n, ())) == 1 and t[0] in numbers
         ]
-        return plans or list(self.flight)
+        return plans or list(self.in_flight)
 
 
 def _locations(column: Column, ids: NDArray[np.int64]) -> list[SampleLocation]:
