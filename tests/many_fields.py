@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loaders import load
 from PIL import Image
 from plugin import install
 
@@ -76,10 +77,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def loaded(data: dict[str, Any], steps: list[Any] = STEPS, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load(
-        {"data": data, "pipeline": steps},
-        **({"device": "cpu", "batch_size": 5, "ids": True} | options),
-    )
+    return load(None, steps, data=data, **{"batch_size": 5, **options})
 
 
 def samples(loader: gpupipe.Loader) -> dict[int, dict[str, Any]]:

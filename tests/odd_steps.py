@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loaders import loading
 from plugin import install
 
 import gpupipe
@@ -49,10 +50,11 @@ def installer(folder: Path, patch: pytest.MonkeyPatch) -> Plugin:
     return made
 
 
+load_quickly = loading(ids=False, batch_size=4, shuffle=False, threads=1)
+
+
 def load(root: Path, step: str, *more: Any, **options: Any) -> gpupipe.Loader:
-    quick = {"device": "cpu", "batch_size": 4, "shuffle": False, "threads": 1}
-    config = {"data": {"source": "folder", "root": root}, "pipeline": ["decode", step, *more]}
-    return gpupipe.load(config, **quick | options)
+    return load_quickly(root, ["decode", step, *more], **options)
 
 
 def failure(root: Path, step: str, *more: Any, **options: Any) -> gpupipe.StepError:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import loaders
 import numpy as np
 import torch
 
@@ -71,10 +72,7 @@ def load(
     root: Path, *steps: Any, decode: dict[str, Any] | None = None, **options: Any
 ) -> gpupipe.Loader:
     pipeline = [{"decode": decode or {}}, *steps]
-    return gpupipe.load(
-        {"data": {"source": "folder", "root": root}, "pipeline": pipeline},
-        **{"batch_size": 1, "ids": True, **options},
-    )
+    return loaders.load(root, pipeline, **{"device": "auto", "batch_size": 1, **options})
 
 
 def reference(loader: gpupipe.Loader, epoch: int, id: int) -> torch.Tensor:

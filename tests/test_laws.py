@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import loading
 from reference import by_id, reference
 
 import gpupipe
@@ -37,11 +38,7 @@ HEAVY = [
 ]
 
 
-def load(root: Path, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load(
-        {"data": {"source": "folder", "root": str(root)}, "pipeline": HEAVY},
-        **{"batch_size": 8, "ids": True, "seed": 7, **options},
-    )
+load = loading(HEAVY, device="auto", batch_size=8, seed=7)
 
 
 @pytest.fixture(scope="module")

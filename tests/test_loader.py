@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from loaders import loading
 
 import gpupipe
 
@@ -14,15 +15,11 @@ FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channel
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 
 
-def load(root: Path, *steps: Any, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load(
-        {"data": {"source": "folder", "root": root}, "pipeline": ["decode", *steps]},
-        **{"batch_size": 16, **options},
-    )
+load = loading(device="auto", ids=False, batch_size=16)
 
 
 def test_a_batch(faces: Path) -> None:
-    with load(faces, FLOATS) as loader:
+    with load(faces, ["decode", FLOATS]) as loader:
         batches = list(loader)
         assert len(batches) == len(loader) == 4
         first = batches[0]
@@ -52,9 +49,9 @@ def test_dtype_and_memory_format_change_no_value(
     faces: Path, dtype: str, memory_format: str
 ) -> None:
     steps = [] if dtype == "uint8" else [FLOATS]
-    with load(faces, *steps) as loader:
+    with load(faces, ["decode", *steps]) as loader:
         plain = next(iter(loader))["image"]
-    with load(faces, *steps, dtype=dtype, memory_format=memory_format) as loader:
+    with load(faces, ["decode", *steps], dtype=dtype, memory_format=memory_format) as loader:
         image = next(iter(loader))["image"]
     assert image.dtype == getattr(torch, dtype)
     assert image.is_contiguous(memory_format=FORMATS[memory_format])
@@ -64,7 +61,7 @@ def test_dtype_and_memory_format_change_no_value(
 
 
 def test_tuples(faces: Path) -> None:
-    with load(faces, FLOATS, format="tuple") as loader:
+    with load(faces, ["decode", FLOATS], format="tuple") as loader:
         image, label = next(iter(loader))
         assert (len(image), len(label)) == (16, 16)
         loader.as_tuple = False
@@ -114,7 +111,7 @@ def test_an_older_iterator_does_not_go_on_silently(faces: Path) -> None:
 
 
 def test_batches_that_are_held_stay_what_they_were(faces: Path) -> None:
-    with load(faces, FLOATS, batch_size=2, prefetch=6, ids=True) as loader:
+    with load(faces, ["decode", FLOATS], batch_size=2, prefetch=6, ids=True) as loader:
         held = list(loader)
         sums = {
             int(i): float(x.double().sum())

@@ -11,21 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import loading
 from torch.utils.data import DataLoader
 
 import gpupipe
 from gpupipe import config as configs
 
+STEPS = ["decode", {"random_crop": {"size": 60}}]
+
 
 def config(root: Path) -> dict[str, Any]:
-    steps = ["decode", {"random_crop": {"size": 60}}]
-    return {"data": {"source": "folder", "root": root}, "pipeline": steps}
+    return {"data": {"source": "folder", "root": root}, "pipeline": STEPS}
 
 
-def load(root: Path, **options: Any) -> gpupipe.Loader:
-    quick = {"engine": "dataloader", "workers": 0, "device": "cpu", "batch_size": 16, "ids": True}
-    return gpupipe.load(config(root), **quick | options)
-
+load = loading(STEPS, engine="dataloader", workers=0, batch_size=16)
 
 NO_EPOCHS = [-1, 1.0, 0.5, True, np.bool_(True), "2", None, np.float32(2)]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import loaders
 import numpy as np
 import pytest
 import torch
@@ -211,10 +212,8 @@ def test_max_pixels_is_to_the_pixel_and_null_is_no_limit(tmp_path: Path, engine:
 
 
 def load(root: Path, engine: str, limit: int | None) -> gpupipe.Loader:
-    data = {"source": "folder", "root": root, "extensions": ["jpg", "bmp"], "max_pixels": limit}
-    return gpupipe.load(
-        {"data": data, "pipeline": ["decode"]}, device="cpu", batch_size=2, **ENGINES[engine]
-    )
+    data = {"extensions": ["jpg", "bmp"], "max_pixels": limit}
+    return loaders.load(root, data=data, ids=False, batch_size=2, **ENGINES[engine])
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "many"])

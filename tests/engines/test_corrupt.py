@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from image_files import encoded
+from loaders import loading
 from PIL import Image
 
 import gpupipe
@@ -156,12 +157,7 @@ def infect(root: Path, pictures: list[Image.Image]) -> None:
         BAD[kind][0](sample(root, id), pictures[id % len(pictures)])
 
 
-def load(root: Path, pipeline: Any = "decode", **options: Any) -> gpupipe.Loader:
-    steps = pipeline if isinstance(pipeline, list) else [pipeline]
-    return gpupipe.load(
-        {"data": {"source": "folder", "root": root}, "pipeline": steps},
-        **{"device": "cpu", "ids": True, "threads": 2, **options},
-    )
+load = loading(threads=2)
 
 
 def epoch(loader: gpupipe.Loader) -> list[dict[str, torch.Tensor]]:
@@ -626,7 +622,7 @@ def test_a_file_cut_off_below_the_window_that_is_decoded_is_delivered_right(
         sample(few, 3).write_bytes(data[: len(data) * 95 // 100])
         assert torch.equal(epoch(loader)[0]["image"], before)
     with (
-        load(few, "decode", batch_size=6, shuffle=False) as loader,
+        load(few, batch_size=6, shuffle=False) as loader,
         pytest.raises(gpupipe.SampleError, match="cut off"),
     ):
         epoch(loader)

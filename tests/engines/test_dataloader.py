@@ -13,10 +13,10 @@ from multiprocessing import active_children
 from pathlib import Path
 from threading import Timer
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
+from loaders import loading
 from plugin import install
 
 import gpupipe
@@ -34,19 +34,7 @@ STEPS = [
 CORES = len(os.sched_getaffinity(0))
 
 
-def load(root: Path, steps: Any = STEPS, **options: Any) -> gpupipe.Loader:
-    config = {"data": {"source": "folder", "root": root}, "pipeline": steps}
-    return gpupipe.load(
-        config,
-        **{
-            "engine": "dataloader",
-            "workers": 1,
-            "device": "cpu",
-            "ids": True,
-            "batch_size": 16,
-            **options,
-        },
-    )
+load = loading(STEPS, engine="dataloader", workers=1, batch_size=16)
 
 
 def same(one: list[dict[str, torch.Tensor]], other: list[dict[str, torch.Tensor]]) -> bool:

@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 import torch
 from image_files import encoded
+from loaders import load
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional as F
-
-import gpupipe
 
 WIDTH, HEIGHT = 160, 120
 Pixels = NDArray[Any]
@@ -161,15 +160,8 @@ def odd(picture: Image.Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def load(root: Path, *steps: Any, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load(
-        {"data": {"source": "folder", "root": root}, "pipeline": list(steps)},
-        **{"device": "cpu", "ids": True, "threads": 2, **options},
-    )
-
-
 def delivered(root: Path, *steps: Any, **options: Any) -> dict[str, torch.Tensor]:
-    with load(root, *(steps or ("decode",)), **options) as loader:
+    with load(root, steps or ["decode"], **{"threads": 2, **options}) as loader:
         return {
             Path(loader.index.path(i)).name: image
             for b in loader

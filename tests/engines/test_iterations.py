@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from loaders import loading
 
 import gpupipe
 
@@ -24,11 +25,7 @@ STEPS = [
 Epoch = list[tuple[int, int, torch.Tensor]]
 
 
-def load(root: Path, *steps: Any, **options: Any) -> gpupipe.Loader:
-    config = {"data": {"source": "folder", "root": root}, "pipeline": list(steps or STEPS)}
-    return gpupipe.load(
-        config, **{"device": "cpu", "ids": True, "threads": 2, "batch_size": 8, **options}
-    )
+load = loading(STEPS, threads=2, batch_size=8)
 
 
 def samples(batches: Any) -> Epoch:
@@ -171,7 +168,7 @@ def test_a_batch_may_be_changed_by_whom_it_was_given_to(faces: Path, epochs: lis
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_held_batches_of_floats(faces: Path, epochs: list[Epoch], dtype: str) -> None:
-    with load(faces, *STEPS, prefetch=8, dtype=dtype, memory_format="channels_last") as loader:
+    with load(faces, prefetch=8, dtype=dtype, memory_format="channels_last") as loader:
         held = samples(list(loader))
     assert same([(i, label, image.float().to(torch.uint8)) for i, label, image in held], epochs[0])
 

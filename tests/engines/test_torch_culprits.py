@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import loading
 from PIL import Image
 from plugin import install
 
@@ -80,18 +81,18 @@ def whiten(root: Path, *numbers: int) -> None:
         Image.new("RGB", (SIDE, SIDE), "white").save(path(root, n))
 
 
+load_in_order = loading(
+    STEPS,
+    engine="dataloader",
+    workers=2,
+    batch_size=BATCH,
+    shuffle=False,
+    max_bad=0.5,
+)
+
+
 def load(root: Path, steps: list[Any], **options: Any) -> gpupipe.Loader:
-    config = {"data": {"source": "folder", "root": root}, "pipeline": steps}
-    own = {
-        "engine": "dataloader",
-        "device": "cpu",
-        "workers": 2,
-        "batch_size": BATCH,
-        "shuffle": False,
-        "ids": True,
-        "max_bad": 0.5,
-    }
-    return gpupipe.load(config, **{**own, "quarantine": root.parent / "bad.jsonl", **options})
+    return load_in_order(root, steps, **{"quarantine": root.parent / "bad.jsonl", **options})
 
 
 def fragile(**options: str) -> list[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cut_jpegs import jpeg, tails
+from loaders import loading
 from reference import by_id
 
 import gpupipe
@@ -17,12 +17,7 @@ BAD = {0: 50, 17: 90, 31: 99, 32: 0, 63: 99}
 """By id, the percent of the file that is left; of 0 a text takes its place."""
 
 
-def load(root: Path, **options: Any) -> gpupipe.Loader:
-    config = {"data": {"source": "folder", "root": root}, "pipeline": ["decode"]}
-    return gpupipe.load(
-        config,
-        **{"device": "gpu", "ids": True, "shuffle": False, "hw_decoder_load": 1.0, **options},
-    )
+load = loading(device="gpu", shuffle=False, hw_decoder_load=1.0)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from loaders import loading
 from reference import by_id, reference
 
 import gpupipe
@@ -25,11 +26,7 @@ another edge.
 """
 
 
-def load(root: Path, pipeline: Any, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load(
-        {"data": {"source": "folder", "root": root}, "pipeline": pipeline},
-        **{"batch_size": 8, "ids": True, "device": "gpu", **options},
-    )
+load = loading(device="gpu", batch_size=8)
 
 
 def psnr(a: torch.Tensor, b: torch.Tensor, peak: float) -> float:

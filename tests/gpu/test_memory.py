@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from loaders import loading
 
 import gpupipe
 from gpupipe.engines.dali.memory import BLOCK, need_of
@@ -14,11 +14,7 @@ from gpupipe.engines.dali.memory import BLOCK, need_of
 MIB = 2**20
 
 
-def load(faces: Path, **options: Any) -> gpupipe.Loader:
-    return gpupipe.load(
-        {"data": {"source": "folder", "root": faces}, "pipeline": "affine"},
-        **{"device": "gpu", "batch_size": 60, "threads": 2, **options},
-    )
+load = loading("affine", device="gpu", ids=False, batch_size=60, threads=2)
 
 
 def used() -> int:

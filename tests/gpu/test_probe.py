@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from loaders import loading
 
-import gpupipe
 from gpupipe.runtime import region_decoding
 from gpupipe.runtime.capability_probe import installed_codec_fault, jpeg_engines, probe
 
@@ -31,12 +31,7 @@ def test_the_whole_matrix_gets_as_far_as_whole_images() -> None:
     print(f"parts of images: {'right' if outcome.region else outcome.reason}")
 
 
-def load(faces: Path, pipeline: str) -> gpupipe.Loader:
-    return gpupipe.load(
-        {"data": {"source": "folder", "root": faces}, "pipeline": pipeline},
-        device="gpu",
-        batch_size=16,
-    )
+load = loading(device="gpu", ids=False, batch_size=16)
 
 
 def test_only_a_pipeline_that_cuts_asks(cache: Path, faces: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import loaders
 import pytest
 import webdataset
 from tfrecord import TFRecordWriter
@@ -56,11 +57,9 @@ def made(name: str, path: Path, images: list[bytes]) -> source.Source:
 
 
 def load(name: str, path: Path, **options: Any) -> gpupipe.Loader:
-    config = {
-        "data": {"source": name, "shards": path},
-        "pipeline": ["decode", {"random_crop": {"size": 100}}],
-    }
-    return gpupipe.load(config, device="cpu", ids=True, shuffle=False, batch_size=4, **options)
+    data = {"source": name, "shards": path}
+    steps = ["decode", {"random_crop": {"size": 100}}]
+    return loaders.load(None, steps, data=data, shuffle=False, batch_size=4, **options)
 
 
 @formats

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import loaders
 import pytest
 import torch
 import webdataset
@@ -49,10 +50,8 @@ def shards(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(shards: Any, **options: Any) -> gpupipe.Loader:
     data = {"source": "webdataset", "shards": shards, **options.pop("data", {})}
-    return gpupipe.load(
-        {"data": data, "pipeline": options.pop("steps", STEPS)},
-        **{"device": "cpu", "ids": True, "batch_size": 8, **options},
-    )
+    steps = options.pop("steps", STEPS)
+    return loaders.load(None, steps, data=data, **{"batch_size": 8, **options})
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=str)
