@@ -1,0 +1,68 @@
+"""What the tests of the DataLoader engine share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from multiprocessing import active_children
+from pathlib import Path
+
+import torch
+from loaders import loading
+
+STEPS = [
+    {"decode": {"mode": "rgb"}},
+    {"random_affine": {"degrees": 20, "translate": [0.1, 0.1], "interpolation": "bilinear"}},
+    {"random_crop": {"size": 160}},
+    "random_horizontal_flip",
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+]
+BAD = {
+    "missing": (None, "no such file or directory"),
+    "empty": (b"", "the file is empty"),
+    "text": (b"hello world\n" * 50, "not an image in a known format"),
+    "cut off": (b"\xff\xd8\xff\xe0" + bytes(100), "was cut off|cannot be decoded"),
+}
+CORES = len(os.sched_getaffinity(0))
+
+
+load = loading(STEPS, engine="dataloader", workers=1, batch_size=16)
+
+
+def same(one: list[dict[str, torch.Tensor]], other: list[dict[str, torch.Tensor]]) -> bool:
+    return len(one) == len(other) and all(
+        a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def left_behind() -> set[str]:
+    """Worker processes, and files of shared memory that torch made."""
+    return {str(c.pid) for c in active_children()} | {
+        name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "pymp"))
+    }
+
+
+def break_(file: Path, kind: str) -> None:
+    file.unlink()
+    if (content := BAD[kind][0]) is not None:
+        file.write_bytes(content)
+
+
+def python(code: str, folder: Path) -> str:
+    """What a program says that runs in `folder`, which is also the first place where it finds
+    modules.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
