@@ -52,8 +52,10 @@ def tensors(dtype: str, count: int = 3) -> list[Any]:
 
 def serve(way: str, dtype: str, folder: str) -> None:
     """A server whose engine has its batches ready."""
+    import torch
+
     import gpupipe
-    from gpupipe.engines.base import labels_and_values
+    from gpupipe.engines.batch import labels_and_values
     from gpupipe.server.options import ServerOptions
     from gpupipe.server.start import run
 
@@ -66,7 +68,8 @@ def serve(way: str, dtype: str, folder: str) -> None:
 
     def batches(plans: Any) -> Iterator[Any]:
         for n, plan in enumerate(plans):
-            yield plan, {"image": ready[n % len(ready)], **labels_and_values(loader.index, plan)}
+            values = labels_and_values(loader.index, plan, torch.device("cpu"))
+            yield plan, {"image": ready[n % len(ready)], **values}
 
     # nothing is decoded here
     loader.engine.batches = batches  # type: ignore[method-assign, assignment]

@@ -1,4 +1,4 @@
-"""The contract between the loader and an engine, and helpers that all engines share."""
+"""The contract between the loader and an engine: BatchStream, Profilable and Engine."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from gpupipe.config import Config, LoaderConfig
-from gpupipe.dataset.index import FileColumn, Index
+from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population
-from gpupipe.errors import EngineError, ShapeError, counted
+from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Step
-from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan, Sampler
 
 if TYPE_CHECKING:
-    from torch import Tensor, device
+    from torch import Tensor
 
 Batch = dict[str, "Tensor"]
-Shapes = dict[str, tuple[int, ...]]
-"""The shape of each field of one delivered sample, by field name."""
 Operator = tuple[str, str, tuple[str, ...]]
 """An operator that runs, its own device, and the keys of the steps that it implements."""
 
@@ -276,65 +273,3 @@ class Engine(BatchStream):
             files: Positions in SpanColumn.files.
         """
         return
-
-
-def reader_operators(job: LoadSpec) -> list[Operator]:
-    """Return the DALI operators that read the fields of a job, in the form of Engine.lowering.
-
-    Image files are read with io.file.read. Parts of larger files are memory-mapped and fed through
-    external_source.
-    """
-    files = not job.index.columns or any(
-        isinstance(column, FileColumn) for column in job.index.columns.values()
-    )
-    return [("io.file.read" if files else "external_source", "cpu", ())]
-
-
-def labels_and_values(index: Index, plan: Plan, where: device) -> Batch:
-    """Return the part of a batch that comes from the index alone: labels, values and ids.
-
-    Args:
-        index: The index of the samples.
-        plan: The plan of the batch.
-        where: The device of the labels and values. The ids stay on the CPU.
-    """
-    import torch
-
-    arrays = {name: array[plan.ids] for name, array in index.values.items()} | {
-        "label": index.labels[plan.ids]
-    }
-    tensors = {name: to_device(torch.from_numpy(array), where) for name, array in arrays.items()}
-    return tensors | {"id": torch.from_numpy(plan.ids)}
-
-
-def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
-    """Raise ShapeError, which names two samples, if a field has different shapes in a batch.
-
-    Args:
-        shapes: The shapes of each sample.
-        plan: The plan of the batch.
-        job: The job, for the names of fields and samples.
-    """
-    for name in job.pipeline.fields:
-        other = next((i for i, s in enumerate(shapes) if s[name] != shapes[0][name]), None)
-        if other is not None:
-            raise ShapeError(
-                _differing(name, [(int(plan.ids[i]), shapes[i][name]) for i in (0, other)], job)
-            )
-
-
-def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: LoadSpec) -> str:
-    image = job.pipeline.fields[name].encoded
-    descriptions = [
-        f"{job.index.span(id, name).path if image else job.index.path(id)} is "
-        f"{'x'.join(map(str, s[1:] if image else s))}"
-        for id, s in samples
-    ]
-    subject = "images" if name == "image" else f"fields '{name}'"
-    on = "" if name == job.pipeline.main else f", on: {name}"
-    return (
-        f"the {subject} of a batch differ in {'size (height x width)' if image else 'shape'}: "
-        f"{descriptions[0]}, {descriptions[1]}. Add a step that makes them equal to "
-        f"pipeline '{job.pipeline.name}': resize with size: [height, width]{on}, "
-        "random_resized_crop, center_crop or random_crop"
-    )

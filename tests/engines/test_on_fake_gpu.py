@@ -18,7 +18,7 @@ from fake_gpu import GPU, STREAM, FakeGpu
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import nothing
-from gpupipe.engines.base import labels_and_values
+from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.remote.engine import Finish, copied
 from gpupipe.engines.remote.welcome import Understood, split
 from gpupipe.runtime.transfer import record_stream

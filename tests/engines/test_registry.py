@@ -21,7 +21,8 @@ PACKAGE = Path(gpupipe.__file__).parent
 CONFIG = {"data": {"source": "folder", "root": "/x"}, "pipeline": ["decode"]}
 MODULE = """
 import torch
-from gpupipe.engines.base import Engine, labels_and_values
+from gpupipe.engines.base import Engine
+from gpupipe.engines.batch import labels_and_values
 
 class Grey(Engine):
     name = "grey"

@@ -53,15 +53,10 @@ from weakref import ref
 import torch
 
 from gpupipe.config import LoaderConfig
+from gpupipe.dataset.index import FileColumn
 from gpupipe.engines.bad_samples import Quarantine
-from gpupipe.engines.base import (
-    Batch,
-    Engine,
-    LoadSpec,
-    Operator,
-    labels_and_values,
-    reader_operators,
-)
+from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
+from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.checks import check_batch, check_steps
 from gpupipe.engines.dali.delivery import to_field
@@ -209,7 +204,7 @@ class DaliEngine(Engine):
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         return [
-            *reader_operators(self._job),
+            *_reader_operators(self._job),
             *((e.op, e.device, e.steps) for e in self._lowering.operators()),
         ]
 
@@ -310,3 +305,15 @@ def _close(engine: ref[DaliEngine], process: int) -> None:
     alive = engine()
     if alive is not None and os.getpid() == process:
         alive.close()
+
+
+def _reader_operators(job: LoadSpec) -> list[Operator]:
+    """Return the operators that read the fields of a job, in the form of Engine.lowering.
+
+    Image files are read with io.file.read. Parts of larger files are memory-mapped and fed through
+    external_source.
+    """
+    files = not job.index.columns or any(
+        isinstance(column, FileColumn) for column in job.index.columns.values()
+    )
+    return [("io.file.read" if files else "external_source", "cpu", ())]

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.bad_samples import Quarantine, blame, refused_dtype, suspects
-from gpupipe.engines.base import LoadSpec, Shapes, check_shapes
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.batch import Shapes, check_shapes
 from gpupipe.engines.dali.delivery import to_field
 from gpupipe.engines.dali.graph_runner import GraphRunner, Tensors
 from gpupipe.engines.dali.known_good import KnownGood

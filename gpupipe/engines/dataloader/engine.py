@@ -19,14 +19,8 @@ import torch
 
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.bad_samples import Quarantine, blame
-from gpupipe.engines.base import (
-    Batch,
-    Engine,
-    LoadSpec,
-    Operator,
-    check_shapes,
-    labels_and_values,
-)
+from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
+from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.dataloader.culprits import (
     WorkerCrashed,
     explain_survival,

@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 from weakref import ref
 
 import torch
@@ -76,6 +77,10 @@ class RemoteEngine(Engine):
             "a remote engine has a server: gpupipe.connect(), or loader.server beside "
             "engine: remote"
         )
+
+    @classmethod
+    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+        return {"server": {}}
 
     @classmethod
     def connect(cls, loader: LoaderConfig, patience: float, own: Config | None) -> LoaderParts:
