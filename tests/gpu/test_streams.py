@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from loaders import load
 from step_examples import CASES, drawn, givens
 
 import gpupipe
@@ -27,15 +28,10 @@ EPOCHS = 10
 
 @contextmanager
 def loader(engine: str, faces: Path, ids: bool = False) -> Iterator[gpupipe.Loader]:
-    config = {
-        "data": {"source": "folder", "root": str(faces)},
-        "pipeline": STEPS,
-        "loader": {"batch_size": 4, "seed": 5, "prefetch": 2},
-    }
+    options = {"batch_size": 4, "seed": 5, "prefetch": 2}
     if engine != "remote":
-        with gpupipe.load(
-            config, engine=engine, device="gpu:0", workers=2, hw_decoder_load=0.0, ids=ids
-        ) as made:
+        on_gpu = {"engine": engine, "device": "gpu:0", "workers": 2, "hw_decoder_load": 0.0}
+        with load(faces, STEPS, **on_gpu, **options, ids=ids) as made:
             yield made
         return
     pytest.importorskip("zmq", reason="the tests of the server need pyzmq: pip install pyzmq")
@@ -44,7 +40,11 @@ def loader(engine: str, faces: Path, ids: bool = False) -> Iterator[gpupipe.Load
     )
     from served import serving
 
-    config["loader"] |= {"engine": "dali", "device": "cpu", "threads": 2}
+    config = {
+        "data": {"source": "folder", "root": str(faces)},
+        "pipeline": STEPS,
+        "loader": {**options, "engine": "dali", "device": "cpu", "threads": 2},
+    }
     with (
         serving(config, hwm=4, ship="uint8") as server,
         gpupipe.connect(server.address, device="gpu:0", hwm=4, ids=ids) as made,
