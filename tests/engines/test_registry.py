@@ -72,10 +72,10 @@ def run(site: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_engine_of_a_plugin_loads_batches(site: Path, dots: Path) -> None:
+def test_the_engine_of_a_plugin_loads_batches(site: Path, faces: Path) -> None:
     code = f"""
 import gpupipe
-config = {{"data": {{"source": "folder", "root": {str(dots)!r}}}, "pipeline": ["decode"]}}
+config = {{"data": {{"source": "folder", "root": {str(faces)!r}}}, "pipeline": ["decode"]}}
 with gpupipe.load(config, engine="grey", batch_size=4) as loader:
     samples = sum(len(batch["label"]) for batch in loader)
     print(samples == len(loader.index), loader.engine.parallelism_with_unit)
@@ -105,9 +105,9 @@ for name in ("gray", "broken"):
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_commands_run_the_engine_of_a_plugin(
-    site: Path, dots: Path, command: list[str], said: str
+    site: Path, faces: Path, command: list[str], said: str
 ) -> None:
-    (site / "config.yaml").write_text(f"data: {{source: folder, root: {dots}}}\npipeline: [decode]")
+    (site / "config.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode]")
     name, *options = command
     settings = ["engine=grey", "batch_size=4", "device=cpu"]
     done = run(site, "-m", "gpupipe", name, "config.yaml", *settings, *options)
