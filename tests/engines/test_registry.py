@@ -99,7 +99,7 @@ for name in ("gray", "broken"):
     [
         (["run", "--batches", "40", "--repeats", "1"], "grey on cpu, 1 thread"),
         (["check"], "batch: image uint8"),
-        (["profile", "--rounds", "1", "--seconds", "0.02"], "only whole batches are timed"),
+        (["profile", "--rounds", "1", "--seconds", "0.02"], "Engine grey cannot read alone"),
         (["compare", "--batches", "20", "--repeats", "1", "--cpu-workers", "0"], "grey "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -107,7 +107,9 @@ for name in ("gray", "broken"):
 def test_commands_run_the_engine_of_a_plugin(
     site: Path, faces: Path, command: list[str], said: str
 ) -> None:
-    (site / "config.yaml").write_text(f"data: {{source: folder, root: {faces}}}\npipeline: [decode]")
+    (site / "config.yaml").write_text(
+        f"data: {{source: folder, root: {faces}}}\npipeline: [decode]"
+    )
     name, *options = command
     settings = ["engine=grey", "batch_size=4", "device=cpu"]
     done = run(site, "-m", "gpupipe", name, "config.yaml", *settings, *options)
