@@ -181,10 +181,10 @@ def fetch(dataset: str, root: Path | None) -> None:
     from gpupipe.fetch import dataset_catalog
 
     try:
-        entry = dataset_catalog.DATASETS[dataset_catalog.known(dataset)]
+        entry = dataset_catalog.DATASETS[dataset_catalog.check_name(dataset)]
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="DATASET") from None
-    target = (root or dataset_catalog.default_root(dataset)).expanduser()
+    target = (root or dataset_catalog.get_default_root(dataset)).expanduser()
     if target.exists():
         click.echo(f"{target} is there already")
         return

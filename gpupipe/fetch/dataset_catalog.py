@@ -7,54 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gzip
 import hashlib
-import lzma
 import os
-import shutil
-import socket
-import tarfile
-import threading
-import urllib.parse
-import urllib.request
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpupipe.dataset.source import Progress, quiet
 from gpupipe.errors import DataError, FetchError, did_you_mean
-from gpupipe.fetch import synthetic_faces
+from gpupipe.fetch import archive, synthetic_faces
+from gpupipe.fetch.download import Dataset, download
 from gpupipe.runtime.atomic_write import create_folder_atomically
 from gpupipe.runtime.cache_dir import cache_dir
-from gpupipe.runtime.extras import require_extra
 from gpupipe.runtime.file_lock import hold_lock
-
-if TYPE_CHECKING:
-    import requests
-
-_CONNECT_SECONDS = 4.0
-_READ_SECONDS = 8.0
-_NO_ARCHIVE = (tarfile.TarError, EOFError, ValueError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A tar archive that contains one folder, which becomes the root of the data set.
-
-    Attributes:
-        name: Name in YAML and on the command line.
-        title: Name for people, with the number of images.
-        url: Address of the archive.
-        sha256: SHA-256 of the archive, in hexadecimal.
-    """
-
-    name: str
-    title: str
-    url: str
-    sha256: str
-
 
 DATASETS = {
     "lfw": Dataset(
@@ -79,7 +44,7 @@ class DatasetLocation:
     note: str
 
 
-def known(name: str) -> str:
+def check_name(name: str) -> str:
     """Return `name` if it is the name of a data set.
 
     Raises:
@@ -90,7 +55,7 @@ def known(name: str) -> str:
     return name
 
 
-def present(
+def locate(
     root: Path, name: str | None, images: int | None, progress: Progress = quiet
 ) -> DatasetLocation:
     """Return the location of a data set; download it, or draw synthetic images, if it is missing.
@@ -142,7 +107,7 @@ def _fetch_or_draw(
         return DatasetLocation(synthetic_root, _note(synthetic_root))
 
 
-def default_root(name: str) -> Path:
+def get_default_root(name: str) -> Path:
     """Return the folder in which the built-in configs look for a data set.
 
     That is `$GPUPIPE_DATA/NAME`, or `~/.cache/gpupipe/NAME` if GPUPIPE_DATA is not set.
@@ -150,8 +115,8 @@ def default_root(name: str) -> Path:
     return Path(os.environ.get("GPUPIPE_DATA", "~/.cache/gpupipe")).expanduser() / name
 
 
-def absent(root: Path, name: str | None, images: int | None) -> str:
-    """Return a sentence about what `present` would download or draw first, or ""."""
+def describe_absence(root: Path, name: str | None, images: int | None) -> str:
+    """Return a sentence about what `locate` would download or draw first, or ""."""
     if name is None or _existing_location(root, images):
         return ""
     return f"{name} is not here yet: the first run fetches it" + (
@@ -188,10 +153,10 @@ def fetch(dataset: Dataset, root: Path, progress: Progress = quiet) -> None:
 
 def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:
     def fill(folder: Path) -> None:
-        archive = _download(dataset, progress)
+        tar = download(dataset, progress)
         progress("unpacking", 0, None)
-        unpack(archive, folder)
-        archive.unlink(missing_ok=True)
+        archive.unpack(tar, folder)
+        tar.unlink(missing_ok=True)
 
     _make_atomically(root, fill)
 
@@ -215,132 +180,6 @@ def _data_set_lock(root: Path, progress: Progress) -> Iterator[None]:
         except OSError:
             pass
         yield
-
-
-def _download(dataset: Dataset, progress: Progress) -> Path:
-    require_extra("fetch", ("pooch",), f"downloading {dataset.name}", DataError)
-    import pooch
-    import requests
-
-    folder = cache_dir() / "downloads"
-    _check_name_resolves(dataset.url)
-    downloader = pooch.HTTPDownloader(
-        progressbar=_PoochProgress(f"downloading {dataset.name}", progress),
-        timeout=(_CONNECT_SECONDS, _READ_SECONDS),
-    )
-    pooch.get_logger().setLevel("ERROR")
-    try:
-        return Path(
-            pooch.retrieve(
-                dataset.url,
-                f"sha256:{dataset.sha256}",
-                f"{dataset.name}.tar",
-                folder,
-                downloader=downloader,
-            )
-        )
-    except requests.RequestException as e:
-        raise FetchError(
-            f"{dataset.name} cannot be downloaded from {dataset.url} ({_describe_error(e)})"
-        ) from e
-    except ValueError as e:
-        raise FetchError(
-            f"{dataset.name}: what {dataset.url} sent is not the data set (its SHA-256 differs)"
-        ) from e
-    except OSError as e:
-        raise FetchError(f"{dataset.name} cannot be stored in {folder}: {e.strerror or e}") from e
-
-
-def _describe_error(error: requests.RequestException) -> str:
-    import requests
-
-    if error.response is not None:
-        return f"HTTP {error.response.status_code} {error.response.reason}"
-    return "no answer in time" if isinstance(error, requests.Timeout) else type(error).__name__
-
-
-def _check_name_resolves(url: str) -> None:
-    """Raise FetchError soon if the name server does not answer.
-
-    The HTTP library's time-outs do not cover the name server.
-    """
-    host = urllib.parse.urlsplit(url).hostname
-    if host is None or urllib.request.getproxies():
-        return
-    errors: list[str] = []
-
-    def resolve() -> None:
-        try:
-            socket.getaddrinfo(host, None)
-            errors.append("")
-        except OSError as e:
-            errors.append(e.strerror or str(e))
-
-    thread = threading.Thread(target=resolve, daemon=True)
-    thread.start()
-    thread.join(_CONNECT_SECONDS)
-    if not errors or errors[0]:
-        raise FetchError(
-            f"{host} cannot be found ({errors[0] if errors else 'the name server does not answer'})"
-        )
-
-
-class _PoochProgress:
-    """A progress bar with the methods that pooch calls."""
-
-    def __init__(self, what: str, progress: Progress) -> None:
-        self.what, self.progress, self.total, self.done = what, progress, 0, 0
-
-    def update(self, count: int) -> None:
-        self.done += count
-        self.progress(self.what, min(self.done, self.total or self.done), self.total or None)
-
-    def reset(self) -> None:
-        self.done = 0
-
-    def close(self) -> None:
-        """Do nothing: no resource is open."""
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack the one folder in a tar archive as `folder`.
-
-    Raises:
-        FetchError: The archive does not hold exactly one folder, or a member lies outside it or is
-            neither a file nor a folder.
-    """
-    unpacked = folder.with_name(f"{folder.name}.unpacking")
-    try:
-        unpacked.mkdir()
-        with tarfile.open(archive) as tar:
-            members = tar.getmembers()
-            for member in members:
-                _check_member(member, archive)
-            filter_option: dict[str, str] = (
-                {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            )
-            tar.extractall(unpacked, members, **filter_option)  # type: ignore[arg-type]
-        top_entries = list(unpacked.iterdir())
-        if len(top_entries) != 1 or not top_entries[0].is_dir():
-            raise ValueError(f"there are {len(top_entries)} files and folders at its top")
-        top_entries[0].rename(folder)
-    except _NO_ARCHIVE as e:
-        raise FetchError(f"{archive.name}: not an archive with one folder in it ({e})") from e
-    finally:
-        shutil.rmtree(unpacked, ignore_errors=True)
-
-
-def _check_member(member: tarfile.TarInfo, archive: Path) -> None:
-    parts = Path(member.name).parts
-    if member.name.startswith("/") or ".." in parts:
-        raise FetchError(
-            f"{archive.name}: refused: its member '{member.name}' would land outside the "
-            "data set's folder"
-        )
-    if not (member.isreg() or member.isdir()):
-        raise FetchError(
-            f"{archive.name}: refused: its member '{member.name}' is neither a file nor a folder"
-        )
 
 
 def _make_atomically(root: Path, make: Callable[[Path], None]) -> None:

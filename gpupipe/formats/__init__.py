@@ -9,3 +9,7 @@ steps and engines import this folder. Start reading in tar.py.
 
 class Damaged(ValueError):
     """A file is truncated, damaged or of another format."""
+
+
+class CannotDecode(RuntimeError):
+    """The image is damaged, too large, or of a kind that has no meaning as pixels."""

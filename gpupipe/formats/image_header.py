@@ -22,7 +22,7 @@ import re
 import struct
 from typing import Any, NamedTuple
 
-from gpupipe.formats import exif
+from gpupipe.formats import CannotDecode, exif
 
 _JPEG, _PNG, _RIFF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF"
 _OTHERS = {
@@ -247,3 +247,18 @@ def _webp_frame(view: memoryview, at: int) -> tuple[int, int]:
         packed = _LE32(view, at + 9)[0]
         return (packed >> 14 & 0x3FFF) + 1, (packed & 0x3FFF) + 1
     return 0, 0
+
+
+def check_pixels(height: int, width: int, max_pixels: int | None) -> None:
+    """Raise CannotDecode if an image has more than `max_pixels` pixels; None is no limit."""
+    if max_pixels is not None and height * width > max_pixels:
+        raise CannotDecode(
+            f"an image of {width:,} x {height:,} pixels, more than data.max_pixels={max_pixels:,}"
+        )
+
+
+def check_header(header: ImageHeader, max_pixels: int | None) -> None:
+    """Raise CannotDecode if decoding would take too much memory, or too long."""
+    check_pixels(header.height, header.width, max_pixels)
+    if header.too_many_scans:
+        raise CannotDecode("a JPEG of more than 100 scans, which would take a decoder very long")

@@ -29,7 +29,7 @@ def served(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, An
         raise ServerError(
             f"data.source: {loader.config.source_name} has other samples in every epoch, "
             "which a server cannot deal out: load it where it is trained on; "
-            "its samplers, 'gpupipe cache fill', may run on another machine"
+            "its workers, 'gpupipe cache fill', may run on another machine"
         )
     if not loader.engine.reads_data:
         raise ServerError(

@@ -36,11 +36,11 @@ class Folder(Source):
 
     root: Annotated[Path, AfterValidator(expand_home)]
     extensions: tuple[str, ...] = Field(default=EXTENSIONS, min_length=1)
-    fetch: Annotated[str, AfterValidator(dataset_catalog.known)] | None = None
+    fetch: Annotated[str, AfterValidator(dataset_catalog.check_name)] | None = None
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 
     def index(self, progress: Progress = quiet) -> Index:
-        location = dataset_catalog.present(self.root, self.fetch, self.stand_in, progress)
+        location = dataset_catalog.locate(self.root, self.fetch, self.stand_in, progress)
         root = location.root.resolve()
         saved = index_cache.place(self.name, root, self.extensions)
         index = index_file.open_saved(saved)
@@ -53,7 +53,11 @@ class Folder(Source):
     def _warning(self, location: dataset_catalog.DatasetLocation) -> str:
         if self.fetch is None or location.root == self.root:
             return ""
-        to = "" if self.root == dataset_catalog.default_root(self.fetch) else f" --root {self.root}"
+        to = (
+            ""
+            if self.root == dataset_catalog.get_default_root(self.fetch)
+            else f" --root {self.root}"
+        )
         return (
             f"{location.note}: {self.fetch} could not be fetched, and drawn images in "
             f"{location.root} stand in for it. For the data itself run 'gpupipe fetch "
@@ -61,7 +65,7 @@ class Folder(Source):
         )
 
     def absent(self) -> str:
-        return dataset_catalog.absent(self.root, self.fetch, self.stand_in)
+        return dataset_catalog.describe_absence(self.root, self.fetch, self.stand_in)
 
     def _scan(self, root: Path, progress: Progress) -> Index:
         scan = class_folders.scan(root, self.extensions, "image", progress)

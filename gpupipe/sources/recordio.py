@@ -16,8 +16,8 @@ from gpupipe.dataset.index import Index, SpanColumn
 from gpupipe.dataset.shard_index import Pieces, ShardFile
 from gpupipe.dataset.shards import Sharded, blamed, mapped
 from gpupipe.errors import DataError
-from gpupipe.formats import recordio
-from gpupipe.formats.recordio import Images, Records
+from gpupipe.formats import recordio_records
+from gpupipe.formats.recordio_records import Images, Records
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.schema.field_types import WHOLE, check_list, check_ordered, should_be
 
@@ -77,7 +77,7 @@ class Recordio(Sharded):
             data, wanted = mapped(path), _read_idx(path.with_suffix(".idx"))
             shards = [
                 shard
-                for records in recordio.records(data)
+                for records in recordio_records.iter_records(data)
                 for shard in self._shards(path, data, records, wanted)
             ]
         if wanted:
@@ -95,7 +95,7 @@ class Recordio(Sharded):
 
         Records in several parts become shards of their own, with the parts joined.
         """
-        several = records.several()
+        several = records.find_multipart()
         for run in np.split(np.arange(len(several)), np.flatnonzero(np.diff(several)) + 1):
             rows = (
                 run
@@ -127,7 +127,7 @@ class Recordio(Sharded):
         names: list[str],
     ) -> ShardFile:
         """Write records in several parts to the cache folder: their bytes are not contiguous."""
-        payloads = [records.payload(data, int(row)) for row in rows]
+        payloads = [records.join_payload(data, int(row)) for row in rows]
         joined = b"".join(payloads)
         parts_file = index_cache.place(
             "parts", str(path), index_file.file_state(path), names
@@ -162,7 +162,7 @@ class Recordio(Sharded):
         length: NDArray[np.int64],
         names: list[str],
     ) -> ShardFile:
-        images = recordio.images(data, number, begin, length)
+        images = recordio_records.parse_images(data, number, begin, length)
         full = images.length > 0
         if not full.all():
             if self.empty == "raise":
@@ -171,7 +171,7 @@ class Recordio(Sharded):
                     "where such records are no samples"
                 )
             images, number, names = (
-                images.where(full),
+                images.select(full),
                 number[full],
                 [name for name, has_image in zip(names, full, strict=True) if has_image],
             )
@@ -191,7 +191,7 @@ def _numbers(
     data: NDArray[np.uint8], number: NDArray[np.int64], images: Images, first: int, end: int
 ) -> NDArray[np.float32]:
     """Read numbers of the headers: (N,) if it is a single number, else (N, end - first)."""
-    numbers = recordio.numbers(data, number, images, first, end)
+    numbers = recordio_records.read_numbers(data, number, images, first, end)
     return numbers[:, 0] if end - first == 1 else numbers
 
 
@@ -213,7 +213,7 @@ def _read_idx(file: Path) -> dict[int, str] | None:
     if not file.is_file():
         return None
     try:
-        keys, offsets = recordio.listed(file.read_text("utf-8", "surrogateescape"))
+        keys, offsets = recordio_records.parse_index(file.read_text("utf-8", "surrogateescape"))
     except ValueError as e:
         raise DataError(f"{file}:{e}") from e
     key_of = dict(zip(offsets, keys, strict=True))

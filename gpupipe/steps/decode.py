@@ -65,8 +65,8 @@ class Decode(Step):
         """
         import torch
 
-        from gpupipe.formats.image_header import read_header
-        from gpupipe.formats.pillow_decoder import check_header, decode
+        from gpupipe.formats.image_header import check_header, read_header
+        from gpupipe.formats.pillow_decoder import decode
 
         header = read_header(data)
         check_header(header, max_pixels)

@@ -23,7 +23,7 @@ from PIL import Image
 import gpupipe
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.pending_ops import Decoding
-from gpupipe.formats.pillow_decoder import CannotDecode
+from gpupipe.formats import CannotDecode
 
 ENGINES = {
     "dali": {"engine": "dali", "threads": 2},

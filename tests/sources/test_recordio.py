@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gpupipe
 from gpupipe.dataset import index_file
-from gpupipe.formats import recordio
+from gpupipe.formats import recordio_records
 from gpupipe.sources.recordio import Recordio
 from gpupipe.testing import check_loader
 
@@ -386,9 +386,9 @@ def test_no_bytes_do_more_than_be_refused(data: st.DataObject) -> None:
     content[place : place + len(noise)] = noise
     bytes_ = np.frombuffer(bytes(content[: data.draw(st.integers(0, len(content)))]), np.uint8)
     try:
-        for records in recordio.records(bytes_):
+        for records in recordio_records.iter_records(bytes_):
             ends = records.begin + records.length
             assert (ends <= len(bytes_)).all()
-            assert (records.several() == (np.bincount(records.part) > 1)).all()
+            assert (records.find_multipart() == (np.bincount(records.part) > 1)).all()
     except ValueError:
         return

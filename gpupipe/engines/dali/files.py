@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError
 from gpupipe.formats import pillow_decoder
-from gpupipe.formats.image_header import ImageHeader, read_header
-from gpupipe.formats.pillow_decoder import check_header
+from gpupipe.formats.image_header import ImageHeader, check_header, read_header
 
 _MAX_END, _MAX_SIDE = 2**32 - 1, 2**16 - 1
 _NO_MEMORY = (

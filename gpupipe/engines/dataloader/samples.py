@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, default_collate
 
 from gpupipe.dataset.byte_range import Span
 from gpupipe.errors import EngineError, StepError
-from gpupipe.formats.pillow_decoder import CannotDecode
+from gpupipe.formats import CannotDecode
 from gpupipe.pipeline.axes import from_steps, to_steps
 from gpupipe.pipeline.pipeline import Entry
 from gpupipe.runtime.machine_failures import machine_failure

@@ -28,7 +28,7 @@ _AT_ONCE = 4096
 _MOST_PARTS = 1 << 20
 """Upper limit of the parts of records that are found at once."""
 _Bytes = NDArray[np.uint8]
-_Places = NDArray[np.int64]
+_Offsets = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Records:
         length: The size of the payload of each part in bytes, int64 (M,).
     """
 
-    number: _Places
-    start: _Places
-    part: _Places
-    begin: _Places
-    length: _Places
+    number: _Offsets
+    start: _Offsets
+    part: _Offsets
+    begin: _Offsets
+    length: _Offsets
 
-    def several(self) -> NDArray[np.bool_]:
+    def find_multipart(self) -> NDArray[np.bool_]:
         """Return a mask of the records that have several parts, bool (N,)."""
         return np.bincount(self.part, minlength=len(self.number)) > 1
 
-    def payload(self, data: _Bytes, row: int) -> bytes:
+    def join_payload(self, data: _Bytes, row: int) -> bytes:
         """Return the payload of one record, with its parts joined."""
         mine = np.flatnonzero(self.part == row)
         return MAGIC.join(
@@ -73,19 +73,19 @@ class Images:
         length: The size of each image file in bytes, int64 (N,).
     """
 
-    numbers: _Places
-    count: _Places
-    offset: _Places
-    length: _Places
+    numbers: _Offsets
+    count: _Offsets
+    offset: _Offsets
+    length: _Offsets
 
-    def where(self, chosen: NDArray[np.bool_]) -> Images:
+    def select(self, chosen: NDArray[np.bool_]) -> Images:
         """Return the rows of a mask."""
         return Images(
             self.numbers[chosen], self.count[chosen], self.offset[chosen], self.length[chosen]
         )
 
 
-def records(data: _Bytes) -> Iterator[Records]:
+def iter_records(data: _Bytes) -> Iterator[Records]:
     """Find the records of a file.
 
     Yields:
@@ -149,7 +149,7 @@ def _walk(data: _Bytes, offset: int) -> tuple[list[int], list[int], list[int], i
     return heads, flags, lengths, offset
 
 
-def images(data: _Bytes, number: _Places, begin: _Places, length: _Places) -> Images:
+def parse_images(data: _Bytes, number: _Offsets, begin: _Offsets, length: _Offsets) -> Images:
     """Parse the headers of image records.
 
     Args:
@@ -172,27 +172,27 @@ def images(data: _Bytes, number: _Places, begin: _Places, length: _Places) -> Im
     )
 
 
-def numbers(
-    data: _Bytes, number: _Places, found: Images, first: int, end: int
+def read_numbers(
+    data: _Bytes, number: _Offsets, images: Images, first: int, end: int
 ) -> NDArray[np.float32]:
     """Read the numbers `first` to `end` - 1 of each record, (N, end - first).
 
     Raises:
         ValueError: A record has fewer numbers.
     """
-    _check(number, found.count >= end, f"has fewer than {end} numbers")
-    places = (found.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))
-    floats: NDArray[np.float32] = data[places].copy().view("<f4")
+    _check(number, images.count >= end, f"has fewer than {end} numbers")
+    offsets = (images.numbers + 4 * first)[:, None] + np.arange(4 * (end - first))
+    floats: NDArray[np.float32] = data[offsets].copy().view("<f4")
     return floats
 
 
-def _check(number: _Places, right: NDArray[np.bool_], what: str) -> None:
+def _check(number: _Offsets, right: NDArray[np.bool_], what: str) -> None:
     wrong = np.flatnonzero(~right)
     if len(wrong):
         raise ValueError(f"record {int(number[wrong[0]]):,} {what}")
 
 
-def listed(text: str) -> tuple[list[str], list[int]]:
+def parse_index(text: str) -> tuple[list[str], list[int]]:
     """Parse an .idx file.
 
     Returns:

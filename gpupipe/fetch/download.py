@@ -1,0 +1,134 @@
+"""Downloads the archive of a data set with pooch, and checks its SHA-256."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpupipe.dataset.source import Progress
+from gpupipe.errors import DataError, FetchError
+from gpupipe.runtime.cache_dir import cache_dir
+from gpupipe.runtime.extras import require_extra
+
+if TYPE_CHECKING:
+    import requests
+
+_CONNECT_SECONDS = 4.0
+_READ_SECONDS = 8.0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A tar archive that contains one folder, which becomes the root of the data set.
+
+    Attributes:
+        name: Name in YAML and on the command line.
+        title: Name for people, with the number of images.
+        url: Address of the archive.
+        sha256: SHA-256 of the archive, in hexadecimal.
+    """
+
+    name: str
+    title: str
+    url: str
+    sha256: str
+
+
+def download(dataset: Dataset, progress: Progress) -> Path:
+    """Download the archive of a data set to the cache folder, unless it is there.
+
+    Args:
+        dataset: What to download.
+        progress: Called with (text, done, total).
+
+    Raises:
+        FetchError: The download fails, or the archive is not the expected one.
+        DataError: pooch is not installed.
+    """
+    require_extra("fetch", ("pooch",), f"downloading {dataset.name}", DataError)
+    import pooch
+    import requests
+
+    folder = cache_dir() / "downloads"
+    _check_name_resolves(dataset.url)
+    downloader = pooch.HTTPDownloader(
+        progressbar=_PoochProgress(f"downloading {dataset.name}", progress),
+        timeout=(_CONNECT_SECONDS, _READ_SECONDS),
+    )
+    pooch.get_logger().setLevel("ERROR")
+    try:
+        return Path(
+            pooch.retrieve(
+                dataset.url,
+                f"sha256:{dataset.sha256}",
+                f"{dataset.name}.tar",
+                folder,
+                downloader=downloader,
+            )
+        )
+    except requests.RequestException as e:
+        raise FetchError(
+            f"{dataset.name} cannot be downloaded from {dataset.url} ({_describe_error(e)})"
+        ) from e
+    except ValueError as e:
+        raise FetchError(
+            f"{dataset.name}: what {dataset.url} sent is not the data set (its SHA-256 differs)"
+        ) from e
+    except OSError as e:
+        raise FetchError(f"{dataset.name} cannot be stored in {folder}: {e.strerror or e}") from e
+
+
+def _describe_error(error: requests.RequestException) -> str:
+    import requests
+
+    if error.response is not None:
+        return f"HTTP {error.response.status_code} {error.response.reason}"
+    return "no answer in time" if isinstance(error, requests.Timeout) else type(error).__name__
+
+
+def _check_name_resolves(url: str) -> None:
+    """Raise FetchError soon if the name server does not answer.
+
+    The HTTP library's time-outs do not cover the name server.
+    """
+    host = urllib.parse.urlsplit(url).hostname
+    if host is None or urllib.request.getproxies():
+        return
+    errors: list[str] = []
+
+    def resolve() -> None:
+        try:
+            socket.getaddrinfo(host, None)
+            errors.append("")
+        except OSError as e:
+            errors.append(e.strerror or str(e))
+
+    thread = threading.Thread(target=resolve, daemon=True)
+    thread.start()
+    thread.join(_CONNECT_SECONDS)
+    if not errors or errors[0]:
+        raise FetchError(
+            f"{host} cannot be found ({errors[0] if errors else 'the name server does not answer'})"
+        )
+
+
+class _PoochProgress:
+    """A progress bar with the methods that pooch calls."""
+
+    def __init__(self, what: str, progress: Progress) -> None:
+        self.what, self.progress, self.total, self.done = what, progress, 0, 0
+
+    def update(self, count: int) -> None:
+        self.done += count
+        self.progress(self.what, min(self.done, self.total or self.done), self.total or None)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        """Do nothing: no resource is open."""
