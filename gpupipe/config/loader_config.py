@@ -99,9 +99,9 @@ class LoaderConfig(_Frozen):
         last_batch: What to do with the samples that do not fill a step: `partial`, `drop` or `pad`.
             `partial` delivers smaller batches, `drop` leaves the samples out, `pad` fills up with
             samples from the start of the epoch. All ranks have equally many steps in each case.
-        engine: `dali`; `dataloader`, torch's DataLoader with torchvision; `remote`, a data
-            processing server; the engine of a plugin; or `auto`, which is dali if DALI is
-            installed, else dataloader.
+        engine: What makes the batches: an engine of gpupipe or of a plugin, or `auto`. `dali` is
+            NVIDIA DALI; `dataloader` is torch's DataLoader with torchvision; `remote` is a data
+            processing server. `auto` takes dali if DALI is installed, else dataloader.
         device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
             there is one. `cuda` is a synonym of `gpu`, and a torch.device is accepted.
         threads: CPU threads of the engine, 1 to 1024. `auto` takes this rank's share of the cores
