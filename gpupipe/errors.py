@@ -176,34 +176,34 @@ def _sort_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(dict.fromkeys(problems), key=sort_key))
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a misspelt name probably means.
+def nearest(name: str, valid_names: Iterable[str]) -> str | None:
+    """Return the valid name that a misspelt name probably means.
 
     Args:
         name: The name as it was written.
-        known: The valid names.
+        valid_names: The valid names.
 
     Returns:
         The most similar name (difflib, ratio of at least 0.7), else one of the same letters
         ("lfw" for "lwf"), else None.
     """
-    names = sorted(known)
+    names = sorted(valid_names)
     similar = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_RATIO)
     return next(iter(similar), None) or next((n for n in names if sorted(n) == sorted(name)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
     """Return the end of an error message about an unknown name.
 
     Args:
         name: The name as it was written.
-        known: The valid names.
+        valid_names: The valid names.
 
     Returns:
         `; did you mean 'x'?` if a valid name is similar, else `; known: x, y`, else "" if there
         are no valid names.
     """
-    names = sorted(known)
+    names = sorted(valid_names)
     near = nearest(name, names)
     if near:
         return f"; did you mean '{near}'?"

@@ -73,7 +73,7 @@ class Stage:
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Profile:
     """The profile of a loader.
 
@@ -136,7 +136,8 @@ def measure(
     """
     with create_loader(config, index) as loader:
         parts = _stage_names(loader.engine, config)
-        profile = Profile(describe_loader(loader), cores, [Stage(name) for name in parts])
+        what = describe_loader(loader)
+    stages = [Stage(name) for name in parts]
     busy: list[float] = []
     for number in range(rounds * len(parts)):
         done = number % len(parts)
@@ -145,12 +146,11 @@ def measure(
             number,
             rounds * len(parts),
         )
-        utilisation = _time(profile.stages[done], done, config, index, seconds)
+        utilisation = _time(stages[done], done, config, index, seconds)
         if done == len(parts) - 1 and utilisation is not None:
             busy.append(utilisation)
     tick("", rounds * len(parts), rounds * len(parts))
-    profile.gpu_utilisation = statistics.fmean(busy) if busy else None
-    return profile
+    return Profile(what, cores, stages, statistics.fmean(busy) if busy else None)
 
 
 def _stage_names(engine: Engine, config: Config) -> list[str]:
