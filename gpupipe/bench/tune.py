@@ -11,16 +11,18 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gpupipe.bench.compare import run_contest
 from gpupipe.bench.comparison import Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
+from gpupipe.bench.machine import machine
 from gpupipe.bench.statistics import Ratio, ratio
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.base import Engine
 
+SCHEMA = "gpupipe-tune-1"
 Tick = Callable[[str, int, int], None]
 """Called before each trial with its description, the seconds used, and the seconds in all."""
 
@@ -84,6 +86,29 @@ class TuneResult:
     def is_certain(self) -> bool:
         """Whether the best settings are faster beyond noise."""
         return self.gain is not None and self.gain.is_certain and self.gain.value > 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all results and the machine, as plain JSON."""
+        rates = [
+            {"changes": r.side.changes, "images_per_second": r.rates}
+            for setting in self.trials
+            for r in setting
+        ]
+        return {
+            "schema": SCHEMA,
+            "machine": machine(),
+            "changes": self.changes,
+            "gain": self.gain and asdict(self.gain),
+            "certain": self.is_certain,
+            "confirmed": {
+                "given": self.original.rates,
+                "best": self.best.rates if self.best else [],
+            },
+            "trials": rates,
+            "untried": self.untried,
+            "enough_seconds": self.enough_seconds,
+            "interrupted": self.interrupted,
+        }
 
 
 def candidates(

