@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from made_comparison import result
 from plugin import install
 
 from gpupipe import config as configs
 from gpupipe.bench import contestant, tune
-from gpupipe.bench.comparison import Result, Side
+from gpupipe.bench.comparison import Side
 from gpupipe.bench.contestant import Contest, ContestOutcome, run
 from gpupipe.bench.tune import Tuner, TuneResult, candidates
 from gpupipe.bench.tuning_advice import describe_tuning
@@ -180,16 +181,6 @@ def test_what_is_tried() -> None:
         "prefetch": [1, 2, 4],
         "batch_size": [1, 2],
     }
-
-
-def result(name: str, *rates: float) -> Result:
-    return Result(
-        Side(name, {}),
-        [
-            ContestOutcome("dali", "cpu", "2 threads", 1000, 10, 1000 / r, 0.1, 1.0, 1)
-            for r in rates
-        ],
-    )
 
 
 @pytest.mark.parametrize(("given", "best", "certain"), [

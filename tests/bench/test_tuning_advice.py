@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpupipe.bench.comparison import Result, Side
-from gpupipe.bench.contestant import ContestOutcome
+from made_comparison import result
+
 from gpupipe.bench.tune import TuneResult
 from gpupipe.bench.tuning_advice import describe_tuning
 
@@ -32,13 +32,3 @@ def test_a_gain_that_may_be_anything_is_not_reported() -> None:
     assert "cannot be determined" in said
     assert "--seconds" in said
     assert "keep the settings" not in said
-
-
-def result(name: str, *rates: float) -> Result:
-    return Result(
-        Side(name, {}),
-        [
-            ContestOutcome("dali", "cpu", "2 threads", 1000, 10, 1000 / r, 0.1, 1.0, 1)
-            for r in rates
-        ],
-    )
