@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,12 @@ import harness
 import measuring
 import numpy as np
 import round_statistics
+from raw_contestants import BATCH, CONTESTANTS, PACED, SHAPE
 
-_SHAPE = (4, 256, 256)
 _BYTES = 4 * 4 * 256 * 256
-_BATCH = 128
 _WARM_SECONDS = 2.0
-_QUEUED = 256
 _RATE, _MAIN, _BUSY_RATE, _BUSY_SHARE, _OF_DALI = 2.5, 0.25, 0.6, 0.7, 0.9
-_PACED, _ALONE = "gpupipe at 700 MB/s, a busy thread", 2.0
+_ALONE = 2.0
 _PACE = 0.7e9
 
 
@@ -58,7 +55,7 @@ def main() -> None:
     result = {
         "samples": arguments.samples,
         "sample_bytes": _BYTES,
-        "batch_size": _BATCH,
+        "batch_size": BATCH,
         "disturbed": round_statistics.disturbed(rounds),
     }
     result |= {"rounds": rounds, "ratios": ratios(rounds), "goals": goals(rounds)}
@@ -100,130 +97,12 @@ def made(arguments: argparse.Namespace) -> Path:
     root: Path = arguments.data / f"raw-{arguments.samples}"
     if not (root / "done").exists():
         (root / "one").mkdir(parents=True, exist_ok=True)
-        numbers = np.random.default_rng(0).random((arguments.samples, *_SHAPE), dtype=np.float32)
+        numbers = np.random.default_rng(0).random((arguments.samples, *SHAPE), dtype=np.float32)
         np.save(root / "rows.npy", numbers)
         for n, sample in enumerate(numbers):
             np.save(root / "one" / f"{n:06}.npy", sample)
         (root / "done").touch()
     return root
-
-
-# --- the contestants: each returns what makes an epoch's batches
-
-
-def rows(root: Path) -> Iterable[Any]:
-    return _gpupipe({"files": str(root / "rows.npy"), "rows": True})
-
-
-def files(root: Path) -> Iterable[Any]:
-    return _gpupipe({"files": str(root / "one" / "*.npy")})
-
-
-def files_anew(root: Path) -> Iterable[Any]:
-    """As of a data set of more files than stay mapped."""
-    from gpupipe.engines.dali import mmap_reader
-
-    mmap_reader._MOST_OPEN = _BATCH
-    return files(root)
-
-
-def busy_process(root: Path) -> Iterable[Any]:
-    """What a busy thread would take without the interpreter's lock: one of the cores."""
-    multiprocessing.get_context("spawn").Process(target=_spin, daemon=True).start()
-    return rows(root)
-
-
-def _gpupipe(data: dict[str, Any]) -> Iterable[Any]:
-    import gpupipe
-
-    return gpupipe.load(
-        {"data": {"source": "numpy", **data}, "pipeline": []},
-        batch_size=_BATCH,
-        engine="dali",
-        device="cpu",
-        last_batch="drop",
-    )
-
-
-def numpy_reader(root: Path) -> Iterable[Any]:
-    """DALI's own reader, which shuffles all files behind each epoch."""
-    from nvidia.dali import Pipeline, fn
-    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
-    from nvidia.dali.plugin.pytorch import DALIGenericIterator
-
-    names = sorted(str(path) for path in (root / "one").iterdir())
-    pipe = Pipeline(_BATCH, harness.threads(), None, exec_dynamic=True, prefetch_queue_depth=2)
-    with pipe:
-        pipe.set_outputs(fn.readers.numpy(files=names, shuffle_after_epoch=True, name="reader"))
-    return DALIGenericIterator(
-        [pipe],
-        ["array"],
-        reader_name="reader",
-        auto_reset=True,
-        last_batch_policy=LastBatchPolicy.DROP,
-    )
-
-
-class Files:
-    """A data set of .npy files."""
-
-    def __init__(self, root: Path) -> None:
-        self._paths = sorted((root / "one").iterdir())
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, i: int) -> Any:
-        import torch
-
-        return torch.from_numpy(np.load(self._paths[i]))
-
-
-def data_loader(root: Path) -> Iterable[Any]:
-    from torch.utils.data import DataLoader
-
-    return DataLoader(
-        Files(root), _BATCH, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True
-    )  # type: ignore[arg-type]  # it has both methods
-
-
-class Queued:
-    """Batches of samples that another process reads and sends, pickled."""
-
-    def __init__(self, root: Path) -> None:
-        self._count = len(list((root / "one").iterdir())) // _BATCH
-        context = multiprocessing.get_context("spawn")
-        self._queue: Any = context.Queue(_QUEUED)
-        context.Process(target=_send, args=(str(root / "one"), self._queue), daemon=True).start()
-
-    def __iter__(self) -> Iterator[Any]:
-        import torch
-
-        for _ in range(self._count):
-            yield torch.stack([torch.from_numpy(self._queue.get()) for _ in range(_BATCH)])
-
-
-def _send(folder: str, queue: Any) -> None:
-    paths, rng = sorted(Path(folder).iterdir()), np.random.default_rng(0)
-    while True:
-        for n in rng.permutation(len(paths)):
-            queue.put(np.load(paths[n]))
-
-
-CONTESTANTS: dict[str, Callable[[Path], Iterable[Any]]] = {
-    "gpupipe": rows,
-    "gpupipe, a busy thread": rows,
-    _PACED: rows,
-    "gpupipe, a busy process": busy_process,
-    "gpupipe, a file a sample": files,
-    "gpupipe, files mapped anew": files_anew,
-    "DALI readers.numpy": numpy_reader,
-    "DataLoader, 2 workers": data_loader,
-    "pickle over a Queue": Queued,
-}
-
-
-# --- measuring
 
 
 class _Busy:
@@ -261,7 +140,7 @@ class _Watched:
                 time.sleep(
                     max(
                         0.0,
-                        started + (number + 1) * _BATCH * _BYTES / self._pace - time.perf_counter(),
+                        started + (number + 1) * BATCH * _BYTES / self._pace - time.perf_counter(),
                     )
                 )
         self.passes.append(
@@ -282,7 +161,7 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
     def build() -> _Watched:
         watched.append(
-            _Watched(CONTESTANTS[name](made(arguments)), busy, _PACE if name == _PACED else None)
+            _Watched(CONTESTANTS[name](made(arguments)), busy, _PACE if name == PACED else None)
         )
         return watched[-1]
 
@@ -294,12 +173,6 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "main_thread": cpu / wall,
     }
     return found | ({} if busy is None else {"busy_thread": count / wall / busy.alone})
-
-
-def _spin() -> None:
-    n = 0
-    while True:
-        n += 1
 
 
 def _size(batch: Any) -> int:
@@ -329,7 +202,7 @@ def goals(rounds: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     own, busy, paced, found = (
         rounds["gpupipe"],
         rounds["gpupipe, a busy thread"],
-        rounds[_PACED],
+        rounds[PACED],
         ratios(rounds),
     )
     return [
