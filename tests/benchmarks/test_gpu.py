@@ -12,7 +12,7 @@ def rates(*numbers: float) -> list[dict[str, Any]]:
 
 
 def test_goals_are_against_the_better_hand_and_the_ceiling() -> None:
-    import gpu
+    import gpu_schedule
 
     rounds = {
         "gpupipe": rates(90, 100),
@@ -20,7 +20,7 @@ def test_goals_are_against_the_better_hand_and_the_ceiling() -> None:
         "hand-written-region-fancy": rates(50, 60),
     }
     rounds |= {"decode-only-fancy": rates(100, 101), "late": rates(5)}
-    found = gpu.judged({"lfw-affine": rounds, "imagenet_train": {}})
+    found = gpu_schedule.judge({"lfw-affine": rounds, "imagenet_train": {}})
     assert [(g["goal"], round(g["value"], 3), g["holds"]) for g in found["goals"]] == [
         ("lfw-affine: gpupipe / hand-written-fancy", 0.95, False),
         ("lfw-affine: gpupipe / decode-only-fancy", 0.945, False),
