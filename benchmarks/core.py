@@ -23,10 +23,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import baselines
 import harness
 import measuring
 import round_statistics
-import yardsticks
 
 _TORCHVISION = [
     f"torchvision-{decoder}-{workers}" for decoder in ("tensor", "pil") for workers in (0, 1, 2)
@@ -44,8 +44,8 @@ def main() -> None:
         print(json.dumps(one(*arguments.one, arguments)))
         return
     for name in workloads(arguments):
-        yardsticks.images_root(
-            yardsticks.WORKLOADS[name], arguments.data, arguments.images, arguments.copies
+        baselines.images_root(
+            baselines.WORKLOADS[name], arguments.data, arguments.images, arguments.copies
         )
     result = {name: compared(name, arguments) for name in workloads(arguments)}
     path = harness.write(
@@ -70,7 +70,7 @@ def _arguments() -> argparse.Namespace:
         default=1,
         help="names of each file, for longer epochs (default: %(default)s)",
     )
-    parser.add_argument("--only", choices=sorted(yardsticks.WORKLOADS), help="one workload")
+    parser.add_argument("--only", choices=sorted(baselines.WORKLOADS), help="one workload")
     parser.add_argument(
         "--one",
         nargs=2,
@@ -81,7 +81,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def workloads(arguments: argparse.Namespace) -> list[str]:
-    return [arguments.only] if arguments.only else list(yardsticks.WORKLOADS)
+    return [arguments.only] if arguments.only else list(baselines.WORKLOADS)
 
 
 # --- one contestant, in a process of its own
@@ -89,8 +89,8 @@ def workloads(arguments: argparse.Namespace) -> list[str]:
 
 def one(contestant: str, workload_name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What a contestant does with a workload: what measuring.measure returns."""
-    workload = yardsticks.WORKLOADS[workload_name]
-    root = yardsticks.images_root(workload, arguments.data, arguments.images, arguments.copies)
+    workload = baselines.WORKLOADS[workload_name]
+    root = baselines.images_root(workload, arguments.data, arguments.images, arguments.copies)
     kind, *how = contestant.split("-")
     if kind == "torchvision":
         return _torchvision(workload, root, how[0], int(how[1]), arguments)
@@ -98,7 +98,7 @@ def one(contestant: str, workload_name: str, arguments: argparse.Namespace) -> d
 
 
 def _gpupipe(
-    workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace
+    workload: baselines.Workload, root: Path, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     import gpupipe.engines.dali.engine
     import gpupipe.loader
@@ -116,24 +116,24 @@ def _gpupipe(
 
 
 def _hand_written(
-    workload: yardsticks.Workload, root: Path, arguments: argparse.Namespace
+    workload: baselines.Workload, root: Path, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     import nvidia.dali.plugin.pytorch  # noqa: F401  # before the clock starts
 
-    graph = yardsticks.ON_CPU[workload.pipeline]
+    graph = baselines.ON_CPU[workload.pipeline]
 
     def build() -> Any:
-        return yardsticks.dali_batches(
-            yardsticks.dali_pipeline(
+        return baselines.dali_batches(
+            baselines.dali_pipeline(
                 graph, root, workload.batch_size, harness.threads(), workload.shuffle
             )
         )
 
-    return measuring.measure(build, yardsticks.dali_size, arguments.seconds, _WARM_SECONDS)
+    return measuring.measure(build, baselines.dali_size, arguments.seconds, _WARM_SECONDS)
 
 
 def _torchvision(
-    workload: yardsticks.Workload,
+    workload: baselines.Workload,
     root: Path,
     decoder: str,
     workers: int,
@@ -143,9 +143,9 @@ def _torchvision(
     import torchvision.transforms.v2  # noqa: F401  # before the clock starts
 
     def build() -> Any:
-        return yardsticks.torchvision_batches(workload, root, decoder, workers)
+        return baselines.torchvision_batches(workload, root, decoder, workers)
 
-    return measuring.measure(build, yardsticks.torchvision_size, arguments.seconds, _WARM_SECONDS)
+    return measuring.measure(build, baselines.torchvision_size, arguments.seconds, _WARM_SECONDS)
 
 
 # --- all of them, compared
@@ -178,7 +178,7 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     busy = round_statistics.disturbed({c: [r] for c, r in preliminary.items()} | rounds)
     shown = {
         "disturbed": busy,
-        "workload": vars(yardsticks.WORKLOADS[name]),
+        "workload": vars(baselines.WORKLOADS[name]),
         "torchvision": best,
         "preliminary": preliminary,
     }

@@ -18,10 +18,10 @@ import json
 import warnings
 from typing import Any
 
+import baselines
 import harness
 import measuring
 import round_statistics
-import yardsticks
 
 _GOAL = 0.97
 _WARM_SECONDS = 2.0
@@ -35,9 +35,9 @@ def main() -> None:
         contestant, workload, workers = arguments.one
         print(json.dumps(one(contestant, workload, int(workers), arguments)))
         return
-    names = [arguments.only] if arguments.only else list(yardsticks.WORKLOADS)
+    names = [arguments.only] if arguments.only else list(baselines.WORKLOADS)
     for name in names:
-        yardsticks.images_root(yardsticks.WORKLOADS[name], arguments.data, arguments.images)
+        baselines.images_root(baselines.WORKLOADS[name], arguments.data, arguments.images)
     result = {
         f"{name}, {workers} workers": compared(name, workers, arguments)
         for name in names
@@ -60,7 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--workers", type=int, nargs="+", default=[0, 2], help="worker processes (default: 0 2)"
     )
-    parser.add_argument("--only", choices=sorted(yardsticks.WORKLOADS), help="one workload")
+    parser.add_argument("--only", choices=sorted(baselines.WORKLOADS), help="one workload")
     parser.add_argument(
         "--one",
         nargs=3,
@@ -73,15 +73,15 @@ def _arguments() -> argparse.Namespace:
 def one(contestant: str, name: str, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """What a contestant does with a workload: what measuring.measure returns."""
     warnings.simplefilter("ignore")
-    workload = yardsticks.WORKLOADS[name]
-    root = yardsticks.images_root(workload, arguments.data, arguments.images)
+    workload = baselines.WORKLOADS[name]
+    root = baselines.images_root(workload, arguments.data, arguments.images)
     if contestant == "by hand":
         import torchvision.datasets
         import torchvision.transforms.v2  # noqa: F401  # imported before the clock starts
 
         return measuring.measure(
-            lambda: yardsticks.torchvision_batches(workload, root, "tensor", workers),
-            yardsticks.torchvision_size,
+            lambda: baselines.torchvision_batches(workload, root, "tensor", workers),
+            baselines.torchvision_size,
             arguments.seconds,
             _WARM_SECONDS,
         )

@@ -26,11 +26,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import baselines
 import harness
 import measuring
 import photos
 import round_statistics
-import yardsticks
 
 _WARM_SECONDS, _BATCH = 2.0, 128
 _GOAL = 0.9
@@ -203,8 +203,8 @@ def _dali(name: str, shards: list[Path], arguments: argparse.Namespace) -> dict[
     import nvidia.dali.plugin.pytorch  # noqa: F401  # before the clock starts
 
     return measuring.measure(
-        lambda: yardsticks.dali_batches(_dali_pipeline(name, shards)),
-        yardsticks.dali_size,
+        lambda: baselines.dali_batches(_dali_pipeline(name, shards)),
+        baselines.dali_size,
         arguments.seconds,
         _WARM_SECONDS,
     )
@@ -218,7 +218,7 @@ def _dali_pipeline(name: str, shards: list[Path]) -> Any:
     )
     with pipe:
         encoded, labels = _dali_reader(name, list(map(str, shards)))
-        images = yardsticks.decode_only(encoded, "cpu")
+        images = baselines.decode_only(encoded, "cpu")
         pipe.set_outputs(
             fn.crop_mirror_normalize(
                 images, dtype=types.FLOAT, output_layout="CHW", mean=[0.0], std=[255.0]

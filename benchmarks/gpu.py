@@ -26,21 +26,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import baselines
 import gpu_contestants
 import gpu_measuring
 import harness
-import yardsticks
 from gpu_schedule import Schedule, images_root, need_gpu, sweep_contestants
 
 _WARM_SECONDS = 1.0
 _SWEEP_WARM_SECONDS, _SWEEP_SECONDS = 0.5, 1.5
 _GRAPHS = (
-    yardsticks.affine,
-    yardsticks.train_whole,
-    yardsticks.train_region,
-    yardsticks.evaluate,
-    yardsticks.decode_only,
-    yardsticks.decode_region,
+    baselines.affine,
+    baselines.train_whole,
+    baselines.train_region,
+    baselines.evaluate,
+    baselines.decode_only,
+    baselines.decode_region,
 )
 
 

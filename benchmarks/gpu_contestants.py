@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import baselines
 import harness
 import measuring
-import yardsticks
 
 _KEYS = {"load": float, "threads": int, "huffman": int}
 _DEFAULT_LOAD = 0.9
-_WHOLE = {"lfw-affine": yardsticks.affine, "imagenet_train": yardsticks.train_whole}
+_WHOLE = {"lfw-affine": baselines.affine, "imagenet_train": baselines.train_whole}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def contestant(text: str, workload: str, root: Path, device: str) -> Contestant:
     pairs = [s.split("=") for s in settings.split(",") if s]
     options = {key: _KEYS[key](value) for key, value in pairs}
     kind, *how = name.split("-")
-    given = yardsticks.WORKLOADS[workload]
+    given = baselines.WORKLOADS[workload]
     if kind == "gpupipe":
         return _gpupipe(given, root, device, options)
     if kind == "torchvision":
@@ -49,7 +49,7 @@ def contestant(text: str, workload: str, root: Path, device: str) -> Contestant:
 def _by_hand(
     kind: str, how: set[str], workload: str, root: Path, device: str, options: dict[str, Any]
 ) -> Contestant:
-    given = yardsticks.WORKLOADS[workload]
+    given = baselines.WORKLOADS[workload]
     threads = options.get("threads", harness.threads())
     decoder: dict[str, Any] = {"hw_decoder_load": options.get("load", _DEFAULT_LOAD)}
     if "fancy" in how:
@@ -57,23 +57,23 @@ def _by_hand(
     if "huffman" in options:
         decoder["hybrid_huffman_threshold"] = options["huffman"]
     if kind == "decode":
-        graph = yardsticks.decode_region if "region" in how else yardsticks.decode_only
+        graph = baselines.decode_region if "region" in how else baselines.decode_only
     else:
-        graph = yardsticks.train_region if "region" in how else _WHOLE[workload]
+        graph = baselines.train_region if "region" in how else _WHOLE[workload]
     where = None if device == "cpu" else 0
 
     def pipe() -> Any:
-        return yardsticks.dali_pipeline(
+        return baselines.dali_pipeline(
             graph, root, given.batch_size, threads, given.shuffle, where, **decoder
         )
 
     if kind == "decode":
         return Contestant(lambda: _Decoded(pipe(), given.batch_size), len)
-    return Contestant(lambda: yardsticks.dali_batches(pipe()), yardsticks.dali_size)
+    return Contestant(lambda: baselines.dali_batches(pipe()), baselines.dali_size)
 
 
 def _gpupipe(
-    workload: yardsticks.Workload, root: Path, device: str, options: dict[str, Any]
+    workload: baselines.Workload, root: Path, device: str, options: dict[str, Any]
 ) -> Contestant:
     """Imported here and now, so that its imports do not count as time to the first batch."""
     import gpupipe.engines.dali.engine
@@ -117,11 +117,11 @@ class _Moved:
     """Epochs of torchvision's DataLoader; batches are copied to the GPU."""
 
     def __init__(
-        self, workload: yardsticks.Workload, root: Path, device: str, decoder: str, workers: int
+        self, workload: baselines.Workload, root: Path, device: str, decoder: str, workers: int
     ) -> None:
         self._device = "cpu" if device == "cpu" else "cuda:0"
         pinned = device != "cpu"
-        self._batches = yardsticks.torchvision_batches(
+        self._batches = baselines.torchvision_batches(
             workload, root, decoder, workers, pin_memory=pinned
         )
 

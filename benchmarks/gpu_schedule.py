@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import baselines
 import harness
 import round_statistics
-import yardsticks
 
 _SCRIPT = str(Path(__file__).with_name("gpu.py"))
 _COPIES = 4
@@ -56,7 +56,7 @@ def images_root(workload: str, arguments: argparse.Namespace) -> tuple[Path, str
             photos.drawn(arguments.data, count), _COPIES
         ), "drawn 250x250 images (gpupipe.fetch.synthetic_faces), not photographs"
     make = (
-        photos.lfw_like if yardsticks.WORKLOADS[workload].photos == "lfw" else photos.imagenet_like
+        photos.lfw_like if baselines.WORKLOADS[workload].photos == "lfw" else photos.imagenet_like
     )
     root = make(arguments.data, count)
     return photos.copied(root, _COPIES), f"windows of photographs, {root.name}"

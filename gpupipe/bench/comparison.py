@@ -100,14 +100,14 @@ class Comparison:
         """Return everything that was measured, and the machine, as plain JSON."""
         sides = []
         for r in self.measured:
-            ratio_to_yardstick = self.ratio(r)
+            ratio_to_baseline = self.ratio(r)
             numbers = {
                 "images_per_second": {
                     "mean": r.mean,
                     "standard_deviation": r.deviation,
                     "rounds": r.rates,
                 },
-                "ratio": ratio_to_yardstick and asdict(ratio_to_yardstick),
+                "ratio": ratio_to_baseline and asdict(ratio_to_baseline),
             }
             sides.append(
                 {

@@ -106,8 +106,8 @@ def speed_rows(comparison: Comparison) -> Iterable[list[str]]:
     """Yield one row per side: mean rate, ratio to the baseline, and medians of the rest."""
     for r in comparison.measured:
         spread = f" ± {r.deviation:,.0f}" if r.deviation is not None else ""
-        to_yardstick = comparison.ratio(r)
-        times = "1" if to_yardstick is None else _times(to_yardstick)
+        to_baseline = comparison.ratio(r)
+        times = "1" if to_baseline is None else _times(to_baseline)
         first, cpu = (
             r.median(lambda o: o.first_batch_seconds),
             r.median(lambda o: 1000 * o.cpu_seconds / o.images),
