@@ -27,7 +27,7 @@ _UNINFORMATIVE = (
     "nvImageCodec failure",
     "the file is empty",
     "not an image in a known format",
-    "a JPEG that was cut off",  # raised by jpeg_end.py, and repeated by `suspicion`
+    "a JPEG that was cut off",  # raised by jpeg_end.py, and repeated by `describe_damage`
     'Assert on "fp_ != nullptr" failed',
     'Assert on "read_nbytes == file_size" failed',
 )
@@ -44,8 +44,8 @@ class Quarantine:
 
     Attributes:
         settings: The `loader:` settings that this class uses.
-        refusal: Why `without_bad` ended early, or None. The engine raises it after it has delivered
-            all earlier batches.
+        refusal: Why `iter_good_plans` ended early, or None. The engine raises it after it has
+            delivered all earlier batches.
         file: The JSON lines file that lists the samples. By default it is in the cache folder,
             under the fingerprint of the index.
     """
@@ -64,13 +64,13 @@ class Quarantine:
     def __len__(self) -> int:
         return len(self._bad)
 
-    def good(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def drop_bad(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return `ids` without the samples that are known to be bad."""
         if not self._bad:
             return ids
         return ids[[int(i) not in self._bad for i in ids]]
 
-    def without_bad(self, plans: Iterator[Plan]) -> Iterator[Plan]:
+    def iter_good_plans(self, plans: Iterator[Plan]) -> Iterator[Plan]:
         """Yield the plans without the samples that are known to be bad, and skip empty plans.
 
         The generator sets `refusal` and ends in two cases: an empty plan would leave this rank with
@@ -78,7 +78,7 @@ class Quarantine:
         """
         has_samples = True  # in this epoch; the first one may have begun before this iteration
         for plan in plans:
-            good = self.good(plan.ids)
+            good = self.drop_bad(plan.ids)
             if len(good):
                 has_samples = True
                 yield replace(plan, ids=good)
@@ -147,19 +147,19 @@ class Quarantine:
             ) from e
 
 
-def suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
-    """Return which samples look broken without decoding them; see `suspicion`.
+def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
+    """Return which samples look broken without decoding them; see `describe_damage`.
 
     A suspect may still decode: the engine runs each one alone before it blames it.
     """
-    return [any(suspicion(column.span(int(i))) for column in _encoded(index)) for i in ids]
+    return [any(describe_damage(column.span(int(i))) for column in _encoded(index)) for i in ids]
 
 
 def _encoded(index: Index) -> list[Column]:
     return [column for column in index.columns.values() if column.array is None]
 
 
-def blame(index: Index, id: int, message: str) -> str:
+def explain_sample_failure(index: Index, id: int, message: str) -> str:
     """Return why a sample failed, in one line.
 
     The line is about the first image field whose file looks broken, else the first image field.
@@ -172,15 +172,16 @@ def blame(index: Index, id: int, message: str) -> str:
     spans = {
         name: column.span(id) for name, column in index.columns.items() if column.array is None
     }
-    field = next((name for name, span in spans.items() if suspicion(span)), next(iter(spans), ""))
-    if not field:
-        return telling_line(message)
-    return (f"its {field}, {spans[field].path}: " if field != index.main else "") + reason(
-        spans[field], message
+    field = next(
+        (name for name, span in spans.items() if describe_damage(span)), next(iter(spans), "")
     )
+    if not field:
+        return find_cause(message)
+    where = f"its {field}, {spans[field].path}: " if field != index.main else ""
+    return where + explain_image_failure(spans[field], message)
 
 
-def suspicion(span: Span) -> str:
+def describe_damage(span: Span) -> str:
     """Return what looks wrong with an image file, judged by its first and last bytes, or "".
 
     It notices files that are missing, empty, too short, of no known format, or cut off.
@@ -214,14 +215,14 @@ def _cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
     return _END_MARKERS.get(kind, b"") not in tail
 
 
-def reason(span: Span, message: str) -> str:
+def explain_image_failure(span: Span, message: str) -> str:
     """Return why a sample failed, in one line, from the engine's message and the file's bytes.
 
     Args:
         span: Where the image file is.
         message: The engine's message.
     """
-    line, suspected = telling_line(message), suspicion(span)
+    line, suspected = find_cause(message), describe_damage(span)
     if not line.startswith(_UNINFORMATIVE):
         return f"cannot be decoded or transformed: {line}" + (
             f" ({suspected})" if suspected else ""
@@ -246,9 +247,9 @@ _FILE_OPERATORS = (
 """Operators whose input is a file. They refuse the type of one file, not of all samples."""
 
 
-def refused_dtype(message: str) -> str:
+def find_refused_dtype(message: str) -> str:
     """Return the line in which a DALI operator refuses the dtype of all samples, else ""."""
-    line = telling_line(message)
+    line = find_cause(message)
     return (
         line
         if _DTYPE.search(line) and not any(operator in message for operator in _FILE_OPERATORS)
@@ -256,7 +257,7 @@ def refused_dtype(message: str) -> str:
     )
 
 
-def telling_line(message: str) -> str:
+def find_cause(message: str) -> str:
     """Return the first line of an engine's message that states a cause.
 
     It skips DALI's preamble, such as "Critical error in pipeline" and "Error in CPU operator".

@@ -20,7 +20,7 @@ from PIL import Image
 
 import gpupipe
 from gpupipe.dataset.byte_range import Span
-from gpupipe.engines.bad_samples import suspicion
+from gpupipe.engines.bad_samples import describe_damage
 from gpupipe.sampling.sampler import Sampler
 
 SIDE = 96
@@ -570,7 +570,9 @@ def test_bytes_behind_the_end_are_no_harm(few: Path, pictures: list[Image.Image]
         change(loader)
         with sample(few, 3).open("ab") as f:
             f.write(bytes(500))
-        assert suspicion(Span(str(sample(few, 3)))), "it looks cut off, and still it is delivered"
+        assert describe_damage(Span(str(sample(few, 3)))), (
+            "it looks cut off, and still it is delivered"
+        )
         assert torch.equal(epoch(loader)[0]["image"], before)
 
 

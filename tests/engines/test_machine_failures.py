@@ -18,7 +18,7 @@ from nvidia.dali import fn
 import gpupipe
 from gpupipe import config
 from gpupipe.dataset.source import quiet
-from gpupipe.engines.bad_samples import refused_dtype
+from gpupipe.engines.bad_samples import find_refused_dtype
 from gpupipe.engines.base import LoaderParts, LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.known_good import KnownGood
@@ -117,17 +117,19 @@ def test_other_exceptions_of_the_machine() -> None:
 )
 def test_what_a_sample_is_to_blame_for(said: str) -> None:
     assert not machine_failure(RuntimeError(said))
-    assert not refused_dtype(IN_DALI.format(kind="Mixed", said=said))
+    assert not find_refused_dtype(IN_DALI.format(kind="Mixed", said=said))
     assert not machine_failure(OSError(errno.EIO, os.strerror(errno.EIO), "/a/b.jpg"))
 
 
 def test_a_decoder_that_does_not_know_a_kind_of_file_refuses_no_dtype() -> None:
     said = "Unsupported type: float16. Supported types are: uint8"
     assert (
-        refused_dtype(IN_DALI.format(kind="CPU", said=said).replace("decoders.image", "resize"))
+        find_refused_dtype(
+            IN_DALI.format(kind="CPU", said=said).replace("decoders.image", "resize")
+        )
         == said
     )
-    assert not refused_dtype(IN_DALI.format(kind="CPU", said=said))
+    assert not find_refused_dtype(IN_DALI.format(kind="CPU", said=said))
 
 
 def test_only_the_machines_errors_are_made_engine_errors() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from nvidia.dali import types
 
-from gpupipe.engines.bad_samples import telling_line
+from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.base import Batch, LoadSpec
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_source import compute_inputs
@@ -85,7 +85,7 @@ def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:
             failures += 1
             if failures < _ENOUGH_FAILURES or entry.given.encoded:
                 continue
-            cause = RuntimeError(telling_line(str(e)))
+            cause = RuntimeError(find_cause(str(e)))
             raise step_failed(
                 entry.key, type(entry.step), entry.where, "work in DALI", cause
             ) from e

@@ -220,7 +220,7 @@ class DaliEngine(Engine):
         try:
             while more and self._quarantine.refusal is None:
                 more = False
-                for plan, outcome in self._runner.run(self._quarantine.without_bad(plans)):
+                for plan, outcome in self._runner.run(self._quarantine.iter_good_plans(plans)):
                     if isinstance(outcome, RuntimeError):
                         yield from self._deliver_repaired([(plan, outcome), *self._runner.flush()])
                         more = True

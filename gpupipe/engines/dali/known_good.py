@@ -10,7 +10,7 @@ import torch
 from nvidia.dali import Pipeline, fn, types
 from PIL import Image
 
-from gpupipe.engines.bad_samples import telling_line
+from gpupipe.engines.bad_samples import find_cause
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError
@@ -42,7 +42,7 @@ class KnownGood:
             self._decode()
         except RuntimeError as e:
             self._pipe = None
-            first, why = (telling_line(text).rstrip(" :") for text in (said, str(e)))
+            first, why = (find_cause(text).rstrip(" :") for text in (said, str(e)))
             raise EngineError(
                 "DALI cannot decode an image that nothing is wrong with "
                 f"({machine_failure(e) or why}), so that no sample is "

@@ -13,7 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.bad_samples import Quarantine, blame, refused_dtype, suspects
+from gpupipe.engines.bad_samples import (
+    Quarantine,
+    explain_sample_failure,
+    find_refused_dtype,
+    find_suspects,
+)
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.batch import Shapes, check_shapes
 from gpupipe.engines.dali.delivery import to_field
@@ -56,13 +61,13 @@ class BatchRepair:
             ShapeError: No sample failed, but their sizes differ.
         """
         raise_unless_sample_failed(self._job, error)
-        suspicious = plan.ids[suspects(self._job.index, plan.ids)]
+        suspicious = plan.ids[find_suspects(self._job.index, plan.ids)]
         if len(suspicious) and self._try_alone(plan, suspicious):
             rest = self._run_good(plan)
             if not isinstance(rest, RuntimeError):
                 yield from rest
                 return
-        self._try_alone(plan, self._quarantine.good(plan.ids))
+        self._try_alone(plan, self._quarantine.drop_bad(plan.ids))
         rest = self._run_good(plan)
         if isinstance(rest, RuntimeError):
             raise_unless_sample_failed(self._job, rest)
@@ -90,14 +95,14 @@ class BatchRepair:
             id = int(alone.ids[0])
             raise_unless_sample_failed(self._job, outcome, id)
             self._known_good.check(str(outcome))
-            self._quarantine.add(id, blame(self._job.index, id, str(outcome)))
+            self._quarantine.add(id, explain_sample_failure(self._job.index, id, str(outcome)))
         if not has_failures:
             check_shapes(shapes, replace(plan, ids=ids), self._job)
         return has_failures
 
     def _run_good(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
         """Run the good samples of a plan as one batch. Return [] if none is left."""
-        good = self._quarantine.good(plan.ids)
+        good = self._quarantine.drop_bad(plan.ids)
         if not len(good):
             self._quarantine.refuse_to_lose_a_step()
             return []
@@ -115,7 +120,7 @@ def raise_unless_sample_failed(job: LoadSpec, error: RuntimeError, id: int | Non
         id: The sample's row in the index, if it ran alone.
     """
     failure = machine_failure(error)
-    if not failure and (refused := refused_dtype(str(error))):
+    if not failure and (refused := find_refused_dtype(str(error))):
         failure = (
             f"an operator of DALI does not take what a step gave it: {refused.rstrip('.')}. "
             f"Write 'to_dtype: {{dtype: float32}}' before that step"

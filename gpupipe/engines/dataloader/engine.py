@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from gpupipe.config import LoaderConfig
-from gpupipe.engines.bad_samples import Quarantine, blame
+from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure
 from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
 from gpupipe.engines.dataloader.culprits import (
@@ -141,7 +141,7 @@ class DataLoaderEngine(Engine):
         self._quarantine.check()
         while True:
             try:
-                yield from self._run(self._quarantine.without_bad(plans))
+                yield from self._run(self._quarantine.iter_good_plans(plans))
                 break
             except WorkerCrashed as e:
                 crash = e
@@ -211,7 +211,7 @@ class DataLoaderEngine(Engine):
         """Quarantine the samples that failed; return the plan without their ids."""
         for position, reason in result.failed:
             id = int(plan.ids[position])
-            self._quarantine.add(id, blame(self._job.index, id, reason))
+            self._quarantine.add(id, explain_sample_failure(self._job.index, id, reason))
         failed = {position for position, _ in result.failed}
         left = plan.ids[[n not in failed for n in range(len(plan.ids))]]
         if not len(left):

@@ -13,7 +13,7 @@ import nvidia.dali
 import pytest
 from nvidia.dali import Pipeline, backend, fn, types
 
-from gpupipe.engines.bad_samples import refused_dtype
+from gpupipe.engines.bad_samples import find_refused_dtype
 from gpupipe.engines.dali import ops
 from gpupipe.engines.dali.dtypes import OPERATORS, as_integers, find_substitute
 from gpupipe.formats.npy import DTYPES
@@ -87,7 +87,7 @@ def runs(make: Callable[[Any], Any], dtype: str) -> bool:
     try:
         pipe.run()
     except RuntimeError as e:
-        assert refused_dtype(str(e)), e
+        assert find_refused_dtype(str(e)), e
         assert not machine_failure(e)
         return False
     return True
