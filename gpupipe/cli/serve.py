@@ -94,18 +94,18 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--allow", type=_FOLDER, help="Folder of the public keys of the clients that may connect."
 )
 @click.option(
-    "--silent",
+    "--heartbeat-timeout",
     type=float,
     default=10.0,
     show_default=True,
     help="Seconds of silence after which a client's prefetched batches go to others.",
 )
 @click.option(
-    "--lost",
+    "--session-timeout",
     type=float,
     default=60.0,
     show_default=True,
-    help="Seconds of silence after which a client counts as gone.",
+    help="Seconds of silence after which a client's session ends.",
 )
 @click.option(
     "--metrics", type=click.IntRange(1, 65535), help="Port for Prometheus, on this machine."
@@ -124,7 +124,6 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
     import_zmq()
     checked = configs.read(config, overrides)
     options = _options(checked, given)
-    options.check()
     with Screen(quiet) as screen:
         loader = open_loader(checked, screen.progress)
     print_stand_in(loader.index)
@@ -145,14 +144,14 @@ def serve(config: str, overrides: tuple[str, ...], quiet: bool, **given: Any) ->
 
 
 def _options(checked: Config, given: dict[str, Any]) -> Any:
-    from gpupipe.server.options import ServerOptions
+    from gpupipe.server.options import parse_options
 
     host, port, ipc = given.pop("host"), given.pop("port"), given.pop("ipc")
-    given |= {"allowed": given.pop("allow"), "most_clients": given.pop("max_clients")}
+    given["allowed"] = given.pop("allow")
     given["address"] = f"ipc://{ipc}" if ipc else f"tcp://{host}:{port}"
     if given["state"] is None and given["wire"] == "gpupipe" and port != 0:
         given["state"] = _state_file(checked, given)
-    return ServerOptions(**given)
+    return parse_options(given)
 
 
 def _state_file(checked: Config, given: dict[str, Any]) -> Path:
@@ -177,9 +176,11 @@ def _state_file(checked: Config, given: dict[str, Any]) -> Path:
 def _announce(server: Any, quiet: bool) -> None:
     click.echo(server.address)
     if not quiet and server.options.state is not None:
-        if server.resumed:
-            for place in _places(server):
-                click.echo(f"going on with {place} (--fresh begins with the first epoch)", err=True)
+        if server.has_resumed:
+            for position in _progress(server):
+                click.echo(
+                    f"going on with {position} (--fresh begins with the first epoch)", err=True
+                )
         elif server.options.resume:
             click.echo(
                 f"no server has kept its state in {server.options.state}: beginning with "
@@ -189,20 +190,19 @@ def _announce(server: Any, quiet: bool) -> None:
     sys.stdout.flush()
 
 
-def _places(server: Any) -> list[str]:
+def _progress(server: Any) -> list[str]:
     """Return the progress of each rank."""
-    lanes = server.facts_now()["lanes"]
     return [
-        f"epoch {lane['epoch']} of rank {lane['rank']}: {lane['done']:,} of "
-        f"{lane['steps']:,} batches done"
-        for lane in lanes
+        f"epoch {partition['epoch']} of rank {partition['rank']}: {partition['done']:,} of "
+        f"{partition['steps']:,} batches done"
+        for partition in server.stats()["partitions"]
     ]
 
 
 def _say_where_it_stopped(server: Any) -> None:
-    for place in _places(server):
+    for position in _progress(server):
         click.echo(
-            f"stopped in {place}; --resume goes on there, without it the next server begins "
+            f"stopped in {position}; --resume goes on there, without it the next server begins "
             "with the first epoch",
             err=True,
         )
@@ -246,8 +246,8 @@ def status(
     import_zmq()
     from gpupipe.server import metrics
 
-    facts = metrics.ask(address, key, server_key, patience)
-    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(metrics.table(facts)))
+    stats = metrics.fetch_stats(address, key, server_key, patience)
+    click.echo(json.dumps(stats, indent=2) if as_json else "\n".join(metrics.format_table(stats)))
 
 
 @click.group()

@@ -1,4 +1,4 @@
-"""Opens a client's socket, builds its Hello, and turns the server's errors into exceptions."""
+"""Opens a client's socket, and builds its OpenSession messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import Any
 
 import zmq
 
-from gpupipe import errors
-from gpupipe.errors import GpupipeError, SampleError, ServerError
-from gpupipe.protocol import compression, keys, messages
+from gpupipe.errors import ServerError
+from gpupipe.protocol import codec, compression, keys, messages, processes
 from gpupipe.protocol.messages import Key
-from gpupipe.protocol.shared_memory import place, started
 
 LINGER_MS = 500
 _SOCKET_BUFFER = 4 << 20
@@ -29,7 +27,7 @@ class ConnectionOptions:
     Attributes:
         address: tcp://HOST:PORT or ipc://FILE.
         rank: Rank of this client, from 0.
-        world: Number of ranks.
+        world_size: Number of ranks.
         hwm: Number of batches that this client may hold, 1 to 1000.
         transport: "auto" or "shm" for shared memory, if this machine and the server's allow it;
             "tcp" for the socket.
@@ -43,7 +41,7 @@ class ConnectionOptions:
 
     address: str
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
     hwm: int = 10
     transport: str = "auto"
     key: Path | None = None
@@ -52,36 +50,38 @@ class ConnectionOptions:
     gpu: int | None = None
 
 
-def greeting(
+def session_request(
     options: ConnectionOptions, token: str
-) -> Callable[[bool, list[Key], list[Key], str], messages.Hello]:
-    """Return a function that builds the next Hello of the client `token`.
+) -> Callable[[bool, list[Key], list[Key], str], messages.OpenSession]:
+    """Return a function that builds the next OpenSession of the client `token`.
 
-    Its arguments are the fields `shared`, `holding`, `done` and `history` of messages.Hello.
+    Its arguments are the fields `wants_shared_memory`, `held`, `consumed` and `history`.
     """
-    here, pid, numbers = place(), os.getpid(), count(1)
+    host_id, pid, numbers = processes.host_id(), os.getpid(), count(1)
     name = f"{gethostname()}:{pid}"[:200]
 
-    def hello(shared: bool, holding: list[Key], done: list[Key], history: str) -> messages.Hello:
-        return messages.Hello(
+    def request(
+        wants_shared_memory: bool, held: list[Key], consumed: list[Key], history: str
+    ) -> messages.OpenSession:
+        return messages.OpenSession(
             messages.VERSION,
             token,
             next(numbers),
             name,
             options.rank,
-            options.world,
+            options.world_size,
             options.hwm,
-            here,
+            host_id,
             pid,
-            started(pid),
-            shared,
+            processes.start_time(pid),
+            wants_shared_memory,
             list(compression.installed()),
-            holding,
-            done,
+            held,
+            consumed,
             history,
         )
 
-    return hello
+    return request
 
 
 def dial(context: Any, options: ConnectionOptions) -> Any:
@@ -92,7 +92,7 @@ def dial(context: Any, options: ConnectionOptions) -> Any:
         (zmq.RCVHWM, 0),
         (zmq.SNDHWM, 1000),
         (zmq.IMMEDIATE, 1),
-        (zmq.MAXMSGSIZE, messages.MESSAGE_LIMIT),
+        (zmq.MAXMSGSIZE, codec.MESSAGE_LIMIT),
         (zmq.RCVBUF, _SOCKET_BUFFER),
         (zmq.RECONNECT_IVL, 100),
         (zmq.RECONNECT_IVL_MAX, 2000),
@@ -115,16 +115,3 @@ def dial(context: Any, options: ConnectionOptions) -> Any:
             ) from None
         raise
     return socket
-
-
-def error_of(failed: messages.Failed) -> GpupipeError:
-    """Return the server's error as the exception that the same pipeline would raise here.
-
-    Classes other than those of gpupipe.errors, and ConfigError, become ServerError.
-    """
-    if failed.kind == "SampleError":
-        return SampleError(failed.path, failed.reason)
-    kind = getattr(errors, failed.kind, None)
-    if isinstance(kind, type) and issubclass(kind, GpupipeError) and kind is not errors.ConfigError:
-        return kind(failed.text)
-    return ServerError(failed.text)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from gpupipe.protocol.messages import WINDOW, Key
+from gpupipe.protocol.messages import MAX_UNACKED, Key
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Inbox(Generic[T]):
 
     def take(self) -> tuple[Key, T] | None:
         """Return the next batch; None if none waits or the window is full (rule 4)."""
-        if not self.waiting or len(self.unconfirmed) + len(self.taken) >= WINDOW:
+        if not self.waiting or len(self.unconfirmed) + len(self.taken) >= MAX_UNACKED:
             return None
         key, batch = self.waiting.popleft()
         self.taken.append(key)

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gpupipe.protocol import compression, messages
-from gpupipe.protocol.shared_memory import Buffers, Mapped, started
+from gpupipe.protocol import batch_layout, compression, messages, processes
+from gpupipe.protocol.shared_memory import Buffers, Mapped
 
 
 @dataclass
@@ -23,17 +23,17 @@ class _Incomplete:
 
     """
 
-    head: messages.Batch
+    head: messages.BatchHeader
     memory: Tensor
     missing: int
     end: int = 0
 
 
-Whole = tuple[messages.Batch, Tensor]
+Whole = tuple[messages.BatchHeader, Tensor]
 """A complete batch: its head, and its bytes as a uint8 tensor."""
 
 
-class Assembly:
+class Reassembly:
     """Reassembles the batches of one connection, one batch at a time.
 
     Args:
@@ -47,16 +47,16 @@ class Assembly:
         self._mapped, self._buffers = Mapped(0), Buffers(keep, gpu)
         self._incomplete: _Incomplete | None = None
 
-    def begin(self, pid: int) -> None:
+    def connect(self, pid: int) -> None:
         """Start again for a new connection. `pid`: process id of the server."""
         self._mapped = Mapped(pid, self._gpu)
         self._incomplete = None
 
-    def drop(self) -> None:
+    def drop_incomplete(self) -> None:
         """Drop the batch of which parts are missing."""
         self._incomplete = None
 
-    def freed(self) -> list[int]:
+    def take_freed_slots(self) -> list[int]:
         """Return up to 100 slots that the server may reuse. Each is returned once."""
         freed: list[int] = []
         while self._mapped.freed and len(freed) < 100:
@@ -64,11 +64,11 @@ class Assembly:
         return freed
 
     @property
-    def server_lives(self) -> bool:
+    def is_server_alive(self) -> bool:
         """Whether a process with the server's process id runs on this machine."""
-        return bool(started(self._mapped.pid))
+        return bool(processes.start_time(self._mapped.pid))
 
-    def head(self, head: messages.Batch) -> Whole | None:
+    def start(self, head: messages.BatchHeader) -> Whole | None:
         """Start a batch. Return it if it is complete, since it lies in shared memory or is empty.
 
         Raises MalformedMessage if its slot cannot be opened.
@@ -80,14 +80,14 @@ class Assembly:
         )
         return self._whole(self._incomplete)
 
-    def part(self, part: messages.Part, data: Any) -> Whole | None:
+    def add_part(self, part: messages.BatchPart, data: Any) -> Whole | None:
         """Add a piece. Return the batch if it is complete now. Raises MalformedMessage."""
         batch = self._incomplete
         # the head of this piece's batch was dropped, or went to an earlier connection
         if batch is None or part.key != batch.head.key:
             return None
         if part.offset < batch.end or part.offset + part.size > batch.head.size:
-            raise messages.MalformedMessage(
+            raise batch_layout.MalformedMessage(
                 f"a piece at byte {part.offset}, past byte {batch.end} of {batch.head.size}"
             )
         batch.memory.numpy().data[part.offset : part.offset + part.size] = compression.unpack(

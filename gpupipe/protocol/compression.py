@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from gpupipe.errors import ServerError
-from gpupipe.protocol.messages import MalformedMessage
+from gpupipe.protocol.batch_layout import MalformedMessage
 
 NAMES = ("lz4", "zstd")
 _PACKAGES = {"lz4": "lz4", "zstd": "zstandard"}

@@ -30,42 +30,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpupipe.protocol.messages import MalformedMessage, Slot
+from gpupipe.protocol.batch_layout import MalformedMessage, Slot
 
 NAME = "gpupipe"
 _SEALS = 0x0001 | 0x0002  # F_SEAL_SEAL, F_SEAL_SHRINK: Python 3.10 has no names for them
 _ADD_SEALS = 1033
 _PAGE = mmap.PAGESIZE
-
-
-def place() -> str:
-    """Return a name for the running kernel, process namespace and user of this process.
-
-    Two processes with the same name can share memory, and can detect each other's end. Returns ""
-    if the system does not offer that.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.geteuid()}"
-    except OSError:
-        return ""
-
-
-def started(pid: int) -> str:
-    """Return the start time of a process on this machine, in clock ticks since boot, as text.
-
-    Together with the process id it identifies the process. "" if the process has ended.
-    """
-    try:
-        fields = (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="utf-8", errors="replace")
-            .rpartition(")")[2]
-            .split()
-        )
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
 
 
 @dataclass
@@ -118,7 +88,7 @@ class Slots:
         self._busy[shared.slot.number] = shared
         return shared.slot, shared.tensor
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Release a slot that the client is done with. Ignores numbers of an earlier connection."""
         shared = self._busy.pop(number, None)
         if shared is not None:

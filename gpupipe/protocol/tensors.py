@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gpupipe.protocol import messages
+from gpupipe.protocol.batch_layout import PART_LIMIT, TensorField, offsets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,10 +17,10 @@ _TO_CHANNELS_LAST = (0, 2, 3, 1)
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
-def fields_of(batch: Mapping[str, Tensor]) -> list[messages.Field]:
+def fields_of(batch: Mapping[str, Tensor]) -> list[TensorField]:
     """Describe the tensors of a batch as the fields of a message."""
     return [
-        messages.Field(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), _channels_last(t))
+        TensorField(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), _channels_last(t))
         for name, t in batch.items()
     ]
 
@@ -33,13 +33,13 @@ def _channels_last(tensor: Tensor) -> bool:
     )
 
 
-def views(memory: Tensor, fields: Sequence[messages.Field]) -> dict[str, Tensor]:
+def views(memory: Tensor, fields: Sequence[TensorField]) -> dict[str, Tensor]:
     """Return the fields of a batch as tensors that share the memory of a uint8 tensor.
 
-    Raises messages.MalformedMessage for an unknown dtype.
+    Raises MalformedMessage for an unknown dtype.
     """
     tensors = {}
-    for field, start in zip(fields, messages.offsets(fields)[0], strict=True):
+    for field, start in zip(fields, offsets(fields)[0], strict=True):
         elements = memory[start : start + field.nbytes].view(getattr(torch, field.dtype))
         if field.channels_last:
             tensors[field.name] = elements.view(
@@ -57,7 +57,7 @@ def fill(memory: Tensor, batch: Mapping[str, Tensor]) -> None:
 
 
 def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
-    """Split a batch into pieces of at most messages.PIECE bytes.
+    """Split a batch into pieces of at most PART_LIMIT bytes.
 
     Returns:
         (offset in the batch, bytes) of each piece. The memoryviews keep their tensors alive.
@@ -65,7 +65,7 @@ def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
     """
     fields = fields_of(batch)
     chunks = []
-    for field, start in zip(fields, messages.offsets(fields)[0], strict=True):
+    for field, start in zip(fields, offsets(fields)[0], strict=True):
         tensor = batch[field.name].cpu()
         flat = (
             (tensor.permute(_TO_CHANNELS_LAST) if field.channels_last else tensor.contiguous())
@@ -73,7 +73,5 @@ def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
             .view(torch.uint8)
         )
         data = memoryview(flat.numpy().data)
-        chunks += [
-            (start + n, data[n : n + messages.PIECE]) for n in range(0, len(data), messages.PIECE)
-        ]
+        chunks += [(start + n, data[n : n + PART_LIMIT]) for n in range(0, len(data), PART_LIMIT)]
     return chunks

@@ -5,6 +5,6 @@ ServerProcess starts it. On the command line use `gpupipe serve`.
 
 import sys
 
-from gpupipe.server.start import child
+from gpupipe.server.start import run_child
 
-sys.exit(child())
+sys.exit(run_child())

@@ -10,93 +10,146 @@ from gpupipe.protocol.messages import Key
 from gpupipe.server.epoch_pass import Partition
 
 
+@dataclass(frozen=True)
+class Idle:
+    """The client reads no pass."""
+
+
+@dataclass(frozen=True)
+class Reconnecting:
+    """It read a pass when its connection or the server was lost.
+
+    It has not said yet whether it continues.
+    """
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """It waits for a pass to start at this epoch and position."""
+
+    epoch: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """It reads the pass with this number."""
+
+    pass_number: int
+
+
+@dataclass(frozen=True)
+class BetweenPasses:
+    """Its pass has just ended, and it has not said yet what it does next."""
+
+
+Phase = Idle | Reconnecting | Waiting | Reading | BetweenPasses
+"""What a client does. leases.py moves it from phase to phase:
+
+    Idle ──StartIteration──> Waiting ──pass starts──> Reading ──pass ends──> BetweenPasses
+     ^  └──────────────StartIteration──────────────────^ │ ^                     │
+     └──────────────────EndIteration─────────────────────┤ └───StartIteration────┘
+                                                         └─OpenSession──> Reconnecting
+"""
+
+
 @dataclass
 class Client:
     """The session of a client.
 
     Attributes:
         token: Identifies the client over reconnects; it chooses the token itself.
-        hello: Its last Hello.
-        lane: Its partition.
+        request: Its last OpenSession.
+        partition: Its partition.
         hwm: Number of batches that it may hold.
-        heard: Time of its last message, in seconds of the server's monotonic clock.
+        last_heard: Time of its last message, in seconds of the server's monotonic clock.
         leases: Batches that it leases, in the order in which they were leased.
         revoked: Leases that were requeued while it was silent, and of which it does not know yet.
-        quiet: It missed the heartbeat timeout.
-        number: Its current iteration.
-        wants: (epoch, position) where it waits for a pass to start, or None.
-        run: Number of the pass that it reads, or None.
-        begun: Numbers of the passes that it has entered.
-        entered: (iteration, pass) of the last time it entered a pass.
-        pending: It read a pass when its connection or the server was lost, and has not said yet
-            that it continues.
-        late: It is new, came in the middle of a pass, and has not started an iteration yet.
-        between: Its pass has just ended, and it has not said yet what it does next.
-        consumed: Number of batches that it has consumed.
+        is_silent: It missed the heartbeat timeout.
+        phase: What it does.
+        iteration: Number of its current iteration.
+        entered_passes: Numbers of the passes that it has entered.
+        last_entry: (iteration, pass) of the last time it entered a pass.
+        is_late: It is new, came in the middle of a pass, and has not started an iteration yet.
+        num_consumed: Number of batches that it has consumed.
 
     """
 
     token: str
-    hello: messages.Hello
-    lane: Partition
+    request: messages.OpenSession
+    partition: Partition
     hwm: int
-    heard: float
+    last_heard: float
     leases: list[Key] = field(default_factory=list)
     revoked: list[Key] = field(default_factory=list)
-    quiet: bool = False
-    number: int = 0
-    wants: tuple[int, int] | None = None
-    run: int | None = None
-    begun: set[int] = field(default_factory=set)
-    entered: tuple[int, int] = (0, -1)
-    pending: bool = False
-    late: bool = False
-    between: bool = False
-    consumed: int = 0
+    is_silent: bool = False
+    phase: Phase = field(default_factory=Idle)
+    iteration: int = 0
+    entered_passes: set[int] = field(default_factory=set)
+    last_entry: tuple[int, int] = (0, -1)
+    is_late: bool = False
+    num_consumed: int = 0
+
+    @property
+    def pass_number(self) -> int | None:
+        """Number of the pass that it reads, or None."""
+        return self.phase.pass_number if isinstance(self.phase, Reading) else None
+
+    @property
+    def wanted(self) -> tuple[int, int] | None:
+        """(epoch, position) where it waits for a pass to start, or None."""
+        phase = self.phase
+        return (phase.epoch, phase.position) if isinstance(phase, Waiting) else None
 
     @property
     def credits(self) -> int:
         """Number of batches that it may lease now; 0 if it is silent or reads no pass."""
-        return 0 if self.quiet or self.run is None else self.hwm - len(self.leases)
+        return 0 if self.is_silent or self.pass_number is None else self.hwm - len(self.leases)
 
-    def leave_run(self) -> None:
-        """Leave the current pass, and stop waiting for one."""
-        self.run = self.wants = None
-        self.between = False
+    def reconnect(self) -> None:
+        """Leave the pass that it reads, but remember that it read one."""
+        has_read = isinstance(self.phase, Reading | Reconnecting)
+        self.phase = Reconnecting() if has_read else Idle()
+
+    def enter(self, pass_number: int) -> None:
+        """Read a pass in the current iteration."""
+        self.phase = Reading(pass_number)
+        self.entered_passes.add(pass_number)
+        self.last_entry = self.iteration, pass_number
 
 
 @dataclass(frozen=True)
-class Rules:
+class LeaseRules:
     """The rules for leasing batches; ServerOptions explains them.
 
     Attributes:
         mode: "share" or "broadcast".
-        count: Number of ranks of `share` with equally many steps, or None.
+        num_ranks: Number of ranks of `share` with equally many steps, or None.
         hwm: Number of batches that a client may hold.
-        silent: Heartbeat timeout in seconds.
-        lost: Session timeout in seconds.
-        most_clients: Number of clients that may be connected at once.
+        heartbeat_timeout: Seconds until a silent client's prefetched batches are requeued.
+        session_timeout: Seconds until a silent client's session ends.
+        max_clients: Number of clients that may be connected at once.
         resume: A partition keeps its position after its last client has left.
 
     """
 
     mode: Literal["share", "broadcast"] = "share"
-    count: int | None = None
+    num_ranks: int | None = None
     hwm: int = 10
-    silent: float = 10.0
-    lost: float = 60.0
-    most_clients: int = 64
+    heartbeat_timeout: float = 10.0
+    session_timeout: float = 60.0
+    max_clients: int = 64
     resume: bool = False
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """The server refuses a request of a client; the text says why.
 
     Attributes:
-        again: The same request may succeed later.
+        is_temporary: The same request may succeed later.
 
     """
 
-    def __init__(self, why: str, again: bool = False) -> None:
-        self.again = again
-        super().__init__(why)
+    def __init__(self, reason: str, is_temporary: bool = False) -> None:
+        self.is_temporary = is_temporary
+        super().__init__(reason)

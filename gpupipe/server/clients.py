@@ -1,6 +1,6 @@
 """Queries about sessions and partitions: members, start positions, credits, and what to make next.
 
-Only `lane_for` changes anything. leases.py explains the terms.
+Only `partition_for` changes anything. leases.py explains the terms.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from gpupipe.errors import counted
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
-from gpupipe.server.client_state import Client, Refusal, Rules
+from gpupipe.server.client_state import BetweenPasses, Client, LeaseRules, RequestRefused
 from gpupipe.server.epoch_pass import EpochPass, Partition
 
 _MAX_NAMED, _SILENT_SECONDS = 4, 2.0
@@ -26,181 +26,215 @@ class Clients:
 
     Attributes:
         clients: Sessions by client token.
-        lanes: Partitions by name: the rank, or the client token with `broadcast`.
+        partitions: Partitions by name: the rank, or the client token with `broadcast`.
 
     """
 
-    def __init__(self, rules: Rules, first: tuple[int, int]) -> None:
+    def __init__(self, rules: LeaseRules, first: tuple[int, int]) -> None:
         self.rules, self._first = rules, first
         self.clients: dict[str, Client] = {}
-        self.lanes: dict[str, Partition] = {}
+        self.partitions: dict[str, Partition] = {}
         if rules.mode == "share":
-            for rank in range(rules.count or 1):
-                self.lanes[str(rank)] = Partition(str(rank), rank)
+            for rank in range(rules.num_ranks or 1):
+                self.partitions[str(rank)] = Partition(str(rank), rank)
 
     # --- positions and members
 
-    def place(self, client: Client) -> tuple[int, int]:
+    def start_position(self, client: Client) -> tuple[int, int]:
         """Return (epoch, position) where a client begins if its user names no position."""
-        lanes = [
-            lane
-            for lane in self.lanes.values()
-            if lane.run is not None and lane is not client.lane and self.members(lane)
+        partitions = [
+            partition
+            for partition in self.partitions.values()
+            if partition.current is not None
+            and partition is not client.partition
+            and self.members(partition)
         ]
-        if self.rules.mode == "broadcast" and client.lane.run is None and lanes:
-            return max(lane.run.epoch for lane in lanes if lane.run) + 1, 0
-        return client.lane.next_place(self._first)
+        if self.rules.mode == "broadcast" and client.partition.current is None and partitions:
+            return max(
+                partition.current.epoch for partition in partitions if partition.current
+            ) + 1, 0
+        return client.partition.next_position(self._first)
 
-    def late(self, client: Client, now: float) -> messages.Late | None:
+    def pass_in_progress(self, client: Client, now: float) -> messages.PassInProgress | None:
         """Return what a new client misses of the current pass; None if nothing is consumed yet."""
-        run = client.lane.run
-        if run is None or run.over or not (run.done or len(run.out) == run.steps):
+        current = client.partition.current
+        if (
+            current is None
+            or current.is_over
+            or not (current.done or len(current.leased) == current.steps)
+        ):
             return None
-        others = [c for c in self.members(client.lane) if c is not client]
+        others = [c for c in self.members(client.partition) if c is not client]
         names = [
-            c.hello.name
-            + (f", silent for {now - c.heard:.0f} s" if now - c.heard > _SILENT_SECONDS else "")
+            c.request.name
+            + (
+                f", silent for {now - c.last_heard:.0f} s"
+                if now - c.last_heard > _SILENT_SECONDS
+                else ""
+            )
             for c in others
         ]
-        return messages.Late(
-            run.steps - len(run.done) - len(run.out),
-            run.steps,
+        return messages.PassInProgress(
+            current.steps - len(current.done) - len(current.leased),
+            current.steps,
             [name[:300] for name in names[:_MAX_NAMED]],
         )
 
-    def members(self, lane: Partition) -> list[Client]:
+    def members(self, partition: Partition) -> list[Client]:
         """Return the clients of a partition."""
-        return [c for c in self.clients.values() if c.lane is lane]
+        return [c for c in self.clients.values() if c.partition is partition]
 
-    def inside(self, lane: Partition, run: EpochPass) -> list[Client]:
+    def readers(self, partition: Partition, current: EpochPass) -> list[Client]:
         """Return the clients of a partition that read the pass."""
-        return [c for c in self.members(lane) if c.run == run.number]
+        return [c for c in self.members(partition) if c.pass_number == current.number]
 
-    def lane_of(self, key: Key) -> Partition | None:
+    def partition_of(self, key: Key) -> Partition | None:
         """Return the partition whose current pass a batch belongs to, or None."""
         return next(
             (
-                lane
-                for lane in self.lanes.values()
-                if lane.run is not None and lane.run.number == key[0]
+                partition
+                for partition in self.partitions.values()
+                if partition.current is not None and partition.current.number == key[0]
             ),
             None,
         )
 
-    def lane_for(self, hello: messages.Hello) -> Partition:
-        """Return the partition for a new client; with `broadcast`, create it. Raises Refusal."""
+    def partition_for(self, request: messages.OpenSession) -> Partition:
+        """Return the partition for a new client; with `broadcast`, create it.
+
+        Raises RequestRefused.
+        """
         rules = self.rules
-        if len(self.clients) >= rules.most_clients:
-            raise Refusal(
+        if len(self.clients) >= rules.max_clients:
+            raise RequestRefused(
                 f"the server has {counted(len(self.clients), 'client')}, and takes no more: "
                 "serve with a larger --max-clients",
-                again=True,
+                is_temporary=True,
             )
         if rules.mode == "broadcast":
-            return self.lanes.setdefault(hello.token, Partition(hello.token, 0))
-        if rules.count is None:
-            if hello.world > 1:
-                raise Refusal(
-                    f"{hello.world} ranks need equal steps, and this server shares its "
-                    f"batches freely: serve with --clients {hello.world}"
+            return self.partitions.setdefault(request.token, Partition(request.token, 0))
+        if rules.num_ranks is None:
+            if request.world_size > 1:
+                raise RequestRefused(
+                    f"{request.world_size} ranks need equal steps, and this server shares its "
+                    f"batches freely: serve with --clients {request.world_size}"
                 )
-            return self.lanes["0"]
-        return self._lane_of_rank(hello, rules.count)
+            return self.partitions["0"]
+        return self._partition_of_rank(request, rules.num_ranks)
 
-    def _lane_of_rank(self, hello: messages.Hello, count: int) -> Partition:
-        if hello.world not in (1, count):
-            raise Refusal(
-                f"this is rank {hello.rank} of {hello.world}, and the server deals out to "
-                f"{count}: serve with --clients {hello.world}"
+    def _partition_of_rank(self, request: messages.OpenSession, count: int) -> Partition:
+        if request.world_size not in (1, count):
+            raise RequestRefused(
+                f"this is rank {request.rank} of {request.world_size}, and the server deals out to "
+                f"{count}: serve with --clients {request.world_size}"
             )
-        free = [lane for lane in self.lanes.values() if not self.members(lane)]
-        candidates = [lane for lane in free if hello.world == 1 or lane.rank == hello.rank]
+        free = [partition for partition in self.partitions.values() if not self.members(partition)]
+        candidates = [
+            partition
+            for partition in free
+            if request.world_size == 1 or partition.rank == request.rank
+        ]
         if not candidates:
-            taken = f"rank {hello.rank} is" if hello.world > 1 else f"all {count} places are"
-            raise Refusal(
+            taken = (
+                f"rank {request.rank} is" if request.world_size > 1 else f"all {count} places are"
+            )
+            raise RequestRefused(
                 f"{taken} taken on the server: by "
-                f"{', '.join(c.hello.name for c in self.clients.values())}",
-                again=True,
+                f"{', '.join(c.request.name for c in self.clients.values())}",
+                is_temporary=True,
             )
         return candidates[0]
 
-    def runs_now(self) -> list[int]:
+    def current_passes(self) -> list[int]:
         """Return the numbers of the current passes of all partitions."""
-        return [lane.run.number for lane in self.lanes.values() if lane.run is not None]
+        return [
+            partition.current.number
+            for partition in self.partitions.values()
+            if partition.current is not None
+        ]
 
-    def must_wait(self, lane: Partition, epoch: int) -> bool:
+    def must_wait(self, partition: Partition, epoch: int) -> bool:
         """Return whether a broadcast partition must wait for clients in the previous epoch."""
         if self.rules.mode != "broadcast":
             return False
         others = [
-            o.run
-            for o in self.lanes.values()
-            if o is not lane and o.run is not None and self.inside(o, o.run)
+            o.current
+            for o in self.partitions.values()
+            if o is not partition and o.current is not None and self.readers(o, o.current)
         ]
-        return any(run.epoch == epoch - 1 for run in others)
+        return any(current.epoch == epoch - 1 for current in others)
 
     # --- demand
 
-    def room(self, run: int) -> int:
+    def total_credits(self, pass_number: int) -> int:
         """Return the total credits of the readers of a pass."""
-        return sum(max(0, c.credits) for c in self.clients.values() if c.run == run)
+        return sum(max(0, c.credits) for c in self.clients.values() if c.pass_number == pass_number)
 
-    def needy(self) -> Partition | None:
+    def neediest(self) -> Partition | None:
         """Return the partition with the most unmet demand, or None if there is no demand."""
-        lanes = [(self._need(lane), lane) for lane in self.lanes.values()]
-        need, lane = max(lanes, key=lambda pair: pair[0], default=(0, None))
-        return lane if need > 0 else None
+        partitions = [(self._need(partition), partition) for partition in self.partitions.values()]
+        need, partition = max(partitions, key=lambda pair: pair[0], default=(0, None))
+        return partition if need > 0 else None
 
-    def spare(self) -> Partition | None:
+    def partition_to_prefetch(self) -> Partition | None:
         """Return a partition with steps left that may be made ahead of demand, or None."""
-        lanes = [
-            lane
-            for lane in self.lanes.values()
-            if lane.run is not None
-            and lane.run.left
-            and self.members(lane)
-            and self._lead_left(lane.run) > 0
+        partitions = [
+            partition
+            for partition in self.partitions.values()
+            if partition.current is not None
+            and partition.current.has_queued
+            and self.members(partition)
+            and self._lead_left(partition.current) > 0
         ]
-        return max(lanes, key=self._need, default=None)
+        return max(partitions, key=self._need, default=None)
 
-    def _need(self, lane: Partition) -> int:
+    def _need(self, partition: Partition) -> int:
         """Return the credits of a partition's readers minus the batches that are being made."""
-        if lane.run is None or not lane.run.left:
+        if partition.current is None or not partition.current.has_queued:
             return 0
-        room = self.room(lane.run.number) - len(lane.run.making)
-        return min(room, self._lead_left(lane.run))
+        room = self.total_credits(partition.current.number) - len(partition.current.making)
+        return min(room, self._lead_left(partition.current))
 
-    def _lead_left(self, run: EpochPass) -> int:
+    def _lead_left(self, current: EpochPass) -> int:
         """Return how many steps a broadcast partition may still go ahead of its slowest peer."""
         if self.rules.mode != "broadcast":
-            return run.steps
+            return current.steps
         steps_taken = (
-            self._steps_taken(run, c, c.lane.run)
+            self._steps_taken(current, c, c.partition.current)
             for c in self.clients.values()
-            if c.lane.run is not None and not c.quiet
+            if c.partition.current is not None and not c.is_silent
         )
         return (
             self.rules.hwm
-            + min((s for s in steps_taken if s is not None), default=run.given)
-            - run.given
+            + min((s for s in steps_taken if s is not None), default=current.num_taken)
+            - current.num_taken
         )
 
-    def _steps_taken(self, run: EpochPass, client: Client, theirs: EpochPass) -> int | None:
-        """Return how many steps a client took in the epoch of `run`.
+    def _steps_taken(self, current: EpochPass, client: Client, other: EpochPass) -> int | None:
+        """Return how many steps a client took in the epoch of `current`.
 
         0 if it is about to begin that epoch, None if it reads another one.
         """
-        if client.run == theirs.number and theirs.same_as(run):
-            return theirs.given
-        return 0 if client.between and theirs.epoch == run.epoch - 1 else None
+        if client.pass_number == other.number and other.starts_with(current):
+            return other.num_taken
+        return (
+            0
+            if isinstance(client.phase, BetweenPasses) and other.epoch == current.epoch - 1
+            else None
+        )
 
-    def facts(self, now: float) -> Iterator[dict[str, Any]]:
+    def stats(self, now: float) -> Iterator[dict[str, Any]]:
         """Yield the metrics of each client."""
         for c in self.clients.values():
             lag = {
-                "holds": len(c.leases),
+                "leased": len(c.leases),
                 "hwm": c.hwm,
-                "consumed": c.consumed,
-                "silent_seconds": round(now - c.heard, 3),
+                "consumed": c.num_consumed,
+                "silent_seconds": round(now - c.last_heard, 3),
             }
-            yield {"name": c.hello.name, "lane": c.lane.rank, "run": c.run, **lag}
+            yield {
+                "name": c.request.name,
+                "partition": c.partition.rank,
+                "pass": c.pass_number,
+                **lag,
+            }

@@ -10,19 +10,21 @@ from dataclasses import dataclass, field
 class EpochPass:
     """A pass over an epoch. Each of its steps is queued, being made, leased or done.
 
-        queued (fresh, back) ──take──> making ──lease──> out ──finish──> done
-                  ^                       │               │
-                  └───────put_back────────┴───give_back───┘
+        queued ──take──> making ──lease──> leased ──finish──> done
+          ^                 │                 │
+          └─requeue_unmade──┴─requeue_leased──┘
+
+    Queued are the steps in `requeued`, then those from `next_new` on.
 
     Attributes:
         number: Counts all passes of a server, from 0.
         epoch: The epoch that is read.
         position: Number of samples at the start of the epoch that this pass leaves out.
         steps: Number of steps.
-        fresh: This step and all later ones were never taken.
-        back: Heap of requeued steps.
+        next_new: This step and all later ones were never taken.
+        requeued: Heap of requeued steps.
         making: Steps that are being made.
-        out: Leased steps, and the token of the client that leases each.
+        leased: Leased steps, and the token of the client that leases each.
         done: Steps that are consumed, or had no sample that could be read.
 
     """
@@ -31,49 +33,49 @@ class EpochPass:
     epoch: int
     position: int
     steps: int
-    fresh: int = 0
-    back: list[int] = field(default_factory=list)
+    next_new: int = 0
+    requeued: list[int] = field(default_factory=list)
     making: set[int] = field(default_factory=set)
-    out: dict[int, str] = field(default_factory=dict)
+    leased: dict[int, str] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether all steps are done."""
         return len(self.done) == self.steps
 
     @property
-    def left(self) -> bool:
+    def has_queued(self) -> bool:
         """Whether any step is queued."""
-        return bool(self.back) or self.fresh < self.steps
+        return bool(self.requeued) or self.next_new < self.steps
 
     @property
-    def given(self) -> int:
+    def num_taken(self) -> int:
         """Number of steps taken so far, without those that were requeued."""
-        return self.fresh - len(self.back)
+        return self.next_new - len(self.requeued)
 
-    def is_all_with(self, token: str) -> bool:
+    def is_all_leased_to(self, token: str) -> bool:
         """Return whether one client leases all steps that are not done."""
         return (
-            not self.left
+            not self.has_queued
             and not self.making
-            and all(holder == token for holder in self.out.values())
+            and all(holder == token for holder in self.leased.values())
         )
 
     def is_at(self, epoch: int, position: int) -> bool:
         """Return whether the pass starts at this epoch and position."""
         return (self.epoch, self.position) == (epoch, position)
 
-    def same_as(self, other: EpochPass) -> bool:
+    def starts_with(self, other: EpochPass) -> bool:
         """Return whether both passes start at the same epoch and position."""
         return self.is_at(other.epoch, other.position)
 
     def take(self) -> int | None:
         """Take the next step to make, requeued steps first; None if none is queued."""
-        if self.back:
-            step = heapq.heappop(self.back)
-        elif self.fresh < self.steps:
-            step, self.fresh = self.fresh, self.fresh + 1
+        if self.requeued:
+            step = heapq.heappop(self.requeued)
+        elif self.next_new < self.steps:
+            step, self.next_new = self.next_new, self.next_new + 1
         else:
             return None
         self.making.add(step)
@@ -82,51 +84,51 @@ class EpochPass:
     def lease(self, step: int, token: str) -> None:
         """Lease a step that was made to the client `token`."""
         self.making.remove(step)
-        self.out[step] = token
+        self.leased[step] = token
 
-    def take_again(self, step: int, token: str) -> bool:
+    def lease_again(self, step: int, token: str) -> bool:
         """Lease a requeued step again to a client that still holds its batch.
 
         False if the step is no longer queued: it is being made again, leased or done.
         """
-        if step not in self.back:
+        if step not in self.requeued:
             return False
         self._remove_requeued(step)
-        self.out[step] = token
+        self.leased[step] = token
         return True
 
-    def give_back(self, step: int) -> None:
+    def requeue_leased(self, step: int) -> None:
         """Requeue a leased step. Does nothing if the step is not leased."""
-        if self.out.pop(step, None) is not None:
-            heapq.heappush(self.back, step)
+        if self.leased.pop(step, None) is not None:
+            heapq.heappush(self.requeued, step)
 
-    def put_back(self, step: int) -> None:
+    def requeue_unmade(self, step: int) -> None:
         """Requeue a step whose making failed. Does nothing if the step is not being made."""
         if step in self.making:
             self.making.remove(step)
-            heapq.heappush(self.back, step)
+            heapq.heappush(self.requeued, step)
 
     def finish(self, step: int) -> bool:
         """Mark a step as done. False if it was already, or was never taken."""
-        if step in self.done or not 0 <= step < self.fresh:
+        if step in self.done or not 0 <= step < self.next_new:
             return False
-        if step in self.back:
+        if step in self.requeued:
             self._remove_requeued(step)
         self.making.discard(step)
-        self.out.pop(step, None)
+        self.leased.pop(step, None)
         self.done.add(step)
         return True
 
     def _remove_requeued(self, step: int) -> None:
-        self.back.remove(step)
-        heapq.heapify(self.back)
+        self.requeued.remove(step)
+        heapq.heapify(self.requeued)
 
-    def resume(self) -> None:
+    def requeue_unfinished(self) -> None:
         """Requeue all steps that are neither leased nor done, after a restart of the server."""
         self.making = set()
-        self.fresh = self.steps
-        self.back = [
-            step for step in range(self.steps) if step not in self.done and step not in self.out
+        self.next_new = self.steps
+        self.requeued = [
+            step for step in range(self.steps) if step not in self.done and step not in self.leased
         ]
 
 
@@ -137,19 +139,36 @@ class Partition:
     Attributes:
         name: The rank, or the client's token with `broadcast`.
         rank: Rank among the partitions of this server.
-        run: The current pass, or None.
-        anew: Number of the first pass since the partition last started from the beginning. Earlier
-            passes are forgotten.
+        current: The current pass, or None.
+        first_pass: Number of the first pass since the partition last started over. Earlier passes
+            are forgotten.
 
     """
 
     name: str
     rank: int
-    run: EpochPass | None = None
-    anew: int = 0
+    current: EpochPass | None = None
+    first_pass: int = 0
 
-    def next_place(self, first: tuple[int, int]) -> tuple[int, int]:
+    def next_position(self, first: tuple[int, int]) -> tuple[int, int]:
         """Return (epoch, position) where a client begins; `first` if there is no pass."""
-        if self.run is None:
+        if self.current is None:
             return first
-        return (self.run.epoch + 1, 0) if self.run.over else (self.run.epoch, self.run.position)
+        return (
+            (self.current.epoch + 1, 0)
+            if self.current.is_over
+            else (self.current.epoch, self.current.position)
+        )
+
+    def progress(self) -> dict[str, int]:
+        """Return the position and progress of the current pass; {} if there is none."""
+        current = self.current
+        if current is None:
+            return {}
+        return {
+            "rank": self.rank,
+            "epoch": current.epoch,
+            "position": current.position,
+            "done": len(current.done),
+            "steps": current.steps,
+        }

@@ -19,7 +19,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from gpupipe.server.limits import Allowance
+from gpupipe.server.rate_limits import TokenBucket
 
 _log = logging.getLogger("gpupipe")
 _HANDSHAKE_DONE = (
@@ -47,16 +47,16 @@ class _Sender:
     Attributes:
         peer: Address of the other side.
         counted: Bytes that it had sent at the last check.
-        may_send: Bytes that it may still send.
+        budget: Bytes that it may still send.
 
     """
 
     peer: Any
     counted: int
-    may_send: Allowance
+    budget: TokenBucket
 
 
-class Guard:
+class FloodGuard:
     """Limits what the connections of a listening ROUTER socket send. Only for TCP on Linux.
 
     Args:
@@ -65,7 +65,7 @@ class Guard:
         rate: Bytes per second that a connection may send.
 
     Attributes:
-        cut: Number of connections that were cut.
+        num_cut: Number of connections that were cut.
 
     """
 
@@ -75,9 +75,9 @@ class Guard:
         self._senders: dict[int, _Sender] = {}
         self._in_handshake: set[int] = set()
         self._has_warned = False
-        self.cut = 0
+        self.num_cut = 0
 
-    def look(self, now: float) -> None:
+    def check_connections(self, now: float) -> None:
         """Check all connections, and cut those that sent too much.
 
         Args:
@@ -101,8 +101,11 @@ class Guard:
         descriptor = int(event["value"])
         self._warn_of_other_protocol(descriptor, event["event"])
         self._senders.pop(descriptor, None)
-        if event["event"] == zmq.EVENT_ACCEPTED and (seen := _seen(descriptor)) is not None:
-            self._senders[descriptor] = _Sender(*seen, Allowance(self._burst, self._rate, now))
+        if (
+            event["event"] == zmq.EVENT_ACCEPTED
+            and (seen := _peer_and_bytes(descriptor)) is not None
+        ):
+            self._senders[descriptor] = _Sender(*seen, TokenBucket(self._burst, self._rate, now))
 
     def _warn_of_other_protocol(self, descriptor: int, event: int) -> None:
         """Log once that a connection ended before its handshake did.
@@ -118,15 +121,15 @@ class Guard:
                 _log.warning(_OTHER_PROTOCOL)
 
     def _check_sender(self, descriptor: int, sender: _Sender, now: float) -> None:
-        seen = _seen(descriptor)
+        seen = _peer_and_bytes(descriptor)
         # closed, or the descriptor number belongs to another file by now
         if seen is None or seen[0] != sender.peer:
             del self._senders[descriptor]
             return
         sent, sender.counted = seen[1] - sender.counted, seen[1]
-        if not sender.may_send.take(sent, now):
+        if not sender.budget.take(sent, now):
             del self._senders[descriptor]
-            self.cut += 1  # first: the other side may look as soon as it is cut off
+            self.num_cut += 1  # first: the other side may look as soon as it is cut off
             _shut_down(descriptor)
 
 
@@ -146,7 +149,7 @@ def _connection(descriptor: int) -> Iterator[socket.socket]:
         yield connection
 
 
-def _seen(descriptor: int) -> tuple[Any, int] | None:
+def _peer_and_bytes(descriptor: int) -> tuple[Any, int] | None:
     """Return the peer address of a TCP connection and the bytes received from it.
 
     None if the descriptor is no TCP connection, or if the system does not count the bytes.

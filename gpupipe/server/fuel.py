@@ -39,7 +39,6 @@ class FuelServer:
     """
 
     def __init__(self, loader: Loader, options: ServerOptions) -> None:
-        options.check()
         _check_dtypes(loader)
         self._loader, self._stopping, self._running = loader, False, threading.Lock()
         self._context = zmq.Context()

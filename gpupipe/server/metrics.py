@@ -1,7 +1,7 @@
 """Metrics of a running server: rates, a status line, a table for `gpupipe status`, and an endpoint
 for Prometheus.
 
-"Facts" are the dict that Server.facts_now() returns.
+`stats` is the dict that Server.stats() returns.
 """
 
 from __future__ import annotations
@@ -18,43 +18,59 @@ from gpupipe.protocol.keys import import_zmq
 if TYPE_CHECKING:
     from pathlib import Path
 
-_WINDOW_SECONDS = 5.0
+_RATE_SECONDS = 5.0
 _MAX_NAMED, _SILENT_SECONDS = 4, 2.0
 _LOOPBACK = "127.0.0.1"
+_COUNTERS = (
+    ("batches", "batches", "Batches sent."),
+    ("bytes", "bytes", "Bytes of the batches sent."),
+    ("malformed", "malformed_messages", "Messages dropped because they were malformed."),
+    ("cut_connections", "cut_connections", "Connections cut because they sent too much."),
+)
+"""(key in the stats, Prometheus name without prefix, help)."""
+_GAUGES = (
+    ("ready_batches", "ready_batches", "Batches made that no client has credits for yet."),
+    ("hwm", "hwm", "Batches that a client may hold."),
+)
+_CLIENT_GAUGES = (
+    ("leased", "leased_batches", "Batches sent to the client and not consumed yet."),
+    ("consumed", "consumed_batches", "Batches that the client has consumed."),
+    ("silent_seconds", "silent_seconds", "Seconds since the client was last heard."),
+)
 
 
 class Rates:
-    """Batches and bytes per second over the last five seconds, from samples of the facts."""
+    """Batches and bytes per second over the last five seconds, from samples of the stats."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int, int]] = deque()
 
-    def add(self, facts: Mapping[str, Any]) -> tuple[float, float]:
+    def add(self, stats: Mapping[str, Any]) -> tuple[float, float]:
         """Add a sample. Return (batches per second, MB per second); 1 MB is 10^6 bytes."""
-        now = facts["seconds"], facts["batches"], facts["bytes"]
+        now = stats["seconds"], stats["batches"], stats["bytes"]
         self._samples.append(now)
-        while len(self._samples) > 2 and now[0] - self._samples[0][0] > _WINDOW_SECONDS:
+        while len(self._samples) > 2 and now[0] - self._samples[0][0] > _RATE_SECONDS:
             self._samples.popleft()
         first = self._samples[0]
         seconds = max(1e-9, now[0] - first[0])
         return (now[1] - first[1]) / seconds, (now[2] - first[2]) / seconds / 1e6
 
 
-def line(facts: Mapping[str, Any], rates: tuple[float, float]) -> str:
-    """Format the facts as one line: rates, buffers, clients, progress in each epoch.
+def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
+    """Format the stats as one line: rates, buffers, clients, progress in each epoch.
 
     For each of the first four clients it says how many batches it holds and whether it is silent.
     """
-    held, room = sum(c["holds"] for c in facts["clients"]), sum(c["hwm"] for c in facts["clients"])
+    held, room = sum(c["leased"] for c in stats["clients"]), sum(c["hwm"] for c in stats["clients"])
     progress = (
         ", ".join(
-            f"epoch {lane['epoch']}: {lane['done']:,} of {lane['steps']:,}"
-            for lane in facts["lanes"]
+            f"epoch {partition['epoch']}: {partition['done']:,} of {partition['steps']:,}"
+            for partition in stats["partitions"]
         )
         or "nothing asked for yet"
     )
-    clients = counted(len(facts["clients"]), "client") + (
-        f" ({', '.join(_lags(facts['clients']))})" if facts["clients"] else ""
+    clients = counted(len(stats["clients"]), "client") + (
+        f" ({', '.join(_lags(stats['clients']))})" if stats["clients"] else ""
     )
     return (
         f"{rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, "
@@ -64,7 +80,7 @@ def line(facts: Mapping[str, Any], rates: tuple[float, float]) -> str:
 
 def _lags(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for c in clients[:_MAX_NAMED]:
-        yield f"{c['name']} holds {c['holds']}{_silence(c)}"
+        yield f"{c['name']} holds {c['leased']}{_silence(c)}"
     if len(clients) > _MAX_NAMED:
         yield f"and {len(clients) - _MAX_NAMED} more"
 
@@ -77,27 +93,26 @@ def _silence(client: Mapping[str, Any]) -> str:
     )
 
 
-def table(facts: Mapping[str, Any]) -> list[str]:
-    """Format the facts as lines: one for the server, then one per client."""
+def format_table(stats: Mapping[str, Any]) -> list[str]:
+    """Format the stats as lines: one for the server, then one per client."""
     rates = (
-        facts["batches"] / max(1e-9, facts["seconds"]),
-        facts["bytes"] / max(1e-9, facts["seconds"]) / 1e6,
+        stats["batches"] / max(1e-9, stats["seconds"]),
+        stats["bytes"] / max(1e-9, stats["seconds"]) / 1e6,
     )
-    lines = [
-        f"{facts['name']}, {facts['mode']}, up {facts['seconds']:,.0f} s: {line(facts, rates)}"
-    ]
-    for c in facts["clients"]:
+    uptime = f"{stats['seconds']:,.0f}"
+    lines = [f"{stats['name']}, {stats['mode']}, up {uptime} s: {format_line(stats, rates)}"]
+    for c in stats["clients"]:
         lines.append(
-            f"  {c['name']}, rank {c['lane']}: holds {c['holds']} of {c['hwm']}, has "
+            f"  {c['name']}, rank {c['partition']}: holds {c['leased']} of {c['hwm']}, has "
             f"consumed {c['consumed']:,}{_silence(c)}"
         )
     return lines
 
 
-def ask(
+def fetch_stats(
     address: str, key: Path | None = None, server_key: Path | None = None, patience: float = 5.0
 ) -> dict[str, Any]:
-    """Return the facts of a running server.
+    """Return the stats of a running server.
 
     Args:
         address: tcp://HOST:PORT or ipc://FILE.
@@ -110,10 +125,10 @@ def ask(
 
     """
     zmq = import_zmq()
-    from gpupipe.protocol import keys, messages, peer
+    from gpupipe.protocol import batch_layout, codec, keys, messages, peer
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger, socket.maxmsgsize = 0, messages.MESSAGE_LIMIT
+        socket.linger, socket.maxmsgsize = 0, codec.MESSAGE_LIMIT
         if key is not None and server_key is not None:
             keys.secure_client(socket, key, server_key)
         try:
@@ -122,7 +137,7 @@ def ask(
             raise ServerError(
                 f"'{address}' is no address of a server: {e}; write tcp://HOST:PORT"
             ) from None
-        socket.send(messages.encode(messages.Ask()))
+        socket.send(codec.encode(messages.GetStats()))
         if not socket.poll(1000 * patience):
             peer.check(address, key is not None)
             raise ServerError(
@@ -130,14 +145,14 @@ def ask(
                 "give --key and --server-key"
             )
         try:
-            answer = messages.from_server(socket.recv_multipart())
-        except messages.MalformedMessage as e:
+            answer = codec.decode_from_server(socket.recv_multipart())
+        except batch_layout.MalformedMessage as e:
             raise ServerError(
                 f"{address} does not speak as a server of gpupipe does: {e}"
             ) from None
-    if not isinstance(answer, messages.State):
+    if not isinstance(answer, messages.Stats):
         raise ServerError(f"{address} does not answer what it was asked")
-    return answer.facts
+    return answer.stats
 
 
 class _Collector:
@@ -149,35 +164,24 @@ class _Collector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        facts = self._server.facts_now()
-        for name, help_text in (
-            ("batches", "batches sent"),
-            ("bytes", "bytes of batches sent"),
-            ("malformed", "messages that were none"),
-            ("cut", "connections cut for what they sent"),
-        ):
-            yield CounterMetricFamily(f"gpupipe_server_{name}", help_text, value=facts[name])
-        for name, help_text in (
-            ("parked", "batches made that no client has room for"),
-            ("hwm", "batches that a client may hold"),
-        ):
-            yield GaugeMetricFamily(f"gpupipe_server_{name}", help_text, value=facts[name])
-        yield GaugeMetricFamily("gpupipe_server_clients", "clients", value=len(facts["clients"]))
-        for name, help_text in (
-            ("holds", "batches sent and not consumed"),
-            ("consumed", "batches consumed"),
-            ("silent_seconds", "seconds since it was heard"),
-        ):
+        stats = self._server.stats()
+        for key, name, help_text in _COUNTERS:
+            yield CounterMetricFamily(f"gpupipe_server_{name}", help_text, value=stats[key])
+        for key, name, help_text in _GAUGES:
+            yield GaugeMetricFamily(f"gpupipe_server_{name}", help_text, value=stats[key])
+        clients = stats["clients"]
+        yield GaugeMetricFamily("gpupipe_server_clients", "Connected clients.", value=len(clients))
+        for key, name, help_text in _CLIENT_GAUGES:
             family = GaugeMetricFamily(
                 f"gpupipe_server_client_{name}", help_text, labels=["client"]
             )
-            for c in facts["clients"]:
-                family.add_metric([c["name"]], c[name])
+            for c in clients:
+                family.add_metric([c["name"]], c[key])
             yield family
 
 
 @contextmanager
-def exposed(server: Any, port: int | None) -> Iterator[None]:
+def serve_metrics(server: Any, port: int | None) -> Iterator[None]:
     """Serve metrics to Prometheus at http://127.0.0.1:PORT/metrics inside the `with` block.
 
     Args:
@@ -226,5 +230,5 @@ class Ticker:
     def __call__(self, server: Any) -> None:
         if time.monotonic() - self._last >= self._every:
             self._last = time.monotonic()
-            facts = server.facts_now()
-            self._show(line(facts, self._rates.add(facts)))
+            stats = server.stats()
+            self._show(format_line(stats, self._rates.add(stats)))

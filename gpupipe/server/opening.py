@@ -6,17 +6,17 @@ from typing import Any
 
 import zmq
 
-from gpupipe.engines.remote.welcome import describe, split
+from gpupipe.engines.remote.description import describe, split_pipeline
 from gpupipe.errors import ServerError
 from gpupipe.loader import Loader, open_loader
-from gpupipe.protocol import keys, messages
+from gpupipe.protocol import codec, keys, messages
 from gpupipe.server.options import ServerOptions
 
 _MAX_QUEUED_ANSWERS = 100_000
 _SOCKET_BUFFER = 4 << 20
 
 
-def served(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, Any]]:
+def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, Any]]:
     """Return the loader whose batches are sent, and its description for clients.
 
     With `ship: uint8` that is a new loader without the steps that clients do; `loader` is closed.
@@ -39,9 +39,9 @@ def served(loader: Loader, options: ServerOptions) -> tuple[Loader, dict[str, An
     served_loader, head = (
         (loader, None) if options.ship == "batch" else _without_client_steps(loader)
     )
-    about = describe(loader.config, loader.index, head)
-    _check_fits(about)
-    return served_loader, about
+    description = describe(loader.config, loader.index, head)
+    _check_fits(description)
+    return served_loader, description
 
 
 def _without_client_steps(loader: Loader) -> tuple[Loader, int]:
@@ -49,18 +49,18 @@ def _without_client_steps(loader: Loader) -> tuple[Loader, int]:
 
     Raises ServerError if the pipeline cannot be split.
     """
-    shorter, head = split(loader.config)
+    shorter, head = split_pipeline(loader.config)
     loader.close()
     return open_loader(shorter), head
 
 
-def _check_fits(about: dict[str, Any]) -> None:
+def _check_fits(description: dict[str, Any]) -> None:
     """Raise ServerError if the description does not fit in one message."""
-    size = len(messages.encode(messages.State(about)))
-    if size > messages.MESSAGE_LIMIT // 2:
+    size = len(codec.encode(messages.Stats(description)))
+    if size > codec.MESSAGE_LIMIT // 2:
         raise ServerError(
             f"what is served takes {size:,} bytes to say (its class names, most likely), "
-            f"and {messages.MESSAGE_LIMIT // 2:,} is the limit"
+            f"and {codec.MESSAGE_LIMIT // 2:,} is the limit"
         )
 
 
@@ -73,7 +73,7 @@ def listen(options: ServerOptions) -> tuple[Any, Any, Any]:
         (zmq.LINGER, 200),
         (zmq.SNDHWM, _MAX_QUEUED_ANSWERS),
         (zmq.RCVHWM, 1000),
-        (zmq.MAXMSGSIZE, messages.HEAD_LIMIT),
+        (zmq.MAXMSGSIZE, codec.HEAD_LIMIT),
         (zmq.ROUTER_MANDATORY, 1),
         (zmq.SNDBUF, _SOCKET_BUFFER),
         (zmq.HEARTBEAT_IVL, 2000),

@@ -1,30 +1,25 @@
-"""The options of a server, and their validation."""
+"""The options of a server, and their validation.
+
+The command line, start_server() and the server process all use `parse_options`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal, get_args
+
+import pydantic
+from pydantic import ConfigDict, Field
 
 from gpupipe.errors import ServerError, did_you_mean
-from gpupipe.protocol import keys
+from gpupipe.protocol import compression, keys
+from gpupipe.server.client_state import LeaseRules
 
-if TYPE_CHECKING:
-    from gpupipe.server.client_state import Rules
-
-
-_CHOICES = {
-    "mode": ("share", "broadcast"),
-    "compress": ("none", "lz4", "zstd"),
-    "ship": ("batch", "uint8"),
-    "wire": ("gpupipe", "fuel"),
-}
-_COUNTS = {"hwm": 1000, "clients": 1_000_000, "most_clients": 1_000_000, "metrics": 65535}
+Count = Annotated[int, Field(strict=True)]
 
 
-@dataclass(frozen=True)
-class ServerOptions:
+class ServerOptions(pydantic.BaseModel):
     """The options of a server.
 
     Attributes:
@@ -40,18 +35,20 @@ class ServerOptions:
         wire: "gpupipe", or "fuel" for Fuel's own protocol.
         keys: File of this server's secret key, or None for a server without keys.
         allowed: Folder with the public keys of the clients that may connect. Needed with `keys`.
-        silent: Heartbeat timeout: seconds until a silent client's prefetched batches are requeued.
-        lost: Session timeout: seconds until all batches of a silent client are requeued. More than
-            `silent`.
-        most_clients: Number of clients that may be connected at once.
+        heartbeat_timeout: Seconds until a silent client's prefetched batches are requeued.
+        session_timeout: Seconds until all batches of a silent client are requeued. More than
+            `heartbeat_timeout`.
+        max_clients: Number of clients that may be connected at once.
         metrics: Port for Prometheus, or None for no metrics.
 
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     address: str = "tcp://127.0.0.1:5557"
-    hwm: int = 10
+    hwm: Count = Field(10, ge=1, le=1000)
     mode: Literal["share", "broadcast"] = "share"
-    clients: int | None = None
+    clients: Count | None = Field(None, ge=1, le=1_000_000)
     state: Path | None = None
     resume: bool = False
     fresh: bool = False
@@ -60,31 +57,51 @@ class ServerOptions:
     wire: Literal["gpupipe", "fuel"] = "gpupipe"
     keys: Path | None = None
     allowed: Path | None = None
-    silent: float = 10.0
-    lost: float = 60.0
-    most_clients: int = 64
-    metrics: int | None = None
+    heartbeat_timeout: float = Field(10.0, gt=0)
+    session_timeout: float = Field(60.0, gt=0)
+    max_clients: Count = Field(64, ge=1, le=1_000_000)
+    metrics: Count | None = Field(None, ge=1, le=65535)
 
-    def check(self) -> None:
-        """Raise ServerError if an option is invalid, or if options contradict each other."""
-        for name, choices in _CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise ServerError(f"{name} is {value!r}{did_you_mean(str(value), choices)}")
-        for name, most in _COUNTS.items():
-            if (value := getattr(self, name)) is not None and not (
-                type(value) is int and 1 <= value <= most
-            ):
-                raise ServerError(
-                    f"{name} is {value!r}, but should be a whole number from 1 to {most:,}"
-                )
+    @pydantic.model_validator(mode="after")
+    def _check_together(self) -> ServerOptions:
+        """Raise ServerError, which pydantic passes on, if options contradict each other."""
+        self._check_keys()
+        if self.resume and self.fresh:
+            raise ServerError(
+                "resume goes on where the last server stopped, and fresh begins with the "
+                "first epoch: give one of them"
+            )
+        if self.resume and self.state is None:
+            raise ServerError(
+                "resume needs the file that the last server kept its state in (--state)"
+            )
+        if self.mode == "broadcast" and self.clients is not None:
+            raise ServerError(
+                "broadcast sends everything to every client: it takes no number of clients"
+            )
+        if self.heartbeat_timeout >= self.session_timeout:
+            raise ServerError(
+                f"heartbeat_timeout is {self.heartbeat_timeout:g} s, but should be below "
+                f"session_timeout, which is {self.session_timeout:g} s"
+            )
+        if self.metrics is not None and self.wire == "fuel":
+            raise ServerError(
+                "Fuel's wire says nothing of its clients: metrics need --wire gpupipe"
+            )
+        if self.compress != "none":
+            compression.check(self.compress)
+        return self
+
+    def _check_keys(self) -> None:
         if not keys.is_loopback(self.address) and (self.keys is None or self.wire == "fuel"):
-            no = (
+            advice = (
                 "Fuel's wire knows no keys"
                 if self.wire == "fuel"
                 else "give it keys ('gpupipe keys new server', then --keys and --allow)"
             )
             raise ServerError(
-                f"{self.address} can be reached from other machines: {no}, or listen on 127.0.0.1"
+                f"{self.address} can be reached from other machines: {advice}, or listen on "
+                "127.0.0.1"
             )
         if (self.keys is None) != (self.allowed is None):
             raise ServerError(
@@ -95,67 +112,58 @@ class ServerOptions:
             raise ServerError(
                 f"{self.allowed} holds no public key (*{keys.PUBLIC}), so no client could connect"
             )
-        self._check_resume()
-        if self.mode == "broadcast" and self.clients is not None:
-            raise ServerError(
-                "broadcast sends everything to every client: it takes no number of clients"
-            )
-        if not 0 < self.silent < self.lost:
-            raise ServerError(
-                "a client must count as silent before it counts as lost: silent is "
-                f"{self.silent:g} s, lost {self.lost:g} s"
-            )
-        if self.metrics is not None and self.wire == "fuel":
-            raise ServerError(
-                "Fuel's wire says nothing of its clients: metrics need --wire gpupipe"
-            )
-        if self.compress != "none":
-            from gpupipe.protocol import compression
-
-            compression.check(self.compress)
-
-    def _check_resume(self) -> None:
-        if self.resume and self.fresh:
-            raise ServerError(
-                "resume goes on where the last server stopped, and fresh begins with the "
-                "first epoch: give one of them"
-            )
-        if self.resume and self.state is None:
-            raise ServerError(
-                "resume needs the file that the last server kept its state in (--state)"
-            )
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> LeaseRules:
         """The options that the leases need."""
-        from gpupipe.server.client_state import Rules
-
-        return Rules(
+        return LeaseRules(
             self.mode,
             self.clients,
             self.hwm,
-            self.silent,
-            self.lost,
-            self.most_clients,
+            self.heartbeat_timeout,
+            self.session_timeout,
+            self.max_clients,
             self.resume,
         )
 
-    def what(self, fingerprints: dict[str, Any]) -> dict[str, Any]:
+    def identify_work(self, fingerprints: dict[str, Any]) -> dict[str, Any]:
         """Return what identifies the served work: a state file must agree with it to be resumed."""
         return fingerprints | {"mode": self.mode, "clients": self.clients}
 
 
-def options_of(given: Mapping[str, Any]) -> ServerOptions:
-    """Build options from a mapping of names to values, and check them.
+def parse_options(values: Mapping[str, Any]) -> ServerOptions:
+    """Build options from a mapping of names to values.
 
     Raises:
-        ServerError: A name is unknown, or ServerOptions.check() fails.
+        ServerError: A name is unknown, a value is invalid, or options contradict each other.
 
     """
-    names = [f.name for f in fields(ServerOptions)]
-    for name in given:
-        if name not in names:
-            raise ServerError(f"a server has no option '{name}'{did_you_mean(name, names)}")
-    options = ServerOptions(**given)
-    options.check()
-    return options
+    try:
+        return ServerOptions.model_validate(dict(values))
+    except pydantic.ValidationError as e:
+        raise ServerError(_explain(e)) from None
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    """Return the first mistake: the option, its value, and what it should be."""
+    mistake = error.errors()[0]
+    name, value = str(mistake["loc"][0]), mistake["input"]
+    fields = ServerOptions.model_fields
+    if mistake["type"] == "extra_forbidden":
+        return f"a server has no option '{name}'{did_you_mean(name, fields)}"
+    if mistake["type"] == "literal_error":
+        return f"{name} is {value!r}{did_you_mean(str(value), get_args(fields[name].annotation))}"
+    limits = {
+        key: number
+        for limit in fields[name].metadata
+        for key in ("ge", "gt", "le")
+        if (number := getattr(limit, key, None)) is not None
+    }
+    if "le" in limits:
+        return (
+            f"{name} is {value!r}, but should be a whole number from {limits['ge']} to "
+            f"{limits['le']:,}"
+        )
+    if "gt" in limits:
+        return f"{name} is {value!r}, but should be a number of seconds above {limits['gt']}"
+    return f"{name} is {value!r}: {mistake['msg']}"

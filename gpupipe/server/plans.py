@@ -28,7 +28,7 @@ class Plans:
         ranks: Number of partitions to divide the shard among.
 
     Attributes:
-        world: Number of ranks over all servers.
+        world_size: Number of ranks over all servers.
 
     Raises:
         ConfigError: The samples cannot be divided among so many ranks.
@@ -37,14 +37,14 @@ class Plans:
 
     def __init__(self, config: Config, index: Index, ranks: int) -> None:
         shard = config.loader.shard
-        self.world = shard.world_size * ranks
+        self.world_size = shard.world_size * ranks
         self._first = shard.rank * ranks
         self._samplers = [self._sampler(config, index, rank) for rank in range(ranks)]
-        self._runs: dict[tuple[int, int, int], Sequence[Plan]] = {}
+        self._passes: dict[tuple[int, int, int], Sequence[Plan]] = {}
 
     def _sampler(self, config: Config, index: Index, rank: int) -> Sampler:
         loader = config.loader.model_copy(
-            update={"shard": Shard(rank=self.global_rank(rank), world_size=self.world)}
+            update={"shard": Shard(rank=self.global_rank(rank), world_size=self.world_size)}
         )
         return create_sampler(replace(config, loader=loader), index)
 
@@ -52,22 +52,22 @@ class Plans:
         """Return the rank of a partition among those of all servers."""
         return self._first + rank
 
-    def of(self, rank: int, epoch: int, position: int) -> Sequence[Plan]:
+    def of_pass(self, rank: int, epoch: int, position: int) -> Sequence[Plan]:
         """Return the plans of a pass, by step. Raises StateError if there is no such position."""
         key = rank, epoch, position
-        if key not in self._runs:
+        if key not in self._passes:
             sampler = self._samplers[rank]
             sampler.load_state(sampler.state() | {"epoch": epoch, "position": position})
-            self._runs[key] = list(sampler.begin())
-            for old in list(self._runs)[: -_MAX_CACHED_PASSES * len(self._samplers)]:
-                del self._runs[old]
-        return self._runs[key]
+            self._passes[key] = list(sampler.begin())
+            for old in list(self._passes)[: -_MAX_CACHED_PASSES * len(self._samplers)]:
+                del self._passes[old]
+        return self._passes[key]
 
     def steps(self, rank: int, epoch: int, position: int) -> int:
-        """Return the number of steps of a pass. Raises StateError as `of` does."""
-        return len(self.of(rank, epoch, position))
+        """Return the number of steps of a pass. Raises StateError as `of_pass` does."""
+        return len(self.of_pass(rank, epoch, position))
 
     def plan(self, identity: Identity) -> Plan:
         """Return the plan of a batch, with the identity as its tag."""
         rank, epoch, position, step = identity
-        return replace(self.of(rank, epoch, position)[step], tag=identity)
+        return replace(self.of_pass(rank, epoch, position)[step], tag=identity)

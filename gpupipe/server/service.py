@@ -2,15 +2,15 @@
 
 1. Two threads: run() owns the socket, the producer (producer.py) makes batches. One lock guards
    what both use; its condition wakes the producer.
-2. The leases decide the answer to every message (leases.py holds the rules of the protocol). Each
-   decision is in the write-ahead log before the answer is sent.
+2. The dispatcher (dispatch.py) answers each message as the leases decide (leases.py holds the rules
+   of the protocol). Each decision is in the write-ahead log before the answer is sent.
 3. A malformed message is counted and dropped. A message on a connection without a session is
-   dropped, and answered with Who.
+   dropped, and answered with UnknownSession.
 4. No peer can make the server's memory grow. Batches go only to clients that have credits. Long
-   answers are rate-limited (limits.py). The server ends the session of a client whose queue of
+   answers are rate-limited (rate_limits.py). The server ends the session of a client whose queue of
    messages is full. It cuts a connection that sends more than a client needs (flood_guard.py).
-5. If the engine fails, all clients get the error, and run() raises it. Clients that say Hello
-   before the socket is closed get it too.
+5. If the engine fails, all clients get the error, and run() raises it. Clients that connect before
+   the socket is closed get it too.
 6. close() ends the producer and sends nothing: clients notice, and try to reconnect. The
    write-ahead log records the stop, unless an error caused it or stop(ends_run=False) was called.
 """
@@ -29,28 +29,27 @@ from typing import Any
 import zmq
 
 from gpupipe.engines.base import Batch
-from gpupipe.errors import GpupipeError, SampleError, ServerError, StateError, counted
+from gpupipe.errors import GpupipeError, SampleError, ServerError, counted
 from gpupipe.loader import Loader
-from gpupipe.protocol import messages
+from gpupipe.protocol import codec, messages
+from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.messages import Key
 from gpupipe.protocol.wakeup import Waker
 from gpupipe.sampling.sampler import Plan
-from gpupipe.server.client_state import Client, Refusal
-from gpupipe.server.flood_guard import Guard
+from gpupipe.server.client_state import Client
+from gpupipe.server.connections import Connections
+from gpupipe.server.dispatch import Dispatcher, FinalError
+from gpupipe.server.flood_guard import FloodGuard
 from gpupipe.server.leases import Leases
-from gpupipe.server.limits import Limits
-from gpupipe.server.opening import listen, served
+from gpupipe.server.opening import listen, prepare_loader
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.plans import Plans
 from gpupipe.server.producer import Producer
-from gpupipe.server.sessions import Sessions
 from gpupipe.server.write_ahead_log import WriteAheadLog
 
 _TICK_MS = 250
 _LOOK_MS = 50
 _MAX_RECEIVES = 200
-_FAREWELL_SECONDS = 5.0
-"""Seconds to wait, after the engine failed, until all clients have acknowledged the error."""
 _log = logging.getLogger("gpupipe")
 
 
@@ -63,47 +62,50 @@ class Server:
 
     Attributes:
         address: The address it listens on, with the actual port.
-        history: Names the sequence of passes. It stays the same over a restart that resumes.
-        resumed: The server continues from its state file.
-        malformed: Number of malformed messages so far.
+        options: How it serves.
+        loader: Whose batches it sends.
+        has_resumed: The server continues from its state file.
 
     Raises:
         ConfigError: The samples cannot be split among the ranks.
-        ServerError: The options are wrong, or the address or the state file cannot be used.
+        ServerError: The address or the state file cannot be used.
         StateError: The state file belongs to other data, another pipeline or other options.
 
     """
 
     def __init__(self, loader: Loader, options: ServerOptions | None = None) -> None:
         self.options = options or ServerOptions()
-        self.options.check()
-        self.loader, self.about = served(loader, self.options)
-        self._plans = Plans(loader.config, loader.index, self.options.clients or 1)
+        self.loader, self._description = prepare_loader(loader, self.options)
+        self._plans = Plans(self.loader.config, self.loader.index, self.options.clients or 1)
         self._changed = threading.Condition()
         self._stopping, self._ends_run = False, True
-        self._failure: messages.Failed | None = None
-        self._uninformed: set[str] = set()
-        self._ends_at = 0.0
         self._running = threading.Lock()
-        self.malformed, self._limits = 0, Limits()
-        self.started = time.monotonic()
-        self.history = token_hex(16)
-        self.resumed = False
+        self._num_malformed, self._started = 0, time.monotonic()
         self._context, self._authenticator, self._socket = listen(self.options)
         try:
             self._wal = self._open_wal()
-            self.ledger = self._new_leases()
+            self._leases, history, self.has_resumed = self._restore_leases()
         except BaseException:
             self._close_socket()
             raise
-        self._waker, self._guard = Waker(), Guard(self._socket)
-        self.sessions = Sessions(
-            self.ledger, self.options.compress, self._waker.wake, self._changed
+        self._waker, self._guard = Waker(), FloodGuard(self._socket)
+        self._connections = Connections(
+            self._leases, self.options.compress, self._waker.wake, self._changed
+        )
+        self._final_error = FinalError()
+        self._dispatcher = Dispatcher(
+            self._leases,
+            self._connections,
+            self._plans,
+            history,
+            self._description,
+            self._stats,
+            self._final_error,
         )
         self._producer = Producer(
             self.loader.engine,
             self._plans,
-            self.ledger,
+            self._leases,
             self._changed,
             self._deliver,
             self._on_failure,
@@ -142,7 +144,7 @@ class Server:
             self._send_all()
             if time.monotonic() - looked > _LOOK_MS / 1000:
                 looked = time.monotonic()
-                self._guard.look(looked)
+                self._guard.check_connections(looked)
             if time.monotonic() - ticked > _TICK_MS / 1000:
                 ticked = time.monotonic()
                 self._tick()
@@ -150,13 +152,9 @@ class Server:
         self._send_all()
 
     def _is_over(self) -> bool:
-        """Return whether the engine failed and all clients have acknowledged the error.
-
-        A message sent right before the socket closes may not arrive: a client whose connection ends
-        drops what it has not read.
-        """
-        return not self._producer.is_alive() and (
-            not self._uninformed & set(self.sessions.of) or time.monotonic() > self._ends_at
+        """Return whether the engine failed and all clients have acknowledged the error."""
+        return not self._producer.is_alive() and self._final_error.may_close(
+            set(self._connections.by_token)
         )
 
     def stop(self, ends_run: bool = True) -> None:
@@ -183,8 +181,8 @@ class Server:
         self._guard.close()
         self._close_socket()
         with self._changed:
-            for token in list(self.sessions.of):
-                self.sessions.close(token)
+            for token in list(self._connections.by_token):
+                self._connections.close(token)
         if self._wal is not None:
             self._close_wal(self._wal)
         self.loader.close()
@@ -228,10 +226,10 @@ class Server:
         )
         wal = WriteAheadLog(
             self.options.state,
-            self.options.what(
+            self.options.identify_work(
                 {
                     "data": index.fingerprint,
-                    "pipeline": self.about["pipeline"]["fingerprint"],
+                    "pipeline": self._description["pipeline"]["fingerprint"],
                     **loader,
                 }
             ),
@@ -240,38 +238,38 @@ class Server:
             wal.forget()
         return wal
 
-    def _new_leases(self) -> Leases:
+    def _restore_leases(self) -> tuple[Leases, str, bool]:
+        """Return the leases, the name of their history, and whether the state file had any."""
         first = self.loader.sampler.epoch, self.loader.sampler.position
+        rules, steps = self.options.rules, self._plans.steps
         if self._wal is None:
-            return Leases(self.options.rules, self._plans.steps, first)
-        leases = Leases(self.options.rules, self._plans.steps, first, self._wal.note)
+            return Leases(rules, steps, first), token_hex(16), False
+        leases = Leases(rules, steps, first, self._wal.log)
         try:
-            self.resumed = self._wal.resume(
-                leases, self.history, time.monotonic(), self.options.resume
+            has_resumed = self._wal.resume(
+                leases, token_hex(16), time.monotonic(), self.options.resume
             )
         except BaseException:
             self._wal.close()
             raise
-        self.history = self._wal.history
-        return leases
+        return leases, self._wal.history, has_resumed
 
     # --- the producer's calls
 
     def _deliver(self, client: Client, key: Key, plan: Plan, batch: Batch) -> None:
-        self.sessions.send_batch(client.token, key, plan, batch)
+        self._connections.send_batch(client.token, key, plan, batch)
 
-    def _on_failure(self, error: Exception, clients: list[Client], final: bool) -> None:
+    def _on_failure(self, error: Exception, clients: list[Client], is_final: bool) -> None:
         path, reason = (error.path, error.reason) if isinstance(error, SampleError) else ("", "")
         text = str(error) if isinstance(error, GpupipeError) else f"the server failed: {error!r}"
         failed = messages.Failed(
-            type(error).__name__, text[:4000], path[:4000], reason[:4000], final
+            type(error).__name__, text[:4000], path[:4000], reason[:4000], is_final
         )
         for client in clients:
-            self.sessions.tell(client.token, failed)
-        self.sessions.flush()
-        if final:
-            self._failure, self._ends_at = failed, time.monotonic() + _FAREWELL_SECONDS
-            self._uninformed = {client.token for client in clients}
+            self._connections.send(client.token, failed)
+        self._connections.flush()
+        if is_final:
+            self._final_error.announce(failed, {client.token for client in clients})
         else:
             _log.warning("gpupipe: %s got an error: %s", counted(len(clients), "client"), text)
 
@@ -285,141 +283,55 @@ class Server:
                 except zmq.Again:
                     break
                 try:
-                    self._handle(route, messages.from_client(frames))
-                except messages.MalformedMessage:
-                    self.malformed += 1
-            self.sessions.flush()
+                    self._dispatcher.handle(route, codec.decode_from_client(frames))
+                except MalformedMessage:
+                    self._num_malformed += 1
+            self._connections.flush()
             self._changed.notify_all()
 
-    def _handle(self, route: bytes, message: messages.ToServer) -> None:
-        token = self.sessions.tokens.get(route)
-        if isinstance(message, messages.Ask | messages.Hello) and not self._limits.allow(
-            route, time.monotonic()
-        ):
-            return
-        if isinstance(message, messages.Ask):
-            self._answer(route, messages.State(self._facts()))
-        elif isinstance(message, messages.Hello):
-            self._on_hello(route, message)
-        elif isinstance(message, messages.Bye):
-            self.ledger.part(message.token, message.done)
-            self._answer(route, messages.Gone())
-        elif token is None or not self.ledger.heard(token, time.monotonic()):
-            self._answer(route, messages.Who())
-        else:
-            self._on_message(token, message)
-
-    def _on_hello(self, route: bytes, hello: messages.Hello) -> None:
-        if hello.version != messages.VERSION:
-            why = (
-                f"the server speaks version {messages.VERSION} of the protocol, and this client "
-                f"version {hello.version}: use the same gpupipe on both sides"
-            )
-            self._answer(route, messages.Refused(why, False))
-            return
-        if self._failure is not None:
-            self._answer(route, self._failure)
-            return
-        if self.ledger.is_old(hello):
-            return
-        now = time.monotonic()
-        self.ledger.tick(now, self.sessions.ended)  # no new client joins a pass of dead clients
-        try:
-            client = self.ledger.hello(hello, now, hello.history == self.history)
-        except Refusal as e:
-            self._answer(route, messages.Refused(str(e), e.again))
-            return
-        self.sessions.open(route, hello, client.hwm)
-        epoch, position = self.ledger.place(client)
-        late = self.ledger.late(client, now) if client.late else None
-        rank, world = self._plans.global_rank(client.lane.rank), self._plans.world
-        welcome = messages.Welcome(
-            messages.VERSION,
-            self.history,
-            os.getpid(),
-            client.leases,
-            epoch,
-            position,
-            rank,
-            world,
-            self.about,
-            late,
-        )
-        self._answer(route, welcome)
-
-    def _on_message(self, token: str, message: messages.ToServer) -> None:
-        if isinstance(message, messages.Done):
-            session = self.sessions.of[token]
-            for slot in message.slots if session.slots is not None else ():
-                session.slots.give_back(slot)  # type: ignore[union-attr]  # there are slots
-            if message.keys:
-                self.ledger.done(token, message.keys)
-        elif isinstance(message, messages.Ping):
-            self.sessions.tell(token, messages.Pong())
-        elif isinstance(message, messages.Stop):
-            self.ledger.stop(token)
-            self._uninformed.discard(token)
-        elif isinstance(message, messages.Begin):
-            try:
-                self.ledger.begin(token, message)
-            except (Refusal, StateError) as e:
-                self.sessions.tell(token, messages.Refused(str(e)[:4000], False))
-
-    def _answer(self, route: bytes, message: messages.ToClient) -> None:
-        self.sessions.out.append((route, [messages.encode(message)]))
-
     def _send_all(self) -> None:
-        out = self.sessions.out
-        while out:
-            route, frames = out.popleft()
+        queue = self._connections.send_queue
+        while queue:
+            route, frames = queue.popleft()
             try:
                 self._socket.send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
             # The client does not read. It cannot continue without this message: end its session.
             except zmq.Again:
                 with self._changed:
-                    self.ledger.bye(self.sessions.tokens.get(route, ""))
-                    self.sessions.flush()
+                    self._leases.end_session(self._connections.token_of_route.get(route, ""))
+                    self._connections.flush()
             except zmq.ZMQError as e:
                 if e.errno != zmq.EHOSTUNREACH:
                     raise
 
     def _tick(self) -> None:
         with self._changed:
-            self.ledger.tick(time.monotonic(), self.sessions.ended)
-            self.sessions.flush()
+            self._leases.apply_timeouts(time.monotonic(), self._connections.has_ended)
+            self._connections.flush()
             self._changed.notify_all()
 
-    def facts_now(self) -> dict[str, Any]:
-        """Return the facts that `gpupipe status` shows. Takes the lock, for other threads."""
-        with self._changed:
-            return self._facts()
+    # --- metrics
 
-    def _facts(self) -> dict[str, Any]:
-        sent, now = self.sessions.sent, time.monotonic()
-        lanes = [
-            {
-                "rank": lane.rank,
-                "epoch": lane.run.epoch,
-                "position": lane.run.position,
-                "done": len(lane.run.done),
-                "steps": lane.run.steps,
-            }
-            for lane in self.ledger.lanes.values()
-            if lane.run is not None
-        ]
+    def stats(self) -> dict[str, Any]:
+        """Return the metrics that `gpupipe status` shows. Takes the lock, for other threads."""
+        with self._changed:
+            return self._stats()
+
+    def _stats(self) -> dict[str, Any]:
+        sent, now = self._connections.sent, time.monotonic()
         return {
-            "name": self.about["name"],
+            "name": self._description["name"],
             "mode": self.options.mode,
             "pid": os.getpid(),
-            "seconds": round(now - self.started, 3),
+            "seconds": round(now - self._started, 3),
             "batches": sent.batches,
             "bytes": sent.bytes,
-            "shared": sent.shared,
-            "malformed": self.malformed,
-            "cut": self._guard.cut,
+            "batches_through_shared_memory": sent.shared,
+            "malformed": self._num_malformed,
+            "cut_connections": self._guard.num_cut,
             "hwm": self.options.hwm,
-            **self._producer.facts(),
-            "queued": len(self.sessions.out),
-            "lanes": lanes,
-            "clients": list(self.ledger.facts(now)),
+            **self._producer.stats(),
+            "queued_messages": len(self._connections.send_queue),
+            "partitions": [p.progress() for p in self._leases.partitions.values() if p.current],
+            "clients": list(self._leases.stats(now)),
         }

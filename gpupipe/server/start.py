@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,7 +18,7 @@ from gpupipe.errors import ConfigError, ServerError
 from gpupipe.loader import Loader, open_loader
 from gpupipe.protocol.keys import import_zmq
 from gpupipe.runtime.child_process import ChildProcess
-from gpupipe.server.options import ServerOptions, options_of
+from gpupipe.server.options import ServerOptions, parse_options
 
 Served = Loader | Config | str | Path | Mapping[str, Any]
 _STOP = b"stop\n"
@@ -55,7 +54,7 @@ def start_server(
 
     """
     import_zmq()
-    chosen = options_of({"address": f"tcp://{host}:{port}", "hwm": hwm} | options)
+    chosen = parse_options({"address": f"tcp://{host}:{port}", "hwm": hwm} | options)
     if not isinstance(served, Loader):
         return ServerProcess(served, chosen)
     run(served, chosen)
@@ -78,12 +77,12 @@ def run(
 
     """
     from gpupipe.server.fuel import FuelServer
-    from gpupipe.server.metrics import exposed
+    from gpupipe.server.metrics import serve_metrics
     from gpupipe.server.service import Server
 
     with (
         (FuelServer if options.wire == "fuel" else Server)(loader, options) as server,
-        exposed(server, options.metrics),
+        serve_metrics(server, options.metrics),
     ):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -131,7 +130,8 @@ class ServerProcess:
             "config": configs.to_plain_types(config),
             "changes": configs.to_plain_types(changes),
         }
-        request["options"] = asdict(options or ServerOptions(address="tcp://127.0.0.1:0"))
+        chosen = options or ServerOptions(address="tcp://127.0.0.1:0")
+        request["options"] = chosen.model_dump(mode="json")
         line = json.dumps(request, default=_to_json).encode() + b"\n"
         # Ctrl-C in the terminal stops the server as it stops `gpupipe serve`.
         self._process = ChildProcess("-m", "gpupipe.server", request=line, own_session=False)
@@ -176,16 +176,12 @@ def _to_json(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def child() -> int:
+def run_child() -> int:
     """Run the server in the process of a ServerProcess, and return the exit status.
 
     The first line of standard input is the request as JSON. The server stops when the input ends.
     """
     request = json.loads(sys.stdin.readline())
-    options = request["options"]
-    for name in ("state", "keys", "allowed"):
-        options[name] = Path(options[name]) if options[name] is not None else None
-
     announced: list[Any] = []
 
     def announce(server: Any) -> None:
@@ -197,7 +193,7 @@ def child() -> int:
         import_zmq()
         run(
             open_loader(configs.read(request["config"], **request["changes"])),
-            ServerOptions(**options),
+            parse_options(request["options"]),
             announce,
         )
     except (ConfigError, ServerError, Exception) as e:

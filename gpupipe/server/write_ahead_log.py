@@ -3,6 +3,10 @@
 A server that was killed resumes from it. A server that is stopped writes that as the last line; the
 next server then starts from the beginning, unless it is asked to resume.
 
+Events are lists: ["client", token, ...], ["gone", token], ["run", partition, pass, ...] for a new
+pass, ["lease", pass, step, token], ["done", pass, step], ["back", pass, step] for a requeued step,
+["anew", partition, pass] for a partition that started over, and ["stopped"].
+
 Each line is one write to the kernel: it survives the process, but not a power failure. The file is
 compacted when it is opened and at the start of each pass: it then holds only the current state.
 """
@@ -20,7 +24,7 @@ from gpupipe.errors import ServerError, StateError
 from gpupipe.protocol import messages
 from gpupipe.runtime.atomic_write import write_atomically
 from gpupipe.runtime.file_lock import try_lock
-from gpupipe.server.client_state import Client
+from gpupipe.server.client_state import Client, Idle, Reconnecting
 from gpupipe.server.epoch_pass import EpochPass, Partition
 from gpupipe.server.leases import Leases
 
@@ -33,7 +37,7 @@ class WriteAheadLog:
 
     Args:
         path: The file. The lock is a second file beside it, with the suffix ".lock".
-        what: Identifies the work that is served, as plain JSON: data, pipeline, order, mode.
+        work: Identifies the work that is served, as plain JSON: data, pipeline, order, mode.
 
     Attributes:
         path: The file.
@@ -45,8 +49,8 @@ class WriteAheadLog:
 
     """
 
-    def __init__(self, path: Path, what: dict[str, Any]) -> None:
-        self.path, self._serves = path, what
+    def __init__(self, path: Path, work: dict[str, Any]) -> None:
+        self.path, self._work = path, work
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(
@@ -60,11 +64,11 @@ class WriteAheadLog:
         self._leases: Leases | None = None
         self.history = ""
 
-    def resume(self, ledger: Leases, history: str, now: float, after_stop: bool = False) -> bool:
+    def resume(self, leases: Leases, history: str, now: float, after_stop: bool = False) -> bool:
         """Replay the file into new leases, compact it, and log from here on.
 
         Args:
-            ledger: New leases, without clients.
+            leases: New leases, without clients.
             history: Name of the history if a new one begins, because there is nothing to resume.
             now: Seconds, of the leases' clock.
             after_stop: Resume also from a server that was stopped, not only from one that crashed.
@@ -77,15 +81,15 @@ class WriteAheadLog:
             StateError: The file belongs to a server of other work.
 
         """
-        self._leases, self.history = ledger, history
+        self._leases, self.history = leases, history
         events = self._events(after_stop)
         for event in events:
-            _replay(ledger, event, now)
-        after_restart(ledger)
+            _replay(leases, event, now)
+        after_restart(leases)
         self._compact()
         return bool(events)
 
-    def note(self, *event: Any) -> None:
+    def log(self, *event: Any) -> None:
         """Log an event; the start of a pass compacts the file instead. Raises ServerError."""
         if event[0] == "run":
             self._compact()
@@ -98,7 +102,7 @@ class WriteAheadLog:
 
         Raises ServerError.
         """
-        self.note(_STOPPED)
+        self.log(_STOPPED)
 
     def forget(self) -> None:
         """Delete the file, so that the server starts from the beginning. Raises ServerError."""
@@ -129,10 +133,10 @@ class WriteAheadLog:
             and not after_stop
         ):
             return []
-        if not isinstance(head, dict) or head.get("serves") != self._serves:
+        if not isinstance(head, dict) or head.get("serves") != self._work:
             raise StateError(
                 f"{self.path} is the state of a server of something else "
-                f"({_difference(head, self._serves)}): name another --state, or begin again "
+                f"({_difference(head, self._work)}): name another --state, or begin again "
                 "with --fresh"
             )
         self.history = head["history"]
@@ -141,7 +145,7 @@ class WriteAheadLog:
     def _compact(self) -> None:
         """Replace the file by the current state, and open it to append."""
         assert self._leases is not None
-        head = {"history": self.history, "runs": self._leases.runs, "serves": self._serves}
+        head = {"history": self.history, "runs": self._leases.next_pass, "serves": self._work}
         text = "".join(json.dumps(line) + "\n" for line in [head, *_state(self._leases)])
         with _writing(self.path):
             with write_atomically(self.path) as new:
@@ -164,17 +168,17 @@ def _writing(path: Path) -> Iterator[None]:
         ) from e
 
 
-def after_restart(ledger: Leases) -> None:
+def after_restart(leases: Leases) -> None:
     """Requeue all steps that are neither leased nor done.
 
     Clients that hold leases are marked as pending: the server waits until they say that they
     continue, or until their sessions end.
     """
-    for lane in ledger.lanes.values():
-        if lane.run is not None:
-            lane.run.resume()
-    for client in ledger.clients.values():
-        client.pending = bool(client.leases)
+    for partition in leases.partitions.values():
+        if partition.current is not None:
+            partition.current.requeue_unfinished()
+    for client in leases.clients.values():
+        client.phase = Reconnecting() if client.leases else Idle()
 
 
 def _parse(line: str) -> Any:
@@ -195,60 +199,60 @@ def _difference(head: Any, serves: dict[str, Any]) -> str:
     )
 
 
-def _state(ledger: Leases) -> Iterator[list[Any]]:
+def _state(leases: Leases) -> Iterator[list[Any]]:
     """Yield events whose replay leads to the current state of the leases."""
-    yield ["runs", ledger.runs]
-    for client in ledger.clients.values():
-        hello = client.hello
+    yield ["runs", leases.next_pass]
+    for client in leases.clients.values():
+        request = client.request
         yield [
             "client",
             client.token,
-            client.lane.name,
-            hello.name,
-            hello.place,
-            hello.pid,
-            hello.started,
+            client.partition.name,
+            request.name,
+            request.host_id,
+            request.pid,
+            request.process_started,
         ]
-    for lane in ledger.lanes.values():
-        run = lane.run
-        if lane.anew:
-            yield ["anew", lane.name, lane.anew]
+    for partition in leases.partitions.values():
+        run = partition.current
+        if partition.first_pass:
+            yield ["anew", partition.name, partition.first_pass]
         if run is not None:
-            yield ["run", lane.name, run.number, run.epoch, run.position, run.steps]
+            yield ["run", partition.name, run.number, run.epoch, run.position, run.steps]
             yield ["all done", run.number, sorted(run.done)]
-            yield from (["lease", run.number, step, token] for step, token in run.out.items())
+            yield from (["lease", run.number, step, token] for step, token in run.leased.items())
 
 
-def _replay(ledger: Leases, event: list[Any], now: float) -> None:
+def _replay(leases: Leases, event: list[Any], now: float) -> None:
     kind, *rest = event
     if kind == "runs":
-        ledger.runs = rest[0]
+        leases.next_pass = rest[0]
     elif kind == "client":
-        _replay_client(ledger, rest, now)
+        _replay_client(leases, rest, now)
     elif kind == "gone":
-        client = ledger.clients.pop(rest[0], None)
-        if client is not None and ledger.rules.mode == "broadcast":
-            ledger.lanes.pop(client.lane.name, None)
+        client = leases.clients.pop(rest[0], None)
+        if client is not None and leases.rules.mode == "broadcast":
+            leases.partitions.pop(client.partition.name, None)
     elif kind == "anew":
-        ledger.lanes[rest[0]].run, ledger.lanes[rest[0]].anew = None, rest[1]
+        leases.partitions[rest[0]].current, leases.partitions[rest[0]].first_pass = None, rest[1]
     elif kind == "run":
         name, number, epoch, position, steps = rest
-        ledger.lanes[name].run = EpochPass(number, epoch, position, steps)
-        ledger.runs = max(ledger.runs, number + 1)
+        leases.partitions[name].current = EpochPass(number, epoch, position, steps)
+        leases.next_pass = max(leases.next_pass, number + 1)
     else:
-        _replay_step(ledger, kind, rest)
+        _replay_step(leases, kind, rest)
 
 
-def _replay_client(ledger: Leases, rest: list[Any], now: float) -> None:
-    token, lane_name, client_name, place, pid, started = rest
-    hello = messages.Hello(
+def _replay_client(leases: Leases, rest: list[Any], now: float) -> None:
+    token, partition_name, client_name, place, pid, started = rest
+    request = messages.OpenSession(
         messages.VERSION,
         token,
         0,
         client_name,
         0,
         1,
-        ledger.rules.hwm,
+        leases.rules.hwm,
         place,
         pid,
         started,
@@ -257,30 +261,30 @@ def _replay_client(ledger: Leases, rest: list[Any], now: float) -> None:
         [],
         [],
     )
-    lane = ledger.lanes.setdefault(lane_name, Partition(lane_name, 0))
-    ledger.clients[token] = Client(token, hello, lane, ledger.rules.hwm, now)
+    partition = leases.partitions.setdefault(partition_name, Partition(partition_name, 0))
+    leases.clients[token] = Client(token, request, partition, leases.rules.hwm, now)
 
 
-def _replay_step(ledger: Leases, kind: str, rest: list[Any]) -> None:
+def _replay_step(leases: Leases, kind: str, rest: list[Any]) -> None:
     run = next(
         (
-            lane.run
-            for lane in ledger.lanes.values()
-            if lane.run is not None and lane.run.number == rest[0]
+            partition.current
+            for partition in leases.partitions.values()
+            if partition.current is not None and partition.current.number == rest[0]
         ),
         None,
     )
     if run is None:
         return
-    for client in ledger.clients.values():
+    for client in leases.clients.values():
         client.leases = [key for key in client.leases if key != (rest[0], rest[1])]
     if kind == "all done":
         run.done.update(rest[1])
     elif kind == "done":
-        run.out.pop(rest[1], None)
+        run.leased.pop(rest[1], None)
         run.done.add(rest[1])
     elif kind == "back":
-        run.out.pop(rest[1], None)
-    elif rest[2] in ledger.clients:
-        run.out[rest[1]] = rest[2]
-        ledger.clients[rest[2]].leases.append((rest[0], rest[1]))
+        run.leased.pop(rest[1], None)
+    elif rest[2] in leases.clients:
+        run.leased[rest[1]] = rest[2]
+        leases.clients[rest[2]].leases.append((rest[0], rest[1]))

@@ -19,8 +19,8 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import nothing
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.remote.engine import Finish, copied
-from gpupipe.engines.remote.welcome import Understood, split
+from gpupipe.engines.remote.description import RemoteDataset, split_pipeline
+from gpupipe.engines.remote.finish import BatchFinisher, copy_to_gpu
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
 
@@ -40,18 +40,17 @@ TAILS: list[tuple[list[Any], str | None, torch.dtype]] = [
 ]
 
 
-def left(steps: list[Any], dtype: str | None) -> Finish:
+def left(steps: list[Any], dtype: str | None) -> BatchFinisher:
     """What a client does that is left these steps."""
     changes = {} if dtype is None else {"dtype": dtype}
     config = configs.read(
         {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode", *steps]},
         **changes,
     )
-    finish = Finish(None)
-    finish.left = Understood(
-        config, nothing(), config.pipeline.entries[split(config)[1] :], config.loader.dtype
+    dataset = RemoteDataset(
+        config, nothing(), config.pipeline.entries[split_pipeline(config)[1] :], config.loader.dtype
     )
-    return finish
+    return BatchFinisher(dataset, None)
 
 
 def received() -> dict[str, torch.Tensor]:
@@ -71,7 +70,7 @@ def test_what_is_left_to_a_client_is_done_on_its_gpu(
     finish = left(steps, dtype)
     with FakeGpu() as gpu:
         arrived = received()
-        batch = finish._done(copied(arrived, GPU))
+        batch = finish._run_steps(copy_to_gpu(arrived, GPU))
         assert {name: tensor.device for name, tensor in batch.items()} == {
             "image": GPU,
             "label": GPU,
@@ -183,7 +182,7 @@ def test_what_would_wait_is_seen(line: str) -> None:
         "x.to(device, non_blocking=True)",
         "x.to(torch.bfloat16)",
         "x.to(image.dtype)",
-        "x.to(getattr(torch, self.left.dtype))",
+        "x.to(getattr(torch, self._dataset.dtype))",
     ],
 )
 def test_what_does_not_is_not(line: str) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import torch
 
-from gpupipe.protocol import compression, messages
+from gpupipe.protocol import batch_layout, codec, compression, messages
 from gpupipe.protocol.tensors import views
 
 _MOST_MEMORY_MIB = 512
@@ -30,10 +30,10 @@ _KEYS = [(0, 1), (2**40, 7)]
 def seeds() -> list[bytes]:
     """Real messages of every kind."""
     fields = [
-        messages.Field("image", "uint8", (4, 3, 8, 8), False),
-        messages.Field("label", "int64", (4,), False),
+        batch_layout.TensorField("image", "uint8", (4, 3, 8, 8), False),
+        batch_layout.TensorField("label", "int64", (4,), False),
     ]
-    hello = messages.Hello(
+    hello = messages.OpenSession(
         messages.VERSION,
         "0123456789abcdef" * 2,
         1,
@@ -52,30 +52,30 @@ def seeds() -> list[bytes]:
     about = {"name": "x", "data": {"count": 5}, "pipeline": {"steps": [{"decode": {}}]}}
     to_server = [
         hello,
-        messages.Begin(1, 2, 3, -1),
-        messages.Done(_KEYS, [1, 2]),
-        messages.Stop(),
+        messages.StartIteration(1, 2, 3, -1),
+        messages.Acknowledge(_KEYS, [1, 2]),
+        messages.EndIteration(),
         messages.Ping(),
-        messages.Bye("0123456789abcdef" * 2, _KEYS),
-        messages.Ask(),
+        messages.CloseSession("0123456789abcdef" * 2, _KEYS),
+        messages.GetStats(),
     ]
     to_client = [
-        messages.Welcome(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, about),
-        messages.Begun(1, 2),
+        messages.SessionOpened(1, "0" * 32, 1, _KEYS, 0, 0, 0, 1, about),
+        messages.IterationStarted(1, 2),
         messages.Confirm(_KEYS),
         messages.Revoke(_KEYS),
-        messages.Ended(1),
-        messages.Who(),
-        messages.Batch((0, 1), 0, 4, False, fields, messages.offsets(fields)[1], None),
-        messages.Batch((0, 1), 0, 4, True, fields, 800, messages.Slot(1, 2, 4096)),
-        messages.Part((0, 1), 0, 100, "lz4"),
+        messages.PassEnded(1),
+        messages.UnknownSession(),
+        messages.BatchHeader((0, 1), 0, 4, False, fields, batch_layout.offsets(fields)[1], None),
+        messages.BatchHeader((0, 1), 0, 4, True, fields, 800, batch_layout.Slot(1, 2, 4096)),
+        messages.BatchPart((0, 1), 0, 100, "lz4"),
         messages.Refused("why", True),
         messages.Failed("SampleError", "text", "path", "reason"),
         messages.Pong(),
-        messages.State(about),
+        messages.Stats(about),
     ]
     packed = [compression.pack(name, bytes(4096)) or b"" for name in compression.installed()]
-    return [messages.encode(m) for m in [*to_server, *to_client]] + packed
+    return [codec.encode(m) for m in [*to_server, *to_client]] + packed
 
 
 def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
@@ -108,12 +108,12 @@ def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
 
 
 def _server_side(data: bytes, rng: random.Random) -> None:
-    messages.from_client([data] * rng.choice([1, 1, 1, 0, 2]))
+    codec.decode_from_client([data] * rng.choice([1, 1, 1, 0, 2]))
 
 
 def _client_side(data: bytes, rng: random.Random) -> None:
-    message = messages.from_server([data, *[b"abc"] * rng.choice([0, 0, 1, 2])])
-    if isinstance(message, messages.Batch) and message.size < 1 << 20:
+    message = codec.decode_from_server([data, *[b"abc"] * rng.choice([0, 0, 1, 2])])
+    if isinstance(message, messages.BatchHeader) and message.size < 1 << 20:
         views(torch.zeros(message.size, dtype=torch.uint8), message.fields)
 
 
@@ -121,7 +121,7 @@ def _codec(data: bytes, rng: random.Random) -> None:
     found = compression.unpack(
         rng.choice(["", "gzip", *compression.NAMES]),
         data,
-        size := rng.choice([1, 64, 4096, messages.PIECE]),
+        size := rng.choice([1, 64, 4096, batch_layout.PART_LIMIT]),
     )
     assert len(found) == size
 
@@ -143,7 +143,7 @@ def main() -> int:
         try:
             target(data, rng)
             results["taken"] += 1
-        except messages.MalformedMessage:
+        except batch_layout.MalformedMessage:
             results["refused"] += 1
         except Exception:
             traceback.print_exc()

@@ -9,8 +9,8 @@ so is the server. Then what was written down is checked:
 
 - every sample was consumed in every epoch, and not only in the last batch of a client that was
   killed with it in its hands;
-- a sample that was consumed twice was among the last WINDOW batches of a client that was killed
-  before the server knew of it, all but once.
+- a sample that was consumed twice was among the last MAX_UNACKED batches of a client that was
+  killed before the server knew of it, all but once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ import torchvision.transforms.v2  # noqa: F401  # so that copies of this process
 from PIL import Image
 
 import gpupipe
-import gpupipe.engines.remote.engine
-from gpupipe.protocol.messages import WINDOW
+import gpupipe.engines.remote.connecting
+from gpupipe.protocol.messages import MAX_UNACKED
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.start import run as run_server
 
@@ -92,8 +92,8 @@ class Stage:
             address=f"tcp://127.0.0.1:{self.port}",
             state=self.folder / "state",
             resume=True,
-            silent=1.0,
-            lost=20.0,
+            heartbeat_timeout=1.0,
+            session_timeout=20.0,
             hwm=HWM,
         )
         self.server = _FORK.Process(target=serve, args=(self.config, options))
@@ -228,7 +228,7 @@ def check(stage: Stage, samples: int) -> int:
         dropped: set[int] = set()
         for client in stage.clients:
             for number, (of, ids, unfinished) in enumerate(reversed(_taken(client.log))):
-                maybe = client.killed and number < WINDOW
+                maybe = client.killed and number < MAX_UNACKED
                 for id in ids if of == epoch else ():
                     (excused if maybe else firm)[id] += 1
                     if client.killed and unfinished:

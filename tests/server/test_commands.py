@@ -67,14 +67,14 @@ def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
             assert said.exit_code == 0, said.output
             assert "little, share, up" in said.output
             assert re.search(r"1 client \(\S+:\d+ holds \d\); epoch [12]", said.output), said.output
-            facts = json.loads(CliRunner().invoke(main, ["status", address, "--json"]).output)
-            assert facts["clients"][0]["consumed"] >= len(loader)
+            stats = json.loads(CliRunner().invoke(main, ["status", address, "--json"]).output)
+            assert stats["clients"][0]["consumed"] >= len(loader)
             with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
                 text = answer.read().decode()
             assert "gpupipe_server_batches_total" in text
             assert "gpupipe_server_clients 1.0" in text
             assert (
-                f'gpupipe_server_client_hwm{{client="{facts["clients"][0]["name"]}"}}' not in text
+                f'gpupipe_server_client_hwm{{client="{stats["clients"][0]["name"]}"}}' not in text
             )
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
@@ -302,20 +302,20 @@ def test_without_zeromq_the_message_says_what_to_install(file: Path, words: list
 
 
 def test_the_line_shows_rates_over_the_last_seconds() -> None:
-    from gpupipe.server.metrics import Rates, line
+    from gpupipe.server.metrics import Rates, format_line
 
     rates = Rates()
-    client = {"name": "here:7", "holds": 3, "hwm": 10, "silent_seconds": 0.4}
-    facts = {"clients": [client], "lanes": [{"epoch": 2, "done": 5, "steps": 9}]}
+    client = {"name": "here:7", "leased": 3, "hwm": 10, "silent_seconds": 0.4}
+    stats = {"clients": [client], "partitions": [{"epoch": 2, "done": 5, "steps": 9}]}
     rates.add({"seconds": 0.0, "batches": 0, "bytes": 0})
     rates.add({"seconds": 100.0, "batches": 1000, "bytes": 10**9})
     found = rates.add({"seconds": 102.0, "batches": 1020, "bytes": 10**9 + 2 * 10**8})
     assert found == (10.0, 100.0)
     assert (
-        line(facts, found)
+        format_line(stats, found)
         == "10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client (here:7 holds 3); epoch 2: 5 of 9"
     )
-    facts["clients"] = [
+    stats["clients"] = [
         client,
         client | {"name": "there:8", "silent_seconds": 4.2},
         client,
@@ -325,8 +325,8 @@ def test_the_line_shows_rates_over_the_last_seconds() -> None:
     ]
     assert (
         "6 clients (here:7 holds 3, there:8 holds 3, silent for 4 s, here:7 holds 3, "
-        "here:7 holds 3, and 2 more)" in line(facts, found)
+        "here:7 holds 3, and 2 more)" in format_line(stats, found)
     )
-    assert line({"clients": [], "lanes": []}, found).endswith(
+    assert format_line({"clients": [], "partitions": []}, found).endswith(
         "buffers 0 of 0, 0 clients; nothing asked for yet"
     )

@@ -15,11 +15,12 @@ import pytest
 import zmq
 
 import gpupipe
-from gpupipe.client.connection import Arrived, Connection
+from gpupipe.client.connection import Connection
 from gpupipe.client.dialing import ConnectionOptions
-from gpupipe.protocol import messages
+from gpupipe.client.session import ReceivedBatch
+from gpupipe.protocol import batch_layout, codec, messages
 
-FIELDS = [messages.Field("id", "int64", (2,), False)]
+FIELDS = [batch_layout.TensorField("id", "int64", (2,), False)]
 HISTORY = "a" * 32
 
 
@@ -30,7 +31,13 @@ class Other:
         self._socket, self._route = socket, b""
 
     def hear(
-        self, kind: type[messages.Hello | messages.Begin | messages.Done | messages.Bye]
+        self,
+        kind: type[
+            messages.OpenSession
+            | messages.StartIteration
+            | messages.Acknowledge
+            | messages.CloseSession
+        ],
     ) -> Any:
         """The next message of a kind; others, such as signs of life, are passed over, but for a
         second Hello of one that waits long: it is answered.
@@ -38,32 +45,32 @@ class Other:
         while True:
             assert self._socket.poll(20_000), f"no {kind.__name__} came"
             self._route, frame = self._socket.recv_multipart()
-            message = messages.from_client([frame])
+            message = codec.decode_from_client([frame])
             if isinstance(message, kind):
                 return message
-            if isinstance(message, messages.Hello):
-                self.say(self.welcome(message.holding))
+            if isinstance(message, messages.OpenSession):
+                self.say(self.welcome(message.held))
 
     def say(self, *frames: messages.ToClient | bytes) -> None:
         self._socket.send_multipart(
-            [self._route, *(f if isinstance(f, bytes) else messages.encode(f) for f in frames)]
+            [self._route, *(f if isinstance(f, bytes) else codec.encode(f) for f in frames)]
         )
 
-    def welcome(self, yours: list[messages.Key]) -> messages.Welcome:
-        return messages.Welcome(messages.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, {})
+    def welcome(self, yours: list[messages.Key]) -> messages.SessionOpened:
+        return messages.SessionOpened(messages.VERSION, HISTORY, 1, yours, 0, 0, 0, 1, {})
 
-    def let_in(self, yours: list[messages.Key]) -> messages.Begin:
+    def let_in(self, yours: list[messages.Key]) -> messages.StartIteration:
         """Answer a Hello, and the Begin that follows: the client is in run 0."""
         self.say(self.welcome(yours))
-        begin: messages.Begin = self.hear(messages.Begin)
-        self.say(messages.Begun(begin.number, 0))
+        begin: messages.StartIteration = self.hear(messages.StartIteration)
+        self.say(messages.IterationStarted(begin.iteration, 0))
         return begin
 
     def batch(self, step: int) -> None:
         """A batch whose two ids are its step."""
         data = np.full(2, step, np.int64).tobytes()
-        self.say(messages.Batch((0, step), 0, 2 * step + 2, False, FIELDS, len(data), None))
-        self.say(messages.Part((0, step), 0, len(data), ""), data)
+        self.say(messages.BatchHeader((0, step), 0, 2 * step + 2, False, FIELDS, len(data), None))
+        self.say(messages.BatchPart((0, step), 0, len(data), ""), data)
 
 
 @contextmanager
@@ -91,9 +98,9 @@ def other_side(play: Callable[[Other], None]) -> Iterator[str]:
 
 def _begun(address: str) -> Connection:
     """A client that is known, and has begun an iteration."""
-    connection = Connection(ConnectionOptions(address, patience=10.0), lambda tensors: tensors)
+    connection = Connection(ConnectionOptions(address, patience=10.0))
     assert connection.open().history == HISTORY
-    connection.begin(0, 0)
+    connection.start_iteration(0, 0, dict)
     return connection
 
 
@@ -101,29 +108,29 @@ def test_between_a_hello_and_its_welcome_no_batch_counts() -> None:
     """The server takes back what the Hello did not name, so others may have it."""
 
     def play(other: Other) -> None:
-        other.hear(messages.Hello)
+        other.hear(messages.OpenSession)
         other.let_in([])
         other.batch(0)
-        other.hear(messages.Done)
+        other.hear(messages.Acknowledge)
         other.say(messages.Confirm([(0, 0)]))
-        nowhere = messages.Slot(7, 0, 4096)
-        other.say(messages.Batch((0, 1), 0, 4, False, FIELDS, 16, nowhere))
-        again = other.hear(messages.Hello)
-        assert (again.holding, again.done) == ([], [])
+        nowhere = batch_layout.Slot(7, 0, 4096)
+        other.say(messages.BatchHeader((0, 1), 0, 4, False, FIELDS, 16, nowhere))
+        again = other.hear(messages.OpenSession)
+        assert (again.held, again.consumed) == ([], [])
         other.batch(2)
-        assert other.let_in([]).run == 0, "it goes on in its run"
+        assert other.let_in([]).pass_number == 0, "it goes on in its run"
         other.batch(3)
-        other.hear(messages.Bye)
-        other.say(messages.Gone())
+        other.hear(messages.CloseSession)
+        other.say(messages.SessionClosed())
 
     with other_side(play) as address:
         connection = _begun(address)
         found = []
         for _ in range(2):
             arrived = connection.next()
-            assert isinstance(arrived, Arrived)
+            assert isinstance(arrived, ReceivedBatch)
             found.append(arrived.batch["id"].tolist())
-            connection.consumed(arrived.key)
+            connection.acknowledge(arrived.key)
         connection.close()
     assert found == [[0, 0], [3, 3]]
 
@@ -132,19 +139,19 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
     """A Welcome says what is still the client's own, of what its Hello said that it holds."""
 
     def play(other: Other) -> None:
-        other.hear(messages.Hello)
+        other.hear(messages.OpenSession)
         other.let_in([])
         for step in range(3):
             other.batch(step)
         time.sleep(0.3)  # a client says Hello no oftener than this
-        other.say(messages.Who())
-        assert other.hear(messages.Hello).holding == [(0, 0), (0, 1), (0, 2)]
+        other.say(messages.UnknownSession())
+        assert other.hear(messages.OpenSession).held == [(0, 0), (0, 1), (0, 2)]
         other.let_in([(0, 0), (0, 2)])
         settled.set()
-        other.hear(messages.Done)
-        other.hear(messages.Done)
-        other.hear(messages.Bye)
-        other.say(messages.Gone())
+        other.hear(messages.Acknowledge)
+        other.hear(messages.Acknowledge)
+        other.hear(messages.CloseSession)
+        other.say(messages.SessionClosed())
 
     settled = threading.Event()
     with other_side(play) as address:
@@ -152,11 +159,11 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
         first = connection.next()
         assert first is not None
         assert settled.wait(20)
-        connection.consumed(first.key)
+        connection.acknowledge(first.key)
         second = connection.next()
         assert second is not None
         assert (first.key, second.key) == ((0, 0), (0, 2))
-        connection.consumed(second.key)
+        connection.acknowledge(second.key)
         connection.close()
 
 
@@ -169,21 +176,21 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         return tensors
 
     def play(other: Other) -> None:
-        other.hear(messages.Hello)
+        other.hear(messages.OpenSession)
         other.let_in([])
         for step in range(3):
             other.batch(step)
         other.say(messages.Confirm([]))
-        begin = other.hear(messages.Begin)
-        other.say(messages.Begun(begin.number, 0))
+        begin = other.hear(messages.StartIteration)
+        other.say(messages.IterationStarted(begin.iteration, 0))
         other.batch(2)
-        other.hear(messages.Bye)
-        other.say(messages.Gone())
+        other.hear(messages.CloseSession)
+        other.say(messages.SessionClosed())
 
     with other_side(play) as address:
-        connection = Connection(ConnectionOptions(address, patience=10.0), finish)
+        connection = Connection(ConnectionOptions(address, patience=10.0))
         connection.open()
-        connection.begin(0, 0)
+        connection.start_iteration(0, 0, finish)
         first = connection.next()
         assert first is not None
         assert first.key == (0, 0)
@@ -192,7 +199,7 @@ def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
         ) as raised:
             connection.next()
         assert isinstance(raised.value.__cause__, ValueError)
-        connection.begin(0, 4)
+        connection.start_iteration(0, 4, finish)
         third = connection.next()
         assert third is not None
         assert third.key == (0, 2)
@@ -203,18 +210,16 @@ def test_a_message_that_cannot_be_taken_reaches_the_consumer_with_its_cause() ->
     """Here for want of page-locked memory: there are not so many GPUs."""
 
     def play(other: Other) -> None:
-        other.hear(messages.Hello)
+        other.hear(messages.OpenSession)
         other.let_in([])
         other.batch(0)
-        other.hear(messages.Bye)
-        other.say(messages.Gone())
+        other.hear(messages.CloseSession)
+        other.say(messages.SessionClosed())
 
     with other_side(play) as address:
-        connection = Connection(
-            ConnectionOptions(address, patience=10.0, gpu=100), lambda tensors: tensors
-        )
+        connection = Connection(ConnectionOptions(address, patience=10.0, gpu=100))
         connection.open()
-        connection.begin(0, 0)
+        connection.start_iteration(0, 0, dict)
         with pytest.raises(
             gpupipe.ServerError, match=f"a message of {address} cannot be taken"
         ) as raised:
@@ -227,18 +232,18 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
     """On whatever connection there is, with what was consumed and not confirmed."""
 
     def play(other: Other) -> None:
-        other.hear(messages.Hello)
+        other.hear(messages.OpenSession)
         other.let_in([])
         other.batch(0)
-        assert other.hear(messages.Bye).done == [(0, 0)]
-        assert other.hear(messages.Bye).done == [(0, 0)], "the first was not answered"
-        other.say(messages.Gone())
+        assert other.hear(messages.CloseSession).consumed == [(0, 0)]
+        assert other.hear(messages.CloseSession).consumed == [(0, 0)], "the first was not answered"
+        other.say(messages.SessionClosed())
 
     with other_side(play) as address:
         connection = _begun(address)
         arrived = connection.next()
         assert arrived is not None
-        connection.consumed(arrived.key)
+        connection.acknowledge(arrived.key)
         connection.close()
         connection.close()
         with pytest.raises(gpupipe.ServerError, match="was closed"):
@@ -250,11 +255,11 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
     [
         (b"\xc1 no message", "does not speak as a server of gpupipe does"),
         (
-            messages.Welcome(messages.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, {}),
+            messages.SessionOpened(messages.VERSION + 1, HISTORY, 1, [], 0, 0, 0, 1, {}),
             f"speaks version {messages.VERSION + 1} of the protocol",
         ),
         (
-            messages.Welcome(messages.VERSION, HISTORY, 1, [], 0, 0, 0, 1, {"name": 3}),
+            messages.SessionOpened(messages.VERSION, HISTORY, 1, [], 0, 0, 0, 1, {"name": 3}),
             "in a way that is not understood",
         ),
         (messages.Refused("not today", False), "not today"),
@@ -263,11 +268,11 @@ def test_good_bye_is_said_until_it_is_heard() -> None:
 )
 def test_a_server_that_is_none_is_an_error(answer: Any, why: str) -> None:
     def play(other: Other) -> None:
-        other.hear(messages.Hello)
+        other.hear(messages.OpenSession)
         other.say(answer)
         if "understood" in why:
-            other.hear(messages.Bye)
-            other.say(messages.Gone())
+            other.hear(messages.CloseSession)
+            other.say(messages.SessionClosed())
 
     with other_side(play) as address, pytest.raises(gpupipe.ServerError, match=why):
         gpupipe.connect(address, device="cpu", patience=5)
@@ -285,13 +290,13 @@ def test_a_batch_whose_pieces_do_not_fit_is_an_error(
     pieces: list[tuple[int, int]], why: str
 ) -> None:
     def play(other: Other) -> None:
-        other.hear(messages.Hello)
+        other.hear(messages.OpenSession)
         other.let_in([])
-        other.say(messages.Batch((0, 0), 0, 2, False, FIELDS, 16, None))
+        other.say(messages.BatchHeader((0, 0), 0, 2, False, FIELDS, 16, None))
         for start, size in pieces:
-            other.say(messages.Part((0, 0), start, size, ""), bytes(size))
-        other.hear(messages.Bye)
-        other.say(messages.Gone())
+            other.say(messages.BatchPart((0, 0), start, size, ""), bytes(size))
+        other.hear(messages.CloseSession)
+        other.say(messages.SessionClosed())
 
     with other_side(play) as address:
         connection = _begun(address)

@@ -84,8 +84,8 @@ def test_batches_are_what_they_are_in_process(
         assert len(loader) == len(expected[0])
         for epoch in expected:
             _same(list(loader), epoch)
-        facts = server.facts_now()
-    sent_shared = facts["shared"] > 0
+        stats = server.stats()
+    sent_shared = stats["batches_through_shared_memory"] > 0
     assert sent_shared == (connecting.get("transport") != "tcp"), (
         "auto shares memory on one machine"
     )
@@ -109,7 +109,7 @@ def test_batches_that_are_kept_stay_what_they_are(config: dict[str, Any]) -> Non
         gpupipe.connect(server.address, device="cpu", ids=True, hwm=2) as loader,
     ):
         kept = [b for _ in range(4) for b in loader]
-        shared = server.facts_now()["shared"]
+        shared = server.stats()["batches_through_shared_memory"]
         _same(kept, expected)
     assert 0 < shared < len(kept), "some found a slot, others did not"
     _same(kept, expected)

@@ -19,7 +19,7 @@ from served import serving
 import gpupipe
 from gpupipe.remote_loader import ServerDataStream
 from gpupipe.server.fuel import FuelServer
-from gpupipe.server.metrics import ask
+from gpupipe.server.metrics import fetch_stats
 from gpupipe.server.options import ServerOptions
 
 
@@ -187,7 +187,7 @@ def test_a_server_of_fuels_wire_is_told_from_one_of_gpupipe(config: dict[str, An
         ):
             ServerDataStream(("image",), False, "127.0.0.1", _port(server))
         with pytest.raises(gpupipe.ServerError, match="speaks Fuel's protocol"):
-            ask(server.address, patience=0.5)
+            fetch_stats(server.address, patience=0.5)
         with fuels_socket(server.address) as socket:
             np.testing.assert_array_equal(recv_arrays(socket)[2], first)
 

@@ -12,7 +12,7 @@ from socket import create_connection, create_server
 import pytest
 import torch
 
-from gpupipe.protocol.messages import MalformedMessage
+from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.shared_memory import Buffers, Mapped, Slots, cuda_last_error
 from gpupipe.protocol.wakeup import Waker
 from gpupipe.server import flood_guard
@@ -36,7 +36,7 @@ def test_a_slot_is_seen_from_the_other_side_and_given_back() -> None:
     del kept
     gc.collect()
     assert list(mapped.freed) == [slot.number]
-    slots.give_back(mapped.freed.popleft())
+    slots.release(mapped.freed.popleft())
     again = slots.take(SIZE)
     assert again is not None
     assert again[0] == slot, "memory is used again"
@@ -101,11 +101,11 @@ def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path
     """Also without leaving a copy of that file open."""
     file = (tmp_path / "file").open("wb")
     before = len(os.listdir("/proc/self/fd"))
-    assert flood_guard._seen(file.fileno()) is None
+    assert flood_guard._peer_and_bytes(file.fileno()) is None
     flood_guard._shut_down(file.fileno())
     assert len(os.listdir("/proc/self/fd")) == before
     file.close()
-    assert flood_guard._seen(10_000) is None
+    assert flood_guard._peer_and_bytes(10_000) is None
     with (
         create_server(("127.0.0.1", 0)) as listening,
         create_connection(listening.getsockname()) as one,
@@ -113,7 +113,7 @@ def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path
         other, _ = listening.accept()
         other.sendall(b"x" * 1000)
         assert one.recv(2000)
-        assert flood_guard._seen(one.fileno()) == (listening.getsockname(), 1000)
+        assert flood_guard._peer_and_bytes(one.fileno()) == (listening.getsockname(), 1000)
         flood_guard._shut_down(one.fileno())
         assert other.recv(1) == b"", "the other side is told"
         other.close()

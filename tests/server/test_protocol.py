@@ -24,7 +24,7 @@ class Consumer:
 
     def __init__(self, number: int) -> None:
         self.token = f"{number:032x}"
-        self.holding: Inbox[int] = Inbox()
+        self.held: Inbox[int] = Inbox()
         self.run, self.number, self.ended, self.begun = -1, 0, False, False
         self.up: deque[messages.ToServer] = deque()
         self.down: deque[Any] = deque()
@@ -38,38 +38,38 @@ class Consumer:
         self.up.append(
             self.bye()
             if self.leaving
-            else hello(self.token, self.holding.keys, list(self.holding.unconfirmed))
+            else hello(self.token, self.held.keys, list(self.held.unconfirmed))
         )
 
     def leave(self) -> None:
         """Its consumer has had enough: it is done with what it has, and goes."""
-        for key in list(self.holding.taken):
-            self.holding.consume(key)
+        for key in list(self.held.taken):
+            self.held.consume(key)
         self.leaving = True
-        self.holding.drop()
+        self.held.drop()
         self.up.append(self.bye())
 
-    def bye(self) -> messages.Bye:
-        return messages.Bye(self.token, list(self.holding.unconfirmed))
+    def bye(self) -> messages.CloseSession:
+        return messages.CloseSession(self.token, list(self.held.unconfirmed))
 
     def hear(self, message: Any) -> None:
         if self.leaving:
-            self.gone = self.gone or isinstance(message, messages.Gone)
-        elif isinstance(message, messages.Welcome):
-            self.holding.keep_only(message.yours)
-            self.up.append(messages.Begin(self.number, 0, 0, self.run))
-        elif isinstance(message, messages.Begun):
-            self.run = message.run
+            self.gone = self.gone or isinstance(message, messages.SessionClosed)
+        elif isinstance(message, messages.SessionOpened):
+            self.held.keep_only(message.leased)
+            self.up.append(messages.StartIteration(self.number, 0, 0, self.run))
+        elif isinstance(message, messages.IterationStarted):
+            self.run = message.pass_number
         elif isinstance(message, messages.Confirm):
-            self.holding.confirm(message.keys)
+            self.held.confirm(message.keys)
         elif isinstance(message, messages.Revoke):
-            self.holding.revoke(message.keys)
-        elif isinstance(message, messages.Ended):
-            self.ended = self.ended or message.run == self.run
-        elif isinstance(message, messages.Who):
-            self.up.append(hello(self.token, self.holding.keys, list(self.holding.unconfirmed)))
-        elif isinstance(message, messages.Batch) and message.key[0] == self.run:
-            self.holding.arrive(message.key, message.key[1])
+            self.held.revoke(message.keys)
+        elif isinstance(message, messages.PassEnded):
+            self.ended = self.ended or message.pass_number == self.run
+        elif isinstance(message, messages.UnknownSession):
+            self.up.append(hello(self.token, self.held.keys, list(self.held.unconfirmed)))
+        elif isinstance(message, messages.BatchHeader) and message.key[0] == self.run:
+            self.held.arrive(message.key, message.key[1])
 
 
 RESUMED = replace(RULES, resume=True)
@@ -86,7 +86,7 @@ class Disasters(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.lines: list[list[Any]] = []
-        self.ledger = Leases(
+        self.leases = Leases(
             RESUMED,
             lambda *place: STEPS,
             (0, 0),
@@ -120,42 +120,42 @@ class Disasters(RuleBasedStateMachine):
 
     def _handle(self, consumer: Consumer, message: messages.ToServer) -> None:
         token = consumer.token
-        if isinstance(message, messages.Bye):
-            self.ledger.part(token, message.done)
-            consumer.down.append(messages.Gone())
-        elif isinstance(message, messages.Hello):
-            client = self.ledger.hello(message, self.now)
+        if isinstance(message, messages.CloseSession):
+            self.leases.close_session(token, message.consumed)
+            consumer.down.append(messages.SessionClosed())
+        elif isinstance(message, messages.OpenSession):
+            client = self.leases.open_session(message, self.now)
             consumer.down.append(
-                messages.Welcome(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {})
+                messages.SessionOpened(1, "0" * 32, 1, list(client.leases), 0, 0, 0, 1, {})
             )
-        elif not self.ledger.heard(token, self.now):
-            consumer.down.append(messages.Who())
-        elif isinstance(message, messages.Done):
-            self.ledger.done(token, message.keys)
-        elif isinstance(message, messages.Begin):
-            self.ledger.begin(token, message)
+        elif not self.leases.record_heartbeat(token, self.now):
+            consumer.down.append(messages.UnknownSession())
+        elif isinstance(message, messages.Acknowledge):
+            self.leases.acknowledge(token, message.keys)
+        elif isinstance(message, messages.StartIteration):
+            self.leases.start_iteration(token, message)
         self._flush()
 
     def _flush(self) -> None:
-        for token, message in self.ledger.outbox:
+        for token, message in self.leases.outbox:
             if token in self.consumers:
                 self.consumers[token].down.append(message)
-        self.ledger.outbox.clear()
+        self.leases.outbox.clear()
 
     @rule(count=st.integers(1, 6))
     def server_makes(self, count: int) -> None:
         for _ in range(count):
-            lane = self.ledger.needy()
-            key = self.ledger.take(lane) if lane else None
+            lane = self.leases.neediest()
+            key = self.leases.take(lane) if lane else None
             if key is None:
                 return
-            leased = self.ledger.lease(key)
+            leased = self.leases.lease(key)
             self._flush()
             if leased is None:
-                self.ledger.not_made(key)
+                self.leases.requeue_unmade(key)
             elif leased[0].token in self.consumers:
                 self.consumers[leased[0].token].down.append(
-                    messages.Batch(key, 0, 0, leased[1], [], 0, None)
+                    messages.BatchHeader(key, 0, 0, leased[1], [], 0, None)
                 )
 
     @rule(n=st.integers(0, 2), count=st.integers(1, 8))
@@ -170,10 +170,10 @@ class Disasters(RuleBasedStateMachine):
     def client_consumes(self, n: int, count: int) -> None:
         consumer = self._one(n)
         for _ in range(0 if consumer.paused or consumer.leaving else count):
-            for key in list(consumer.holding.taken):
-                consumer.holding.consume(key)
-                consumer.up.append(messages.Done([key], []))
-            taken = consumer.holding.take()
+            for key in list(consumer.held.taken):
+                consumer.held.consume(key)
+                consumer.up.append(messages.Acknowledge([key], []))
+            taken = consumer.held.take()
             if taken is not None:
                 consumer.consumed.append(taken[0])
 
@@ -188,7 +188,7 @@ class Disasters(RuleBasedStateMachine):
         for consumer in self.consumers.values():
             if not consumer.paused:
                 consumer.up.append(messages.Ping())
-        self.ledger.tick(self.now, lambda hello: hello.token not in self.consumers)
+        self.leases.apply_timeouts(self.now, lambda hello: hello.token not in self.consumers)
         self._flush()
 
     @rule(n=st.integers(0, 2))
@@ -216,15 +216,15 @@ class Disasters(RuleBasedStateMachine):
         from gpupipe.server import write_ahead_log
 
         lines, self.lines = self.lines, []
-        self.ledger = Leases(
+        self.leases = Leases(
             RESUMED,
             lambda *place: STEPS,
             (0, 0),
             lambda *event: self.lines.append(json.loads(json.dumps(event))),
         )
         for line in lines:
-            write_ahead_log._replay(self.ledger, line, self.now)
-        write_ahead_log.after_restart(self.ledger)
+            write_ahead_log._replay(self.leases, line, self.now)
+        write_ahead_log.after_restart(self.leases)
         self.lines = lines
         for consumer in self.consumers.values():
             consumer.connect()
@@ -237,13 +237,13 @@ class Disasters(RuleBasedStateMachine):
     @invariant()
     def only_the_last_of_the_dead_come_again(self) -> None:
         firm = [key for c in [*self.consumers.values(), *self.left] for key in c.consumed] + [
-            key for c in self.dead for key in c.consumed[: -messages.WINDOW]
+            key for c in self.dead for key in c.consumed[: -messages.MAX_UNACKED]
         ]
         assert len(firm) == len(set(firm))
 
     @invariant()
     def nobody_has_more_than_it_may(self) -> None:
-        assert all(len(c.leases) <= c.hwm for c in self.ledger.clients.values())
+        assert all(len(c.leases) <= c.hwm for c in self.leases.clients.values())
 
     def teardown(self) -> None:
         """From wherever it is, with no more disasters, the epoch is consumed to its end."""

@@ -16,9 +16,9 @@ import zmq
 from served import serving
 
 import gpupipe
-from gpupipe.protocol import keys, messages
-from gpupipe.server.metrics import ask
-from gpupipe.server.options import ServerOptions
+from gpupipe.protocol import codec, keys, messages
+from gpupipe.server.metrics import fetch_stats
+from gpupipe.server.options import parse_options
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_only_listed_keys_get_in(
                 transport=transport,
             ) as loader:
                 assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
-        assert ask(address, pairs["known"][1], public)["malformed"] == 0
+        assert fetch_stats(address, pairs["known"][1], public)["malformed"] == 0
         for wrong in (
             {},
             {"key": pairs["stranger"][1], "server_key": public},
@@ -60,7 +60,7 @@ def test_only_listed_keys_get_in(
             with pytest.raises(gpupipe.ServerError, match="are the keys right"):
                 gpupipe.connect(address, device="cpu", patience=0.5, **wrong)
         with pytest.raises(gpupipe.ServerError, match="where it has keys"):
-            ask(address, patience=0.5)
+            fetch_stats(address, patience=0.5)
         with gpupipe.connect(
             address, device="cpu", key=pairs["known"][1], server_key=public
         ) as loader:
@@ -77,7 +77,7 @@ def test_only_listed_keys_get_in(
         ({"address": "tcp://localhost.example.org:1"}, "give it keys"),
         ({"address": "tcp://0.0.0.0:0", "wire": "fuel"}, "knows no keys"),
         ({"keys": Path("secret")}, "needs both"),
-        ({"silent": 9, "lost": 3}, "silent before"),
+        ({"heartbeat_timeout": 9, "session_timeout": 3}, "should be below session_timeout"),
         ({"mode": "broadcast", "clients": 2}, "no number of clients"),
         ({"mode": "shared"}, "did you mean 'share'"),
         ({"hwm": 0}, "whole number from 1 to 1,000"),
@@ -91,7 +91,7 @@ def test_what_would_be_open_or_makes_no_sense_does_not_start(
     options: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(gpupipe.ServerError, match=why):
-        ServerOptions(**options).check()
+        parse_options(options)
 
 
 def test_keys_are_files_that_others_cannot_read(
@@ -109,7 +109,9 @@ def test_keys_are_files_that_others_cannot_read(
     with pytest.raises(gpupipe.ServerError, match="is no key"):
         keys.load(tmp_path / "nowhere", False)
     with pytest.raises(gpupipe.ServerError, match="no client could connect"):
-        ServerOptions(address="tcp://0.0.0.0:0", keys=secret, allowed=public.parent.parent).check()
+        parse_options(
+            {"address": "tcp://0.0.0.0:0", "keys": secret, "allowed": public.parent.parent}
+        )
 
 
 def _hostile(context: Any, address: str, kind: Any = zmq.DEALER) -> Any:
@@ -128,10 +130,10 @@ def test_one_that_asks_and_never_reads_gets_few_answers(config: dict[str, Any]) 
         _hostile(context, server.address) as other,
     ):
         for number in range(3000):
-            greedy.send(messages.encode(messages.Ask()))
+            greedy.send(codec.encode(messages.GetStats()))
             greedy.send(
-                messages.encode(
-                    messages.Hello(
+                codec.encode(
+                    messages.OpenSession(
                         messages.VERSION,
                         "e" * 32,
                         number,
@@ -149,40 +151,42 @@ def test_one_that_asks_and_never_reads_gets_few_answers(config: dict[str, Any]) 
                     )
                 )
             )
-        greedy.send(messages.encode(messages.Ping()))
+        greedy.send(codec.encode(messages.Ping()))
         answers = []
         while not answers or not isinstance(answers[-1], messages.Pong):
             assert greedy.poll(20_000)
-            answers.append(messages.from_server(greedy.recv_multipart()))
+            answers.append(codec.decode_from_server(greedy.recv_multipart()))
         assert len(answers) < 200
-        other.send(messages.encode(messages.Ask()))
+        other.send(codec.encode(messages.GetStats()))
         assert other.poll(20_000), "others get theirs"
 
 
 @pytest.mark.parametrize(
     "begin",
     [
-        messages.Begin(1, 2**62 - 1, 0, -1),
-        messages.Begin(1, 0, 2**62 - 1, -1),
-        messages.Begin(2**62 - 1, 0, 0, 2**62 - 1),
+        messages.StartIteration(1, 2**62 - 1, 0, -1),
+        messages.StartIteration(1, 0, 2**62 - 1, -1),
+        messages.StartIteration(2**62 - 1, 0, 0, 2**62 - 1),
     ],
     ids=str,
 )
-def test_a_place_that_is_none_does_no_harm(config: dict[str, Any], begin: messages.Begin) -> None:
+def test_a_place_that_is_none_does_no_harm(
+    config: dict[str, Any], begin: messages.StartIteration
+) -> None:
     with (
         serving(config) as server,
         zmq.Context() as context,
         _hostile(context, server.address) as odd,
     ):
         odd.send(
-            messages.encode(
-                messages.Hello(
+            codec.encode(
+                messages.OpenSession(
                     messages.VERSION, "e" * 32, 1, "odd", 0, 1, 10, "", 1, "", True, [], [], []
                 )
             )
         )
-        odd.send(messages.encode(begin))
-        odd.send(messages.encode(messages.Bye("e" * 32, [(2**62 - 1, 2**62 - 1)])))
+        odd.send(codec.encode(begin))
+        odd.send(codec.encode(messages.CloseSession("e" * 32, [(2**62 - 1, 2**62 - 1)])))
         with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
             assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23))
 
@@ -206,12 +210,12 @@ def _raw(address: str) -> Iterator[socket]:
 
 def test_a_message_that_announces_more_than_may_be_is_cut_off(config: dict[str, Any]) -> None:
     with serving(config) as server:
-        for size in (messages.HEAD_LIMIT + 1, 2**40, 2**63 - 1):
+        for size in (codec.HEAD_LIMIT + 1, 2**40, 2**63 - 1):
             with _raw(server.address) as raw:
                 raw.recv(1000)
                 raw.sendall(b"\x02" + size.to_bytes(8, "big"))
                 assert raw.recv(1) == b"", "before any of it came"
-        assert server.facts_now()["cut"] == 0, "ZeroMQ's own limit did it"
+        assert server.stats()["cut_connections"] == 0, "ZeroMQ's own limit did it"
 
 
 def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
@@ -228,7 +232,7 @@ def test_a_message_without_an_end_is_cut_off(config: dict[str, Any]) -> None:
             while sent < 10**10:
                 raw.sendall(frame)
                 sent += len(frame)
-        assert server.facts_now()["cut"] == 1
+        assert server.stats()["cut_connections"] == 1
         assert len(list(iterator)) == len(loader) - 1, "others are unharmed"
 
 
@@ -237,24 +241,24 @@ def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
     others get their epochs.
     """
     rng = random.Random(3)
-    hello = messages.encode(
-        messages.Hello(
+    hello = codec.encode(
+        messages.OpenSession(
             messages.VERSION, "f" * 32, 1, "greedy", 0, 1, 1000, "", 1, "", True, [], [], []
         )
     )
     with (
-        serving(config, hwm=4, silent=0.5, lost=2.0) as server,
+        serving(config, hwm=4, heartbeat_timeout=0.5, session_timeout=2.0) as server,
         zmq.Context() as context,
         ExitStack() as stack,
     ):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         greedy = stack.enter_context(_hostile(context, server.address))
         greedy.send(hello)
-        greedy.send(messages.encode(messages.Begin(1, 0, 0, -1)))
-        while not (clients := server.facts_now()["clients"]) or clients[0]["holds"] < 4:
+        greedy.send(codec.encode(messages.StartIteration(1, 0, 0, -1)))
+        while not (clients := server.stats()["clients"]) or clients[0]["leased"] < 4:
             time.sleep(0.01)
         loader = stack.enter_context(gpupipe.connect(server.address, device="cpu", ids=True))
-        assert server.facts_now()["clients"][0]["holds"] <= 4, (
+        assert server.stats()["clients"][0]["leased"] <= 4, (
             "it gets what it has room for, and no more"
         )
         noisy = stack.enter_context(_hostile(context, server.address))
@@ -274,7 +278,7 @@ def test_hostile_peers_harm_nobody(config: dict[str, Any]) -> None:
         assert sorted(i for b in loader for i in b["id"].tolist()) == list(range(23)), (
             "also what the greedy one had, once it is lost"
         )
-        facts = server.facts_now()
-        assert facts["malformed"] >= 2000
-        assert len(facts["clients"]) == 1
+        stats = server.stats()
+        assert stats["malformed"] >= 2000
+        assert len(stats["clients"]) == 1
         assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < 200

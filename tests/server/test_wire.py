@@ -13,34 +13,36 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupipe.protocol import compression, messages
+from gpupipe.protocol import batch_layout, codec, compression, messages
 from gpupipe.protocol.tensors import fields_of, fill, pieces, views
 
-HELLO = messages.Hello(
+HELLO = messages.OpenSession(
     messages.VERSION, "0" * 32, 1, "host:1", 0, 1, 10, "here", 1, "2", True, ["lz4"], [(0, 1)], []
 )
-DTYPES = [getattr(torch, name) for name in messages.ITEM]
+DTYPES = [getattr(torch, name) for name in batch_layout.ELEMENT_SIZES]
 
 
-def _batch(fields: list[messages.Field], size: int, slot: messages.Slot | None = None) -> bytes:
-    return messages.encode(messages.Batch((0, 0), 0, 1, False, fields, size, slot))
+def _batch(
+    fields: list[batch_layout.TensorField], size: int, slot: batch_layout.Slot | None = None
+) -> bytes:
+    return codec.encode(messages.BatchHeader((0, 0), 0, 1, False, fields, size, slot))
 
 
 @pytest.mark.parametrize(
     "message",
     [
         HELLO,
-        messages.Begin(1, 2, 3, -1),
-        messages.Done([(1, 2)], [7]),
-        messages.Stop(),
+        messages.StartIteration(1, 2, 3, -1),
+        messages.Acknowledge([(1, 2)], [7]),
+        messages.EndIteration(),
         messages.Ping(),
-        messages.Bye("0" * 32, [(1, 2)]),
-        messages.Ask(),
+        messages.CloseSession("0" * 32, [(1, 2)]),
+        messages.GetStats(),
     ],
     ids=lambda m: type(m).__name__,
 )
 def test_what_a_client_says_comes_through(message: messages.ToServer) -> None:
-    assert messages.from_client([messages.encode(message)]) == message
+    assert codec.decode_from_client([codec.encode(message)]) == message
 
 
 @pytest.mark.parametrize(
@@ -48,52 +50,57 @@ def test_what_a_client_says_comes_through(message: messages.ToServer) -> None:
     [
         ([], "0 frames"),
         ([b"\xc0"], "Expected"),
-        ([messages.encode(messages.Ping()), b""], "2 frames"),
-        ([b"x" * (messages.HEAD_LIMIT + 1)], "a head of"),
-        ([messages.encode(messages.Confirm([]))], "Invalid value"),
+        ([codec.encode(messages.Ping()), b""], "2 frames"),
+        ([b"x" * (codec.HEAD_LIMIT + 1)], "a head of"),
+        ([codec.encode(messages.Confirm([]))], "Invalid value"),
         (
             [
                 msgspec.msgpack.encode(
-                    {"type": "begin", "number": -1, "epoch": 0, "position": 0, "run": 0}
+                    {"type": "start iteration", "number": -1, "epoch": 0, "position": 0, "run": 0}
                 )
             ],
             ">= 0",
         ),
         ([msgspec.msgpack.encode({"type": "ping", "more": 1})], "unknown field"),
         (
-            [msgspec.msgpack.encode({"type": "done", "keys": [[0, 0]] * 1001, "slots": []})],
+            [msgspec.msgpack.encode({"type": "acknowledge", "keys": [[0, 0]] * 1001, "slots": []})],
             "length",
         ),
-        ([messages.encode(msgspec.structs.replace(HELLO, token="no token"))], "regex"),
+        ([codec.encode(msgspec.structs.replace(HELLO, token="no token"))], "regex"),
         ([b"\x91" * 60000], "Expected"),
     ],
     ids=lambda v: repr(v)[:30],
 )
 def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str) -> None:
-    with pytest.raises(messages.MalformedMessage, match=why):
-        messages.from_client(frames)
+    with pytest.raises(batch_layout.MalformedMessage, match=why):
+        codec.decode_from_client(frames)
 
 
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (_batch([messages.Field("image", "uint8", (2**40, 2**40), False)], 5), "whose fields take"),
-        (_batch([messages.Field("image", "object", (1,), False)], 1), "dtype 'object'"),
-        (_batch([messages.Field("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"),
-        (_batch([messages.Field("a", "uint8", (1,), False)] * 2, 65), "two fields"),
         (
-            _batch([messages.Field("a", "uint8", (9,), False)], 9, messages.Slot(0, 3, 8)),
+            _batch([batch_layout.TensorField("image", "uint8", (2**40, 2**40), False)], 5),
+            "whose fields take",
+        ),
+        (_batch([batch_layout.TensorField("image", "object", (1,), False)], 1), "dtype 'object'"),
+        (_batch([batch_layout.TensorField("a", "uint8", (8 << 30, 2), False)], 16 << 30), "limit"),
+        (_batch([batch_layout.TensorField("a", "uint8", (1,), False)] * 2, 65), "two fields"),
+        (
+            _batch(
+                [batch_layout.TensorField("a", "uint8", (9,), False)], 9, batch_layout.Slot(0, 3, 8)
+            ),
             "a slot of 8",
         ),
-        (_batch([messages.Field("a", "uint8", (1,) * 9, False)], 1), "length"),
-        (_batch([messages.Field("a", "uint8", (1, 2), True)], 2), "shape"),
+        (_batch([batch_layout.TensorField("a", "uint8", (1,) * 9, False)], 1), "length"),
+        (_batch([batch_layout.TensorField("a", "uint8", (1, 2), True)], 2), "shape"),
         (
             msgspec.msgpack.encode(
                 {
-                    "type": "part",
+                    "type": "batch part",
                     "key": [0, 0],
                     "offset": 0,
-                    "size": messages.PIECE + 1,
+                    "size": batch_layout.PART_LIMIT + 1,
                     "codec": "",
                 }
             ),
@@ -103,15 +110,15 @@ def test_what_is_no_message_of_a_client_is_refused(frames: list[bytes], why: str
     ids=lambda v: repr(v)[:30],
 )
 def test_sizes_that_do_not_add_up_are_refused_before_memory_is_taken(head: bytes, why: str) -> None:
-    with pytest.raises(messages.MalformedMessage, match=why):
-        messages.from_server([head])
+    with pytest.raises(batch_layout.MalformedMessage, match=why):
+        codec.decode_from_server([head])
 
 
 def test_a_part_comes_with_its_bytes() -> None:
-    head = messages.encode(messages.Part((0, 0), 0, 3, ""))
-    assert messages.from_server([head, b"abc"]) == messages.Part((0, 0), 0, 3, "")
-    with pytest.raises(messages.MalformedMessage, match="1 frames of Part"):
-        messages.from_server([head])
+    head = codec.encode(messages.BatchPart((0, 0), 0, 3, ""))
+    assert codec.decode_from_server([head, b"abc"]) == messages.BatchPart((0, 0), 0, 3, "")
+    with pytest.raises(batch_layout.MalformedMessage, match="1 frames of BatchPart"):
+        codec.decode_from_server([head])
 
 
 @given(
@@ -138,7 +145,7 @@ def test_any_batch_comes_through_in_pieces_and_in_memory(
             else tensor
         )
     fields = fields_of(batch)
-    size = messages.offsets(fields)[1]
+    size = batch_layout.offsets(fields)[1]
     filled, received = torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
     fill(filled, batch)
     for start, data in pieces(batch):
@@ -157,12 +164,12 @@ def test_any_batch_comes_through_in_pieces_and_in_memory(
 @pytest.mark.parametrize("codec", compression.NAMES)
 def test_a_bomb_does_not_go_off(codec: str) -> None:
     """What unpacks to more, or less, than was announced is refused."""
-    packed = compression.pack(codec, bytes(messages.PIECE))
+    packed = compression.pack(codec, bytes(batch_layout.PART_LIMIT))
     assert packed is not None
-    for size in (1, messages.PIECE - 1, messages.PIECE + 1):
-        with pytest.raises(messages.MalformedMessage, match=r"piece"):
+    for size in (1, batch_layout.PART_LIMIT - 1, batch_layout.PART_LIMIT + 1):
+        with pytest.raises(batch_layout.MalformedMessage, match=r"piece"):
             compression.unpack(codec, packed, size)
-    with pytest.raises(messages.MalformedMessage, match="cannot be unpacked"):
+    with pytest.raises(batch_layout.MalformedMessage, match="cannot be unpacked"):
         compression.unpack(codec, b"\x00\x01garbage", 100)
 
 

@@ -12,14 +12,14 @@ from every_step import STEPS
 from fake_gpu import GPU, FakeGpu
 from step_examples import CASES, drawn, givens
 
-from gpupipe.engines.remote.welcome import SHIPPED_ON
+from gpupipe.engines.remote.description import CLIENT_STEPS
 from gpupipe.pipeline import step as steps
 
 
 def test_there_is_an_example_of_every_step() -> None:
     """But of decode, whose image is made where its file is read."""
     assert STEPS.keys() == steps.builtin() - {"decode"}
-    assert "decode" not in SHIPPED_ON
+    assert "decode" not in CLIENT_STEPS
 
 
 def test_each_example_is_run() -> None:
@@ -45,7 +45,7 @@ def test_all_of_it_is_on_the_gpu(name: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [case for case in CASES if case[0] in SHIPPED_ON], ids=str
+    ("name", "options"), [case for case in CASES if case[0] in CLIENT_STEPS], ids=str
 )
 def test_what_may_be_left_to_a_client_never_waits_for_the_gpu(
     name: str, options: dict[str, Any]

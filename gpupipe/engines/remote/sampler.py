@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.errors import StateError
-from gpupipe.protocol.messages import Key
+from gpupipe.protocol.messages import Key, PassInProgress
 from gpupipe.sampling.sampler import Plan, Sampler
 
 
@@ -29,31 +29,71 @@ class ServerBatch:
     ahead: int
 
 
-class Turns(Sampler):
+class RemoteSampler(Sampler):
     """The sampler of a loader over servers, whose batches come in turn.
+
+    Args:
+        count: The number of samples on all servers.
+        batch_size: Samples per batch and rank.
+        shuffle: As in Sampler.
+        seed: As in Sampler.
+        last_batch: As in Sampler.
+        rank: Rank of the first server.
+        world_size: Number of ranks over all servers.
+        start: (epoch, position) where the servers are.
+        joined: For each server, the pass that this client joins in the middle, or None.
 
     Attributes:
         servers: Number of servers.
         ahead: Servers that have delivered their batch of the current step; 0 between two steps.
-        late: Batches left for the first iteration, if this client joins others in the middle of an
-            epoch; else None, and None after that iteration.
-        asked: Whether the user chose the position of the next iteration, with set_epoch() or
+        batches_left: Batches left for the first iteration, if this client joins others in the
+            middle of an epoch; else None, and None after that iteration.
+        is_explicit: Whether the user chose the position of the next iteration, with set_epoch() or
             load_state().
+
+    Raises:
+        StateError: If the servers' position is not valid here.
     """
 
-    servers = 1
-    ahead = 0
-    late: int | None = None
-    asked = False
-    _has_begun = False
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        last_batch: str,
+        rank: int,
+        world_size: int,
+        start: tuple[int, int],
+        joined: Sequence[PassInProgress | None],
+    ) -> None:
+        super().__init__(
+            count,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            last_batch=last_batch,
+            rank=rank,
+            world_size=world_size,
+        )
+        self.servers, self.ahead = len(joined), 0
+        self.batches_left: int | None = None
+        self._has_begun = False
+        self.load_state(self.state() | {"epoch": start[0], "position": start[1]})
+        self.is_explicit = False
+        if any(joined):
+            whole = super().left
+            self.batches_left = sum(server.left if server else whole for server in joined)
 
     def __len__(self) -> int:
-        return super().__len__() * self.servers if self.late is None else self.late
+        whole = super().__len__() * self.servers
+        return whole if self.batches_left is None else self.batches_left
 
     @property
     def left(self) -> int:
-        if self.late is not None:
-            return self.late
+        if self.batches_left is not None:
+            return self.batches_left
         return super().left * self.servers - self.ahead
 
     def set_epoch(self, epoch: int) -> None:
@@ -61,13 +101,13 @@ class Turns(Sampler):
         super().set_epoch(epoch)
         if self.epoch != before:
             self.ahead = 0
-        if self.epoch != before or self.late is not None:
-            self.asked, self.late = True, None
+        if self.epoch != before or self.batches_left is not None:
+            self.is_explicit, self.batches_left = True, None
 
     def begin(self) -> Iterator[Plan]:
-        self.ahead, self.asked = 0, False
+        self.ahead, self.is_explicit = 0, False
         if self._has_begun:
-            self.late = None
+            self.batches_left = None
         self._has_begun = True
         return super().begin()
 
@@ -92,4 +132,4 @@ class Turns(Sampler):
             )
         super().load_state(state, strict)
         self.ahead = ahead
-        self.asked, self.late = True, None
+        self.is_explicit, self.batches_left = True, None

@@ -1,6 +1,8 @@
-"""Describes a served data set to clients: `describe` on the server, `understand` on the client.
+"""Describes a served data set to clients.
 
-The description is plain data in the protocol's Welcome message. The client builds a config, a
+`describe` runs on the server, `parse_description` on the client.
+
+The description is plain data in the protocol's SessionOpened message. The client builds a config, a
 pipeline and an index from it.
 """
 
@@ -21,15 +23,15 @@ from gpupipe.pipeline.pipeline import Entry, Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema.document import Document
 
-SHIPPED_ON = ("to_dtype", "normalize")
+CLIENT_STEPS = ("to_dtype", "normalize")
 """Steps that the client can run: they need no draws, and work on a whole batch at once."""
-SETTLED = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
+SERVER_SETTINGS = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
 """Settings of `loader` that the server decides."""
 _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
 """Attributes of the index that the description holds unchanged."""
 
 
-class Served(Source):
+class RemoteSource(Source):
     """The source of a config that came from a server."""
 
     root: str = ""
@@ -46,7 +48,7 @@ class _Rows(StringArray):
 
 
 @dataclass(frozen=True)
-class Understood:
+class RemoteDataset:
     """The description of a server, as objects of the client.
 
     Attributes:
@@ -62,7 +64,7 @@ class Understood:
     dtype: str | None
 
 
-def split(config: Config) -> tuple[Config, int]:
+def split_pipeline(config: Config) -> tuple[Config, int]:
     """Split off the last steps of a pipeline, so that the server sends uint8 (`ship: uint8`).
 
     Args:
@@ -77,12 +79,12 @@ def split(config: Config) -> tuple[Config, int]:
     """
     entries = config.pipeline.entries
     head = len(entries)
-    while head and entries[head - 1].name in SHIPPED_ON:
+    while head and entries[head - 1].name in CLIENT_STEPS:
         head -= 1
     shorter = replace(config.pipeline, entries=entries[:head])
     if shorter.made.dtype != "uint8" or shorter.made.encoded or head == len(entries):
         raise ServerError(
-            f"ship: uint8 needs a pipeline that ends in {' and '.join(SHIPPED_ON)} after "
+            f"ship: uint8 needs a pipeline that ends in {' and '.join(CLIENT_STEPS)} after "
             f"uint8 images; pipeline '{config.pipeline.name}' has "
             f"{shorter.made} before them: serve with --ship batch"
         )
@@ -115,7 +117,7 @@ def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
             "fingerprint": pipeline.fingerprint,
             "head": len(pipeline.entries) if head is None else head,
         },
-        "loader": config.loader.model_dump(mode="json", include=set(SETTLED)),
+        "loader": config.loader.model_dump(mode="json", include=set(SERVER_SETTINGS)),
     }
 
 
@@ -130,19 +132,21 @@ def _steps(pipeline: Pipeline) -> list[dict[str, Any]]:
     return list(steps.values())
 
 
-def understand(about: Mapping[str, Any], loader: LoaderConfig, address: str) -> Understood:
+def parse_description(
+    description: Mapping[str, Any], loader: LoaderConfig, address: str
+) -> RemoteDataset:
     """Build the client's objects from the description of a server.
 
     Args:
-        about: The description.
-        loader: Settings of this side; the server overrules those of SETTLED.
+        description: The description.
+        loader: Settings of this side; the server overrules those of SERVER_SETTINGS.
         address: Address of the server, for error messages.
 
     Raises:
         ServerError: If the description is malformed, or the pipeline cannot be built here.
     """
     try:
-        return _build(about, loader)
+        return _build(description, loader)
     except (KeyError, TypeError, ValueError) as e:
         if isinstance(e, ConfigError):
             raise ServerError(
@@ -154,8 +158,8 @@ def understand(about: Mapping[str, Any], loader: LoaderConfig, address: str) -> 
         ) from None
 
 
-def _build(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
-    described = about["pipeline"]
+def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDataset:
+    described = description["pipeline"]
     fields = {
         name: Spec(**spec | {key: tuple(spec[key]) for key in ("at_least", "others")})
         for name, spec in described["fields"].items()
@@ -172,18 +176,18 @@ def _build(about: Mapping[str, Any], loader: LoaderConfig) -> Understood:
             f"the server's pipeline '{pipeline.name}' is another one when it is built here: "
             "use the same version of gpupipe on both sides"
         )
-    settled = LoaderConfig.model_validate(loader.model_dump() | about["loader"])
+    settled = LoaderConfig.model_validate(loader.model_dump() | description["loader"])
     shipped = described["head"] < len(pipeline.entries)
     config = Config(
-        about["name"],
-        about["source"],
-        Served(root=about["data"]["root"], masks=tuple(described["masks"])),
+        description["name"],
+        description["source"],
+        RemoteSource(root=description["data"]["root"], masks=tuple(described["masks"])),
         pipeline,
         settled,
     )
-    return Understood(
+    return RemoteDataset(
         config,
-        _index(about["data"], pipeline.main),
+        _index(description["data"], pipeline.main),
         pipeline.entries[described["head"] :],
         settled.dtype if shipped else None,
     )

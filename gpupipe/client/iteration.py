@@ -1,0 +1,79 @@
+"""The iteration of a client: which pass of the server it reads, and where it is in that pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpupipe.protocol import messages
+
+
+@dataclass
+class Iteration:
+    """A state machine without sockets, threads or clocks.
+
+        stopped ──start──> starting ──enter──> reading ──end_pass──> starting, at the end of a pass
+           ^                  └──────────────stop──────────────┘
+           └────────────────────────────────────┘
+
+    At the end of a pass the next one starts at once, so that its batches arrive before they are
+    needed. The consumer continues with it, or starts elsewhere.
+
+    Attributes:
+        number: Counts the iterations; the server answers with it.
+        position: (epoch, samples of it that were read), or None if stopped.
+        pass_number: The pass that it reads; -1 until the server has named one.
+        is_at_end: A pass has ended, and the consumer has not continued with the next one yet.
+        is_explicit: The user named the position, so the server must not choose another one.
+
+    """
+
+    number: int = 0
+    position: tuple[int, int] | None = None
+    pass_number: int = -1
+    is_at_end: bool = False
+    is_explicit: bool = False
+
+    def start(
+        self, epoch: int, position: int, is_explicit: bool = False
+    ) -> messages.StartIteration:
+        """Start an iteration, and return the message about it."""
+        self.number += 1
+        self.position, self.pass_number = (epoch, position), -1
+        self.is_at_end, self.is_explicit = False, is_explicit
+        return messages.StartIteration(self.number, epoch, position, -1, is_explicit)
+
+    def continue_at(self, epoch: int, position: int) -> bool:
+        """Continue with the pass that started at the end of the last one.
+
+        False if there is no such pass, or if it starts at another position.
+        """
+        is_started = self.is_at_end and self.position == (epoch, position)
+        self.is_at_end = False
+        return is_started
+
+    def enter(self, message: messages.IterationStarted) -> None:
+        """Enter a pass, if the message is about the current iteration."""
+        if message.iteration == self.number and self.position is not None:
+            self.pass_number, self.is_explicit = message.pass_number, False
+
+    def end_pass(self, pass_number: int) -> messages.StartIteration | None:
+        """Start the next epoch if the current pass ended, and return the message about it."""
+        if pass_number != self.pass_number or self.position is None:
+            return None
+        message = self.start(self.position[0] + 1, 0)
+        self.is_at_end = True
+        return message
+
+    def stop(self) -> bool:
+        """Stop. False if it was stopped already."""
+        if self.position is None:
+            return False
+        self.position, self.pass_number, self.is_at_end = None, -1, False
+        return True
+
+    def resume(self, is_same_history: bool) -> messages.StartIteration | None:
+        """Return the message that continues the iteration after a reconnect; None if stopped."""
+        if self.position is None:
+            return None
+        pass_number = self.pass_number if is_same_history else -1
+        return messages.StartIteration(self.number, *self.position, pass_number, self.is_explicit)

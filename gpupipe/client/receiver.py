@@ -1,0 +1,135 @@
+"""Handles the messages that arrive on a client's connection, in the connection's thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from gpupipe.client.dialing import ConnectionOptions
+from gpupipe.client.reassembly import Reassembly
+from gpupipe.client.session import ReceivedBatch, Session
+from gpupipe.errors import GpupipeError, ServerError
+from gpupipe.protocol import codec, messages
+from gpupipe.protocol.batch_layout import MalformedMessage
+from gpupipe.protocol.tensors import views
+
+
+class Receiver:
+    """Joins and finishes batches, and passes all other messages on to the session.
+
+    Args:
+        options: How the client is connected.
+        session: What the client knows of its session.
+        changed: Condition whose lock guards the session.
+        reopen: Opens the session again. False: not if that was done a moment ago.
+
+    Attributes:
+        reassembly: Joins the parts of a batch.
+        wants_shared_memory: Batches may come through shared memory.
+
+    """
+
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        session: Session,
+        changed: threading.Condition,
+        reopen: Callable[[bool], None],
+    ) -> None:
+        self._options, self._session, self._changed = options, session, changed
+        self._reopen = reopen
+        self._created = time.monotonic()
+        self.reassembly = Reassembly(options.hwm + 2, options.gpu)
+        self.wants_shared_memory = options.transport != "tcp"
+
+    def receive(self, frames: list[Any], is_closing: bool) -> None:
+        """Handle the frames of a message.
+
+        Args:
+            frames: What recv_multipart(copy=False) returned.
+            is_closing: Drop batches.
+
+        """
+        address = self._options.address
+        try:
+            message = codec.decode_from_server([f.buffer for f in frames])
+            if isinstance(message, messages.UnknownSession):
+                self._reopen(False)
+            elif isinstance(message, messages.BatchPart | messages.BatchHeader):
+                if self._session.is_open and not is_closing:
+                    self._add(message, frames)
+            elif isinstance(message, messages.SessionOpened):
+                self._handle_session_opened(message)
+            else:
+                with self._changed:
+                    is_impatient = time.monotonic() - self._created > self._options.patience
+                    self._session.handle(message, address, is_impatient)
+                    self._changed.notify_all()
+        except MalformedMessage as e:
+            self._fail(ServerError(f"{address} does not speak as a server of gpupipe does: {e}"))
+        except Exception as e:  # the consumer gets the error, and may start another iteration
+            self._fail(wrap_error(f"a message of {address} cannot be taken", e))
+
+    def _handle_session_opened(self, message: messages.SessionOpened) -> None:
+        if message.version != messages.VERSION:
+            error = (
+                f"{self._options.address} speaks version {message.version} of the protocol, and "
+                f"this is version {messages.VERSION}"
+            )
+            self._fail(ServerError(error))
+            return
+        with self._changed:
+            self.reassembly.connect(message.pid)
+            self._session.reopen(message)
+            self._changed.notify_all()
+
+    def _add(self, message: messages.BatchPart | messages.BatchHeader, frames: list[Any]) -> None:
+        if isinstance(message, messages.BatchPart):
+            whole = self.reassembly.add_part(message, frames[1].buffer)
+        else:
+            try:
+                whole = self.reassembly.start(message)
+            # The slot of a live server cannot be opened: ask for batches over the socket instead.
+            except MalformedMessage:
+                self.wants_shared_memory = not self.reassembly.is_server_alive
+                self._reopen(True)
+                return
+        if whole is not None:
+            self._finish_batch(*whole)
+
+    def _finish_batch(self, head: messages.BatchHeader, memory: Tensor) -> None:
+        session = self._session
+        # The batch belongs to an iteration that has ended, or in which an earlier batch failed.
+        if head.key[0] != session.iteration.pass_number or session.errors.of_iteration is not None:
+            return
+        assert session.finish is not None
+        try:
+            batch = session.finish(views(memory, head.fields))
+        except GpupipeError as e:
+            self._fail(e)
+            return
+        except Exception as e:
+            address = self._options.address
+            self._fail(wrap_error(f"what is left to the client failed on a batch of {address}", e))
+            return
+        with self._changed:
+            if head.key[0] == session.iteration.pass_number:
+                received = ReceivedBatch(head.key, head.epoch, head.end, head.is_last, batch)
+                session.inbox.arrive(head.key, received)
+                self._changed.notify_all()
+
+    def _fail(self, error: GpupipeError) -> None:
+        with self._changed:
+            self._session.errors.of_iteration = error
+            self._changed.notify_all()
+
+
+def wrap_error(context: str, cause: Exception) -> ServerError:
+    """Return an error that says where `cause` happened, with it as its cause."""
+    error = ServerError(f"{context}: {cause!r}")
+    error.__cause__ = cause
+    return error

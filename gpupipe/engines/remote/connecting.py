@@ -1,0 +1,188 @@
+"""Connects a loader to one or several servers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpupipe.client.connection import Connection
+from gpupipe.client.dialing import ConnectionOptions
+from gpupipe.config import Config, LoaderConfig, Shard
+from gpupipe.dataset.index import Index
+from gpupipe.engines.base import LoaderParts
+from gpupipe.engines.remote.description import RemoteDataset, parse_description
+from gpupipe.engines.remote.engine import RemoteEngine
+from gpupipe.engines.remote.finish import BatchFinisher
+from gpupipe.engines.remote.sampler import RemoteSampler
+from gpupipe.errors import ServerError, warn
+from gpupipe.protocol.messages import PassInProgress, SessionOpened
+from gpupipe.runtime.devices import resolve
+
+
+def connect_servers(
+    loader: LoaderConfig, patience: float, own: Config | None = None
+) -> LoaderParts:
+    """Connect to servers, and create the parts of a loader over them.
+
+    Args:
+        loader: Settings of this side; `loader.server` names the servers.
+        patience: Seconds without a message from a server after which a call fails.
+        own: A config whose pipeline must be the one of the servers; None: no check.
+
+    Raises:
+        DeviceError: If the device is not available.
+        ServerError: If a server cannot be reached, if servers do not fit together, or if they serve
+            another pipeline than `own`.
+        StateError: If the position of the servers is not valid here.
+    """
+    gpu = resolve(loader.device)
+    connections: list[Connection] = []
+    try:
+        for address in loader.server or ():
+            connections.append(Connection(_options(loader, address, patience, gpu)))
+        return _open(connections, loader, gpu, own)
+    except BaseException:
+        for connection in connections:
+            connection.close()
+        raise
+
+
+def _options(
+    loader: LoaderConfig, address: str, patience: float, gpu: int | None
+) -> ConnectionOptions:
+    # Several servers have one shard each, and this client reads all of them.
+    has_all_shards = len(loader.server or ()) > 1
+    rank, world = (0, 1) if has_all_shards else (loader.shard.rank, loader.shard.world_size)
+    return ConnectionOptions(
+        address,
+        rank,
+        world,
+        loader.hwm,
+        loader.transport,
+        loader.key,
+        loader.server_key,
+        patience,
+        gpu,
+    )
+
+
+def _open(
+    connections: list[Connection],
+    loader: LoaderConfig,
+    gpu: int | None,
+    own: Config | None,
+) -> LoaderParts:
+    answers = [connection.open() for connection in connections]
+    served = [
+        parse_description(a.description, loader, c.options.address)
+        for a, c in zip(answers, connections, strict=True)
+    ]
+    order = sorted(range(len(served)), key=lambda n: answers[n].rank)
+    _check_agree(
+        [served[n] for n in order],
+        [answers[n] for n in order],
+        [connections[n].options.address for n in order],
+    )
+    first, answer = served[order[0]], answers[order[0]]
+    if own is not None:
+        _check_own(own, first.config, connections[0].options.address)
+    if first.tail:
+        # The import takes seconds. In the thread of a connection it would delay the heartbeats.
+        import torchvision.transforms.v2  # noqa: F401
+    config = _with_server_shard(first.config, answer, own)
+    sampler = _sampler(config, first.index, [answers[n] for n in order])
+    for connection, opened in zip(connections, answers, strict=True):
+        if opened.joined is not None:
+            _warn_of_missed_batches(connection.options.address, opened.epoch, opened.joined)
+    head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in first.tail))
+    engine = RemoteEngine(
+        [connections[n] for n in order],
+        sampler,
+        [BatchFinisher(served[n], gpu) for n in order],
+        head,
+        [e.key for e in first.tail],
+    )
+    return LoaderParts(config, first.index, sampler, engine)
+
+
+def _with_server_shard(config: Config, answer: SessionOpened, own: Config | None) -> Config:
+    loader = config.loader.model_copy(
+        update={"shard": Shard(rank=answer.rank, world_size=answer.world_size)}
+    )
+    return replace(config, loader=loader, name=own.name if own else config.name)
+
+
+def _sampler(config: Config, index: Index, answers: list[SessionOpened]) -> RemoteSampler:
+    options, first = config.loader, answers[0]
+    return RemoteSampler(
+        len(index),
+        options.batch_size,
+        shuffle=options.shuffle,
+        seed=options.seed,
+        last_batch=options.last_batch,
+        rank=first.rank,
+        world_size=first.world_size,
+        start=(first.epoch, first.position),
+        joined=[answer.joined for answer in answers],
+    )
+
+
+def _warn_of_missed_batches(address: str, epoch: int, late: PassInProgress) -> None:
+    """Warn that a client joins in the middle of an epoch."""
+    missed = f"{late.steps - late.left:,} of the {late.steps:,} batches of epoch {epoch}"
+    if late.readers:
+        warn(
+            f"{address} shares its batches, and {missed} went to others before this client "
+            f"came ({'; '.join(late.readers)}). "
+            f"It gets its share of the {late.left:,} that are left, and of every epoch after that. "
+            "Serve with --mode broadcast to give all batches to every client, or with "
+            "--clients N to ranks",
+            UserWarning,
+        )
+    else:
+        warn(
+            f"{address} resumes: {missed} were consumed before, so this client gets "
+            f"{late.left:,} of it, and then whole epochs",
+            UserWarning,
+        )
+
+
+def _check_agree(
+    served: list[RemoteDataset], answers: list[SessionOpened], addresses: list[str]
+) -> None:
+    """Raise ServerError unless several servers have one shard each of the same work."""
+    if len(served) == 1:
+        return
+    works = {
+        (
+            f.index.fingerprint,
+            f.config.pipeline.fingerprint,
+            f.config.loader.model_dump_json(
+                include={"batch_size", "shuffle", "seed", "last_batch"}
+            ),
+        )
+        for f in served
+    }
+    if len(works) > 1:
+        raise ServerError(
+            f"{' and '.join(addresses)} serve different data, pipelines, batches or seeds: "
+            "give all the same config"
+        )
+    if [(a.rank, a.world_size) for a in answers] != [(n, len(served)) for n in range(len(served))]:
+        each = ", ".join(
+            f"{address}: rank {a.rank} of {a.world_size}"
+            for address, a in zip(addresses, answers, strict=True)
+        )
+        raise ServerError(
+            f"{len(served)} servers must each have another shard of the samples ({each}): "
+            f"serve with shard='{{rank: 0, world_size: {len(served)}}}' and so on"
+        )
+
+
+def _check_own(own: Config, served: Config, address: str) -> None:
+    """Raise ServerError if the pipeline of a config is not the one of the server."""
+    if own.pipeline.fingerprint != served.pipeline.fingerprint:
+        raise ServerError(
+            f"pipeline '{own.pipeline.name}' of this config is not the one that {address} "
+            f"serves ('{served.pipeline.name}'): "
+            "start the server with the same config, or take what it serves with gpupipe.connect()"
+        )

@@ -1,0 +1,83 @@
+"""Encodes and decodes messages, and validates what a peer sent.
+
+A message is one msgpack frame. After a BatchPart follows a second frame, the bytes of the part.
+
+A message is validated before memory is allocated for it: types and limits of its fields, lengths of
+lists, dtypes, shapes, and that the declared sizes add up. There is no pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import MsgspecError, msgpack
+
+from gpupipe.protocol.batch_layout import MalformedMessage, offsets
+from gpupipe.protocol.messages import (
+    BatchHeader,
+    BatchPart,
+    SessionOpened,
+    Stats,
+    ToClient,
+    ToServer,
+)
+
+HEAD_LIMIT = 1 << 16
+"""Most bytes of the first frame of a message other than SessionOpened and Stats."""
+MESSAGE_LIMIT = 4 << 20
+"""Most bytes of any frame. ZeroMQ disconnects a peer that announces more."""
+BATCH_LIMIT = 8 << 30
+"""Most bytes of a batch."""
+_encoder = msgpack.Encoder()
+_to_server: msgpack.Decoder[ToServer] = msgpack.Decoder(ToServer)
+_to_client: msgpack.Decoder[ToClient] = msgpack.Decoder(ToClient)
+_MAY_BE_LONG = (SessionOpened, Stats)
+
+
+def encode(message: ToServer | ToClient) -> bytes:
+    """Encode a message as its first frame."""
+    return _encoder.encode(message)
+
+
+def decode_from_client(frames: Sequence[Any]) -> ToServer:
+    """Decode and validate the frames of a client's message. Raises MalformedMessage."""
+    if len(frames) != 1:
+        raise MalformedMessage(f"{len(frames)} frames, where a client sends one")
+    if len(frames[0]) > HEAD_LIMIT:
+        raise MalformedMessage(f"a head of {len(frames[0])} bytes")
+    return _decode(_to_server, frames[0])  # type: ignore[no-any-return]
+
+
+def decode_from_server(frames: Sequence[Any]) -> ToClient:
+    """Decode and validate the frames of a server's message. Raises MalformedMessage."""
+    if not frames or len(frames[0]) > MESSAGE_LIMIT:
+        raise MalformedMessage("no head, or one that is too long")
+    message = _decode(_to_client, frames[0])
+    if len(frames[0]) > HEAD_LIMIT and not isinstance(message, _MAY_BE_LONG):
+        raise MalformedMessage(f"a head of {len(frames[0])} bytes")
+    if len(frames) != 1 + isinstance(message, BatchPart):
+        raise MalformedMessage(f"{len(frames)} frames of {type(message).__name__}")
+    if isinstance(message, BatchHeader):
+        _check_sizes(message)
+    return message  # type: ignore[no-any-return]
+
+
+def _decode(decoder: Any, frame: Any) -> Any:
+    try:
+        return decoder.decode(frame)
+    except (MsgspecError, ValueError, RecursionError) as e:
+        raise MalformedMessage(str(e)[:200]) from None
+
+
+def _check_sizes(batch: BatchHeader) -> None:
+    """Raise MalformedMessage if a batch's declared sizes contradict or exceed BATCH_LIMIT."""
+    end = offsets(batch.fields)[1]
+    if end != batch.size or end > BATCH_LIMIT:
+        raise MalformedMessage(
+            f"a batch of {batch.size} bytes whose fields take {end}; the limit is {BATCH_LIMIT}"
+        )
+    if len({field.name for field in batch.fields}) != len(batch.fields):
+        raise MalformedMessage("two fields of one name")
+    if batch.slot is not None and batch.slot.size < batch.size:
+        raise MalformedMessage(f"a slot of {batch.slot.size} bytes for {batch.size}")

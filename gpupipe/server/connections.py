@@ -1,0 +1,178 @@
+"""The sending half of a server: the connection of each client, its shared memory, and the queue of
+messages to send.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupipe.engines.base import Batch
+from gpupipe.protocol import batch_layout, codec, compression, messages, processes
+from gpupipe.protocol.messages import Key
+from gpupipe.protocol.shared_memory import Slots
+from gpupipe.protocol.tensors import fields_of, fill, pieces
+from gpupipe.sampling.sampler import Plan
+from gpupipe.server.leases import Leases
+
+Frames = list[Any]
+_EXTRA_SLOTS = 2
+"""Slots beyond hwm: a consumer's variable holds one batch until the next one is assigned to it, and
+one slot is on its way back to the server.
+"""
+
+
+@dataclass
+class ClientConnection:
+    """The current connection of a client.
+
+    Attributes:
+        route: Identity of the connection in ZeroMQ's ROUTER socket.
+        slots: Shared memory, or None if client and server cannot share any.
+        compress: Compression of batches that go over the socket; "" for none.
+        is_closed: The connection is closed; nothing more is sent over it.
+
+    """
+
+    route: bytes
+    slots: Slots | None
+    compress: str
+    is_closed: bool = False
+
+
+@dataclass
+class SentCounters:
+    """Counters since the start: batches sent, their bytes, and batches through shared memory."""
+
+    batches: int = 0
+    bytes: int = 0
+    shared: int = 0
+
+
+@dataclass
+class Connections:
+    """All connections of a server. Callers hold the server's lock; for `send_batch`, which only the
+    producer calls, they do not.
+
+    Attributes:
+        leases: The leases; their outbox is sent from here.
+        compress: Codec that the server is configured with, "none" for no compression.
+        wake: Wakes the thread that owns the socket.
+        lock: The server's lock.
+        by_token: Connections by client token.
+        token_of_route: Client tokens by route.
+        send_queue: (route, frames) to send, in order.
+        sent: Counters.
+        host_id: Names this machine, process namespace and user; see processes.host_id.
+
+    """
+
+    leases: Leases
+    compress: str
+    wake: Callable[[], None]
+    lock: Any
+    by_token: dict[str, ClientConnection] = field(default_factory=dict)
+    token_of_route: dict[bytes, str] = field(default_factory=dict)
+    send_queue: deque[tuple[bytes, Frames]] = field(default_factory=deque)
+    sent: SentCounters = field(default_factory=SentCounters)
+    host_id: str = field(default_factory=processes.host_id)
+
+    def open(self, route: bytes, request: messages.OpenSession, hwm: int) -> None:
+        """Open a connection, in place of the client's earlier one."""
+        self.close(request.token)
+        shares = (
+            request.wants_shared_memory
+            and self.host_id != ""
+            and request.host_id == self.host_id
+            and processes.start_time(request.pid) == request.process_started
+        )
+        compress = self.compress if self.compress in request.codecs else ""
+        self.by_token[request.token] = ClientConnection(
+            route, Slots(hwm + _EXTRA_SLOTS) if shares else None, compress
+        )
+        self.token_of_route[route] = request.token
+
+    def close(self, token: str) -> None:
+        """Close a client's connection and free its slots. Does nothing if there is none."""
+        old = self.by_token.pop(token, None)
+        if old is not None:
+            old.is_closed = True
+            self.token_of_route.pop(old.route, None)
+            if old.slots is not None:
+                old.slots.close()
+
+    def release_slots(self, token: str, numbers: list[int]) -> None:
+        """Release slots of shared memory that the client is done with."""
+        slots = self.by_token[token].slots
+        if slots is not None:
+            for number in numbers:
+                slots.release(number)
+
+    def has_ended(self, request: messages.OpenSession) -> bool:
+        """Return whether the client's process runs on this machine and has ended."""
+        return (
+            self.host_id != ""
+            and request.host_id == self.host_id
+            and processes.start_time(request.pid) != request.process_started
+        )
+
+    def send(self, token: str, message: messages.ToClient) -> None:
+        """Queue a message to a client. Does nothing if the client has no connection."""
+        if token in self.by_token:
+            self.send_queue.append((self.by_token[token].route, [codec.encode(message)]))
+
+    def flush(self) -> None:
+        """Queue the messages of the leases, close connections without a session, and wake the
+        thread that sends.
+        """
+        for token, message in self.leases.outbox:
+            self.send(token, message)
+        self.leases.outbox.clear()
+        for token in [t for t in self.by_token if t not in self.leases.clients]:
+            self.close(token)
+        self.wake()
+
+    def send_batch(self, token: str, key: Key, plan: Plan, batch: Batch) -> None:
+        """Send a batch through shared memory, or in pieces if no slot is free."""
+        fields = fields_of(batch)
+        size = batch_layout.offsets(fields)[1]
+        with self.lock:
+            connection = self.by_token.get(token)
+            taken = (
+                connection.slots.take(size)
+                if connection is not None and connection.slots is not None
+                else None
+            )
+        if connection is None:
+            return
+        head = messages.BatchHeader(
+            key, plan.epoch, plan.end, plan.last, fields, size, taken and taken[0]
+        )
+        if taken is not None:
+            fill(taken[1], batch)
+            parts: list[Frames] = []
+        else:
+            parts = [_part(key, start, data, connection.compress) for start, data in pieces(batch)]
+        with self.lock:
+            if not connection.is_closed:
+                self.send_queue.extend(
+                    (connection.route, frames) for frames in [[codec.encode(head)], *parts]
+                )
+            self.sent.batches, self.sent.bytes, self.sent.shared = (
+                self.sent.batches + 1,
+                self.sent.bytes + size,
+                self.sent.shared + (taken is not None),
+            )
+        self.wake()
+
+
+def _part(key: Key, start: int, data: memoryview, compress: str) -> Frames:
+    packed = compression.pack(compress, data) if compress else None
+    return [
+        codec.encode(
+            messages.BatchPart(key, start, len(data), compress if packed is not None else "")
+        ),
+        data if packed is None else packed,
+    ]
