@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from socket import socket
 from typing import Any
+
+import torch
 
 import gpupipe
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.service import Server
+
+Batches = list[dict[str, torch.Tensor]]
 
 
 @contextmanager
@@ -28,3 +33,21 @@ def serving(
         finally:
             server.stop()
             thread.join()
+
+
+def free_port() -> int:
+    with socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def ids_of(batches: Batches) -> list[list[int]]:
+    """The ids of each batch."""
+    return [b["id"].tolist() for b in batches]
+
+
+def same_batches(found: Batches, expected: Batches) -> bool:
+    """Whether two epochs have the same ids and images."""
+    return ids_of(found) == ids_of(expected) and all(
+        torch.equal(a["image"], b["image"]) for a, b in zip(found, expected, strict=True)
+    )

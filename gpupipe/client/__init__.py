@@ -1,7 +1,7 @@
 """The client's side of a connection to a data processing server.
 
-Each connection has its own thread. `connection` talks to the server: it receives batches, and
-acknowledges each one that the consumer is done with. `dialing` opens the socket, `inbox` holds
-batches until the server has confirmed their acknowledgement, `reassembly` puts pieces of batches
-together. The remote engine imports this folder. Start reading in connection.py.
+`connection` has the thread, the socket and the calls of the consumer, `receiver` handles what
+arrives. `session`, `iteration` and `inbox` are plain state, without sockets, threads or clocks.
+`reassembly` joins the parts of a batch, `dialing` opens the socket. The remote engine imports this
+folder. Start reading in connection.py.
 """

@@ -122,8 +122,7 @@ class Producer(threading.Thread):
     def _should_pull(self) -> bool:
         waiting = {key[0] for keys in self._in_flight.values() for key in keys}
         return self._leases.neediest() is not None or any(
-            self._leases.total_credits(run) > sum(key[0] == run for key in self._ready)
-            for run in waiting
+            self._leases.total_credits(n) > sum(key[0] == n for key in self._ready) for n in waiting
         )
 
     def _source(self) -> Iterator[Plan]:
@@ -201,14 +200,14 @@ class Producer(threading.Thread):
 
     def _on_error(self, error: GpupipeError) -> None:
         with self._changed:
-            runs = [
+            passes = [
                 key[0] for key in next(iter(self._in_flight.values()), [])
             ] or self._leases.current_passes()
             for key in (key for keys in self._in_flight.values() for key in keys):
                 self._leases.requeue_unmade(key)
             self._in_flight.clear()
             self._failed(
-                error, [client for run in runs for client in self._leases.fail_pass(run)], False
+                error, [client for n in passes for client in self._leases.fail_pass(n)], False
             )
 
     def stats(self) -> dict[str, Any]:

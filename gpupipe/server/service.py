@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable
 from secrets import token_hex
-from types import TracebackType
 from typing import Any
 
 import zmq
@@ -205,12 +204,7 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         if kind is not None:
             self._ends_run = False
         self.close()
@@ -309,8 +303,6 @@ class Server:
             self._leases.apply_timeouts(time.monotonic(), self._connections.has_ended)
             self._connections.flush()
             self._changed.notify_all()
-
-    # --- metrics
 
     def stats(self) -> dict[str, Any]:
         """Return the metrics that `gpupipe status` shows. Takes the lock, for other threads."""

@@ -214,13 +214,23 @@ def _state(leases: Leases) -> Iterator[list[Any]]:
             request.process_started,
         ]
     for partition in leases.partitions.values():
-        run = partition.current
+        epoch_pass = partition.current
         if partition.first_pass:
             yield ["anew", partition.name, partition.first_pass]
-        if run is not None:
-            yield ["run", partition.name, run.number, run.epoch, run.position, run.steps]
-            yield ["all done", run.number, sorted(run.done)]
-            yield from (["lease", run.number, step, token] for step, token in run.leased.items())
+        if epoch_pass is not None:
+            yield [
+                "run",
+                partition.name,
+                epoch_pass.number,
+                epoch_pass.epoch,
+                epoch_pass.position,
+                epoch_pass.steps,
+            ]
+            yield ["all done", epoch_pass.number, sorted(epoch_pass.done)]
+            yield from (
+                ["lease", epoch_pass.number, step, token]
+                for step, token in epoch_pass.leased.items()
+            )
 
 
 def _replay(leases: Leases, event: list[Any], now: float) -> None:
@@ -266,7 +276,7 @@ def _replay_client(leases: Leases, rest: list[Any], now: float) -> None:
 
 
 def _replay_step(leases: Leases, kind: str, rest: list[Any]) -> None:
-    run = next(
+    epoch_pass = next(
         (
             partition.current
             for partition in leases.partitions.values()
@@ -274,17 +284,17 @@ def _replay_step(leases: Leases, kind: str, rest: list[Any]) -> None:
         ),
         None,
     )
-    if run is None:
+    if epoch_pass is None:
         return
     for client in leases.clients.values():
         client.leases = [key for key in client.leases if key != (rest[0], rest[1])]
     if kind == "all done":
-        run.done.update(rest[1])
+        epoch_pass.done.update(rest[1])
     elif kind == "done":
-        run.leased.pop(rest[1], None)
-        run.done.add(rest[1])
+        epoch_pass.leased.pop(rest[1], None)
+        epoch_pass.done.add(rest[1])
     elif kind == "back":
-        run.leased.pop(rest[1], None)
+        epoch_pass.leased.pop(rest[1], None)
     elif rest[2] in leases.clients:
-        run.leased[rest[1]] = rest[2]
+        epoch_pass.leased[rest[1]] = rest[2]
         leases.clients[rest[2]].leases.append((rest[0], rest[1]))

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from socket import socket
 from typing import Any
 from urllib.request import urlopen
 
@@ -18,15 +17,10 @@ import disks
 import pytest
 import yaml
 from click.testing import CliRunner
+from served import free_port
 
 import gpupipe
 from gpupipe.cli.app import main
-
-
-def _free_port() -> int:
-    with socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 @pytest.fixture
@@ -53,7 +47,7 @@ def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
-    port, metrics = _free_port(), _free_port()
+    port, metrics = free_port(), free_port()
     with served(str(file), "--port", str(port), "--metrics", str(metrics), "--hwm", "3") as (
         process,
         address,
@@ -242,7 +236,7 @@ def test_a_state_that_cannot_be_kept_is_one_line(file: Path, unwritable: Path) -
 def test_a_server_whose_disk_fills_up_ends_with_one_line(file: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(disks.mounted(tmp_path / "disk", "64k"))
-        words = [str(file), "--port", str(_free_port()), "--state", str(disk / "server.state")]
+        words = [str(file), "--port", str(free_port()), "--state", str(disk / "server.state")]
         process, address = stack.enter_context(served(*words))
         with gpupipe.connect(address, device="cpu", patience=5.0) as loader:
             next(iter(loader))
@@ -299,34 +293,3 @@ def test_without_zeromq_the_message_says_what_to_install(file: Path, words: list
     assert done.returncode == 1
     assert "pip install 'gpupipe[server]'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_the_line_shows_rates_over_the_last_seconds() -> None:
-    from gpupipe.server.metrics import Rates, format_line
-
-    rates = Rates()
-    client = {"name": "here:7", "leased": 3, "hwm": 10, "silent_seconds": 0.4}
-    stats = {"clients": [client], "partitions": [{"epoch": 2, "done": 5, "steps": 9}]}
-    rates.add({"seconds": 0.0, "batches": 0, "bytes": 0})
-    rates.add({"seconds": 100.0, "batches": 1000, "bytes": 10**9})
-    found = rates.add({"seconds": 102.0, "batches": 1020, "bytes": 10**9 + 2 * 10**8})
-    assert found == (10.0, 100.0)
-    assert (
-        format_line(stats, found)
-        == "10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client (here:7 holds 3); epoch 2: 5 of 9"
-    )
-    stats["clients"] = [
-        client,
-        client | {"name": "there:8", "silent_seconds": 4.2},
-        client,
-        client,
-        client,
-        client,
-    ]
-    assert (
-        "6 clients (here:7 holds 3, there:8 holds 3, silent for 4 s, here:7 holds 3, "
-        "here:7 holds 3, and 2 more)" in format_line(stats, found)
-    )
-    assert format_line({"clients": [], "partitions": []}, found).endswith(
-        "buffers 0 of 0, 0 clients; nothing asked for yet"
-    )

@@ -1,8 +1,9 @@
 """The remote engine: batches come from a data processing server, or from several in turn.
 
-`engine` receives batches through gpupipe.client, `welcome` describes the served data set to
-clients, and `turns` orders the batches of several servers. The registry imports this
-folder by name. Start reading in engine.py.
+`connecting` connects to the servers and creates the parts of a loader over them, `engine` receives
+batches through gpupipe.client, and `finish` runs the steps that are left to the client. `sampler`
+orders the batches of several servers, `description` describes the served data set. The registry
+imports this folder by name. Start reading in engine.py.
 """
 
 from __future__ import annotations

@@ -1,21 +1,15 @@
-"""Memory that a server and a client share, and what wakes their threads: neither ever touches what
-is another's.
-"""
+"""Slots of shared memory, and buffers that are reused."""
 
 from __future__ import annotations
 
 import gc
 import os
-from pathlib import Path
-from socket import create_connection, create_server
 
 import pytest
 import torch
 
 from gpupipe.protocol.batch_layout import MalformedMessage
 from gpupipe.protocol.shared_memory import Buffers, Mapped, Slots, cuda_last_error
-from gpupipe.protocol.wakeup import Waker
-from gpupipe.server import flood_guard
 
 SIZE = 10_000
 
@@ -95,43 +89,3 @@ def test_the_last_error_is_that_of_the_cuda_runtime_that_torch_uses() -> None:
     last_error()
     failed = torch._C._cudart.cudaHostRegister(0, 0, 0)
     assert last_error() == int(failed) != 0
-
-
-def test_a_connection_whose_number_is_another_files_by_now_is_let_alone(tmp_path: Path) -> None:
-    """Also without leaving a copy of that file open."""
-    file = (tmp_path / "file").open("wb")
-    before = len(os.listdir("/proc/self/fd"))
-    assert flood_guard._peer_and_bytes(file.fileno()) is None
-    flood_guard._shut_down(file.fileno())
-    assert len(os.listdir("/proc/self/fd")) == before
-    file.close()
-    assert flood_guard._peer_and_bytes(10_000) is None
-    with (
-        create_server(("127.0.0.1", 0)) as listening,
-        create_connection(listening.getsockname()) as one,
-    ):
-        other, _ = listening.accept()
-        other.sendall(b"x" * 1000)
-        assert one.recv(2000)
-        assert flood_guard._peer_and_bytes(one.fileno()) == (listening.getsockname(), 1000)
-        flood_guard._shut_down(one.fileno())
-        assert other.recv(1) == b"", "the other side is told"
-        other.close()
-
-
-def test_a_waker_that_is_closed_writes_into_nobodys_file() -> None:
-    waker = Waker()
-    waker.wake()
-    waker.wake()
-    assert os.read(waker.descriptor, 10) == b"11"
-    waker.clear()
-    numbers = {waker.descriptor, waker._in}
-    waker.close()
-    ends = os.pipe2(os.O_NONBLOCK)
-    assert set(ends) == numbers, "another pipe has its descriptors now"
-    waker.wake()
-    waker.close()
-    with pytest.raises(BlockingIOError):
-        os.read(ends[0], 1)
-    for end in ends:
-        os.close(end)

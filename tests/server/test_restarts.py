@@ -1,6 +1,4 @@
-"""Where a client begins: what a user starts anew begins anew, what crashed goes on, and who joins
-in the middle is told.
-"""
+"""Where clients begin after a server was stopped, or crashed."""
 
 from __future__ import annotations
 
@@ -16,30 +14,10 @@ from socket import socket
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from served import serving
+from served import Batches, ids_of, same_batches, serving
 
 import gpupipe
-
-Batches = list[dict[str, torch.Tensor]]
-
-
-@pytest.fixture
-def whole(config: dict[str, Any]) -> list[Batches]:
-    """Three epochs, as they are in process."""
-    with gpupipe.load(config) as loader:
-        return [list(loader) for _ in range(3)]
-
-
-def _ids(batches: Batches) -> list[list[int]]:
-    return [b["id"].tolist() for b in batches]
-
-
-def _same(found: Batches, expected: Batches) -> bool:
-    return _ids(found) == _ids(expected) and all(
-        torch.equal(a["image"], b["image"]) for a, b in zip(found, expected, strict=True)
-    )
 
 
 class Commands:
@@ -101,12 +79,12 @@ def test_a_training_that_starts_with_a_server_begins_with_the_first_epoch(
         with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
             iterator = iter(loader)
             first = [next(iterator) for _ in range(taken)]
-            assert _same(first, whole[0][:taken])
+            assert same_batches(first, whole[0][:taken])
         assert "--resume goes on there" in _stop(process, number)
     with commands.serve() as process:
         with gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
             assert len(loader) == 8
-            assert _same(list(loader), whole[0])
+            assert same_batches(list(loader), whole[0])
         assert "going on" not in _stop(process, number)
 
 
@@ -128,8 +106,8 @@ def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(
             loader = gpupipe.connect(commands.address, device="cpu", ids=True)
         with loader:
             assert len(loader) == 5
-            assert _same(first + list(loader), whole[0])
-            assert _same(list(loader), whole[1])
+            assert same_batches(first + list(loader), whole[0])
+            assert same_batches(list(loader), whole[1])
         assert "going on with epoch 0 of rank 0: 3 of 8 batches done" in _stop(
             process, signal.SIGINT
         )
@@ -137,7 +115,7 @@ def test_a_server_that_is_asked_to_resume_goes_on_where_the_last_was_stopped(
         commands.serve("--fresh") as process,
         gpupipe.connect(commands.address, device="cpu", ids=True) as loader,
     ):
-        assert _same(list(loader), whole[0])
+        assert same_batches(list(loader), whole[0])
 
 
 def test_a_server_that_crashed_goes_on_for_its_own_client(
@@ -150,8 +128,8 @@ def test_a_server_that_crashed_goes_on_for_its_own_client(
         _stop(process, signal.SIGKILL)
     with loader, commands.serve():
         found += list(iterator)
-        assert _same(found, whole[0])
-        assert _same(list(loader), whole[1])
+        assert same_batches(found, whole[0])
+        assert same_batches(list(loader), whole[1])
 
 
 CONSUME = """
@@ -189,7 +167,7 @@ def test_a_new_client_after_a_crash_that_its_own_did_not_outlive_begins_with_the
         other.kill()
     with commands.serve(), gpupipe.connect(commands.address, device="cpu", ids=True) as loader:
         assert len(loader) == 8
-        assert _same(list(loader), whole[0])
+        assert same_batches(list(loader), whole[0])
 
 
 def test_a_new_client_after_a_crash_joins_those_that_outlived_it(
@@ -204,7 +182,7 @@ def test_a_new_client_after_a_crash_joins_those_that_outlived_it(
             loader = gpupipe.connect(commands.address, device="cpu", ids=True)
             with loader:
                 iterator = iter(loader)
-                assert _ids([next(iterator)])[0] in _ids(whole[0])[3:]
+                assert ids_of([next(iterator)])[0] in ids_of(whole[0])[3:]
 
 
 PARENT = """
@@ -259,149 +237,6 @@ def _when_ended(state: Path) -> Path:
     with state.with_name(state.name + ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
     return state
-
-
-def test_a_client_that_comes_when_the_others_are_gone_begins_with_the_first_epoch(
-    config: dict[str, Any], whole: list[Batches]
-) -> None:
-    with serving(config) as server:
-        with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
-            assert _same(list(loader), whole[0])
-            next(iter(loader))
-        with gpupipe.connect(server.address, device="cpu", ids=True) as loader:
-            assert loader.sampler.epoch == 0
-            assert _same(list(loader), whole[0])
-            assert _same(list(loader), whole[1])
-
-
-@pytest.mark.parametrize("world", [2])
-def test_ranks_that_come_again_begin_with_the_first_epoch(
-    config: dict[str, Any], world: int
-) -> None:
-    """All of them, wherever each of them was."""
-    with serving(config, clients=world) as server:
-        for _ in range(2):
-            for rank in range(world):
-                shard = {"rank": rank, "world_size": world}
-                with gpupipe.load(config, shard=shard) as loader:
-                    expected = _ids(list(loader))
-                with gpupipe.connect(server.address, device="cpu", ids=True, shard=shard) as loader:
-                    assert _ids(list(loader)) == expected
-                    for _ in range(rank):
-                        next(iter(loader))
-
-
-def _connected(address: str, **more: Any) -> gpupipe.Loader:
-    return gpupipe.connect(address, device="cpu", ids=True, **more)
-
-
-def _told() -> Any:
-    return pytest.warns(UserWarning, match="3 of the 8 batches")
-
-
-@contextmanager
-def _reading(address: str, taken: int) -> Iterator[tuple[gpupipe.Loader, list[list[int]]]]:
-    """A client that has `taken` batches of its first epoch, holds the last of them, and has nothing
-    more.
-    """
-    with gpupipe.connect(address, device="cpu", ids=True, hwm=1) as loader:
-        iterator = iter(loader)
-        yield loader, _ids([next(iterator) for _ in range(taken)])
-
-
-def test_a_client_that_joins_in_the_middle_is_told_by_a_warning_and_by_its_len(
-    config: dict[str, Any], whole: list[Batches]
-) -> None:
-    with serving(config, hwm=1) as server, _reading(server.address, 3) as (loader, found):
-        with pytest.warns(
-            UserWarning,
-            match=r"3 of the 8 batches of epoch 0 went to others before this client came "
-            r"\(.*--mode broadcast",
-        ) as warned:
-            late = gpupipe.connect(server.address, device="cpu", ids=True)
-        assert [w.filename for w in warned] == [__file__], "the line of the user's"
-        with late:
-            assert (len(late), late.sampler.left) == (5, 5)
-            loader.close()
-            rest = _ids(list(late))
-            assert sorted(found + rest) == sorted(_ids(whole[0]))
-            assert (len(late), late.sampler.left) == (8, 8)
-            assert _same(list(late), whole[1])
-
-
-def test_a_late_client_that_leaves_its_first_epoch_early_has_whole_epochs_then(
-    config: dict[str, Any],
-) -> None:
-    with (
-        serving(config, hwm=1) as server,
-        _reading(server.address, 3),
-        _told(),
-        gpupipe.connect(server.address, device="cpu", ids=True) as late,
-    ):
-        for _ in late:
-            assert len(late) == 5
-            break
-        late.sampler.set_epoch(2)
-        assert len(late) == 8
-
-
-def test_the_whole_of_an_epoch_is_refused_while_others_share_it(
-    config: dict[str, Any], whole: list[Batches]
-) -> None:
-    """And given, once they are gone."""
-    with (
-        serving(config, hwm=1) as server,
-        _reading(server.address, 3) as (loader, _),
-        _told(),
-        gpupipe.connect(server.address, device="cpu", ids=True) as late,
-    ):
-        late.sampler.set_epoch(0)
-        assert len(late) == 8, "what was asked for"
-        with pytest.raises(
-            gpupipe.ServerError,
-            match=r"epoch 0 from sample 0 .* 1 other client .* share epoch 0 now, and 3 of its 8 "
-            r"batches.*epoch 1",
-        ):
-            list(late)
-        loader.close()
-        late.sampler.set_epoch(0)
-        assert _same(list(late), whole[0])
-
-
-def test_an_epoch_that_others_are_beyond_is_refused(config: dict[str, Any]) -> None:
-    """It is not given the epoch of the others in its place."""
-    with (
-        serving(config, hwm=1) as server,
-        gpupipe.connect(server.address, device="cpu", ids=True, hwm=1) as loader,
-    ):
-        list(loader)
-        iterator = iter(loader)
-        for _ in range(3):
-            next(iterator)
-        with (
-            pytest.warns(UserWarning, match="3 of the 8 batches of epoch 1"),
-            gpupipe.connect(server.address, device="cpu", ids=True) as late,
-        ):
-            late.sampler.set_epoch(0)
-            with pytest.raises(gpupipe.ServerError, match=r"epoch 0 .*share epoch 1 now"):
-                list(late)
-
-
-def test_an_epoch_that_passed_before_a_client_began_is_said(
-    config: dict[str, Any], whole: list[Batches]
-) -> None:
-    with (
-        serving(config, hwm=1) as server,
-        _connected(server.address, hwm=1) as loader,
-        _connected(server.address) as idle,
-    ):
-        list(loader)
-        iterator = iter(loader)
-        next(iterator)
-        with pytest.warns(UserWarning, match=r"others consumed epoch 0 .*its share of epoch 1"):
-            assert list(idle) == []
-        second = iter(idle)
-        assert _ids([next(second)])[0] in _ids(whole[1])
 
 
 def test_a_state_of_something_else_that_was_stopped_is_no_obstacle(

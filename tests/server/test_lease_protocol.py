@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from ledgers import RULES, STEPS, hello
+from lease_tables import RULES, STEPS, hello
 
 from gpupipe.client.inbox import Inbox
 from gpupipe.protocol import messages

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+import gpupipe
+from gpupipe.client.session import ReceivedBatch, Session, rebuild_error
+from gpupipe.protocol import messages
+
+ADDRESS = "tcp://somewhere:1"
+
+
+def opened(history: str, leased: list[messages.Key]) -> messages.SessionOpened:
+    return messages.SessionOpened(messages.VERSION, history * 32, 1, leased, 0, 0, 0, 1, {})
+
+
+def reading() -> Session:
+    """A session in pass 0, with two batches that wait for the consumer."""
+    session = Session()
+    session.reopen(opened("a", []))
+    session.start_iteration(0, 0, dict, False)
+    session.handle(messages.IterationStarted(1, 0), ADDRESS, False)
+    for step in range(2):
+        session.inbox.arrive((0, step), ReceivedBatch((0, step), 0, step + 1, False, step))
+    session.outgoing.clear()
+    return session
+
+
+def test_a_reconnect_keeps_what_the_server_still_leases_to_it() -> None:
+    session = reading()
+    session.reopen(opened("a", [(0, 1)]))
+    assert session.inbox.keys == [(0, 1)]
+    assert list(session.outgoing) == [messages.StartIteration(1, 0, 0, 0)]
+
+
+def test_a_server_with_another_history_leaves_it_nothing() -> None:
+    session = reading()
+    session.reopen(opened("b", [(0, 1)]))
+    assert session.inbox.keys == []
+    assert list(session.outgoing) == [messages.StartIteration(1, 0, 0, -1)]
+
+
+def test_the_end_of_a_pass_starts_the_next_one() -> None:
+    session = reading()
+    taken = session.take()
+    assert taken is not None
+    session.handle(messages.PassEnded(0), ADDRESS, False)
+    assert session.take() is None
+    assert list(session.outgoing) == [messages.StartIteration(2, 1, 0, -1)]
+    session.start_iteration(1, 0, dict, False)
+    assert len(session.outgoing) == 1, "it goes on with that pass"
+
+
+def test_an_error_of_the_server_lasts_until_a_server_answers_again() -> None:
+    session = reading()
+    session.handle(messages.Failed("EngineError", "broken", "", "", True), ADDRESS, False)
+    assert list(session.outgoing) == [messages.EndIteration()]
+    session.start_iteration(0, 0, dict, False)
+    assert isinstance(session.errors.current(), gpupipe.EngineError)
+    session.reopen(opened("a", []))
+    assert session.errors.current() is None
+
+
+def test_an_error_of_an_iteration_ends_with_it() -> None:
+    session = reading()
+    session.handle(messages.Failed("SampleError", "", "a.jpg", "cut", False), ADDRESS, False)
+    assert isinstance(session.errors.current(), gpupipe.SampleError)
+    session.start_iteration(0, 0, dict, False)
+    assert session.errors.current() is None
+
+
+@pytest.mark.parametrize("is_impatient", [False, True])
+def test_a_temporary_refusal_is_an_error_only_to_the_impatient(is_impatient: bool) -> None:
+    session = Session()
+    session.handle(messages.Refused("full", True), ADDRESS, is_impatient)
+    assert session.refusal == "full"
+    assert (session.errors.current() is not None) == is_impatient
+
+
+@pytest.mark.parametrize("kind", ["ConfigError", "Exception", "SystemExit"])
+def test_errors_of_other_classes_become_server_errors(kind: str) -> None:
+    error = rebuild_error(messages.Failed(kind, "what happened", "", ""))
+    assert type(error) is gpupipe.ServerError
+    assert str(error) == "what happened"

@@ -1,0 +1,93 @@
+"""What listens at an address."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socket import create_server
+
+import pytest
+import zmq
+from served import free_port
+
+import gpupipe
+from gpupipe.protocol import keys, peer
+
+
+@contextmanager
+def _bound(kind: int, secret: Path | None = None) -> Iterator[str]:
+    with zmq.Context() as context, context.socket(kind) as other:
+        other.linger = 0
+        if secret is not None:
+            keys.secure_server(other, secret)
+        yield f"tcp://127.0.0.1:{other.bind_to_random_port('tcp://127.0.0.1')}"
+
+
+@contextmanager
+def _answering(answer: bytes) -> Iterator[str]:
+    """A server of another protocol: it says `answer` to each connection, and ends it."""
+    with create_server(("127.0.0.1", 0)) as listening:
+
+        def run() -> None:
+            with suppress(OSError):
+                while True:
+                    connection = listening.accept()[0]
+                    with connection, suppress(OSError):
+                        connection.recv(4096)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(2)
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (zmq.PUSH, "speaks Fuel's protocol"),
+        (zmq.PUB, "is a ZeroMQ PUB socket"),
+        (zmq.REP, "is a ZeroMQ REP socket"),
+    ],
+)
+def test_sockets_of_other_kinds_are_no_servers(kind: int, why: str) -> None:
+    with _bound(kind) as address, pytest.raises(gpupipe.ServerError, match=why):
+        peer.check(address, has_keys=False)
+
+
+def test_what_does_not_speak_zeromq_is_no_server() -> None:
+    why = r"does not speak ZeroMQ \(it says b'HTTP/1.1 400 Bad Request.*is the port right"
+    with (
+        _answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address,
+        pytest.raises(gpupipe.ServerError, match=why),
+    ):
+        gpupipe.connect(address, device="cpu", patience=30)
+
+
+def test_what_may_be_a_server_is_waited_for(tmp_path: Path) -> None:
+    with _bound(zmq.ROUTER) as address:
+        assert peer.check(address, has_keys=False).text == "it listens, and has not answered yet"
+        with pytest.raises(gpupipe.ServerError, match="has no keys: leave out key and server_key"):
+            peer.check(address, has_keys=True)
+    with _bound(zmq.ROUTER, keys.new(tmp_path, "server")[1]) as address:
+        for has_keys in (False, True):
+            assert (
+                "only those whose keys it knows (key, server_key)"
+                in peer.check(address, has_keys).text
+            )
+    with _answering(b"") as address:
+        assert (
+            peer.check(address, has_keys=False).text == "something listens there, and says nothing"
+        )
+    assert peer.check(f"ipc://{tmp_path}/nothing", has_keys=False).text == "nothing listens there"
+    assert (
+        peer.check(f"tcp://127.0.0.1:{free_port()}", has_keys=False).text == "nothing listens there"
+    )
+    assert (
+        "cannot be resolved" in peer.check("tcp://no-such-host.invalid:5557", has_keys=False).text
+    )
