@@ -50,7 +50,13 @@ def test_what_a_client_says_comes_through(message: messages.ToServer) -> None:
         (
             [
                 msgspec.msgpack.encode(
-                    {"type": "start iteration", "number": -1, "epoch": 0, "position": 0, "run": 0}
+                    {
+                        "type": "start iteration",
+                        "iteration": -1,
+                        "epoch": 0,
+                        "position": 0,
+                        "pass_number": 0,
+                    }
                 )
             ],
             ">= 0",
