@@ -1,20 +1,23 @@
 """The options of a server, and their validation.
 
-The command line, start_server() and the server process all use `parse_options`.
+The command line, start_server() and the server process all use `parse_options`. This file can be
+imported without the packages of the extra `server`: start_server() names them if they are missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import pydantic
 from pydantic import ConfigDict, Field
 
 from gpupipe.errors import ServerError, did_you_mean
-from gpupipe.protocol import compression, keys
-from gpupipe.server.client_state import LeaseRules
+from gpupipe.protocol import keys
+
+if TYPE_CHECKING:
+    from gpupipe.server.client_state import LeaseRules
 
 Count = Annotated[int, Field(strict=True)]
 
@@ -89,6 +92,8 @@ class ServerOptions(pydantic.BaseModel):
                 "Fuel's wire says nothing of its clients: metrics need --wire gpupipe"
             )
         if self.compress != "none":
+            from gpupipe.protocol import compression
+
             compression.check(self.compress)
         return self
 
@@ -116,6 +121,8 @@ class ServerOptions(pydantic.BaseModel):
     @property
     def rules(self) -> LeaseRules:
         """The options that the leases need."""
+        from gpupipe.server.client_state import LeaseRules
+
         return LeaseRules(
             self.mode,
             self.clients,
