@@ -48,7 +48,7 @@ def test_what_check_prints(tmp_path: Path) -> None:
     )
     *_, batch = facts(config)
     assert batch == "batch: array float32 (B, 4, 3), label int64 (B,)"
-    for found in operators(config, "dali").values():
+    for found in operators(config).values():
         assert [op for op, _, _ in found] == ["external_source", "cast", "slice"]
     rows = [list(column.cells) for column in tables.steps_table(config.pipeline).columns]
     assert [rows[2], rows[4]] == [["(9, 3)", "(4, 3)"], ["LC", "LC"]]
