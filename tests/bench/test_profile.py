@@ -188,6 +188,7 @@ def profiled(
             "device": device,
             "parallelism_with_unit": "4 threads",
             "parallelism": 4,
+            "parallelism_setting": "threads",
         },
         4,
         stages,
