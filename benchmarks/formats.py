@@ -153,7 +153,7 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
 
     data: dict[str, Any] = {"source": name, "shards": list(map(str, shards))}
     indexing = _indexing(
-        source.find(name)(**{k: v for k, v in data.items() if k != "source"}), shards
+        source.find_source(name)(**{k: v for k, v in data.items() if k != "source"}), shards
     )
 
     def build() -> Any:
@@ -169,13 +169,13 @@ def _gpupipe(name: str, shards: list[Path], arguments: argparse.Namespace) -> di
 
 def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
     """How fast the files are parsed and joined, the cache of indexes apart."""
-    from gpupipe.dataset.shard_index import joined
-    from gpupipe.dataset.shards import each
-    from gpupipe.dataset.source import quiet
+    from gpupipe.dataset.shard_index import join_shards
+    from gpupipe.dataset.shards import read_each
+    from gpupipe.dataset.source import ignore_progress
 
     data.read(shards[0])  # imports, page cache
     started = time.perf_counter()
-    count = len(joined(shards, each(shards, data.read, quiet), ""))
+    count = len(join_shards(shards, read_each(shards, data.read, ignore_progress), ""))
     seconds = time.perf_counter() - started
     return {
         "indexed_per_second": count / seconds,
@@ -185,12 +185,12 @@ def _indexing(data: Any, shards: list[Path]) -> dict[str, float]:
 
 def _walking(shards: list[Path]) -> dict[str, float]:
     """Members a CPU second that gpupipe's parser finds in tars, and those that tarfile finds."""
-    from gpupipe.dataset.shards import mapped
+    from gpupipe.dataset.shards import map_file
     from gpupipe.formats import tar
 
     rates = {}
     for what, walk in (
-        ("tar_members_per_cpu_second", lambda path: tar.members(mapped(path))),
+        ("tar_members_per_cpu_second", lambda path: tar.members(map_file(path))),
         ("tarfile_members_per_cpu_second", tarfile.open),
     ):
         started = time.process_time()

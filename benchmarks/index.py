@@ -33,7 +33,9 @@ import round_statistics
 
 from gpupipe.bench.memory import PeakMemory
 from gpupipe.dataset import index_file, source
-from gpupipe.dataset.index import FileColumn, Index, StringArray, build
+from gpupipe.dataset.columns import FileColumn
+from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.strings import StringArray
 from gpupipe.sampling import draws
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -123,7 +125,7 @@ def made_folder(data: Path, files: int, classes: int) -> Path:
 
 def scanned(root: Path) -> dict[str, Any]:
     """The folder source over `root`: with no cached index, and with one."""
-    folder = source.find("folder")(root=root)
+    folder = source.find_source("folder")(root=root)
     cache = Path(tempfile.mkdtemp(prefix="index-", dir=root.parent))
     os.environ["GPUPIPE_CACHE"] = str(cache)
     try:
@@ -161,7 +163,7 @@ def made_up(data: Path, samples: int) -> dict[str, Any]:
         }
         opened = index_file.open_saved(path)
         assert opened is not None
-        assert opened.path(samples - 1).endswith(name_of(samples - 1)), (
+        assert opened.location(samples - 1).endswith(name_of(samples - 1)), (
             "the index in pieces is not the index of the whole"
         )
         found |= used(opened)

@@ -116,7 +116,7 @@ def drawn(root: Path, count: int) -> Path:
     target = root / f"drawn-{count}"
     if not target.exists():
         making = target.with_name(f"{target.name}.{os.getpid()}")
-        synthetic_faces.make(making, count, source.quiet)
+        synthetic_faces.make(making, count, source.ignore_progress)
         making.rename(target)
     return target
 

@@ -236,6 +236,13 @@ def shown(value: Any) -> str:
     )
 
 
+def describe_error(error: Exception) -> str:
+    """Return why a sample cannot be read or decoded, from the exception that says so."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
 def short(text: str, longest: int = _MAX_CHARS) -> str:
     """Cut a text to at most `longest` characters; a text that was cut ends in "..."."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -176,7 +176,7 @@ class PipeDataModule(LightningDataModule):
     def _check_samples_differ(self) -> None:
         """Raise ConfigError if training and validation have the same samples."""
         train, val = self._loaders.get("train"), self._loaders.get("val")
-        if train is None or val is None or not train.index.same_samples(val.index):
+        if train is None or val is None or not train.index.has_same_samples(val.index):
             return
         problem = (
             f"train and val are the same {train.index.summary}, of {train.index.root}, so that "

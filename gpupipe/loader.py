@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpupipe import config as configs
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.source import Progress, quiet
+from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoaderParts
 from gpupipe.errors import GpupipeError, StandInWarning, UsageError, warn
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def load(
     config: str | Path | Mapping[str, Any] | Config,
     *overrides: str,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
     **changes: Any,
 ) -> Loader:
     """Create a Loader from a config.
@@ -71,7 +71,7 @@ def load(
     return warn_of_stand_in(open_loader(checked, progress))
 
 
-def open_loader(config: Config, progress: Progress = quiet) -> Loader:
+def open_loader(config: Config, progress: Progress = ignore_progress) -> Loader:
     """Do what load() does, without its StandInWarning.
 
     For callers that print `index.note` themselves.
@@ -81,7 +81,9 @@ def open_loader(config: Config, progress: Progress = quiet) -> Loader:
     return loader
 
 
-def create_loader(config: Config, index: Index | None = None, progress: Progress = quiet) -> Loader:
+def create_loader(
+    config: Config, index: Index | None = None, progress: Progress = ignore_progress
+) -> Loader:
     """Create a loader, and log nothing. Raises what load() raises.
 
     Args:

@@ -39,7 +39,7 @@ def read(index: Index, i: int) -> Any:
     """Sample i as its span and its Array say."""
     array = index.columns[index.main].array
     assert array is not None
-    return index.span(i).read().view(array.dtype).reshape(array.shape_of(i))
+    return index.read(i).view(array.dtype).reshape(array.shape_of(i))
 
 
 def delivered(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.dataset.source import quiet
+from gpupipe.dataset.source import ignore_progress
 from gpupipe.fetch import synthetic_faces
 
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
@@ -73,7 +73,7 @@ def _present(folder: Path) -> Path:
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 drawn faces of 250x250 in class folders: what stands in for LFW."""
     root = tmp_path_factory.mktemp("faces") / "faces"
-    synthetic_faces.make(root, 60, quiet)
+    synthetic_faces.make(root, 60, ignore_progress)
     return root
 
 

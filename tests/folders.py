@@ -23,7 +23,7 @@ def grow(root: Path, *files: str) -> Path:
 def found(index: Index) -> list[tuple[str, str]]:
     """(path relative to the root, class) of every row."""
     return [
-        (os.path.relpath(index.path(i), index.root), index.classes[label])
+        (os.path.relpath(index.location(i), index.root), index.classes[label])
         for i, label in enumerate(index.labels)
     ]
 

@@ -18,7 +18,9 @@ import gpupipe
 SOURCE = '''
 import numpy as np
 from pathlib import Path
-from gpupipe.dataset.index import ArrayLayout, FileColumn, SpanColumn, StringArray, build
+from gpupipe.dataset.columns import ArrayLayout, FileColumn, SpanColumn
+from gpupipe.dataset.index import build
+from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.source import Source
 from gpupipe.pipeline.step import Spec
 

@@ -148,7 +148,7 @@ def _by_name(loader: gpupipe.Loader) -> dict[str, Pixels]:
     found: dict[str, Pixels] = {}
     for batch in loader:
         for id, image in zip(batch["id"].tolist(), batch["image"].cpu(), strict=True):
-            name = Path(loader.index.path(id)).name
+            name = Path(loader.index.location(id)).name
             assert name not in found
             found[name] = (
                 image.view(torch.int16).numpy().view(np.uint16)

@@ -59,7 +59,7 @@ def differences(
         for id, image in by_id(loader).items():
             expected = reference(loader, epoch, id)
             assert image.shape == expected.shape, (
-                f"{loader.index.path(id)}: {tuple(image.shape)}, but the reference is "
+                f"{loader.index.location(id)}: {tuple(image.shape)}, but the reference is "
                 f"{tuple(expected.shape)}"
             )
             assert image.dtype == expected.dtype
@@ -77,7 +77,7 @@ def load(
 
 def reference(loader: gpupipe.Loader, epoch: int, id: int) -> torch.Tensor:
     """Sample `id` in an epoch, put through the torch lowering of every step."""
-    data = torch.from_numpy(np.fromfile(loader.index.path(id), np.uint8))
+    data = torch.from_numpy(np.fromfile(loader.index.location(id), np.uint8))
     return transform(loader.config.pipeline, loader.config.loader.seed, epoch, id, data)
 
 

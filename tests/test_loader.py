@@ -38,7 +38,7 @@ def test_labels_are_the_numbers_of_the_sorted_class_names(faces: Path) -> None:
         for batch in loader:
             for id, label in zip(batch["id"].tolist(), batch["label"].tolist(), strict=True):
                 assert (
-                    Path(loader.index.path(id)).parent.name
+                    Path(loader.index.location(id)).parent.name
                     == sorted(p.name for p in faces.iterdir() if p.is_dir())[label]
                 )
 

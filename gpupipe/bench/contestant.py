@@ -154,12 +154,16 @@ def _take(stream: Any, count: int, loader: Loader) -> int:
 
 
 def drop_from_page_cache(index: Any) -> None:
-    """Drop the files of a data set from the page cache; raise EngineError if the system cannot."""
-    if not hasattr(os, "posix_fadvise"):
-        from gpupipe.errors import EngineError
+    """Drop the files of a data set from the page cache; raise EngineError if that is impossible."""
+    from gpupipe.errors import EngineError
 
+    if not hasattr(os, "posix_fadvise"):
         raise EngineError("--cold needs posix_fadvise, which this system does not have")
-    for path in {index.span(i).path for i in range(len(index))}:
+    column = index.columns[index.main]
+    paths = {span.path for i in range(len(index)) if (span := column.span(i)) is not None}
+    if not paths:
+        raise EngineError(f"--cold needs samples in local files, not in a {type(column).__name__}")
+    for path in paths:
         try:
             file = os.open(path, os.O_RDONLY)
         except OSError:

@@ -166,7 +166,7 @@ def iter_samples(
     for i, image in expected.items():
         if all(i in images and images[i].shape == image.shape for images in by_device):
             yield ParitySample(
-                os.path.relpath(few.path(i), few.root),
+                os.path.relpath(few.location(i), few.root),
                 image.permute(1, 2, 0).numpy(),
                 [images[i].permute(1, 2, 0).numpy() for images in by_device],
             )
@@ -180,7 +180,7 @@ def _reference() -> dict[str, Any]:
 
 def _pick_samples(config: Config, index: Index, samples: int) -> Index:
     """Return up to `samples` rows of an index, spread over it."""
-    available = config.source.available(index)
+    available = config.source.find_available_rows(index)
     count = len(index) if available is None else len(available)
     rows = np.unique(np.linspace(0, count - 1, min(samples, count)).astype(np.int64))
     return index.subset(rows if available is None else available[rows])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpupipe.config import Config
-from gpupipe.dataset.index import Index, nothing
+from gpupipe.dataset.index import Index, build_empty
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoadSpec, Operator
 from gpupipe.loading.assembly import count_threads, create_sampler, resolve_shard
@@ -21,14 +21,14 @@ def operators(config: Config) -> dict[str, list[Operator]]:
         EngineError: If the engine cannot run the pipeline.
 
     """
-    job = LoadSpec(nothing(), config.pipeline, config.loader, count_threads(config.loader))
+    job = LoadSpec(build_empty(), config.pipeline, config.loader, count_threads(config.loader))
     engine = registry.find(config.loader.engine)
     return engine.plan_operators(job, config.source.separate_files)
 
 
 def facts(config: Config) -> Iterator[str]:
     """Yield lines about the data, the device and the batches; raise what load() raises."""
-    missing = config.source.absent()
+    missing = config.source.explain_absence()
     yield f"data: {missing or _about(config, config.source.index())}"
     device_id = resolve(config.loader.device)
     device = "cpu" if device_id is None else f"gpu:{device_id}"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.disk import disk_size
 from gpupipe.cache.shard_files import ShardSample
-from gpupipe.dataset.index import StringArray
+from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.runtime.atomic_write import write_atomically
 
@@ -84,7 +84,7 @@ def compute_fingerprint(names: StringArray, labels: NDArray[np.int64], classes: 
         128-bit BLAKE2b in hexadecimal.
     """
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
-    for array in (*names.hashed, labels):
+    for array in (*names.fingerprint_parts, labels):
         digest.update(array.tobytes())
     return digest.hexdigest()
 
@@ -151,7 +151,7 @@ def save(listing: Listing, folder: CacheFolder) -> None:
 
 
 def _string_arrays(key: str, strings: StringArray) -> dict[str, NDArray[Any]]:
-    data, ends = strings.hashed
+    data, ends = strings.fingerprint_parts
     return {f"{key}.letters": data, f"{key}.ends": ends}
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from gpupipe.cache import shard_files
 from gpupipe.cache.cache_folder import CacheFolder
 from gpupipe.cache.commit_log import CachedShard
-from gpupipe.dataset.index import Rows, SpanColumn, StringArray
+from gpupipe.dataset.columns import Rows, SpanColumn
 from gpupipe.dataset.source import UnmapFiles
+from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 
 

@@ -20,7 +20,7 @@ from gpupipe.cache.listing import UNKNOWN, Listing, compute_fingerprint, hash_ve
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, file_version, read_url
 from gpupipe.dataset import labels as classes_of
-from gpupipe.dataset.index import StringArray
+from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, did_you_mean, shown
 
 _ODD = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
@@ -264,9 +264,9 @@ def _number_labels(rows: StoreRows, manifest: str | None) -> tuple[NDArray[np.in
     A manifest's labels are numbered as in every source; folders are numbered in sorted order.
     """
     if not rows.labels:
-        return classes_of.none(len(rows.names))
+        return classes_of.make_unlabelled(len(rows.names))
     if manifest is not None:
-        return classes_of.of_texts(rows.labels, lambda i: f"{manifest}: {rows.names[i]}")
+        return classes_of.from_texts(rows.labels, lambda i: f"{manifest}: {rows.names[i]}")
     distinct = sorted(set(rows.labels))
     number_of = {label: n for n, label in enumerate(distinct)}
     return np.array([number_of[label] for label in rows.labels], np.int64), distinct

@@ -61,7 +61,7 @@ class Screen:
         from gpupipe.loader import open_loader
 
         engine = registry.find(checked.loader.engine)
-        if engine.reads_data and checked.source.absent():
+        if engine.reads_data and checked.source.explain_absence():
             checked.source.index(self.progress)
         started = perf_counter()
         loader = open_loader(checked, self.progress)

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
-from gpupipe.dataset.source import TAKEN, Source
+from gpupipe.dataset.source import RESERVED_NAMES, Source
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.pipeline import pipeline as pipelines
 from gpupipe.pipeline.pipeline import Pipeline
@@ -117,7 +117,7 @@ def _check_fields(
 ) -> Mapping[str, Spec]:
     """Return the fields of a sample; report reserved names, and masks that are no field."""
     fields = source.specs()
-    reserved = [n for n in fields if n in TAKEN]
+    reserved = [n for n in fields if n in RESERVED_NAMES]
     problems += [
         Problem(
             document.where(("data",), of_key=True),
@@ -142,14 +142,14 @@ def _find_source(
     name = data.get("source")
     if isinstance(name, str):
         try:
-            return source.find(name)
+            return source.find_source(name)
         except LookupError as e:
             problems.append(Problem(document.where(("data", "source")), e.args[0]))
             return None
     if name is UNRESOLVED:
         return None
     misspelt = nearest("source", data)
-    expected = f"the name of what reads the data: {', '.join(source.names())}"
+    expected = f"the name of what reads the data: {', '.join(source.list_sources())}"
     if "source" in data:
         problems.append(
             Problem(

@@ -1,34 +1,27 @@
-"""Data sets of array files: list the files, read their headers, and build the index."""
+"""Finds the files of a data set of arrays, and keeps their index until one of them changes."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import class_folders, index_cache, index_file, labels
-from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn, StringArray, build
+from gpupipe.dataset.index import Index
 from gpupipe.dataset.manifest_paths import folder, inside
-from gpupipe.dataset.shards import paths
+from gpupipe.dataset.shards import find_files
 from gpupipe.dataset.source import Progress
-from gpupipe.errors import DataError, counted, shown
-from gpupipe.formats import Damaged, manifest
-from gpupipe.runtime.devices import cores
+from gpupipe.errors import DataError
+from gpupipe.formats import manifest
 from gpupipe.schema.field_types import expand_home
 
-T = TypeVar("T")
-_FILES_PER_TASK = 256
-"""Number of file headers that a thread reads between two progress reports."""
-_MOST_AXES = 8
 _MISSING = "no such file: set data.manifest to the list of the samples"
 
 
@@ -74,10 +67,9 @@ class ArrayFiles:
         return [os.path.join(self.root, name) for name in self.names]
 
 
-# --- which files there are
-
-
-def in_classes(root: Path, extensions: tuple[str, ...], progress: Progress) -> ArrayFiles:
+def find_in_class_folders(
+    root: Path, extensions: tuple[str, ...], progress: Progress
+) -> ArrayFiles:
     """List the array files in `root`/CLASS/..., one folder per class.
 
     Raises:
@@ -90,7 +82,7 @@ def in_classes(root: Path, extensions: tuple[str, ...], progress: Progress) -> A
     return ArrayFiles(top.resolve(), scanned.paths, scanned.labels, scanned.classes)
 
 
-def in_list(
+def find_in_manifest(
     file: Path, root: Path | None, field: str, label: str | None, progress: Progress
 ) -> ArrayFiles:
     """List the array files of a manifest, which has the format of the source file_list.
@@ -120,40 +112,41 @@ def in_list(
         raise DataError(f"{file}: no rows: list at least one file, a line each")
     names = inside(rows, rows.paths[field], [str((root or file.parent).absolute()), str(top)])
     numbers, classes = (
-        labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
+        labels.from_texts(rows.labels, rows.where)
+        if rows.labels
+        else labels.make_unlabelled(len(rows))
     )
     return ArrayFiles(top, names, numbers, classes)
 
 
-def matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
+def find_matching(patterns: str | tuple[str, ...], option: str) -> ArrayFiles:
     """List the files that match patterns, which have the syntax of `shards.paths`.
 
     Raises:
         DataError: No file matches. The message names `option`.
     """
-    matches = paths(patterns, option)
+    matches = find_files(patterns, option)
     root = Path(os.path.commonpath([path.parent for path in matches]))
     return ArrayFiles(root, [str(path.relative_to(root)) for path in matches])
 
 
-# --- the saved index
-
-
-def cached(key: Any, files: Iterable[str], read: Callable[[], Index], made: Index | None) -> Index:
+def load_or_build(
+    key: Any, files: Iterable[str], read: Callable[[], Index], previous: Index | None
+) -> Index:
     """Return an earlier index if no file has changed since, else call `read` and save its index.
 
     Args:
         key: Identifies the index in the cache folder. Plain JSON and paths.
         files: The files that the index is built from.
         read: Builds the index.
-        made: The index that this process has built before, if any.
+        previous: The index that this process has built before, if any.
 
     Raises:
         DataError: A file cannot be read.
     """
-    saved, started = index_cache.place(key), time.time()
+    saved, started = index_cache.get_path(key), time.time()
     state, newest = _state(files)
-    for index in (made, index_file.open_saved(saved)):
+    for index in (previous, index_file.open_saved(saved)):
         if index is not None and index.extra.get("state") == state:
             return index
     index = read()
@@ -172,235 +165,16 @@ def _state(files: Iterable[str]) -> tuple[str, int]:
         try:
             state = index_file.file_state(Path(file))
         except OSError as e:
-            raise DataError(f"{file}: {_reason(e)}") from e
+            raise DataError(f"{file}: {explain_os_error(e)}") from e
         newest = max(newest, *state[:2])
         digest.update(os.fsencode(file) + repr(state).encode())
     return digest.hexdigest(), newest
 
 
-def _reason(e: OSError) -> str:
+def explain_os_error(e: OSError) -> str:
+    """Return the end of a message about a file that cannot be read."""
     return (
         "no such file: put it there, or leave it out"
         if isinstance(e, FileNotFoundError)
         else f"cannot be read: {e.strerror or e}"
     )
-
-
-# --- headers and contents of the files
-
-
-def read_all(
-    files: ArrayFiles, read: Callable[[str], FilePart], progress: Progress
-) -> list[FilePart]:
-    """Call `read` with the path of each file, on all cores.
-
-    Returns:
-        What `read` returns, in the order of the files.
-
-    Raises:
-        DataError: A file cannot be read. The message names it.
-    """
-
-    def read_batch(names: list[str]) -> list[FilePart]:
-        return [_read(os.path.join(files.root, name), read) for name in names]
-
-    all_parts: list[FilePart] = []
-    with ThreadPoolExecutor(cores()) as pool:
-        try:
-            for parts in pool.map(read_batch, _batches(files.names)):
-                all_parts += parts
-                progress("reading headers", len(all_parts), len(files.names))
-        except BaseException:
-            # An error, or Ctrl-C, must not wait for all the other files.
-            pool.shutdown(cancel_futures=True)
-            raise
-    return all_parts
-
-
-def _batches(names: list[str]) -> Iterable[list[str]]:
-    rest = iter(names)
-    while batch := list(islice(rest, _FILES_PER_TASK)):
-        yield batch
-
-
-def _call_reader(path: str, read: Callable[[str], T]) -> T:
-    """Return read(path), with its exceptions as a DataError that names the file."""
-    try:
-        return read(path)
-    except OSError as e:
-        raise DataError(f"{path}: {_reason(e)}") from e
-    except ValueError as e:
-        advice = "; write the file again, or leave it out" if isinstance(e, Damaged) else ""
-        raise DataError(f"{path}: {e}{advice}") from e
-
-
-def _read(path: str, read: Callable[[str], FilePart]) -> FilePart:
-    part = _call_reader(path, read)
-    if len(part.shape) > _MOST_AXES:
-        raise DataError(
-            f"{path}: an array of {len(part.shape)} axes, more than gpupipe takes "
-            f"({_MOST_AXES}): store it with fewer"
-        )
-    if part.count != 0 and not all(part.shape):
-        raise DataError(
-            f"{path}: no numbers in it (shape {shown(list(part.shape))}): leave the file out"
-        )
-    return part
-
-
-# --- the index
-
-
-def indexed(
-    files: ArrayFiles,
-    parts: Sequence[FilePart],
-    field: str,
-    numbers: NDArray[np.int64] | None,
-    values: dict[str, NDArray[Any]],
-) -> Index:
-    """Build the index of all samples.
-
-    Args:
-        files: The files.
-        parts: The samples of each file.
-        field: Name of the array's field.
-        numbers: The label of each sample, int64 (N,); None if labels belong to files.
-        values: Further numbers of each sample, (N,) or (N, n), by name.
-
-    Raises:
-        DataError: There is no sample, or the arrays differ in dtype or number of axes.
-    """
-    counts = np.array([1 if part.count is None else part.count for part in parts], np.int64)
-    total = int(counts.sum())
-    if not total:
-        raise DataError(
-            f"{files.paths[0]}: no sample in {counted(len(parts), 'file')}: see data.source"
-        )
-    file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
-    row = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    array = _array(files, parts, counts)
-    lengths = _each(counts, [int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize for p in parts])
-    offset = _each(counts, [p.offset for p in parts]) + row * _each(counts, [p.step for p in parts])
-    column = SpanColumn(
-        str(files.root), StringArray.from_strings(files.names), file, offset, lengths, array
-    )
-    names = _names(files, parts, file, row)
-    sample_labels, classes = _labels(files, counts, names, numbers)
-    return build(
-        str(files.root),
-        names,
-        sample_labels,
-        classes,
-        {"pairs": parts[0].pairs},
-        {field: column},
-        values,
-    )
-
-
-def _each(counts: NDArray[np.int64], numbers: list[int]) -> NDArray[np.int64]:
-    """Repeat the number of each file for each of its samples."""
-    return np.repeat(np.array(numbers, np.int64), counts)
-
-
-def _names(
-    files: ArrayFiles, parts: Sequence[FilePart], file: NDArray[np.int32], row: NDArray[np.int64]
-) -> list[str]:
-    """Name each sample after its file, or after its row in the file."""
-    if all(part.count is None for part in parts):
-        return files.names
-    return [
-        f"row {n}" if parts[f].count is not None else files.names[f]
-        for f, n in zip(file.tolist(), row.tolist(), strict=True)
-    ]
-
-
-def _array(files: ArrayFiles, parts: Sequence[FilePart], counts: NDArray[np.int64]) -> ArrayLayout:
-    first = parts[0]
-    for path, part in zip(files.paths, parts, strict=True):
-        if part.dtype != first.dtype or part.pairs != first.pairs:
-            raise DataError(
-                f"{path}: {_dtype_name(part)}, but {_dtype_name(first)} in {files.paths[0]}: "
-                "arrays of one field are all of one dtype"
-            )
-        if len(part.shape) != len(first.shape):
-            axes = [
-                f"{len(p.shape)} {'axes' if len(p.shape) != 1 else 'axis'}" for p in (part, first)
-            ]
-            raise DataError(
-                f"{path}: samples of {axes[0]}, but of {axes[1]} in {files.paths[0]}: "
-                "arrays of one field all have the same axes"
-            )
-    if all(part.shape == first.shape for part in parts):
-        return ArrayLayout(first.dtype, first.shape)
-    return ArrayLayout(
-        first.dtype,
-        None,
-        np.repeat(np.array([part.shape for part in parts], np.int64), counts, axis=0),
-    )
-
-
-def _dtype_name(part: FilePart) -> str:
-    """The dtype as the user knows it: complex numbers are stored as pairs of floats."""
-    return (
-        {"float32": "complex64", "float64": "complex128"}[part.dtype] if part.pairs else part.dtype
-    )
-
-
-def _labels(
-    files: ArrayFiles,
-    counts: NDArray[np.int64],
-    names: list[str],
-    numbers: NDArray[np.int64] | None,
-) -> tuple[NDArray[np.int64], list[str]]:
-    if numbers is not None:
-        return labels.of_numbers(numbers, lambda i: f"data.labels: sample {i} ({names[i]})")
-    if files.labels is None or files.classes is None:
-        return labels.none(len(names))
-    return np.repeat(files.labels, counts), files.classes
-
-
-def joined(files: Sequence[str], read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
-    """Read and concatenate the numbers of several files.
-
-    Returns:
-        An array of shape (N,) or (N, n).
-
-    Raises:
-        DataError: A file cannot be read, or differs from the first in dtype or row shape.
-    """
-    arrays = [_call_reader(path, read) for path in files]
-    for path, array in zip(files, arrays, strict=True):
-        if array.shape[1:] != arrays[0].shape[1:] or array.dtype != arrays[0].dtype:
-            kinds = [f"{a.dtype} {a.shape}" for a in (array, arrays[0])]
-            raise DataError(
-                f"{path}: {kinds[0]}, but {kinds[1]} in {files[0]}: they should differ in the "
-                "number of rows alone"
-            )
-    return np.concatenate(arrays)
-
-
-def whole(files: Sequence[str], numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the numbers as labels, int64 (N,).
-
-    Raises:
-        DataError: They are not integers of shape (N,).
-    """
-    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
-        raise DataError(
-            f"{files[0]}: {numbers.dtype} {numbers.shape} are no labels: there should be "
-            "one whole number a sample (others can be values)"
-        )
-    if numbers.dtype == np.uint64:
-        # Larger numbers must not turn negative: they are too large for a class either way.
-        numbers = np.minimum(numbers, np.uint64(np.iinfo(np.int64).max))
-    as_int64: NDArray[np.int64] = numbers.astype(np.int64)
-    return as_int64
-
-
-def check_count(option: str, found: NDArray[Any], total: int) -> None:
-    """Raise DataError unless there is one label or value for each of `total` samples."""
-    if len(found) != total:
-        raise DataError(
-            f"{option}: {len(found):,} rows in its files for {counted(total, 'sample')}: "
-            "there should be one a sample, in their order"
-        )

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
-from gpupipe.dataset import array_files
+from gpupipe.dataset import array_contents, array_files, array_index
 from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.manifest_paths import listing
-from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, check_names, quiet
+from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, check_names, ignore_progress
 from gpupipe.dataset.spec import PAIR, Spec, default_layout, wrong_layout
 from gpupipe.errors import DataError
 from gpupipe.schema.field_types import expand_home
@@ -74,13 +74,13 @@ class ArraySource(Source):
 
     @model_validator(mode="after")
     def _says_where_files_are(self) -> ArraySource:
-        check_names([self.field], self.named_values())
+        check_names([self.field], self.list_values())
         if (self.files is None) == (self.root is None and self.manifest is None):
             raise ValueError(
                 "write root (a folder for each class), manifest (a list of files) or files "
                 "(patterns), and not files beside another"
             )
-        if self.labelled and self.files is None:
+        if self.has_labels and self.files is None:
             raise ValueError(
                 "labels and values go with files: with root, folders are classes, and a "
                 "manifest has labels of its own"
@@ -91,10 +91,10 @@ class ArraySource(Source):
 
     @property
     @abstractmethod
-    def labelled(self) -> bool:
+    def has_labels(self) -> bool:
         """Whether options name files with labels or values."""
 
-    def named_values(self) -> tuple[str, ...]:
+    def list_values(self) -> tuple[str, ...]:
         """Names of the values that are delivered with the array."""
         return ()
 
@@ -107,7 +107,7 @@ class ArraySource(Source):
             ValueError: It holds something that gpupipe does not take; Damaged if it is damaged.
         """
 
-    def beside(self) -> dict[str, ArrayFiles]:
+    def find_companions(self) -> dict[str, ArrayFiles]:
         """The files with labels and values, by option: "labels", "values.NAME".
 
         Raises:
@@ -156,45 +156,47 @@ class ArraySource(Source):
             raise DataError(
                 f"data.layout: {e} "
                 f"({', '.join('?' if n is None else str(n) for n in shape)}), as in "
-                f"{index.path(0)}"
+                f"{index.location(0)}"
             ) from e
 
-    def index(self, progress: Progress = quiet) -> Index:
+    def index(self, progress: Progress = ignore_progress) -> Index:
         """List the samples, in the order of their files.
 
         Raises:
             DataError: A file is missing, cannot be read or does not fit the others.
         """
-        files, beside = self._files(progress), self.beside()
+        files, beside = self._files(progress), self.find_companions()
         key = [self.name, self.format, str(files.root), self.model_dump()]
         every = [path for some_files in (files, *beside.values()) for path in some_files.paths]
-        self._index_of_process = array_files.cached(
+        self._index_of_process = array_files.load_or_build(
             key, every, lambda: self._index(files, beside, progress), self._index_of_process
         )
         return self._index_of_process
 
     def _files(self, progress: Progress) -> ArrayFiles:
         if self.files is not None:
-            return array_files.matching(self.files, "data.files")
+            return array_files.find_matching(self.files, "data.files")
         if self.manifest is not None:
-            return array_files.in_list(self.manifest, self.root, self.field, self.label, progress)
+            return array_files.find_in_manifest(
+                self.manifest, self.root, self.field, self.label, progress
+            )
         assert self.root is not None
-        return array_files.in_classes(self.root, self.extensions, progress)
+        return array_files.find_in_class_folders(self.root, self.extensions, progress)
 
     def _index(self, files: ArrayFiles, beside: dict[str, ArrayFiles], progress: Progress) -> Index:
-        parts = array_files.read_all(files, self.read, progress)
+        parts = array_contents.read_headers(files, self.read, progress)
         total = sum(1 if part.count is None else part.count for part in parts)
         numbers, values = None, {}
         for option, others in beside.items():
             rows = (
                 self.read_labels(others) if option == "labels" else self.read_values(option, others)
             )
-            array_files.check_count(f"data.{option}", rows, total)
+            array_contents.check_count(f"data.{option}", rows, total)
             if option == "labels":
                 numbers = rows
             else:
                 values[option.removeprefix("values.")] = rows
-        return array_files.indexed(files, parts, self.field, numbers, values)
+        return array_index.build_index(files, parts, self.field, numbers, values)
 
 
 def _shared(shapes: NDArray[np.int64]) -> tuple[int | None, ...]:

@@ -44,15 +44,18 @@ class Span(NamedTuple):
             raise ValueError(missing(self.path, self.length - received))
         return data
 
-    def ends(self, head: int, tail: int) -> tuple[bytes, bytes, int]:
+    def read_ends(self, head: int, tail: int) -> tuple[bytes, bytes, int]:
         """Return the first `head` bytes, the last `tail` bytes, and the size in bytes.
 
         Raises:
             OSError: The file cannot be read.
+            ValueError: The file ends before the range does.
         """
         with open(self.path, "rb") as f:
             size = max(0, f.seek(0, os.SEEK_END) - self.offset)
-            size = size if self.length is None else min(size, self.length)
+            if self.length is not None and size < self.length:
+                raise ValueError(missing(self.path, self.length - size))
+            size = size if self.length is None else self.length
             f.seek(self.offset)
             first = f.read(min(head, size))
             f.seek(self.offset + max(0, size - tail))

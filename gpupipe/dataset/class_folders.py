@@ -14,7 +14,7 @@ from gpupipe.errors import DataError
 
 
 @dataclass
-class Found:
+class ClassFolders:
     """The result of a scan.
 
     Attributes:
@@ -30,7 +30,7 @@ class Found:
     times: dict[str, int] = field(default_factory=dict)
 
 
-def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -> Found:
+def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -> ClassFolders:
     """List the files in `root`/CLASS/..., at any depth, in ImageFolder's order.
 
     Args:
@@ -50,16 +50,16 @@ def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -
         ) from e
 
 
-def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) -> Found:
+def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) -> ClassFolders:
     here = os.stat(root)
-    scanned, counts = Found(times={"": changed(here)}), []
+    scanned, counts = ClassFolders(times={"": get_change_time(here)}), []
     with os.scandir(root) as entries:
         scanned.classes = sorted(
             e.name for e in entries if not e.name.startswith(".") and e.is_dir()
         )
     for name in scanned.classes:
         tree = _Tree(root, suffixes, scanned.times)
-        tree.read(name, (_identity(here),))
+        tree.read(name, (_get_identity(here),))
         files = [
             f"{folder}/{file}"
             for folder in sorted(tree.files)
@@ -96,30 +96,30 @@ class _Tree:
     def read(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
         """Scan `folder`, relative to the root; `above`: identities of the folders it lies in."""
         here = os.stat(self._root / folder)
-        if _identity(here) in above:
+        if _get_identity(here) in above:
             raise DataError(
                 f"{self._root / folder}: a link to a folder that it lies in, so the scan "
                 "would never end: remove the link"
             )
-        self._times[folder] = changed(here)
+        self._times[folder] = get_change_time(here)
         files = self.files[folder] = []
         with os.scandir(self._root / folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
-                    self.read(f"{folder}/{entry.name}", (*above, _identity(here)))
+                    self.read(f"{folder}/{entry.name}", (*above, _get_identity(here)))
                 elif entry.name.lower().endswith(self._suffixes) and (
                     entry.is_file() or entry.is_symlink()
                 ):
                     files.append(entry.name)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
+def _get_identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def changed(status: os.stat_result) -> int:
+def get_change_time(status: os.stat_result) -> int:
     """When a folder last gained, lost or renamed an entry, in ns.
 
     Looks at ctime as well as mtime: tar, rsync and touch set back only mtime.

@@ -7,166 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.byte_range import Span
+from gpupipe.dataset.columns import Column, FileColumn, Rows, SpanColumn
+from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import counted
-
-Rows = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class StringArray:
-    """N strings in one array, stored as in Arrow.
-
-    String i is data[offsets[i] : offsets[i + 1]], as the file system encodes it.
-
-    Attributes:
-        data: The bytes of all strings, concatenated, uint8 (bytes,).
-        offsets: Where each string begins, and where the last one ends, int64 (N + 1,).
-    """
-
-    data: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
-
-    @classmethod
-    def from_strings(cls, strings: Iterable[str]) -> StringArray:
-        encoded = [os.fsencode(string) for string in strings]
-        return cls.from_ends(
-            np.frombuffer(b"".join(encoded), np.uint8),
-            np.cumsum([len(e) for e in encoded], dtype=np.int64),
-        )
-
-    @classmethod
-    def from_ends(cls, data: NDArray[np.uint8], ends: NDArray[np.int64]) -> StringArray:
-        """Return the strings of which only the ends in `data` are known, int64 (N,)."""
-        return cls(data, np.concatenate([np.zeros(1, np.int64), ends]))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, i: int) -> str:
-        return os.fsdecode(self.data[self.offsets[i] : self.offsets[i + 1]].tobytes())
-
-    def pad(self, rows: Rows, prefix: bytes) -> NDArray[np.uint8]:
-        """Prefix each string of `rows`, and pad all to one length.
-
-        Returns:
-            uint8 (len(rows), len(prefix) + longest), padded with NUL.
-        """
-        starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts
-        columns = np.arange(lengths.max())
-        content = self.data[np.minimum(starts[:, None] + columns, len(self.data) - 1)]
-        padded = np.zeros((len(rows), len(prefix) + len(columns)), np.uint8)
-        padded[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
-        padded[:, len(prefix) :] = np.where(columns < lengths[:, None], content, 0)
-        return padded
-
-    @property
-    def hashed(self) -> list[NDArray[Any]]:
-        """The arrays that a fingerprint hashes: the bytes, and where each string ends."""
-        return [self.data, self.offsets[1:]]
-
-    def take(self, rows: Rows) -> StringArray:
-        return StringArray.from_strings(self[int(i)] for i in rows)
-
-
-@dataclass(frozen=True)
-class ArrayLayout:
-    """The dtype and shapes of a field of arrays, stored in C order and native byte order.
-
-    Attributes:
-        dtype: NumPy's name of the dtype, such as "float32".
-        shape: The shape of every sample; None if samples differ.
-        shapes: The shape of each sample, int64 (N, axes), if samples differ; else None.
-    """
-
-    dtype: str
-    shape: tuple[int, ...] | None
-    shapes: NDArray[np.int64] | None = None
-
-    def shape_of(self, i: int) -> tuple[int, ...]:
-        return (
-            self.shape
-            if self.shapes is None and self.shape is not None
-            else tuple(self.shapes[i].tolist())  # type: ignore[index]  # one of the two is set
-        )
-
-    def take(self, rows: Rows) -> ArrayLayout:
-        return ArrayLayout(
-            self.dtype, self.shape, None if self.shapes is None else self.shapes[rows]
-        )
-
-
-@dataclass(frozen=True)
-class FileColumn:
-    """A field with one image file per sample: row i is the file `root`/paths[i]."""
-
-    root: str
-    paths: StringArray
-    array: None = None
-
-    def span(self, i: int) -> Span:
-        return Span(os.path.join(self.root, self.paths[i]))
-
-    def encoded_paths(self, rows: Rows) -> NDArray[np.uint8]:
-        """Return absolute paths in the form that DALI's io.file.read takes.
-
-        All paths are in one array: DALI inspects every array that it gets in Python.
-
-        Returns:
-            uint8 (len(rows), longest), padded with NUL, which ends a path for the system.
-        """
-        return self.paths.pad(rows, os.fsencode(self.root) + b"/")
-
-    def take(self, rows: Rows) -> FileColumn:
-        return FileColumn(self.root, self.paths.take(rows))
-
-
-@dataclass(frozen=True)
-class SpanColumn:
-    """A field whose samples are byte ranges of files.
-
-    Row i is the `length[i]` bytes from `offset[i]` on in the file `root`/files[file[i]].
-
-    Attributes:
-        root: The folder that `files` are relative to.
-        files: The files.
-        file: The number of each row's file, int32 (N,).
-        offset: The first byte of each row, int64 (N,).
-        length: The number of bytes of each row, int64 (N,).
-        array: Dtype and shapes if the bytes are arrays; None if they are image files.
-    """
-
-    root: str
-    files: StringArray
-    file: NDArray[np.int32]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
-    array: ArrayLayout | None = None
-
-    def path(self, number: int) -> str:
-        """The path of `files[number]`, with the root."""
-        return os.path.join(self.root, self.files[number])
-
-    def span(self, i: int) -> Span:
-        return Span(self.path(int(self.file[i])), int(self.offset[i]), int(self.length[i]))
-
-    def take(self, rows: Rows) -> SpanColumn:
-        array = None if self.array is None else self.array.take(rows)
-        return SpanColumn(
-            self.root, self.files, self.file[rows], self.offset[rows], self.length[rows], array
-        )
-
-
-Column = FileColumn | SpanColumn
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,8 +28,8 @@ class Index:
         names: The name of each sample, used in messages and in the fingerprint.
         labels: The number of each sample's class, int64 (N,).
         classes: The names of the classes.
-        columns: The byte ranges of each field, by the field's name ("image", "mask"). By default,
-            steps work on the first field. Messages name samples by it.
+        columns: What reads the bytes of each field, by the field's name ("image", "mask"). By
+            default, steps work on the first field. Messages name samples by it.
         fingerprint: A hash of the samples. A resume requires equal fingerprints.
         values: Numbers that are delivered as they are, (N,) or (N, n), by the value's name.
         note: What every output must say about this data ("stand-in data, not LFW"), or "".
@@ -217,26 +67,29 @@ class Index:
         """The name of the first field."""
         return next(iter(self.columns))
 
-    def span(self, i: int, name: str | None = None) -> Span:
-        """The byte range of a field of row i; by default, of the first field."""
-        return self.columns[name or self.main].span(i)
+    def read(self, i: int, field: str | None = None) -> NDArray[np.uint8]:
+        """Return the bytes of a field of row i; by default, of the first field.
 
-    def path(self, i: int) -> str:
-        """What messages call row i: FILE, or FILE:NAME if the file holds several samples."""
-        path = self.span(i).path
-        return (
-            path
-            if isinstance(self.columns[self.main], FileColumn)
-            or f"/{path}".endswith(f"/{self.names[i]}")
-            else f"{path}:{self.names[i]}"
-        )
+        Raises:
+            OSError, ValueError: They cannot be read.
+        """
+        return self.columns[field or self.main].read(np.array([i]))[0]
 
-    def same_samples(self, other: Index) -> bool:
-        """Whether both indexes have the same byte range for the first field of every row."""
+    def location(self, i: int, field: str | None = None) -> str:
+        """What messages call row i: FILE, or FILE:NAME if the file holds several samples.
+
+        Args:
+            i: The row.
+            field: The field whose bytes are located; by default, the first.
+        """
+        return self.columns[field or self.main].location(i, self.names[i])
+
+    def has_same_samples(self, other: Index) -> bool:
+        """Whether the first field of every row has the same location in both indexes."""
         have_names = len(self.names) and len(other.names)  # A server's index comes without names.
         if len(self) != len(other) or not (have_names or self.fingerprint == other.fingerprint):
             return False
-        return all(self.span(i) == other.span(i) for i in range(len(self)))
+        return all(self.location(i) == other.location(i) for i in range(len(self)))
 
     def subset(self, rows: Rows) -> Index:
         """Return the index of the chosen rows, with a fingerprint of its own."""
@@ -265,7 +118,7 @@ def build(
         labels: The number of each sample's class, int64 (N,).
         classes: The names of the classes.
         extra: Facts to save with the index. Plain JSON.
-        columns: The byte ranges of each field; by default one field "image".
+        columns: What reads the bytes of each field; by default one field "image".
         values: Further numbers of each sample, (N,) or (N, n), by name.
     """
     texts = names if isinstance(names, StringArray) else StringArray.from_strings(names)
@@ -276,9 +129,16 @@ def build(
     )
 
 
-def nothing() -> Index:
+def build_empty() -> Index:
     """Return an index without samples, a placeholder for data that is not there yet."""
     return build("", [], np.empty(0, np.int64), [])
+
+
+def spans_of(index: Index, field: str) -> SpanColumn:
+    """Return the column of a field that is known to be parts of files."""
+    column = index.columns[field]
+    assert isinstance(column, SpanColumn)
+    return column
 
 
 def _fingerprint(
@@ -289,21 +149,13 @@ def _fingerprint(
     values: dict[str, NDArray[Any]],
 ) -> str:
     digest = hashlib.blake2b(json.dumps(classes).encode(), digest_size=16)
-    for array in (*names.hashed, labels):
+    for array in (*names.fingerprint_parts, labels):
         digest.update(array.tobytes())
     for name, column in columns.items():
-        for array in _identity(column, names):
+        for array in column.fingerprint_parts(names):
             digest.update(name.encode() + array.tobytes())
         if column.array is not None:
             digest.update(json.dumps([column.array.dtype, column.array.shape]).encode())
     for name, array in values.items():
         digest.update(name.encode() + array.dtype.str.encode() + array.tobytes())
     return digest.hexdigest()
-
-
-def _identity(column: Column, names: StringArray) -> list[NDArray[Any]]:
-    """The arrays of a column that the fingerprint hashes."""
-    if isinstance(column, FileColumn):
-        return [] if column.paths is names else column.paths.hashed
-    shapes = [] if column.array is None or column.array.shapes is None else [column.array.shapes]
-    return [*column.files.hashed, column.file, column.length, *shapes]

@@ -15,13 +15,13 @@ from gpupipe.dataset.index import Index
 from gpupipe.runtime.cache_dir import cache_dir
 
 
-def place(*key: Any) -> Path:
+def get_path(*key: Any) -> Path:
     """Return the path at which to save the index that `key` (plain JSON, paths) identifies."""
     text = json.dumps(key, default=str).encode()  # ASCII, whatever bytes the paths hold
     return cache_dir() / "index" / f"{hashlib.blake2b(text, digest_size=16).hexdigest()}.idx"
 
 
-def cached(
+def load_or_build(
     saved: Path,
     files: Sequence[Path],
     read: Callable[[], Index],

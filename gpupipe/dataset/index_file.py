@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.index import ArrayLayout, Column, FileColumn, Index, SpanColumn, StringArray
+from gpupipe.dataset.columns import ArrayLayout, Column, FileColumn, SpanColumn
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.strings import StringArray
 from gpupipe.dataset.table_file import Arrays, open_table, write_table
+from gpupipe.errors import UsageError
 
 _RACY_SECONDS = 2.0
 """A file that changed this shortly before it was read may change again with the same mtime."""
@@ -22,6 +25,7 @@ def save(index: Index, path: Path) -> None:
 
     Raises:
         OSError: The file cannot be written.
+        UsageError: A column is neither a FileColumn nor a SpanColumn.
     """
     arrays = _texts("names", index.names) | {"labels": index.labels}
     columns = {
@@ -49,6 +53,11 @@ def _column_header(name: str, column: Column, index: Index, arrays: Arrays) -> d
         if column.paths is not index.names:
             arrays |= _texts(f"{key}.paths", column.paths)
         return {"kind": "files", "root": column.root, "named": column.paths is index.names}
+    if not isinstance(column, SpanColumn):
+        raise UsageError(
+            f"the column '{name}' is a {type(column).__name__}, which cannot be saved: only "
+            "FileColumn and SpanColumn can. Build this index without a saved copy"
+        )
     arrays |= _texts(f"{key}.files", column.files) | {
         f"{key}.{part}": getattr(column, part) for part in ("file", "offset", "length")
     }
@@ -179,10 +188,9 @@ def _is_consistent(index: Index) -> bool:
         return False
     lengths = [len(index.names), *map(len, index.values.values())]
     for column in index.columns.values():
-        if isinstance(column, FileColumn):
-            lengths.append(len(column.paths))
-            continue
-        lengths += [len(column.file), len(column.offset), len(column.length)]
+        lengths.append(len(column))
+        if isinstance(column, SpanColumn):
+            lengths += [len(column.offset), len(column.length)]
         if column.array is not None and column.array.shapes is not None:
             lengths.append(len(column.array.shapes))
     return bool(index.columns) and set(lengths) == {len(index)}

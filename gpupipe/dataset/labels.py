@@ -24,12 +24,12 @@ _WHOLE = re.compile(r"-?[0-9]+")
 _FRACTION = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def none(count: int) -> tuple[NDArray[np.int64], list[str]]:
+def make_unlabelled(count: int) -> tuple[NDArray[np.int64], list[str]]:
     """Labels of `count` samples that have none: all 0, with the one class "0"."""
     return np.zeros(count, np.int64), ["0"]
 
 
-def of_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], list[str]]:
+def from_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], list[str]]:
     """Turn labels that are texts into class numbers.
 
     Whole numbers stay as they are: class 7 is called "7". Names are numbered in sorted order.
@@ -59,8 +59,8 @@ def of_texts(labels: Sequence[str], where: Where) -> tuple[NDArray[np.int64], li
     return ids, _class_names(ids) if numbers else list(number_of)
 
 
-def of_numbers(labels: NDArray[np.int64], where: Where) -> tuple[NDArray[np.int64], list[str]]:
-    """The same as `of_texts`, for labels that are numbers already, int64 (N,)."""
+def from_numbers(labels: NDArray[np.int64], where: Where) -> tuple[NDArray[np.int64], list[str]]:
+    """The same as `from_texts`, for labels that are numbers already, int64 (N,)."""
     outside = np.flatnonzero((labels < 0) | (labels >= MOST_CLASSES))
     if len(outside):
         raise DataError(f"{where(int(outside[0]))}: {_problem(str(labels[outside[0]]), True)}")

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset import labels as classes_of
-from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn, StringArray, build
+from gpupipe.dataset.columns import ArrayLayout, SpanColumn
+from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 
 
 @dataclass
-class Pieces:
+class ByteRanges:
     """The byte ranges of one field in a shard of N samples.
 
     Attributes:
@@ -45,13 +47,15 @@ class ShardFile:
     """
 
     names: list[str]
-    fields: dict[str, Pieces]
+    fields: dict[str, ByteRanges]
     labels: list[str] | NDArray[np.int64] | None = None
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
     path: Path | None = None
 
 
-def joined(files: Sequence[Path], found: Sequence[Sequence[ShardFile]], otherwise: str) -> Index:
+def join_shards(
+    files: Sequence[Path], found: Sequence[Sequence[ShardFile]], otherwise: str
+) -> Index:
     """Build the index of all samples in shards.
 
     Args:
@@ -138,7 +142,7 @@ def _labels(
 ) -> tuple[NDArray[np.int64], list[str]]:
     by_shard: list[Any] = [shard.labels for shard in shards]
     if by_shard[0] is None:
-        return classes_of.none(sum(len(shard.names) for shard in shards))
+        return classes_of.make_unlabelled(sum(len(shard.names) for shard in shards))
     if all(isinstance(labels, np.ndarray) for labels in by_shard):
-        return classes_of.of_numbers(np.concatenate(by_shard), where)
-    return classes_of.of_texts([str(label) for labels in by_shard for label in labels], where)
+        return classes_of.from_numbers(np.concatenate(by_shard), where)
+    return classes_of.from_texts([str(label) for labels in by_shard for label in labels], where)

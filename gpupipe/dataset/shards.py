@@ -20,8 +20,8 @@ from pydantic import AfterValidator, Field
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
-from gpupipe.dataset.shard_index import ShardFile, joined
-from gpupipe.dataset.source import Progress, Source, check_names, quiet
+from gpupipe.dataset.shard_index import ShardFile, join_shards
+from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
 from gpupipe.dataset.spec import Spec, default_layout
 from gpupipe.errors import DataError
 from gpupipe.formats import Damaged
@@ -51,7 +51,7 @@ Shape = Annotated[
 ]
 
 
-class Sharded(Source):
+class ShardedSource(Source):
     """The base of sources whose samples are in shards.
 
     Attributes:
@@ -66,38 +66,42 @@ class Sharded(Source):
     shards: str | tuple[str, ...] = Field(min_length=1)
 
     @pydantic.model_validator(mode="after")
-    def _names_are_free(self) -> Sharded:
-        check_names(*self.delivered())
+    def _names_are_free(self) -> ShardedSource:
+        check_names(*self.list_names())
         return self
 
     @abstractmethod
-    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         """The names of the fields and of the values in a batch."""
 
-    def index(self, progress: Progress = quiet) -> Index:
+    def index(self, progress: Progress = ignore_progress) -> Index:
         """List the samples of all shards.
 
         Raises:
             DataError: A shard is missing, cannot be read or does not fit the others.
         """
-        files = paths(self.shards)
-        every = [*files, *self.beside(files)]
-        saved = index_cache.place(self.name, self.format, list(map(str, every)), self.model_dump())
+        files = find_files(self.shards)
+        every = [*files, *self.find_companions(files)]
+        saved = index_cache.get_path(
+            self.name, self.format, list(map(str, every)), self.model_dump()
+        )
         try:
-            return index_cache.cached(
+            return index_cache.load_or_build(
                 saved,
                 every,
-                lambda: joined(files, each(files, self.read, progress), self.nothing()),
-                self.holds,
+                lambda: join_shards(
+                    files, read_each(files, self.read, progress), self.explain_empty()
+                ),
+                self.is_usable,
             )
         except OSError as e:
             raise DataError(f"{e.filename or files[0]}: cannot be read: {e.strerror or e}") from e
 
-    def beside(self, files: list[Path]) -> list[Path]:
+    def find_companions(self, files: list[Path]) -> list[Path]:
         """Further files that the index depends on. A change of one invalidates the saved index."""
         return []
 
-    def holds(self, index: Index) -> bool:
+    def is_usable(self, index: Index) -> bool:
         """Whether a saved index is usable, given that no file has changed since it was saved."""
         return True
 
@@ -109,12 +113,12 @@ class Sharded(Source):
             DataError: The shard cannot be read, or holds something that gpupipe does not take.
         """
 
-    def nothing(self) -> str:
+    def explain_empty(self) -> str:
         """What to do if no shard has a sample, for the error message."""
         return "see data.shards"
 
-    def absent(self) -> str:
-        paths(self.shards)
+    def explain_absence(self) -> str:
+        find_files(self.shards)
         return ""
 
 
@@ -132,7 +136,7 @@ def array_spec(dtype: str, shape: Sequence[int], same: bool = True) -> Spec:
 
 
 @contextlib.contextmanager
-def blamed(path: Path) -> Iterator[None]:
+def name_shard(path: Path) -> Iterator[None]:
     """Turn an OSError or ValueError into a DataError that names the shard."""
     try:
         yield
@@ -147,7 +151,7 @@ def blamed(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: {e}{advice}") from e
 
 
-def mapped(path: Path) -> NDArray[np.uint8]:
+def map_file(path: Path) -> NDArray[np.uint8]:
     """Memory-map a file, uint8 (bytes,).
 
     Raises:
@@ -160,7 +164,7 @@ def mapped(path: Path) -> NDArray[np.uint8]:
     )
 
 
-def paths(patterns: str | tuple[str, ...], option: str = "data.shards") -> list[Path]:
+def find_files(patterns: str | tuple[str, ...], option: str = "data.shards") -> list[Path]:
     """List the files that match patterns with *, ? and {000..012}.
 
     Args:
@@ -187,7 +191,7 @@ def paths(patterns: str | tuple[str, ...], option: str = "data.shards") -> list[
     return matches
 
 
-def each(files: Sequence[Path], read: Callable[[Path], T], progress: Progress) -> list[T]:
+def read_each(files: Sequence[Path], read: Callable[[Path], T], progress: Progress) -> list[T]:
     """Call `read` with each of the files, on all cores, and return the results in order."""
     results = []
     with ThreadPoolExecutor(cores()) as pool:

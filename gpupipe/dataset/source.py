@@ -15,7 +15,8 @@ from typing import Annotated, ClassVar
 import pydantic
 from pydantic import Field
 
-from gpupipe.dataset.index import Index, Rows
+from gpupipe.dataset.columns import Rows
+from gpupipe.dataset.index import Index
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
 from gpupipe.runtime import plugins
@@ -23,7 +24,7 @@ from gpupipe.schema.field_types import WHOLE
 
 MAX_PIXELS = 178_956_970
 """Pillow's limit, above which it warns that an image may be a decompression bomb."""
-TAKEN = ("label", "id")
+RESERVED_NAMES = ("label", "id")
 """Names in a batch that no field and no value may have."""
 Progress = Callable[[str, int, int | None], None]
 """Called with an activity, the number of items done, and their total (None if it is unknown)."""
@@ -31,7 +32,7 @@ UnmapFiles = Callable[[set[int]], None]
 """Unmaps files, which are numbered by their positions in SpanColumn.files."""
 
 
-def quiet(what: str, done: int, total: int | None) -> None:
+def ignore_progress(what: str, done: int, total: int | None) -> None:
     """A Progress that shows nothing."""
 
 
@@ -120,7 +121,7 @@ class Source(pydantic.BaseModel):
     max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS
 
     @abstractmethod
-    def index(self, progress: Progress = quiet) -> Index:
+    def index(self, progress: Progress = ignore_progress) -> Index:
         """List the samples: return the saved index if it is still valid, else scan the data.
 
         May download the data first.
@@ -158,7 +159,7 @@ class Source(pydantic.BaseModel):
         """
         return None
 
-    def available(self, index: Index) -> Rows | None:
+    def find_available_rows(self, index: Index) -> Rows | None:
         """The rows of the index that can be read now; None if it is all of them.
 
         Commands that need some samples, but no epoch, use this.
@@ -168,7 +169,7 @@ class Source(pydantic.BaseModel):
         """
         return None
 
-    def absent(self) -> str:
+    def explain_absence(self) -> str:
         """Why the data is not there yet ("... will be fetched"); "" if it is there."""
         return ""
 
@@ -177,21 +178,21 @@ def check_names(fields: Sequence[str], values: Sequence[str]) -> None:
     """Raise ValueError if a name of a field or value is empty, taken or used twice."""
     every = [*fields, *values]
     for name in every:
-        if name in TAKEN or not name or every.count(name) > 1:
+        if name in RESERVED_NAMES or not name or every.count(name) > 1:
             raise ValueError(
                 f"'{name}' cannot be the name of a field or value: names are not empty, "
-                f"none stands twice, and none is {' or '.join(TAKEN)}"
+                f"none stands twice, and none is {' or '.join(RESERVED_NAMES)}"
             )
 
 
-def names() -> list[str]:
+def list_sources() -> list[str]:
     """Return the names of all sources: built-in ones and those of installed plugins."""
     package = importlib.import_module("gpupipe.sources")
     builtin = {m.name for m in pkgutil.iter_modules(package.__path__)}
     return sorted(builtin | plugins.names(plugins.SOURCES))
 
 
-def find(name: str) -> type[Source]:
+def find_source(name: str) -> type[Source]:
     """Return the class of the source called `name`.
 
     Looks in `gpupipe/sources/NAME.py`, then for an entry point NAME in the group `gpupipe.sources`.
@@ -211,4 +212,4 @@ def find(name: str) -> type[Source]:
         return getattr(module, class_name)  # type: ignore[no-any-return]
     if plugin := plugins.find(plugins.SOURCES, name, Source):  # type: ignore[type-abstract]
         return plugin
-    raise LookupError(f"unknown source '{name}'{did_you_mean(name, names())}")
+    raise LookupError(f"unknown source '{name}'{did_you_mean(name, list_sources())}")

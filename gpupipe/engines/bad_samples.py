@@ -11,10 +11,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.byte_range import Span, missing
-from gpupipe.dataset.index import Column, Index
+from gpupipe.dataset.columns import Column
+from gpupipe.dataset.index import Index
 from gpupipe.engines.base import LoadSpec
-from gpupipe.errors import DataError, EngineError, GpupipeError, SampleError, TooManyBadError
+from gpupipe.errors import (
+    DataError,
+    EngineError,
+    GpupipeError,
+    SampleError,
+    TooManyBadError,
+    describe_error,
+)
 from gpupipe.formats.image_header import read_header
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.machine_failures import machine_errors
@@ -110,7 +117,7 @@ class Quarantine:
             TooManyBadError: As for `check`.
             DataError: `file` cannot be written.
         """
-        path = self._job.index.path(id)
+        path = self._job.index.location(id)
         if self._job.loader.on_error == "raise":
             raise SampleError(path, reason)
         if id in self._bad:
@@ -152,11 +159,14 @@ def find_suspects(index: Index, ids: NDArray[np.int64]) -> list[bool]:
 
     A suspect may still decode: the engine runs each one alone before it blames it.
     """
-    return [any(describe_damage(column.span(int(i))) for column in _encoded(index)) for i in ids]
+    return [
+        any(describe_damage(column, int(i)) for column in _encoded(index).values()) for i in ids
+    ]
 
 
-def _encoded(index: Index) -> list[Column]:
-    return [column for column in index.columns.values() if column.array is None]
+def _encoded(index: Index) -> dict[str, Column]:
+    """Return the columns of image files."""
+    return {name: column for name, column in index.columns.items() if column.array is None}
 
 
 def explain_sample_failure(index: Index, id: int, message: str) -> str:
@@ -169,19 +179,16 @@ def explain_sample_failure(index: Index, id: int, message: str) -> str:
         id: The sample's row in the index.
         message: The engine's message.
     """
-    spans = {
-        name: column.span(id) for name, column in index.columns.items() if column.array is None
-    }
-    field = next(
-        (name for name, span in spans.items() if describe_damage(span)), next(iter(spans), "")
-    )
-    if not field:
+    columns = _encoded(index)
+    if not columns:
         return find_cause(message)
-    where = f"its {field}, {spans[field].path}: " if field != index.main else ""
-    return where + explain_image_failure(spans[field], message)
+    damaged = (name for name, column in columns.items() if describe_damage(column, id))
+    field = next(damaged, next(iter(columns)))
+    where = f"its {field}, {index.location(id, field)}: " if field != index.main else ""
+    return where + explain_image_failure(columns[field], id, message)
 
 
-def describe_damage(span: Span) -> str:
+def describe_damage(column: Column, row: int) -> str:
     """Return what looks wrong with an image file, judged by its first and last bytes, or "".
 
     It notices files that are missing, empty, too short, of no known format, or cut off.
@@ -191,11 +198,9 @@ def describe_damage(span: Span) -> str:
     """
     try:
         with machine_errors():
-            head, tail, size = span.ends(16, _TAIL_BYTES)
-    except OSError as e:
-        return (e.strerror or str(e)).lower()
-    if span.length is not None and size < span.length:
-        return missing(span.path, span.length - size)
+            head, tail, size = column.read_ends(row, 16, _TAIL_BYTES)
+    except (OSError, ValueError) as e:
+        return describe_error(e)
     if not head:
         return "the file is empty"
     kind = read_header(head).format
@@ -215,14 +220,15 @@ def _cut_off(kind: str, head: bytes, tail: bytes, size: int) -> bool:
     return _END_MARKERS.get(kind, b"") not in tail
 
 
-def explain_image_failure(span: Span, message: str) -> str:
+def explain_image_failure(column: Column, row: int, message: str) -> str:
     """Return why a sample failed, in one line, from the engine's message and the file's bytes.
 
     Args:
-        span: Where the image file is.
+        column: The column of the image file.
+        row: Its row.
         message: The engine's message.
     """
-    line, suspected = find_cause(message), describe_damage(span)
+    line, suspected = find_cause(message), describe_damage(column, row)
     if not line.startswith(_UNINFORMATIVE):
         return f"cannot be decoded or transformed: {line}" + (
             f" ({suspected})" if suspected else ""

@@ -53,7 +53,7 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
 def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: LoadSpec) -> str:
     image = job.pipeline.fields[name].encoded
     descriptions = [
-        f"{job.index.span(id, name).path if image else job.index.path(id)} is "
+        f"{job.index.location(id, name if image else None)} is "
         f"{'x'.join(map(str, s[1:] if image else s))}"
         for id, s in samples
     ]

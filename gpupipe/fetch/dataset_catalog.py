@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpupipe.dataset.source import Progress, quiet
+from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.errors import DataError, FetchError, did_you_mean
 from gpupipe.fetch import archive, synthetic_faces
 from gpupipe.fetch.download import Dataset, download
@@ -56,7 +56,7 @@ def check_name(name: str) -> str:
 
 
 def locate(
-    root: Path, name: str | None, images: int | None, progress: Progress = quiet
+    root: Path, name: str | None, images: int | None, progress: Progress = ignore_progress
 ) -> DatasetLocation:
     """Return the location of a data set; download it, or draw synthetic images, if it is missing.
 
@@ -132,7 +132,7 @@ def _note(root: Path) -> str:
     return "stand-in data, not LFW" if synthetic_faces.is_stand_in(root) else ""
 
 
-def fetch(dataset: Dataset, root: Path, progress: Progress = quiet) -> None:
+def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) -> None:
     """Download the archive, check its SHA-256 and unpack it to `root`.
 
     `root` appears complete or not at all. An existing `root` stays as it is.

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.source import Population
-from gpupipe.errors import ConfigError, Problem, StateError, counted, short, shown
+from gpupipe.errors import ConfigError, Problem, StateError, short, shown
 from gpupipe.sampling import draws
+from gpupipe.sampling.epoch_layout import EpochLayout
 
 
 @dataclass(frozen=True)
@@ -39,84 +40,6 @@ class Plan:
     end: int
     last: bool
     tag: Any = field(default=None, compare=False)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The division of samples into batches, over all ranks.
-
-    All ranks take the same number of steps, and no batch is empty. All batches are full but those
-    of the last step, and `last_batch` says what happens to the rest of the samples:
-
-    - "partial" divides them as evenly as possible. A rank that would get none takes one sample from
-      its own batch of the step before, which is then one short.
-    - "drop" leaves them out.
-    - "pad" fills the batches up with samples from the start of the epoch.
-
-    Attributes:
-        total: The samples to divide.
-        batch_size: Samples per batch and rank.
-        world_size: The number of ranks.
-        last_batch: "partial", "drop" or "pad".
-
-    """
-
-    total: int
-    batch_size: int
-    world_size: int
-    last_batch: str
-
-    @property
-    def steps(self) -> int:
-        everyone = self.batch_size * self.world_size
-        return self.total // everyone if self.last_batch == "drop" else -(-self.total // everyone)
-
-    def sizes(self, step: int) -> NDArray[np.int64]:
-        """Return the batch size of every rank at a step, int64 (world_size,)."""
-        full = np.full(self.world_size, self.batch_size, np.int64)
-        if self.last_batch != "partial" or step < self.steps - 2:
-            return full
-        shares = self._shares() - (self.steps - 1) * self.batch_size
-        short = shares < 1
-        return np.maximum(shares, 1) if step == self.steps - 1 else full - short
-
-    def start(self, step: int) -> int:
-        """Return how many samples all ranks together have had before a step."""
-        return step * self.batch_size * self.world_size - (
-            self._borrowed() if step == self.steps - 1 and step > 0 else 0
-        )
-
-    def _shares(self) -> NDArray[np.int64]:
-        """Return the number of samples of every rank with last_batch "partial"."""
-        each, rest = divmod(self.total, self.world_size)
-        return each + (np.arange(self.world_size) < rest)
-
-    def _borrowed(self) -> int:
-        if self.last_batch != "partial":
-            return 0
-        return int((self._shares() - (self.steps - 1) * self.batch_size < 1).sum())
-
-    def problem(self) -> str:
-        """Return why the samples cannot be divided this way, or ""."""
-        samples, ranks = counted(self.total, "sample"), counted(self.world_size, "rank")
-        if self.total < 1:
-            return "there are no samples"
-        if self.last_batch == "drop" and self.total < self.batch_size * self.world_size:
-            return (
-                f"{samples} cannot give {ranks} a full batch of {self.batch_size} each: make "
-                "batch_size smaller, or set last_batch: partial"
-            )
-        if self.last_batch == "partial" and self.total < self.world_size:
-            return (
-                f"{samples} cannot give each of {ranks} one: use fewer ranks, or set "
-                "last_batch: pad"
-            )
-        if self.last_batch == "partial" and self.batch_size == 1 and self.total % self.world_size:
-            return (
-                f"{samples} one at a time cannot give {ranks} equal steps: set batch_size above "
-                "1, or last_batch: drop or pad"
-            )
-        return ""
 
 
 class Sampler:
@@ -150,7 +73,7 @@ class Sampler:
             batch_size: Samples per batch and rank.
             shuffle: Permute the samples in every epoch; else their order is that of the index.
             seed: Seeds the permutations.
-            last_batch: "partial", "drop" or "pad": see Layout.
+            last_batch: "partial", "drop" or "pad": see EpochLayout.
             rank: This process's rank, 0 to world_size - 1.
             world_size: The number of ranks.
             population: The samples of each epoch; None if they are always all samples.
@@ -169,7 +92,7 @@ class Sampler:
 
     def __len__(self) -> int:
         """Return the number of batches of the whole next epoch on this rank."""
-        return self._layout(self._epoch, 0).steps
+        return self._layout(self._epoch, 0).num_steps
 
     @property
     def epoch(self) -> int:
@@ -190,7 +113,7 @@ class Sampler:
 
         That is the whole epoch, or the rest of it after a loaded state.
         """
-        return self._layout(self._epoch, self._position).steps
+        return self._layout(self._epoch, self._position).num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration deliver `epoch`.
@@ -293,9 +216,9 @@ class Sampler:
                 f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and "
                 f"an epoch of this data set has {count}"
             )
-        if position and self._layout(epoch, position).steps == 0:
+        if position and self._layout(epoch, position).num_steps == 0:
             epoch, position = epoch + 1, 0
-        problem = self._layout(epoch, position).problem() if position else ""
+        problem = self._layout(epoch, position).explain_problem() if position else ""
         if problem:
             raise StateError(
                 f"what is left of the epoch cannot be dealt out: {problem}, or leave it "
@@ -339,21 +262,25 @@ class Sampler:
         return self._count(state["epoch"])
 
     def _problem(self, count: int) -> str:
-        return Layout(count, self.batch_size, self.world_size, self.last_batch).problem()
+        return EpochLayout(
+            count, self.batch_size, self.world_size, self.last_batch
+        ).explain_problem()
 
-    def _layout(self, epoch: int, position: int) -> Layout:
-        return Layout(
+    def _layout(self, epoch: int, position: int) -> EpochLayout:
+        return EpochLayout(
             self._count(epoch) - position, self.batch_size, self.world_size, self.last_batch
         )
 
     def _plans(self, epoch: int, position: int) -> Iterator[Plan]:
         order, layout = self.order(epoch), self._layout(epoch, position)
-        for step in range(layout.steps):
-            sizes = layout.sizes(step)
+        for step in range(layout.num_steps):
+            sizes = layout.batch_sizes(step)
             start = position + layout.start(step)
             first = start + int(sizes[: self.rank].sum())
             positions = np.arange(first, first + sizes[self.rank]) % len(order)
-            yield Plan(epoch, order[positions], start + int(sizes.sum()), step == layout.steps - 1)
+            yield Plan(
+                epoch, order[positions], start + int(sizes.sum()), step == layout.num_steps - 1
+            )
 
 
 def _whole_epoch(epoch: object) -> int:

@@ -8,9 +8,11 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field, model_validator
 
 from gpupipe.dataset import index_cache, labels
-from gpupipe.dataset.index import FileColumn, Index, StringArray, build
+from gpupipe.dataset.columns import FileColumn
+from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.manifest_paths import folder, inside, listing
-from gpupipe.dataset.source import Progress, Source, check_names, quiet
+from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
+from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest import Wanted
@@ -79,7 +81,7 @@ class FileList(Source):
     def specs(self) -> dict[str, Spec]:
         return {name: Spec() for name in (_MAIN, *self.fields)}
 
-    def index(self, progress: Progress = quiet) -> Index:
+    def index(self, progress: Progress = ignore_progress) -> Index:
         """List the rows of the manifest.
 
         Raises:
@@ -90,10 +92,12 @@ class FileList(Source):
             self.file.stat()
             root = folder(self.root or self.file.parent)
             sure = "label" in self.model_fields_set
-            saved = index_cache.place(
+            saved = index_cache.get_path(
                 self.name, _FORMAT, str(self.file.resolve()), str(root), self.model_dump(), sure
             )
-            return index_cache.cached(saved, [self.file], lambda: self._read(root, sure, progress))
+            return index_cache.load_or_build(
+                saved, [self.file], lambda: self._read(root, sure, progress)
+            )
         except FileNotFoundError as e:
             raise DataError(
                 f"{self.file}: no such file: set data.file to the list of the samples"
@@ -121,7 +125,9 @@ class FileList(Source):
             for name in self.fields
         }
         numbers, classes = (
-            labels.of_texts(rows.labels, rows.where) if rows.labels else labels.none(len(rows))
+            labels.from_texts(rows.labels, rows.where)
+            if rows.labels
+            else labels.make_unlabelled(len(rows))
         )
         texts = StringArray.from_strings(names)
         return build(

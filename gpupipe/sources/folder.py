@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from gpupipe.dataset import class_folders, index_cache, index_file
 from gpupipe.dataset.index import Index, build
-from gpupipe.dataset.source import Progress, Source, quiet
+from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.fetch import dataset_catalog
 from gpupipe.schema.field_types import WHOLE, expand_home
 
@@ -39,10 +39,10 @@ class Folder(Source):
     fetch: Annotated[str, AfterValidator(dataset_catalog.check_name)] | None = None
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 
-    def index(self, progress: Progress = quiet) -> Index:
+    def index(self, progress: Progress = ignore_progress) -> Index:
         location = dataset_catalog.locate(self.root, self.fetch, self.stand_in, progress)
         root = location.root.resolve()
-        saved = index_cache.place(self.name, root, self.extensions)
+        saved = index_cache.get_path(self.name, root, self.extensions)
         index = index_file.open_saved(saved)
         if index is None or not _unchanged(root, index):
             started = time.time()
@@ -64,7 +64,7 @@ class Folder(Source):
             f"{self.fetch}{to}', or set data.root"
         )
 
-    def absent(self) -> str:
+    def explain_absence(self) -> str:
         return dataset_catalog.describe_absence(self.root, self.fetch, self.stand_in)
 
     def _scan(self, root: Path, progress: Progress) -> Index:
@@ -79,7 +79,8 @@ def _unchanged(root: Path, index: Index) -> bool:
         return False
     try:
         return all(
-            class_folders.changed(os.stat(root / folder)) == then for folder, then in times.items()
+            class_folders.get_change_time(os.stat(root / folder)) == then
+            for folder, then in times.items()
         )
     except OSError:
         return False

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset import array_files
+from gpupipe.dataset import array_contents, array_files
 from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.formats import Damaged, npy
@@ -48,10 +48,10 @@ class Numpy(ArraySource):
     values: dict[str, Patterns] = Field(default={})
 
     @property
-    def labelled(self) -> bool:
+    def has_labels(self) -> bool:
         return self.labels is not None or bool(self.values)
 
-    def named_values(self) -> tuple[str, ...]:
+    def list_values(self) -> tuple[str, ...]:
         return tuple(self.values)
 
     def read(self, path: str) -> FilePart:
@@ -72,20 +72,22 @@ class Numpy(ArraySource):
             header.pairs,
         )
 
-    def beside(self) -> dict[str, ArrayFiles]:
+    def find_companions(self) -> dict[str, ArrayFiles]:
         named = ({} if self.labels is None else {"labels": self.labels}) | {
             f"values.{name}": patterns for name, patterns in self.values.items()
         }
         return {
-            option: array_files.matching(patterns, f"data.{option}")
+            option: array_files.find_matching(patterns, f"data.{option}")
             for option, patterns in named.items()
         }
 
     def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
-        return array_files.whole(files.paths, array_files.joined(files.paths, _numbers))
+        return array_contents.check_labels(
+            files.paths, array_contents.concatenate(files.paths, _numbers)
+        )
 
     def read_values(self, option: str, files: ArrayFiles) -> NDArray[Any]:
-        return array_files.joined(files.paths, _numbers)
+        return array_contents.concatenate(files.paths, _numbers)
 
 
 def _header(path: str) -> npy.Header:

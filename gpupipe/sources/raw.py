@@ -10,7 +10,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset import array_files
+from gpupipe.dataset import array_contents, array_files
 from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
 from gpupipe.dataset.shards import Dtype, Shape
@@ -86,7 +86,7 @@ class Raw(ArraySource):
     labels: Labels | None = None
 
     @property
-    def labelled(self) -> bool:
+    def has_labels(self) -> bool:
         return self.labels is not None
 
     def read(self, path: str) -> FilePart:
@@ -111,11 +111,11 @@ class Raw(ArraySource):
             pairs,
         )
 
-    def beside(self) -> dict[str, ArrayFiles]:
+    def find_companions(self) -> dict[str, ArrayFiles]:
         return (
             {}
             if self.labels is None
-            else {"labels": array_files.matching(self.labels.files, "data.labels.files")}
+            else {"labels": array_files.find_matching(self.labels.files, "data.labels.files")}
         )
 
     def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
@@ -129,7 +129,9 @@ class Raw(ArraySource):
             rows = np.fromfile(path, np.uint8, offset=labels.offset).reshape(count, every)
             return np.ascontiguousarray(rows[:, :size]).view(labels.dtype)[:, 0]
 
-        return array_files.whole(files.paths, array_files.joined(files.paths, read))
+        return array_contents.check_labels(
+            files.paths, array_contents.concatenate(files.paths, read)
+        )
 
 
 def _count(path: str, offset: int, step: int, items: str) -> int:

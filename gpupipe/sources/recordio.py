@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from gpupipe.dataset import index_cache, index_file
-from gpupipe.dataset.index import Index, SpanColumn
-from gpupipe.dataset.shard_index import Pieces, ShardFile
-from gpupipe.dataset.shards import Sharded, blamed, mapped
+from gpupipe.dataset.index import Index, spans_of
+from gpupipe.dataset.shard_index import ByteRanges, ShardFile
+from gpupipe.dataset.shards import ShardedSource, map_file, name_shard
 from gpupipe.errors import DataError
 from gpupipe.formats import recordio_records
 from gpupipe.formats.recordio_records import Images, Records
@@ -36,7 +36,7 @@ def _range(value: Any) -> Any:
     return first, end
 
 
-class Recordio(Sharded):
+class Recordio(ShardedSource):
     """The records of .rec files: each is an image, with numbers in its header.
 
     Attributes:
@@ -60,21 +60,19 @@ class Recordio(Sharded):
     )
     empty: Literal["raise", "skip"] = "raise"
 
-    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return ["image"], list(self.values)
 
-    def beside(self, files: list[Path]) -> list[Path]:
+    def find_companions(self, files: list[Path]) -> list[Path]:
         return [path.with_suffix(".idx") for path in files if path.with_suffix(".idx").is_file()]
 
-    def holds(self, index: Index) -> bool:
-        column = index.columns["image"]
-        return isinstance(column, SpanColumn) and all(
-            Path(column.path(n)).is_file() for n in range(len(column.files))
-        )
+    def is_usable(self, index: Index) -> bool:
+        column = spans_of(index, "image")
+        return all(Path(column.path(n)).is_file() for n in range(len(column.files)))
 
     def read(self, path: Path) -> list[ShardFile]:
-        with blamed(path):
-            data, wanted = mapped(path), _read_idx(path.with_suffix(".idx"))
+        with name_shard(path):
+            data, wanted = map_file(path), _read_idx(path.with_suffix(".idx"))
             shards = [
                 shard
                 for records in recordio_records.iter_records(data)
@@ -129,7 +127,7 @@ class Recordio(Sharded):
         """Write records in several parts to the cache folder: their bytes are not contiguous."""
         payloads = [records.join_payload(data, int(row)) for row in rows]
         joined = b"".join(payloads)
-        parts_file = index_cache.place(
+        parts_file = index_cache.get_path(
             "parts", str(path), index_file.file_state(path), names
         ).with_suffix(".parts")
         try:
@@ -181,9 +179,9 @@ class Recordio(Sharded):
             if self.label is None
             else _labels(number, _numbers(data, number, images, self.label, self.label + 1))
         )
-        return ShardFile(names, {"image": Pieces(images.offset, images.length)}, labels, values)
+        return ShardFile(names, {"image": ByteRanges(images.offset, images.length)}, labels, values)
 
-    def nothing(self) -> str:
+    def explain_empty(self) -> str:
         return "the files hold no records: set data.shards"
 
 

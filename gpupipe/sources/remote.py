@@ -15,8 +15,9 @@ from gpupipe.cache.sample_locations import SampleLocations, create_span_column, 
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shard_files import min_shard_bytes
 from gpupipe.cache.waiting import explain_too_large
-from gpupipe.dataset.index import Column, Index, Rows, SpanColumn
-from gpupipe.dataset.source import Population, Progress, Source, UnmapFiles, quiet
+from gpupipe.dataset.columns import Column, Rows
+from gpupipe.dataset.index import Index, spans_of
+from gpupipe.dataset.source import Population, Progress, Source, UnmapFiles, ignore_progress
 from gpupipe.errors import DataError
 
 
@@ -32,7 +33,7 @@ class Remote(DataSet, Source):
 
     cache: CacheOptions
 
-    def index(self, progress: Progress = quiet) -> Index:
+    def index(self, progress: Progress = ignore_progress) -> Index:
         folder = prepare_folder(self.cache, self.dataset)
         if not listing.is_listed(folder):
             progress("listing", 0, None)
@@ -52,21 +53,21 @@ class Remote(DataSet, Source):
             if world_size > 1
             else None
         )
-        locations = SampleLocations(folder, _spans(index), unmap_files)
+        locations = SampleLocations(folder, spans_of(index, "image"), unmap_files)
         count = self.cache.workers if rank == 0 else 0
         workers = worker_pool.WorkerPool(self.dataset, self.cache, count)
         return CachedPopulation(folder, locations, num_rows, workers, run)
 
-    def available(self, index: Index) -> Rows | None:
+    def find_available_rows(self, index: Index) -> Rows | None:
         folder = CacheFolder(self.cache)
-        rows = locate_newest(folder, _spans(index))
+        rows = locate_newest(folder, spans_of(index, "image"))
         if not len(rows):
             raise DataError(
                 f"{folder.dir}: nothing is in the cache yet: run 'gpupipe cache fill CONFIG'"
             )
         return rows
 
-    def absent(self) -> str:
+    def explain_absence(self) -> str:
         return "" if listing.is_listed(CacheFolder(self.cache)) else f"{self.url} will be listed"
 
     @property
@@ -79,12 +80,6 @@ class Remote(DataSet, Source):
                 if name in self.model_fields_set
             }
         )
-
-
-def _spans(index: Index) -> SpanColumn:
-    column = index.columns["image"]
-    assert isinstance(column, SpanColumn)
-    return column
 
 
 def _index(folder: CacheFolder, source: Remote) -> Index:

@@ -12,8 +12,8 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset.shard_index import Pieces, ShardFile
-from gpupipe.dataset.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped
+from gpupipe.dataset.shard_index import ByteRanges, ShardFile
+from gpupipe.dataset.shards import Dtype, Shape, ShardedSource, array_spec, map_file, name_shard
 from gpupipe.errors import shown
 from gpupipe.formats import example, framing
 from gpupipe.formats.example import Feature
@@ -38,7 +38,7 @@ class Numbers(pydantic.BaseModel):
     dtype: Dtype = "float32"
 
 
-class Tfrecord(Sharded):
+class Tfrecord(ShardedSource):
     """The records of TFRecord shards, one sample per record.
 
     Attributes:
@@ -61,7 +61,7 @@ class Tfrecord(Sharded):
     values: dict[str, str] = Field(default={})
     verify: bool = False
 
-    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(self.fields), list(self.values)
 
     def specs(self) -> dict[str, Spec]:
@@ -71,8 +71,8 @@ class Tfrecord(Sharded):
         }
 
     def read(self, path: Path) -> list[ShardFile]:
-        with blamed(path):
-            data = mapped(path)
+        with name_shard(path):
+            data = map_file(path)
             return [
                 self._part(data, records)
                 for records in framing.records(data, self.verify)
@@ -84,16 +84,16 @@ class Tfrecord(Sharded):
         names = [f if isinstance(f, str) else f.feature for f in self.fields.values()]
         names += [*self.values.values()] + ([] if self.label is None else [self.label])
         features = example.features(data, records, dict.fromkeys(names))
-        fields = {name: _pieces(field, features) for name, field in self.fields.items()}
+        fields = {name: _byte_ranges(field, features) for name, field in self.fields.items()}
         values = {name: features[feature].numbers(data) for name, feature in self.values.items()}
         labels = None if self.label is None else _labels(features[self.label], data)
         return ShardFile([str(n) for n in records.record.tolist()], fields, labels, values)
 
-    def nothing(self) -> str:
+    def explain_empty(self) -> str:
         return "the files hold no records: set data.shards"
 
 
-def _pieces(field: str | Numbers, features: dict[str, Feature]) -> Pieces:
+def _byte_ranges(field: str | Numbers, features: dict[str, Feature]) -> ByteRanges:
     """Return the byte ranges of a field. Raises MalformedProtobuf."""
     if isinstance(field, str):
         feature = features[field]
@@ -104,7 +104,7 @@ def _pieces(field: str | Numbers, features: dict[str, Feature]) -> Pieces:
                 f"[...]}} for an array",
             )
         spans = feature.spans()
-        return Pieces(spans.begin, spans.end - spans.begin)
+        return ByteRanges(spans.begin, spans.end - spans.begin)
     feature = features[field.feature]
     if feature.kind == "floats" and field.dtype != "float32":
         raise feature.wrong(
@@ -125,7 +125,7 @@ def _pieces(field: str | Numbers, features: dict[str, Feature]) -> Pieces:
             f"holds {int(length[row]):,} bytes, but {field.dtype} of shape "
             f"{shown(field.shape)} has {expected:,}",
         )
-    return Pieces(
+    return ByteRanges(
         spans.begin, length, field.dtype, np.tile(np.array(field.shape, np.int64), (len(length), 1))
     )
 

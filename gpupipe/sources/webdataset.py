@@ -5,29 +5,32 @@ Members with the same stem are one sample.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.dataset.shard_index import Pieces, ShardFile
-from gpupipe.dataset.shards import Dtype, Shape, Sharded, array_spec, blamed, mapped, paths
+from gpupipe.dataset.sample_texts import SampleTexts, read_label, stack_values
+from gpupipe.dataset.shard_index import ByteRanges, ShardFile
+from gpupipe.dataset.shards import (
+    Dtype,
+    Shape,
+    ShardedSource,
+    array_spec,
+    find_files,
+    map_file,
+    name_shard,
+)
 from gpupipe.errors import DataError, counted, shown
 from gpupipe.formats import npy, tar
 from gpupipe.formats.tar import Member
 from gpupipe.pipeline.step import Spec
-from gpupipe.schema.field_types import is_number
 
 _NPY = "npy"
-_MOST_TEXT = 1 << 20
-"""Upper limit of the size of a member with a label or values, in bytes."""
-_MOST_VALUES = 1024
 
 
 class ArrayMember(pydantic.BaseModel):
@@ -50,7 +53,7 @@ Endings = str | tuple[str, ...]
 _Parts = dict[str, Member]
 
 
-class Webdataset(Sharded):
+class Webdataset(ShardedSource):
     """Samples in tar shards: the members a/0.jpg and a/0.cls are the sample a/0 and its label.
 
     Attributes:
@@ -92,7 +95,7 @@ class Webdataset(Sharded):
                 )
         return fields
 
-    def delivered(self) -> tuple[Sequence[str], Sequence[str]]:
+    def list_names(self) -> tuple[Sequence[str], Sequence[str]]:
         return list(self.fields), list(self.values)
 
     def specs(self) -> dict[str, Spec]:
@@ -113,10 +116,10 @@ class Webdataset(Sharded):
 
         All arrays of the field must have its dtype and number of axes.
         """
-        files = paths(self.shards)
+        files = find_files(self.shards)
         for path in files:
-            with blamed(path):
-                data = mapped(path)
+            with name_shard(path):
+                data = map_file(path)
                 for member in tar.members(data):
                     if _split_name(member.name)[1] in _endings(field):
                         return _header(data, member)
@@ -126,8 +129,8 @@ class Webdataset(Sharded):
         )
 
     def read(self, path: Path) -> list[ShardFile]:
-        with blamed(path):
-            data = mapped(path)
+        with name_shard(path):
+            data = map_file(path)
             samples: dict[str, _Parts] = {}
             for member in tar.members(data):
                 stem, ending = _split_name(member.name)
@@ -141,14 +144,16 @@ class Webdataset(Sharded):
                 for stem, parts in samples.items()
                 if (members := self._chosen(stem, parts))
             }
-            texts = {stem: _Texts(data, stem, samples[stem]) for stem in chosen}
-            labels = None if self.label is None else [_label(t, self.label) for t in texts.values()]
+            texts = {stem: SampleTexts(data, stem, samples[stem]) for stem in chosen}
+            labels = (
+                None if self.label is None else [read_label(t, self.label) for t in texts.values()]
+            )
             values = {
-                name: _values(name, [t.numbers(where) for t in texts.values()])
+                name: stack_values(name, [t.read_numbers(where) for t in texts.values()])
                 for name, where in self.values.items()
             }
             fields = {
-                name: self._pieces(data, name, [members[name] for members in chosen.values()])
+                name: self._byte_ranges(data, name, [members[name] for members in chosen.values()])
                 for name in self.fields
             }
             return [ShardFile(list(chosen), fields, labels, values)]
@@ -171,115 +176,29 @@ class Webdataset(Sharded):
             )
         return {name: member for name, member in members.items() if member is not None}
 
-    def _pieces(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> Pieces:
+    def _byte_ranges(self, data: NDArray[np.uint8], name: str, members: list[Member]) -> ByteRanges:
         """Return the byte ranges of a field. Raises ValueError if its arrays are not alike."""
         field = self.fields[name]
         offset, length = (
             np.array([getattr(m, part) for m in members], np.int64) for part in ("offset", "size")
         )
         if not _is_array(_endings(field)[0]):
-            return Pieces(offset, length)
+            return ByteRanges(offset, length)
         headers = [_header(data, member) for member in members]
         _check_alike(members, headers, field)
-        return Pieces(
+        return ByteRanges(
             offset + np.array([h.offset for h in headers], np.int64),
             np.array([h.length for h in headers], np.int64),
             headers[0].dtype if headers else "",
             np.array([h.shape for h in headers], np.int64).reshape(len(headers), -1),
         )
 
-    def nothing(self) -> str:
+    def explain_empty(self) -> str:
         return (
             "none has a member that ends in "
             f"{', '.join(e for field in self.fields.values() for e in _endings(field))}: set "
             "data.fields"
         )
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Reads the small members of a sample, which hold its label and values."""
-
-    data: NDArray[np.uint8]
-    stem: str
-    parts: _Parts
-
-    def at(self, where: str) -> Any:
-        """Read the member "ENDING" as text, or "ENDING:KEY" as JSON. Raises ValueError."""
-        ending, _, key = where.partition(":")
-        member = self.parts.get(ending)
-        if member is None:
-            raise ValueError(
-                f"{self.stem}: no member {self.stem}.{ending} (it has "
-                f"{', '.join(sorted(self.parts))}): set data.label or data.values"
-            )
-        if member.size > _MOST_TEXT:
-            raise ValueError(
-                f"{member.name}: {member.size:,} bytes, too many for a label or values"
-            )
-        content = self.data[member.offset : member.offset + member.size].tobytes()
-        try:
-            return json.loads(content)[key] if key else content.decode().strip()
-        except KeyError as e:
-            raise ValueError(f"{member.name}: no '{key}' in it") from e
-        except (ValueError, TypeError, IndexError, RecursionError) as e:
-            raise ValueError(
-                f"{member.name}: cannot be read as "
-                f"{'JSON with keys' if key else 'UTF-8 text'}: {str(e)[:100]}"
-            ) from e
-
-    def numbers(self, where: str) -> list[int | float]:
-        """Read one number or a list of numbers, located as in `at`. Raises ValueError."""
-        value = self.at(where)
-        if isinstance(value, str):
-            value = _number(value)
-        numbers = value if isinstance(value, list) else [value]
-        if not 0 < len(numbers) <= _MOST_VALUES or not all(
-            is_number(n) and (isinstance(n, float) or -(2**63) <= n < 2**63) for n in numbers
-        ):
-            raise ValueError(
-                f"{self.stem}: {shown(value)} at {where} is no number, and no list of 1 to "
-                f"{_MOST_VALUES:,} numbers: set data.values"
-            )
-        return numbers
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _label(texts: _Texts, where: str) -> str:
-    """Read a label, a number or a name, as text. Raises ValueError."""
-    label = texts.at(where)
-    if isinstance(label, bool) or not isinstance(label, (int, str)) or label == "":
-        raise ValueError(
-            f"{texts.stem}: {shown(label)} at {where} is no label: a label is a number from "
-            "0 on, or a name"
-        )
-    return str(label)
-
-
-def _values(name: str, rows: Sequence[list[int | float]]) -> NDArray[Any]:
-    """Stack the numbers of all samples, int64 or float64; (N,) if each has one, else (N, n).
-
-    Raises ValueError if samples differ in the number of numbers.
-    """
-    counts = {len(numbers) for numbers in rows}
-    if len(counts) > 1:
-        raise ValueError(
-            f"the value '{name}' has from {min(counts)} to {max(counts)} numbers: it must "
-            "have as many in each sample"
-        )
-    array = np.array(
-        rows,
-        np.int64 if all(isinstance(n, int) for numbers in rows for n in numbers) else np.float64,
-    )
-    return array[:, 0] if counts == {1} else array
 
 
 def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:

@@ -477,11 +477,11 @@ def test_a_part_of_the_data_set_is_of_what_is_there(config: Config, faces: Path)
     ):
         list(parity.measure(checked, index, ["cpu"], 8))
     complete(config(max_bytes="600kB"))
-    found = checked.source.available(index)
+    found = checked.source.find_available_rows(index)
     assert found is not None
     assert 0 < len(found) < 60
     for i in found.tolist():
-        assert bytes(index.span(i).read()) == (faces / index.names[i]).read_bytes()
+        assert bytes(index.read(i)) == (faces / index.names[i]).read_bytes()
     assert [a.holds for a in parity.measure(checked, index, ["cpu"], 8)] == [True, True]
 
 

@@ -36,7 +36,7 @@ MODELS = dict.fromkeys(
     model
     for root in (
         TopLevel,
-        *map(source.find, source.names()),
+        *map(source.find_source, source.list_sources()),
         *map(step.find, sorted(step.builtin())),
     )
     for model in models_of(root)

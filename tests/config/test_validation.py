@@ -6,7 +6,7 @@ from config_texts import DATA, LOADER, STEPS, mistakes
 from gpupipe import config
 from gpupipe.dataset import source
 
-SOURCES = ", ".join(source.names())
+SOURCES = ", ".join(source.list_sources())
 KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
 
 

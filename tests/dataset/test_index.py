@@ -12,16 +12,10 @@ import pytest
 
 from gpupipe.dataset import index as indexes
 from gpupipe.dataset import table_file
-from gpupipe.dataset.index import (
-    ArrayLayout,
-    Column,
-    FileColumn,
-    Index,
-    SpanColumn,
-    StringArray,
-    build,
-)
+from gpupipe.dataset.columns import ArrayLayout, Column, FileColumn, SpanColumn
+from gpupipe.dataset.index import Index, build
 from gpupipe.dataset.index_file import open_saved, save
+from gpupipe.dataset.strings import StringArray
 
 
 def some_index(**changes: object) -> Index:
@@ -40,7 +34,7 @@ def test_saved_and_opened_again(tmp_path: Path) -> None:
     save(index, tmp_path / "new" / "some.idx")
     again = open_saved(tmp_path / "new" / "some.idx")
     assert again is not None
-    assert [again.path(i) for i in range(3)] == [index.path(i) for i in range(3)]
+    assert [again.location(i) for i in range(3)] == [index.location(i) for i in range(3)]
     assert again.labels.tolist() == [0, 1, 1]
     assert (again.root, again.classes, again.fingerprint, again.extra) == (
         index.root,
@@ -77,8 +71,10 @@ def test_columns_of_all_kinds_are_saved_and_opened_again(tmp_path: Path) -> None
     again = open_saved(tmp_path / "some.idx")
     assert again is not None
     assert list(again.columns) == list(columns)
-    assert [again.span(2, name) for name in columns] == [index.span(2, name) for name in columns]
-    assert again.span(2, "depth") == ("/tars/z.tar", 20, 3)
+    assert [again.columns[name].span(2) for name in columns] == [
+        index.columns[name].span(2) for name in columns
+    ]
+    assert again.columns["depth"].span(2) == ("/tars/z.tar", 20, 3)
     assert [again.columns[n].array and again.columns[n].array.shape_of(1) for n in columns] == [
         None,
         None,
@@ -90,7 +86,9 @@ def test_columns_of_all_kinds_are_saved_and_opened_again(tmp_path: Path) -> None
         "box": np.arange(12).reshape(3, 4).tolist(),
     }
     part = again.subset(np.array([2, 0]))
-    assert [part.span(0, name) for name in columns] == [index.span(2, name) for name in columns]
+    assert [part.columns[name].span(0) for name in columns] == [
+        index.columns[name].span(2) for name in columns
+    ]
     assert (part.values["weight"].tolist(), part.columns["sound"].array.shape_of(1)) == (
         [2.5, 0.5],
         (1, 2),
@@ -130,7 +128,7 @@ def test_the_fingerprint_is_of_all_columns_and_values() -> None:
 
 
 def test_an_index_of_nothing_can_be_saved(tmp_path: Path) -> None:
-    save(indexes.nothing(), tmp_path / "none.idx")
+    save(indexes.build_empty(), tmp_path / "none.idx")
     again = open_saved(tmp_path / "none.idx")
     assert again is not None
     assert len(again) == 0
@@ -146,7 +144,7 @@ def test_an_index_in_use_survives_a_new_one_in_its_place(tmp_path: Path) -> None
     held = open_saved(tmp_path / "some.idx")
     assert held is not None
     save(some_index(names=["c/9.jpg"], labels=np.array([0]), classes=["c"]), tmp_path / "some.idx")
-    assert held.path(2) == "/images/b/3.jpg"
+    assert held.location(2) == "/images/b/3.jpg"
 
 
 def test_the_fingerprint_is_of_paths_labels_and_classes_but_not_of_the_root() -> None:

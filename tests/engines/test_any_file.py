@@ -43,7 +43,8 @@ config = {"data": {"source": "folder", "root": root}, "pipeline": ["decode"]}
 options |= {"on_error": "skip", "max_bad": 0.9, "ids": True}
 with gpupipe.load(config, device="cpu", **options) as loader:
     for _ in range(2):
-        delivered.append([loader.index.path(i) for batch in loader for i in batch["id"].tolist()])
+        ids = [i for batch in loader for i in batch["id"].tolist()]
+        delivered.append([loader.index.location(i) for i in ids])
 lines = list(open(options["quarantine"])) if loader.engine.skipped else []
 bad = [json.loads(line)["path"] for line in lines]
 status = Path("/proc/self/status").read_text()

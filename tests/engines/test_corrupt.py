@@ -19,7 +19,8 @@ from loaders import loading
 from PIL import Image
 
 import gpupipe
-from gpupipe.dataset.byte_range import Span
+from gpupipe.dataset.columns import FileColumn
+from gpupipe.dataset.strings import StringArray
 from gpupipe.engines.bad_samples import describe_damage
 from gpupipe.sampling.sampler import Sampler
 
@@ -570,9 +571,8 @@ def test_bytes_behind_the_end_are_no_harm(few: Path, pictures: list[Image.Image]
         change(loader)
         with sample(few, 3).open("ab") as f:
             f.write(bytes(500))
-        assert describe_damage(Span(str(sample(few, 3)))), (
-            "it looks cut off, and still it is delivered"
-        )
+        column = FileColumn("/", StringArray.from_strings([str(sample(few, 3))]))
+        assert describe_damage(column, 0), "it looks cut off, and still it is delivered"
         assert torch.equal(epoch(loader)[0]["image"], before)
 
 

@@ -13,7 +13,7 @@ from every_step import CASES, SIZE, STEPS, of_image, photograph
 
 import gpupipe
 from gpupipe import config
-from gpupipe.dataset.index import nothing
+from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.formats.npy import DTYPES
@@ -105,7 +105,7 @@ def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> Non
         except gpupipe.ConfigError:
             continue
         emitted = Lowering(
-            LoadSpec(nothing(), checked.pipeline, checked.loader, 1), "gpu", False
+            LoadSpec(build_empty(), checked.pipeline, checked.loader, 1), "gpu", False
         ).operators()
         assert emitted[0].device == "mixed"
         assert {e.device for e in emitted[1:]} <= {"gpu"}

@@ -163,7 +163,7 @@ def odd(picture: Image.Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def delivered(root: Path, *steps: Any, **options: Any) -> dict[str, torch.Tensor]:
     with load(root, steps or ["decode"], **{"threads": 2, **options}) as loader:
         return {
-            Path(loader.index.path(i)).name: image
+            Path(loader.index.location(i)).name: image
             for b in loader
             for i, image in zip(b["id"].tolist(), b["image"], strict=True)
         }

@@ -21,7 +21,7 @@ from reference import by_id
 
 import gpupipe
 from gpupipe import config
-from gpupipe.dataset.source import quiet
+from gpupipe.dataset.source import ignore_progress
 from gpupipe.engines.base import LoaderParts, LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.jpeg_end import TAIL_BYTES, CutOff, check_ends, is_cut_off
@@ -128,7 +128,7 @@ def loaded(folder: Path, jpeg_ends: bool, **options: Any) -> Loader:
         shuffle=False,
         **options,
     )
-    index = checked.source.index(quiet)
+    index = checked.source.index(ignore_progress)
     return Loader(
         LoaderParts(
             checked,
@@ -212,7 +212,7 @@ def test_parts_of_large_files_are_checked_too(folder: Path, tmp_path: Path) -> N
         on_error="skip",
         max_bad=0.5,
     )
-    index = checked.source.index(quiet)
+    index = checked.source.index(ignore_progress)
     with Loader(
         LoaderParts(
             checked,

@@ -11,7 +11,7 @@ import pytest
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe import config
-from gpupipe.dataset.index import nothing
+from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.image import FusingImage
 from gpupipe.engines.dali.lowering import Lowering
@@ -24,7 +24,7 @@ DATA = {"source": "folder", "root": "/nowhere"}
 
 def job(pipeline: Any, **options: Any) -> LoadSpec:
     checked = config.read({"data": DATA, "pipeline": pipeline}, **options)
-    return LoadSpec(nothing(), checked.pipeline, checked.loader, 2)
+    return LoadSpec(build_empty(), checked.pipeline, checked.loader, 2)
 
 
 def as_input(array: Any) -> Any:

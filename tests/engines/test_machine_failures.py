@@ -17,7 +17,7 @@ from nvidia.dali import fn
 
 import gpupipe
 from gpupipe import config
-from gpupipe.dataset.source import quiet
+from gpupipe.dataset.source import ignore_progress
 from gpupipe.engines.bad_samples import find_refused_dtype
 from gpupipe.engines.base import LoaderParts, LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
@@ -261,7 +261,7 @@ def test_what_an_operator_does_not_take_is_no_samples_fault(
         batch_size=4,
         **on_error,
     )
-    index = checked.source.index(quiet)
+    index = checked.source.index(ignore_progress)
     with Loader(
         LoaderParts(
             checked,

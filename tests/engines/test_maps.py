@@ -12,9 +12,12 @@ import pytest
 import torch
 
 import gpupipe
-from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn, StringArray, build
+from gpupipe.dataset.columns import ArrayLayout, SpanColumn
+from gpupipe.dataset.index import Index, build, spans_of
+from gpupipe.dataset.strings import StringArray
 from gpupipe.engines.dali import mmap_reader
-from gpupipe.engines.dali.mmap_reader import Maps, Missing
+from gpupipe.engines.dali.field_reader import CannotRead
+from gpupipe.engines.dali.mmap_reader import MmapReader
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def arrays(folder: Path, *values: list[float]) -> Index:
 
 def test_arrays_have_the_shapes_of_the_index_and_are_not_copied(tmp_path: Path) -> None:
     index = arrays(tmp_path, [1, 2, 3], [4])
-    found = Maps(index, "array").arrays(np.array([1, 0, 1]))
+    found = MmapReader(spans_of(index, "array")).arrays(np.array([1, 0, 1]))
     assert [f.tolist() for f in found] == [[4.0], [1.0, 2.0, 3.0], [4.0]]
     assert all(
         f.dtype == np.float32 and not f.flags.owndata and not f.flags.writeable for f in found
@@ -85,9 +88,10 @@ def test_arrays_have_the_shapes_of_the_index_and_are_not_copied(tmp_path: Path) 
 def test_what_is_not_there_is_named(tmp_path: Path, harm: Any) -> None:
     index = arrays(tmp_path, [1, 2, 3], [4, 5, 6])
     harm(tmp_path / "1")
-    found = Maps(index, "array")
+    found = MmapReader(spans_of(index, "array"))
     assert found.arrays(np.array([0]))[0].tolist() == [1, 2, 3]
     with pytest.raises(
-        Missing, match=r"1 ends \d+ bytes before the sample does: it changed since it was indexed"
+        CannotRead,
+        match=r"1 ends \d+ bytes before the sample does: it changed since it was indexed",
     ):
         found.arrays(np.array([0, 1]))

@@ -17,7 +17,7 @@ from fake_gpu import GPU, STREAM, FakeGpu
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.dataset.index import nothing
+from gpupipe.dataset.index import build_empty
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.remote.description import RemoteDataset, split_pipeline
 from gpupipe.engines.remote.finish import BatchFinisher, copy_to_gpu
@@ -48,7 +48,10 @@ def left(steps: list[Any], dtype: str | None) -> BatchFinisher:
         **changes,
     )
     dataset = RemoteDataset(
-        config, nothing(), config.pipeline.entries[split_pipeline(config)[1] :], config.loader.dtype
+        config,
+        build_empty(),
+        config.pipeline.entries[split_pipeline(config)[1] :],
+        config.loader.dtype,
     )
     return BatchFinisher(dataset, None)
 
@@ -86,7 +89,7 @@ def test_what_is_left_to_a_client_is_done_on_its_gpu(
 
 
 def test_labels_and_values_are_copied_without_waiting_and_ids_not_at_all() -> None:
-    index = replace(nothing(), labels=np.arange(5), values={"box": np.ones((5, 4), np.float32)})
+    index = replace(build_empty(), labels=np.arange(5), values={"box": np.ones((5, 4), np.float32)})
     plan = Plan(0, np.arange(1, 4), 4, False)
     on_cpu = labels_and_values(index, plan, torch.device("cpu"))
     assert on_cpu["id"].tolist() == on_cpu["label"].tolist() == [1, 2, 3]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import gpupipe
 from gpupipe import config as configs
-from gpupipe.dataset.index import FileColumn
+from gpupipe.dataset.columns import FileColumn
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.sampling.sampler import Plan, Sampler
@@ -122,7 +122,7 @@ def test_a_broken_sample_in_it_is_blamed_once_and_in_its_own_batch(
         tmp_path / "faces", on_error=on_error, max_bad=0.5, quarantine=str(tmp_path / "bad.jsonl")
     )
     first = plans(wanted, COUNT - 3)[0]
-    broken = Path(wanted.index.path(int(first.ids[1])))
+    broken = Path(wanted.index.location(int(first.ids[1])))
     broken.write_bytes(broken.read_bytes()[:500])
     if on_error == "raise":
         with pytest.raises(gpupipe.SampleError, match=broken.name):

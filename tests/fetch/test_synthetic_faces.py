@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpupipe.dataset.source import quiet
+from gpupipe.dataset.source import ignore_progress
 from gpupipe.fetch import synthetic_faces
 
 
@@ -31,7 +31,7 @@ def test_as_many_as_asked_in_folders_of_one_to_nine(faces: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 51])
 def test_any_number(tmp_path: Path, count: int) -> None:
-    synthetic_faces.make(tmp_path / "made", count, quiet)
+    synthetic_faces.make(tmp_path / "made", count, ignore_progress)
     assert len(images(tmp_path / "made")) == count
     assert all(
         list(folder.iterdir()) for folder in (tmp_path / "made").iterdir() if folder.is_dir()
@@ -47,7 +47,7 @@ def test_jpegs_of_lfws_shape_and_size_on_disk(faces: Path) -> None:
 
 
 def test_the_same_pixels_in_two_runs(faces: Path, tmp_path: Path) -> None:
-    synthetic_faces.make(tmp_path / "again", 60, quiet)
+    synthetic_faces.make(tmp_path / "again", 60, ignore_progress)
     assert [p.relative_to(tmp_path / "again") for p in images(tmp_path / "again")] == [
         p.relative_to(faces) for p in images(faces)
     ]
@@ -59,7 +59,7 @@ def test_a_smaller_set_begins_as_a_larger_one(faces: Path, tmp_path: Path) -> No
     """So that runs on 50 and on 2000 stand-ins can be compared: image n does not depend on how many
     there are.
     """
-    synthetic_faces.make(tmp_path / "fewer", 20, quiet)
+    synthetic_faces.make(tmp_path / "fewer", 20, ignore_progress)
     shared = [p.relative_to(tmp_path / "fewer") for p in images(tmp_path / "fewer")][:10]
     assert all((tmp_path / "fewer" / p).read_bytes() == (faces / p).read_bytes() for p in shared)
 

@@ -44,7 +44,7 @@ def main(root: str, options: str, out: Path) -> None:
                 for id, image in zip(batch["id"].tolist(), batch["image"], strict=True):
                     content = image.contiguous().numpy().tobytes()
                     epochs[-1].append(
-                        (Path(loader.index.path(id)).name, hashlib.sha256(content).hexdigest())
+                        (Path(loader.index.location(id)).name, hashlib.sha256(content).hexdigest())
                     )
                     if len(epochs) == 1:
                         pixels.write(content)

@@ -38,8 +38,9 @@ with atheris.instrument_imports(
     ]
 ):
     from gpupipe.dataset import labels
-    from gpupipe.dataset.index import Index, SpanColumn
-    from gpupipe.dataset.shard_index import joined
+    from gpupipe.dataset.columns import SpanColumn
+    from gpupipe.dataset.index import Index
+    from gpupipe.dataset.shard_index import join_shards
     from gpupipe.errors import DataError
     from gpupipe.formats import npy, tar
     from gpupipe.sources.file_list import FileList
@@ -73,7 +74,7 @@ def webdataset(data: bytes, file: Path) -> None:
         fields={"image": "jpg", "depth": "npy"} if data[:1] > b"\xbf" else {"image": "jpg"},
         values={"v": "json:v"},
     )
-    _check_spans(joined([file], [source.read(file)], ""), len(content))
+    _check_spans(join_shards([file], [source.read(file)], ""), len(content))
 
 
 def members(data: bytes, file: Path) -> None:
@@ -113,12 +114,12 @@ def tfrecord(data: bytes, file: Path) -> None:
         fields={"image": "i", "a": {"feature": "f", "shape": [2]}} if values else {"image": "i"},
         values=values,
     )
-    index = joined([file], [source.read(file)], "")
+    index = join_shards([file], [source.read(file)], "")
     _check_spans(index, len(content))
     if not raw:
         with contextlib.suppress(DecodeError):  # a key that is no UTF-8, for instance
             features = example_pb2.Example.FromString(data[1:]).features.feature
-            assert features["i"].bytes_list.value == [index.span(0).read().tobytes()]
+            assert features["i"].bytes_list.value == [index.read(0).tobytes()]
             assert not values or np.array_equal(
                 _numbers(features["v"]), np.atleast_1d(index.values["v"][0]), equal_nan=True
             )
@@ -126,7 +127,7 @@ def tfrecord(data: bytes, file: Path) -> None:
 
 def recordio(data: bytes, file: Path) -> None:
     file.write_bytes(data[1:])
-    index = joined(
+    index = join_shards(
         [file],
         [
             Recordio(
@@ -168,7 +169,7 @@ def manifest(data: bytes, file: Path, suffixes: tuple[str, ...] = (".txt", ".csv
     )
     for name in index.columns:
         for i in range(len(index)):
-            assert os.path.normpath(index.span(i, name).path).startswith(f"{file.parent}/")
+            assert os.path.normpath(index.columns[name].span(i).path).startswith(f"{file.parent}/")
 
 
 def parquet(data: bytes, file: Path) -> None:
@@ -204,7 +205,7 @@ def _check_spans(index: Index, size: int | None) -> None:
     for name, column in index.columns.items():
         assert isinstance(column, SpanColumn)
         for i in range(len(index)):
-            span = index.span(i, name)
+            span = index.columns[name].span(i)
             assert span.length is not None
             assert span.offset >= 0
             assert span.offset + span.length <= (

@@ -89,7 +89,7 @@ def one(data: bytes) -> bool:
         index = source.index()
     except DataError:
         return False
-    span = index.span(0)
+    span = index.columns[index.main].span(0)
     assert span.offset + (span.length or 0) <= len(data)
     assert source.specs()["array"].dtype == parts.dtype
     return True

@@ -42,7 +42,7 @@ def listed(file: Path, content: str | bytes, **options: Any) -> Index:
 def found(index: Index) -> list[tuple[str, str]]:
     """(path relative to the root, class) of every row."""
     return [
-        (index.path(i).removeprefix(f"{index.root}/"), index.classes[label])
+        (index.location(i).removeprefix(f"{index.root}/"), index.classes[label])
         for i, label in enumerate(index.labels)
     ]
 
@@ -139,7 +139,7 @@ def test_every_format_loads_the_same_in_both_engines(
         shuffle=False,
     ) as whole:
         everything = {
-            whole.index.path(i): image for i, image in enumerate(next(iter(whole))["image"])
+            whole.index.location(i): image for i, image in enumerate(next(iter(whole))["image"])
         }
     assert all(
         (image == everything[str(faces / path)]).all()
@@ -318,13 +318,13 @@ def test_the_root_is_the_manifests_folder_or_what_is_said(
 ) -> None:
     (tmp_path / "images").mkdir()
     file = written(tmp_path / "lists" / "l.txt", "a.jpg\n")
-    assert FileList(file=file).index().path(0) == str(tmp_path / "lists" / "a.jpg")
+    assert FileList(file=file).index().location(0) == str(tmp_path / "lists" / "a.jpg")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "lists")
-    assert FileList(file=Path("l.txt"), root=Path("~/images")).index().path(0) == str(
+    assert FileList(file=Path("l.txt"), root=Path("~/images")).index().location(0) == str(
         tmp_path / "images" / "a.jpg"
     )
-    assert FileList(file=Path("~/lists/l.txt"), root=Path("../images")).index().path(0) == str(
+    assert FileList(file=Path("~/lists/l.txt"), root=Path("../images")).index().location(0) == str(
         tmp_path / "images" / "a.jpg"
     )
 
@@ -364,7 +364,8 @@ def test_paths_that_stay_inside(tmp_path: Path) -> None:
 
 def test_the_root_may_be_the_whole_machine(tmp_path: Path) -> None:
     assert (
-        listed(tmp_path / "l.txt", "/data/a.jpg\nb.jpg\n", root=Path("/")).path(0) == "/data/a.jpg"
+        listed(tmp_path / "l.txt", "/data/a.jpg\nb.jpg\n", root=Path("/")).location(0)
+        == "/data/a.jpg"
     )
 
 
@@ -673,9 +674,11 @@ def index_or_complaint(suffix: str, content: bytes) -> None:
         assert 0 < len(index) == len(index.names)
         assert 0 <= index.labels.min() <= index.labels.max() < len(index.classes)
         for i in range(len(index)):
-            assert os.path.normpath(index.path(i)) == index.path(i), "nothing leaves the root"
-            assert index.path(i).startswith(f"{folder}/")
-            assert b"\0" not in os.fsencode(index.path(i))
+            assert os.path.normpath(index.location(i)) == index.location(i), (
+                "nothing leaves the root"
+            )
+            assert index.location(i).startswith(f"{folder}/")
+            assert b"\0" not in os.fsencode(index.location(i))
 
 
 @FREELY

@@ -53,7 +53,7 @@ def test_the_same_as_image_folder_in_the_same_order(tmp_path: Path) -> None:
     theirs = ImageFolder(str(tmp_path))
     index = Folder(root=tmp_path).index()
     assert index.classes == theirs.classes
-    assert [index.path(i) for i in range(len(index))] == [path for path, _ in theirs.samples]
+    assert [index.location(i) for i in range(len(index))] == [path for path, _ in theirs.samples]
     assert index.labels.tolist() == theirs.targets
     assert len(index) == 13
 
@@ -62,7 +62,7 @@ def test_on_real_photographs_too(photos: Path) -> None:
     theirs = ImageFolder(str(photos))
     index = Folder(root=photos).index()
     assert index.classes == theirs.classes
-    assert [(index.path(i), int(index.labels[i])) for i in range(len(index))] == [
+    assert [(index.location(i), int(index.labels[i])) for i in range(len(index))] == [
         (os.path.realpath(p), t) for p, t in theirs.samples
     ]
 
@@ -128,13 +128,13 @@ def test_links_are_followed(tmp_path: Path) -> None:
         ("a/inner/2.jpg", "a"),
         ("linked/1.jpg", "linked"),
     ]
-    assert [index.path(i) for i in range(len(index))] == [p for p, _ in theirs.samples]
+    assert [index.location(i) for i in range(len(index))] == [p for p, _ in theirs.samples]
 
 
 def test_a_linked_root_is_the_folder_that_it_points_at(tmp_path: Path) -> None:
     root = grow(tmp_path / "root", "a/0.jpg")
     (tmp_path / "link").symlink_to(root)
-    assert Folder(root=tmp_path / "link").index().path(0) == str(root / "a" / "0.jpg")
+    assert Folder(root=tmp_path / "link").index().location(0) == str(root / "a" / "0.jpg")
 
 
 @pytest.mark.parametrize("target", [".", "..", "../..", "../../../root/a"])
@@ -229,7 +229,7 @@ def test_any_file_name_is_read_right(tmp_path: Path, jpegs: list[bytes]) -> None
                 for id, label, image in zip(
                     batch["id"].tolist(), batch["label"].tolist(), batch["image"], strict=True
                 ):
-                    path = Path(loader.index.path(id))
+                    path = Path(loader.index.location(id))
                     seen[path.name] = image.sum().item()
                     assert path.parent == tmp_path / loader.index.classes[label]
     assert set(seen) == set(ODD_NAMES)
@@ -245,7 +245,7 @@ def test_a_root_whose_name_is_not_unicode(tmp_path: Path, jpegs: list[bytes]) ->
     (root / "a" / "1.jpg").write_bytes(jpegs[0])
     settle(root)
     index = Folder(root=root).index()
-    assert index.path(0) == str(root / "a" / "1.jpg")
+    assert index.location(0) == str(root / "a" / "1.jpg")
     assert is_mapped(Folder(root=root).index())
     assert (
         index.columns["image"].encoded_paths(np.array([0]))[0].tobytes()

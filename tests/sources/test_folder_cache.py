@@ -123,7 +123,7 @@ def test_a_change_is_noticed(tmp_path: Path, eager: None, change: object) -> Non
     assert not is_mapped(after)
     assert found(after) != found(before)
     assert [p for p, _ in ImageFolder(str(tmp_path)).samples] == [
-        after.path(i) for i in range(len(after))
+        after.location(i) for i in range(len(after))
     ]
     assert after.fingerprint != before.fingerprint
     assert is_mapped(Folder(root=tmp_path).index()), "and the new index is kept"

@@ -11,7 +11,7 @@ from arrays import read
 from pydantic import ValidationError
 
 import gpupipe
-from gpupipe.dataset import array_files
+from gpupipe.dataset import array_contents, array_files
 from gpupipe.errors import ConfigError, DataError
 from gpupipe.sources.numpy import Numpy
 
@@ -34,7 +34,7 @@ def test_a_file_a_sample_in_class_folders(classes: Path) -> None:
     assert [read(index, i).tolist() for i in range(3)] == [
         np.full((2, 3), n).tolist() for n in (2, 1, 0)
     ]
-    assert index.path(1) == str(classes / "a/deep/1.npy")
+    assert index.location(1) == str(classes / "a/deep/1.npy")
 
 
 def test_rows_of_several_files_are_samples(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_rows_of_several_files_are_samples(tmp_path: Path) -> None:
     assert all(np.array_equal(read(index, i), every[i]) for i in range(7))
     assert (index.labels.tolist(), index.classes) == ([3, 1, 0, 2, 0, 0, 3], ["0", "1", "2", "3"])
     assert np.array_equal(index.values["target"], np.arange(14.0).reshape(7, 2))
-    assert index.path(5) == f"{tmp_path}/x2.npy:row 1"
+    assert index.location(5) == f"{tmp_path}/x2.npy:row 1"
 
 
 def test_rows_of_files_in_class_folders(classes: Path) -> None:
@@ -270,7 +270,7 @@ def test_the_index_is_kept_and_notices_changes(
     )  # ctime cannot be set back: take what was just written as old
     first = Numpy.model_validate(source).index()
     with monkeypatch.context() as patch:
-        patch.setattr(array_files, "read_all", lambda *_: pytest.fail("read again"))
+        patch.setattr(array_contents, "read_headers", lambda *_: pytest.fail("read again"))
         again = Numpy.model_validate(source).index()
         assert (again.fingerprint, read(again, 2).tolist()) == (first.fingerprint, [2, 2, 2, 2])
     np.save(files[1], np.full(4, 9.5))  # as many bytes as before

@@ -23,7 +23,7 @@ def test_many_samples_a_file_and_their_labels(tmp_path: Path) -> None:
     ).index()
     assert (index.labels.tolist(), index.classes) == ([3, 0, 2, 2, 1], ["0", "1", "2", "3"])
     assert all(np.array_equal(read(index, i), images[i]) for i in range(5))
-    assert index.path(4) == f"{tmp_path}/images:row 4"
+    assert index.location(4) == f"{tmp_path}/images:row 4"
     assert Raw.model_validate(data).index().labels.tolist() == [0] * 5
 
 
@@ -66,7 +66,10 @@ def test_class_folders_with_one_sample_or_several_a_file(tmp_path: Path) -> None
         [0, 1, 1, 1],
         [[1, 2], [3, 4], [5, 6], [7, 8]],
     )
-    assert [index.path(i) for i in (0, 2)] == [f"{tmp_path}/a/0.bin", f"{tmp_path}/b/0.raw:row 1"]
+    assert [index.location(i) for i in (0, 2)] == [
+        f"{tmp_path}/a/0.bin",
+        f"{tmp_path}/b/0.raw:row 1",
+    ]
 
 
 def test_complex_numbers_are_pairs(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def images(faces: Path) -> list[bytes]:
 
 def made(name: str, path: Path, images: list[bytes]) -> source.Source:
     FORMATS[name](path, images)
-    return source.find(name)(**{"shards": str(path)})
+    return source.find_source(name)(**{"shards": str(path)})
 
 
 def load(name: str, path: Path, **options: Any) -> gpupipe.Loader:
@@ -111,7 +111,9 @@ def test_an_index_is_kept_until_a_shard_changes(
     assert said == [("indexing shards", 1, 1)]
     again = data.index(lambda *told: said.append(told))
     assert len(said) == 1
-    assert [again.span(i) for i in range(12)] == [first.span(i) for i in range(12)]
+    assert [again.columns["image"].span(i) for i in range(12)] == [
+        first.columns["image"].span(i) for i in range(12)
+    ]
     assert (again.fingerprint, again.classes, again.labels.tolist()) == (
         first.fingerprint,
         first.classes,
@@ -127,7 +129,7 @@ def test_an_idx_file_that_comes_or_changes_is_noticed(
 ) -> None:
     monkeypatch.setattr(index_file, "_RACY_SECONDS", -60)
     data = made("recordio", tmp_path / "s.rec", images)
-    offsets = [data.index().span(i).offset - 32 for i in range(12)]
+    offsets = [data.index().columns["image"].span(i).offset - 32 for i in range(12)]
     for count in (5, 3):
         (tmp_path / "s.idx").write_text(
             "".join(f"{n}\t{offset}\n" for n, offset in enumerate(offsets[:count]))
@@ -142,13 +144,13 @@ def test_shards_are_read_in_the_order_of_their_names(
     for n in range(3):
         FORMATS[name](tmp_path / f"s-{n:03}", images[: n + 1])
     told: list[int] = []
-    index = source.find(name)(**{"shards": f"{tmp_path}/s-{{000..002}}"}).index(
+    index = source.find_source(name)(**{"shards": f"{tmp_path}/s-{{000..002}}"}).index(
         lambda what, done, total: told.append(done)
     )
-    assert [index.path(i) for i in range(6)] == [
+    assert [index.location(i) for i in range(6)] == [
         f"{tmp_path}/s-{n:03}:{i}" for n in range(3) for i in range(n + 1)
     ]
-    assert [index.span(i).read().tobytes() for i in range(6)] == [
+    assert [index.read(i).tobytes() for i in range(6)] == [
         images[i] for n in range(3) for i in range(n + 1)
     ]
     assert told == [1, 2, 3]
@@ -164,7 +166,7 @@ def test_a_broken_shard_among_many_is_named(tmp_path: Path, images: list[bytes],
         match=f"^{tmp_path}/s-007: cut off.*; write the shard again, or leave it out of "
         "data.shards",
     ):
-        source.find(name)(**{"shards": f"{tmp_path}/s-*"}).index()
+        source.find_source(name)(**{"shards": f"{tmp_path}/s-*"}).index()
 
 
 @formats
@@ -175,8 +177,8 @@ def test_shards_that_are_not_there(tmp_path: Path, name: str) -> None:
         ("s-{5..2}", r"\{5\.\.2\} should count upwards"),
         ("s-{0..99999999}", "should count upwards, to at most 1,000,000 shards"),
     ):
-        data = source.find(name)(**{"shards": f"{tmp_path}/{pattern}"})
-        for call in (data.index, data.absent):
+        data = source.find_source(name)(**{"shards": f"{tmp_path}/{pattern}"})
+        for call in (data.index, data.explain_absence):
             with pytest.raises(gpupipe.DataError, match=said):
                 call()
 
@@ -190,4 +192,4 @@ def test_a_label_that_would_make_millions_of_classes(tmp_path: Path) -> None:
         match=rf"s:0: the label '{MOST_CLASSES}' is too large: a number is that of a class, below "
         r"10,000,000",
     ):
-        source.find("tfrecord")(**{"shards": str(tmp_path / "s")}).index()
+        source.find_source("tfrecord")(**{"shards": str(tmp_path / "s")}).index()

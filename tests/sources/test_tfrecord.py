@@ -88,7 +88,7 @@ def test_tensorflows_own_file() -> None:
         },
     )
     index = source.index()
-    assert [hashlib.blake2b(index.span(i).read()).hexdigest() for i in range(6)] == [
+    assert [hashlib.blake2b(index.read(i)).hexdigest() for i in range(6)] == [
         told["image"] for told in TOLD
     ]
     assert index.labels.tolist() == [told["label"] for told in TOLD]
@@ -100,11 +100,11 @@ def test_tensorflows_own_file() -> None:
         == np.array([told["floats"] for told in TOLD], np.float32).tolist()
     )
     assert (
-        index.span(4, "depth").read().view(np.float32).tolist()
+        index.read(4, "depth").view(np.float32).tolist()
         == np.array(TOLD[4]["floats"], np.float32).tolist()
     )
-    assert index.span(4, "raw").read().tolist() == list(range(4, 16))
-    assert index.path(4) == f"{REAL}:4"
+    assert index.read(4, "raw").tolist() == list(range(4, 16))
+    assert index.location(4) == f"{REAL}:4"
     depth, raw = (index.columns[name].array for name in ("depth", "raw"))
     assert depth is not None
     assert raw is not None
@@ -189,8 +189,8 @@ def test_many_records_are_found_in_their_order(tmp_path: Path) -> None:
     index = written(tmp_path / "many", *map(record, map(images, contents))).index()
     assert len(index) == 10_000
     for n in (0, 1, 4095, 4096, 8191, 8192, 9999):
-        assert index.span(n).read().tobytes() == contents[n]
-        assert index.path(n).endswith(f"many:{n}")
+        assert index.read(n).tobytes() == contents[n]
+        assert index.location(n).endswith(f"many:{n}")
 
 
 FLOATS = np.array([1.5, -2.0], "<f4").tobytes()
@@ -226,7 +226,7 @@ def test_unknown_fields_order_and_parts_do_not_matter(tmp_path: Path) -> None:
     index = written(
         tmp_path / "a", plain, turned, with_unknown, in_two_parts, of_another_type
     ).index()
-    assert [index.span(i).read().tobytes() for i in range(5)] == [b"one"] * 5
+    assert [index.read(i).tobytes() for i in range(5)] == [b"one"] * 5
 
 
 def test_lists_packed_and_not(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_lists_packed_and_not(tmp_path: Path) -> None:
     ).index()
     assert index.values["i"].tolist() == [[5, -1]] * 3
     assert index.values["f"].tolist() == [1.5] * 3
-    assert [index.span(n).read().view("<f4").tolist() for n in range(3)] == [[1.5]] * 3
+    assert [index.read(n).view("<f4").tolist() for n in range(3)] == [[1.5]] * 3
 
 
 def test_the_order_of_many_values_is_kept(tmp_path: Path) -> None:
@@ -508,7 +508,7 @@ def test_damaged_files_are_named_with_the_place(tmp_path: Path, content: bytes, 
 
 def test_a_damaged_record_is_found_where_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(
-        changed(WHOLE, Tfrecord(shards=str(REAL)).index().span(5).offset + 500)
+        changed(WHOLE, Tfrecord(shards=str(REAL)).index().columns["image"].span(5).offset + 500)
     )
     Tfrecord(shards=str(tmp_path / "d")).index()
     with pytest.raises(
@@ -586,6 +586,7 @@ def test_no_bytes_do_more_than_be_refused(tmp_path: Path, data: st.DataObject) -
     except gpupipe.DataError:
         return
     assert all(
-        index.span(i).offset + (index.span(i).length or 0) <= len(content)
+        index.columns["image"].span(i).offset + (index.columns["image"].span(i).length or 0)
+        <= len(content)
         for i in range(len(index))
     )

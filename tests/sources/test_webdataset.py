@@ -81,7 +81,7 @@ def test_patterns_and_labels(faces: Path, shards: Path) -> None:
         [f"{shards}/faces-002.tar", f"{shards}/faces-00[01].tar"], engine="dataloader"
     ) as loader:
         assert len(loader.index) == 60
-        assert loader.index.path(0) == f"{shards}/faces-002.tar:00040"
+        assert loader.index.location(0) == f"{shards}/faces-002.tar:00040"
     with load(f"{shards}/*.tar", engine="dataloader", data={"label": "json:name"}) as loader:
         assert loader.index.classes == sorted(p.name for p in faces.iterdir() if p.is_dir())
     with load(f"{shards}/*.tar", engine="dataloader", data={"label": None}) as loader:
@@ -98,7 +98,9 @@ def test_the_index_is_kept_until_a_shard_changes(shards: Path, tmp_path: Path, c
     again = source.index(lambda what, done, total: said.append(what))
     assert len(said) == 1
     assert again.fingerprint == first.fingerprint
-    assert [again.span(i) for i in range(20)] == [first.span(i) for i in range(20)]
+    assert [again.columns["image"].span(i) for i in range(20)] == [
+        first.columns["image"].span(i) for i in range(20)
+    ]
     shard.write_bytes((shards / "faces-001.tar").read_bytes())
     assert (
         source.index(lambda what, done, total: said.append(what)).fingerprint != first.fingerprint
@@ -234,5 +236,6 @@ def test_no_bytes_do_more_than_be_refused(
         return
     size = len(content)
     assert all(
-        found.span(i).offset + (found.span(i).length or 0) <= size for i in range(len(found))
+        found.columns["image"].span(i).offset + (found.columns["image"].span(i).length or 0) <= size
+        for i in range(len(found))
     )

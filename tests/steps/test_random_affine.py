@@ -52,7 +52,7 @@ def test_bilinear_is_within_a_level_inside_the_border(
     parameters = {**parameters, "interpolation": "bilinear"}
     step = RandomAffine.model_validate(parameters)
     with load(gallery) as loader:
-        names = {i: loader.index.path(i) for i in range(len(loader.index))}
+        names = {i: loader.index.location(i) for i in range(len(loader.index))}
     covered = 0.0
     for d in differences(gallery, {"random_affine": parameters}):
         within = inside(d, step, "random_affine", names[d.id])

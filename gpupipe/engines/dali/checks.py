@@ -17,8 +17,7 @@ from gpupipe.engines.base import Batch, LoadSpec
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.graph_source import compute_inputs
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.mmap_reader import map_fields
-from gpupipe.engines.dali.reader import make_reader
+from gpupipe.engines.dali.reader import make_reader, open_fields
 from gpupipe.errors import EngineError, StepError
 from gpupipe.pipeline.pipeline import Entry, Pipeline
 from gpupipe.pipeline.step import SampleIncompatible
@@ -126,14 +125,14 @@ def _run_one(job: LoadSpec, id: int, device_id: int | None) -> tuple[tuple[int, 
     Raises RuntimeError, StepError, EngineError.
     """
     lowering = Lowering(job, "cpu" if device_id is None else "gpu", False, as_it_is=True)
-    maps = map_fields(job)
-    reader = make_reader(job, lowering.decodings(), maps, False)
+    fields = open_fields(job)
+    reader = make_reader(job, lowering.decodings(), fields, False)
     feed: list[Any] = []
     pipe = build_graph(job, lowering, device_id, lambda: feed)
     reader.start([Plan(0, np.array([id]), 1, True)])
     read = next(reader)
     if read.error is not None:
         raise read.error
-    feed += compute_inputs(job, lowering, maps, read)
+    feed += compute_inputs(job, lowering, fields, read)
     (output,) = pipe.run()
     return tuple(output.shape()[0]), np.dtype(types.to_numpy_type(output.dtype)).name

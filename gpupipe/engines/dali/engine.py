@@ -3,7 +3,7 @@
 Start-up is a straight line. Each object is complete when its constructor returns, and needs only
 those above it:
 
-    Maps          memory maps of the fields that are parts of files    mmap_reader.py
+    FieldReaders  read the fields that DALI does not read itself       field_reader.py
       |
     Lowering      steps -> operators; how each file is decoded         lowering.py
       |
@@ -53,7 +53,6 @@ from weakref import ref
 import torch
 
 from gpupipe.config import LoaderConfig
-from gpupipe.dataset.index import FileColumn
 from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch import labels_and_values
@@ -66,8 +65,7 @@ from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
-from gpupipe.engines.dali.mmap_reader import map_fields
-from gpupipe.engines.dali.reader import make_reader
+from gpupipe.engines.dali.reader import make_reader, open_fields, reader_operators
 from gpupipe.engines.dali.repair import BatchRepair, raise_unless_sample_failed
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
@@ -130,12 +128,12 @@ class DaliEngine(Engine):
         self._quarantine = Quarantine(job)
         let_dali_pool_buffers()
         is_gpu = device_id is not None
-        self._maps = map_fields(job)
+        self._fields = open_fields(job)
         lowering = self._lowering = Lowering(job, "gpu" if is_gpu else "cpu", may_cut)
         self._reader = make_reader(
-            job, lowering.decodings(), self._maps, is_gpu if jpeg_ends is None else jpeg_ends
+            job, lowering.decodings(), self._fields, is_gpu if jpeg_ends is None else jpeg_ends
         )
-        source = GraphSource(job, lowering, self._reader, self._maps)
+        source = GraphSource(job, lowering, self._reader, self._fields)
         graph = build_graph(job, lowering, device_id, source)
         needs_warm_up = uses_hardware_decoder(job, device_id) if warm_up is None else warm_up
         self._runner = GraphRunner(
@@ -204,7 +202,7 @@ class DaliEngine(Engine):
 
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         return [
-            *_reader_operators(self._job),
+            *reader_operators(self._job),
             *((e.op, e.device, e.steps) for e in self._lowering.operators()),
         ]
 
@@ -257,8 +255,8 @@ class DaliEngine(Engine):
             malloc_trim()
 
     def unmap_files(self, files: set[int]) -> None:
-        for maps in self._maps.values():
-            maps.unmap_files(files)
+        for field in self._fields.values():
+            field.unmap_files(files)
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)
@@ -305,15 +303,3 @@ def _close(engine: ref[DaliEngine], process: int) -> None:
     alive = engine()
     if alive is not None and os.getpid() == process:
         alive.close()
-
-
-def _reader_operators(job: LoadSpec) -> list[Operator]:
-    """Return the operators that read the fields of a job, in the form of Engine.lowering.
-
-    Image files are read with io.file.read. Parts of larger files are memory-mapped and fed through
-    external_source.
-    """
-    files = not job.index.columns or any(
-        isinstance(column, FileColumn) for column in job.index.columns.values()
-    )
-    return [("io.file.read" if files else "external_source", "cpu", ())]

@@ -9,8 +9,8 @@ from typing import Any
 
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.array import sizes
+from gpupipe.engines.dali.field_reader import FieldReader
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.mmap_reader import Maps
 from gpupipe.engines.dali.reader import Read, Reader
 from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
@@ -39,16 +39,16 @@ class GraphSource:
         job: The job.
         lowering: The lowering of its steps.
         reader: Reads the files of the plans.
-        maps: The memory maps of the fields that are parts of files, by field name.
+        fields: The readers of the fields that DALI does not read itself, by field name.
 
     Attributes:
         in_flight: The plans that were taken and not delivered yet, in order.
     """
 
     def __init__(
-        self, job: LoadSpec, lowering: Lowering, reader: Reader, maps: Mapping[str, Maps]
+        self, job: LoadSpec, lowering: Lowering, reader: Reader, fields: Mapping[str, FieldReader]
     ) -> None:
-        self._job, self._lowering, self._reader, self._maps = job, lowering, reader, maps
+        self._job, self._lowering, self._reader, self._fields = job, lowering, reader, fields
         self.in_flight: deque[InFlight] = deque()
 
     def __call__(self) -> list[Any]:
@@ -61,7 +61,7 @@ class GraphSource:
             try:
                 if read.error is not None:
                     raise read.error
-                inputs = compute_inputs(self._job, self._lowering, self._maps, read)
+                inputs = compute_inputs(self._job, self._lowering, self._fields, read)
             except (RuntimeError, StepError, EngineError) as e:
                 self.in_flight.append(InFlight(read.plan, error=e))
                 self._reader.end()
@@ -71,12 +71,12 @@ class GraphSource:
 
 
 def compute_inputs(
-    job: LoadSpec, lowering: Lowering, maps: Mapping[str, Maps], read: Read
+    job: LoadSpec, lowering: Lowering, fields: Mapping[str, FieldReader], read: Read
 ) -> list[Any]:
     """Return the inputs of the graph for a plan: the data of each field, then the arguments.
 
     Raises:
-        Missing: An array is not complete.
+        CannotRead: An array cannot be read.
         SampleIncompatible: A step cannot handle one of the samples.
         StepError: A plugin step failed.
     """
@@ -84,7 +84,7 @@ def compute_inputs(
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     size = read.size | {name: sizes(job, name, ids) for name in arrays}
     data = [
-        maps[name].arrays(ids) if name in arrays else read.data[name]
+        fields[name].arrays(ids) if name in arrays else read.data[name]
         for name in job.pipeline.fields
     ]
     return [*data, *lowering.arguments(read.plan, size)]

@@ -28,9 +28,8 @@ from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.array import sizes
 from gpupipe.engines.dali.delivery import delivered_dtype
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.mmap_reader import map_fields
 from gpupipe.engines.dali.pending_ops import Decoding
-from gpupipe.engines.dali.reader import make_reader
+from gpupipe.engines.dali.reader import make_reader, open_fields
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.pipeline import Entry
 from gpupipe.pipeline.step import SampleIncompatible
@@ -163,7 +162,7 @@ def _sizes(
     ids = np.unique(
         np.linspace(0, len(job.index) - 1, min(len(job.index), _SAMPLES)).astype(np.int64)
     )
-    files = make_reader(job, decoding, map_fields(job), False)
+    files = make_reader(job, decoding, open_fields(job), False)
     files.start(Plan(0, np.array([id]), 1, False) for id in ids)
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     return [

@@ -12,49 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.byte_range import missing
-from gpupipe.dataset.index import ArrayLayout, Index, SpanColumn
-from gpupipe.engines.base import LoadSpec
+from gpupipe.dataset.columns import ArrayLayout, SpanColumn
+from gpupipe.engines.dali.field_reader import PLACEHOLDER, CannotRead
 
 _MOST_OPEN = 8192
 """How many files stay mapped. Mapping a file of 1 MB again costs twice as much as copying it. Linux
 lets a process have 65,530 maps by default. A map that is dropped here stays in memory until the
 last slice of it is gone.
 """
-_PLACEHOLDER = np.zeros(1, np.uint8)
-"""Replaces the bytes of an image that is not complete. It has no image header, so that the sample
-fails and is reported by name.
-"""
 
 
-class Missing(RuntimeError):
-    """A file is shorter than the index says."""
+class MmapReader:
+    """The FieldReader of samples that are parts of files: it returns slices of memory maps."""
 
-
-class Maps:
-    """The memory maps of one field whose samples are parts of files.
-
-    Args:
-        index: The index of the samples.
-        name: The field, whose column is a SpanColumn.
-    """
-
-    def __init__(self, index: Index, name: str) -> None:
-        self._index, self._name = index, name
+    def __init__(self, column: SpanColumn) -> None:
+        self._column = column
         self._maps: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
 
     def encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Return the bytes of image files, uint8 (bytes,) each.
-
-        An incomplete file becomes a single zero byte, so that its sample fails in the decoder.
-        """
-        return [data if len(data) == size else _PLACEHOLDER for data, size in self._slices(ids)]
+        return [data if len(data) == size else PLACEHOLDER for data, size in self._slices(ids)]
 
     def arrays(self, ids: NDArray[np.int64]) -> list[NDArray[np.generic]]:
-        """Return arrays of the dtype and the shapes that the index states.
-
-        Raises:
-            Missing: An array is not complete.
-        """
         array = self._column.array
         assert array is not None
         return [
@@ -73,12 +51,6 @@ class Maps:
         for file in files & self._maps.keys():
             del self._maps[file]
 
-    @property
-    def _column(self) -> SpanColumn:
-        column = self._index.columns[self._name]
-        assert isinstance(column, SpanColumn)
-        return column
-
     def _slices(self, ids: NDArray[np.int64]) -> list[tuple[NDArray[np.uint8], int]]:
         """The available bytes of each sample, and the size that the index states."""
         column = self._column
@@ -96,7 +68,9 @@ class Maps:
         self, i: int, array: ArrayLayout, data: NDArray[np.uint8], size: int
     ) -> NDArray[np.generic]:
         if len(data) != size:
-            raise Missing(missing(self._column.path(int(self._column.file[i])), size - len(data)))
+            raise CannotRead(
+                missing(self._column.path(int(self._column.file[i])), size - len(data))
+            )
         return data.view(array.dtype).reshape(array.shape_of(i))
 
     def _map(self, file: int) -> NDArray[np.uint8]:
@@ -110,19 +84,10 @@ class Maps:
         return mapped
 
 
-def map_fields(job: LoadSpec) -> dict[str, Maps]:
-    """Return the memory maps of the fields of a job that are parts of files, by field name."""
-    return {
-        name: Maps(job.index, name)
-        for name in job.pipeline.fields
-        if isinstance(job.index.columns.get(name), SpanColumn)
-    }
-
-
 def _open_map(path: str) -> NDArray[np.uint8]:
     """Map a file. If that fails, return no bytes, so that its samples fail and are named."""
     try:
         with open(path, "rb", buffering=0) as f:
             return np.frombuffer(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except (OSError, ValueError):
-        return _PLACEHOLDER[:0]
+        return PLACEHOLDER[:0]

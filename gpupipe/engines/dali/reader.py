@@ -23,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from gpupipe.dataset.index import FileColumn, Index
-from gpupipe.engines.base import LoadSpec
+from gpupipe.dataset.columns import FileColumn, SpanColumn
+from gpupipe.dataset.index import Index
+from gpupipe.engines.base import LoadSpec, Operator
 from gpupipe.engines.dali import ops
+from gpupipe.engines.dali.field_reader import PLACEHOLDER, ColumnReader, FieldReader
 from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.jpeg_end import check_ends
-from gpupipe.engines.dali.mmap_reader import Maps
+from gpupipe.engines.dali.mmap_reader import MmapReader
 from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.errors import EngineError
 from gpupipe.sampling.sampler import Plan
@@ -83,22 +85,42 @@ class Reader(Protocol):
         """Return the next plan with its files, and begin to read another plan."""
 
 
+def open_fields(job: LoadSpec) -> dict[str, FieldReader]:
+    """Return the readers of those fields that DALI does not read itself, by field name."""
+    columns = {name: job.index.columns.get(name) for name in job.pipeline.fields}
+    return {
+        name: MmapReader(column) if isinstance(column, SpanColumn) else ColumnReader(column)
+        for name, column in columns.items()
+        if column is not None and not isinstance(column, FileColumn)
+    }
+
+
+def reader_operators(job: LoadSpec) -> list[Operator]:
+    """Return the DALI operator that reads the fields of a job, in the form of Engine.lowering.
+
+    Image files are read with io.file.read. Other fields are fed through external_source.
+    """
+    columns = job.index.columns.values()
+    files = not columns or any(isinstance(column, FileColumn) for column in columns)
+    return [("io.file.read" if files else "external_source", "cpu", ())]
+
+
 def make_reader(
-    job: LoadSpec, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
+    job: LoadSpec, decoding: dict[str, Decoding], fields: dict[str, FieldReader], jpeg_ends: bool
 ) -> Reader:
     """Build the reader for the fields of a job that are image files.
 
     Args:
         job: The job.
         decoding: How each of these fields is decoded, by field name.
-        maps: The memory maps of the fields that are parts of files, by field name.
+        fields: The readers of the fields that DALI does not read itself, by field name.
         jpeg_ends: Whether a JPEG without an end marker is an error; see jpeg_end.py.
     """
-    return FileReader(job, decoding, maps, jpeg_ends) if decoding else NoReader()
+    return FileReader(job, decoding, fields, jpeg_ends) if decoding else NoReader()
 
 
 class NoReader:
-    """The Reader for jobs without image files: all fields are memory-mapped arrays."""
+    """The Reader for jobs without image files: all fields are arrays."""
 
     was_destroyed = False
 
@@ -129,33 +151,41 @@ class _Source:
     Attributes:
         plans: The plans to read.
         in_flight: The plans that were taken and not read yet, with the arrays that DALI uses
-            without a copy.
+            without a copy, and the error if they could not be made.
     """
 
     def __init__(self, inputs: list[Inputs]) -> None:
         self._inputs = inputs
         self.plans: Iterator[Plan] = iter(())
-        self.in_flight: deque[tuple[Plan, list[Any]]] = deque()
+        self.in_flight: deque[tuple[Plan, list[Any], EngineError | None]] = deque()
 
     def __call__(self) -> list[Any]:
         """Return the next inputs. After the last plan, raise StopIteration to end DALI's run."""
-        plan = next(self.plans)
-        arrays = [inputs(plan.ids) for inputs in self._inputs]
-        self.in_flight.append((plan, arrays))
+        plan, error = next(self.plans), None
+        try:
+            arrays = [inputs(plan.ids) for inputs in self._inputs]
+        except EngineError as e:
+            # DALI must get a batch all the same, or the order of the plans in flight is lost.
+            arrays, error = [[PLACEHOLDER] * len(plan.ids) for _ in self._inputs], e
+        self.in_flight.append((plan, arrays, error))
         return arrays
 
 
-def _inputs(index: Index, name: str, maps: dict[str, Maps]) -> Inputs:
-    """The function that returns DALI's input for a field: paths to read, or memory-mapped bytes."""
+def _inputs(index: Index, name: str, fields: dict[str, FieldReader]) -> Inputs:
+    """The function that returns DALI's input for a field: paths to read, or bytes."""
     column = index.columns[name]
-    return column.encoded_paths if isinstance(column, FileColumn) else maps[name].encoded
+    return column.encoded_paths if isinstance(column, FileColumn) else fields[name].encoded
 
 
 class FileReader:
     """The Reader for jobs with image files; `make_reader` documents the arguments."""
 
     def __init__(
-        self, job: LoadSpec, decoding: dict[str, Decoding], maps: dict[str, Maps], jpeg_ends: bool
+        self,
+        job: LoadSpec,
+        decoding: dict[str, Decoding],
+        fields: dict[str, FieldReader],
+        jpeg_ends: bool,
     ) -> None:
         self._threads = ThreadPoolExecutor(job.threads, "gpupipe-pillow")
         limit = job.max_pixels
@@ -164,7 +194,7 @@ class FileReader:
             for name, how in decoding.items()
         }
         self._jpeg_ends = jpeg_ends
-        self._source = _Source([_inputs(job.index, name, maps) for name in decoding])
+        self._source = _Source([_inputs(job.index, name, fields) for name in decoding])
         self._fresh = True
         depth = job.loader.prefetch
         self._pipe: Any = Pipeline(
@@ -227,11 +257,13 @@ class FileReader:
         except RuntimeError as e:
             error = e
         self._pipe.schedule_run()
-        plan, arrays = self._source.in_flight.popleft()
-        return Read(plan, error=error, kept=[arrays, files]), files
+        plan, arrays, unread = self._source.in_flight.popleft()
+        return Read(plan, error=unread or error, kept=[arrays, files]), files
 
     def _check_files(self, read: Read, files: list[Any]) -> Read:
         """Add the checked `files` and their image sizes to `read`, or the error that they raise."""
+        if read.error is not None:
+            return read
         try:
             for (name, field), encoded in zip(self._files.items(), files, strict=False):
                 if self._jpeg_ends:

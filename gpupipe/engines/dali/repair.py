@@ -73,7 +73,7 @@ class BatchRepair:
             raise_unless_sample_failed(self._job, rest)
             raise EngineError(
                 "DALI failed twice on a batch whose samples pass one by one, the first of "
-                f"them {self._job.index.path(int(plan.ids[0]))}: {rest}"
+                f"them {self._job.index.location(int(plan.ids[0]))}: {rest}"
             ) from error
         yield from rest
 
@@ -127,5 +127,5 @@ def raise_unless_sample_failed(job: LoadSpec, error: RuntimeError, id: int | Non
         )
     if failure:
         raise EngineError(
-            failure if id is None else f"{failure}. It happened at {job.index.path(id)}"
+            failure if id is None else f"{failure}. It happened at {job.index.location(id)}"
         ) from error

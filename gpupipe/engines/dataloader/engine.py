@@ -1,6 +1,6 @@
 """The DataLoader engine: runs pipelines with torch's DataLoader and torchvision v2's transforms.
 
-1. The parent process makes plans, locations and draws. A worker gets them with its batch.
+1. The parent process makes plans, columns and draws. A worker gets them with its batch.
 2. DataLoader returns batches in the order of their work items, so that `Works.in_flight` has their
    plans.
 3. A sample that fails costs only itself: the worker leaves it out and returns the reason.

@@ -1,6 +1,6 @@
 """The worker's side of the DataLoader engine: turns one WorkItem into one batch.
 
-A work item holds file locations and drawn parameters, so a worker needs neither the index nor
+A work item holds columns and drawn parameters, so a worker needs neither the index nor
 random numbers. Start reading at `Samples.__getitem__`.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 
 # Steps use it: imported here in the parent, so that not every worker imports it.
@@ -17,8 +18,8 @@ import torchvision.transforms.v2.functional  # noqa: F401
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
-from gpupipe.dataset.byte_range import Span
-from gpupipe.errors import EngineError, StepError
+from gpupipe.dataset.columns import Column, as_array, read_rows
+from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.formats import CannotDecode
 from gpupipe.pipeline.axes import from_steps, to_steps
 from gpupipe.pipeline.pipeline import Entry
@@ -32,37 +33,24 @@ Decoder = Literal["torchvision", "pil"]
 
 
 @dataclass(frozen=True)
-class SampleLocation:
-    """Location of one field of a sample.
-
-    Attributes:
-        span: The file, or the byte range of a file.
-        shape: Shape of the stored array; None for an image file.
-    """
-
-    span: Span
-    shape: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
 class WorkItem:
     """One batch of work for a worker.
 
     Attributes:
-        places: Locations, as places[recipe][sample].
+        columns: The column of each recipe, with a row for each sample of the batch.
         parameters: Drawn parameters, as parameters[recipe][step][name]: arrays (B, ...).
     """
 
-    places: list[list[SampleLocation]]
+    columns: list[Column]
     parameters: list[list[dict[str, NDArray[Any]]]]
 
-    def select_sample(self, place: int) -> WorkItem:
-        """Return a work item with only the sample at position `place` of the batch."""
+    def select_sample(self, row: int) -> WorkItem:
+        """Return a work item with only the sample in row `row` of the batch."""
         parameters = [
-            [{n: v[place : place + 1] for n, v in p.items()} for p in of_field]
+            [{n: v[row : row + 1] for n, v in p.items()} for p in of_field]
             for of_field in self.parameters
         ]
-        return WorkItem([[places[place]] for places in self.places], parameters)
+        return WorkItem([column.take(np.array([row])) for column in self.columns], parameters)
 
 
 @dataclass(frozen=True)
@@ -73,16 +61,14 @@ class Recipe:
         name: Name of the field.
         steps: Steps to apply, in order; the first step of an image file decodes it. If an image
             file has no steps, its bytes are delivered.
-        stored: Dtype of the stored array; None for an image file.
-        layout: Axes of the stored array, such as "CHW".
+        layout: Axes of the stored array, such as "CHW"; None for an image file.
         dtype: Dtype to deliver; None keeps the dtype that the steps make.
         channels_last: Whether batches are stored as channels_last.
     """
 
     name: str
     steps: list[Entry]
-    stored: str | None = None
-    layout: str = "CHW"
+    layout: str | None = None
     dtype: str | None = None
     channels_last: bool = False
 
@@ -137,15 +123,15 @@ class Samples(Dataset[WorkResult]):
 
     def __getitem__(self, work: WorkItem) -> WorkResult:
         result, samples = WorkResult(), []
-        for place in range(len(work.places[0])):
+        for row in range(len(work.columns[0])):
             try:
-                samples.append(self._sample(work, place))
+                samples.append(self._sample(work, row))
             except (EngineError, StepError) as e:
                 return WorkResult(error=e)
             except (OSError, RuntimeError, ValueError, MemoryError) as e:
                 if failure := machine_failure(e):
                     return WorkResult(error=EngineError(failure))
-                result.failed.append((place, _reason(e)))
+                result.failed.append((row, describe_error(e)))
         if not self._deliver:
             return result
         shapes = [{name: tuple(t.shape) for name, t in sample.items()} for sample in samples]
@@ -165,33 +151,31 @@ class Samples(Dataset[WorkResult]):
         batch: Tensor = default_collate([t.permute(1, 2, 0).contiguous() for t in tensors])
         return batch.permute(0, 3, 1, 2)
 
-    def _sample(self, work: WorkItem, place: int) -> dict[str, Tensor]:
+    def _sample(self, work: WorkItem, row: int) -> dict[str, Tensor]:
         fields = {}
-        for recipe, places, parameters in zip(
-            self._recipes, work.places, work.parameters, strict=True
+        for recipe, column, parameters in zip(
+            self._recipes, work.columns, work.parameters, strict=True
         ):
             fields[recipe.name] = self._field(
-                recipe, places[place], [{n: v[place] for n, v in p.items()} for p in parameters]
+                recipe, column, row, [{n: v[row] for n, v in p.items()} for p in parameters]
             )
         return fields
 
     def _field(
-        self, recipe: Recipe, place: SampleLocation, parameters: list[dict[str, Any]]
+        self, recipe: Recipe, column: Column, row: int, parameters: list[dict[str, Any]]
     ) -> Tensor:
         steps = list(zip(recipe.steps, parameters, strict=False))
-        if recipe.stored is not None:
-            image = to_steps(
-                torch.from_numpy(place.span.read().view(recipe.stored).reshape(place.shape)),
-                recipe.layout,
-            )
+        data = _read(column, row)
+        if recipe.layout is not None:
+            image = to_steps(torch.from_numpy(data), recipe.layout)
         elif not steps:
-            return _bytes(place.span)
+            return torch.from_numpy(data)
         else:
             first, p = steps.pop(0)
-            image = self._decode(first, _bytes(place.span), p)
+            image = self._decode(first, torch.from_numpy(data), p)
         for entry, p in steps:
             image = entry.torch(image, p)
-        image = image if recipe.stored is None else from_steps(image, recipe.layout)
+        image = image if recipe.layout is None else from_steps(image, recipe.layout)
         image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
         return image.contiguous()
 
@@ -213,15 +197,13 @@ class Samples(Dataset[WorkResult]):
             raise CannotDecode(str(e) or type(e).__name__) from e
 
 
-def _bytes(span: Span) -> Tensor:
-    """Read the bytes of a sample, uint8 (bytes,). Raises OSError, ValueError."""
-    data = span.read()
-    if not len(data):
+def _read(column: Column, row: int) -> NDArray[Any]:
+    """Return a row's array, or the bytes of its image file, uint8 (bytes,).
+
+    Raises OSError, ValueError, EngineError.
+    """
+    (data,) = read_rows(column, np.array([row]))
+    if column.array is None and not len(data):
         raise ValueError("the file is empty")
-    return torch.from_numpy(data)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error) or type(error).__name__
+    data = data if data.flags.writeable else data.copy()  # torch warns of memory that is read-only
+    return data if column.array is None else as_array(data, column.array, row)

@@ -187,8 +187,7 @@ def _list_recipes(job: LoadSpec, steps: bool) -> list[Recipe]:
             Recipe(
                 name,
                 steps_of_field,
-                None if spec.encoded else spec.dtype,
-                spec.layout,
+                None if spec.encoded else spec.layout,
                 dtype,
                 channels_last and spec.encoded,
             )

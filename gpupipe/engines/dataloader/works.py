@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gpupipe.dataset.index import Column
 from gpupipe.engines.base import LoadSpec
-from gpupipe.engines.dataloader.samples import SampleLocation, WorkItem
+from gpupipe.engines.dataloader.samples import WorkItem
 from gpupipe.errors import StepError
 from gpupipe.sampling.sampler import Plan
 
@@ -65,7 +61,7 @@ class Works:
             yield plan
 
     def create_item(self, plan: Plan) -> WorkItem:
-        """Return the work item of a plan: locations and drawn parameters. Raises StepError."""
+        """Return the work item of a plan: columns and drawn parameters. Raises StepError."""
         job = self._job
         parameters = [
             [
@@ -75,7 +71,7 @@ class Works:
             for name in job.pipeline.fields
         ]
         return WorkItem(
-            [_locations(job.index.columns[name], plan.ids) for name in job.pipeline.fields],
+            [job.index.columns[name].take(plan.ids) for name in job.pipeline.fields],
             parameters,
         )
 
@@ -99,11 +95,3 @@ class Works:
             if len(t := tasks.get(n, ())) == 1 and t[0] in numbers
         ]
         return plans or list(self.in_flight)
-
-
-def _locations(column: Column, ids: NDArray[np.int64]) -> list[SampleLocation]:
-    array = column.array
-    return [
-        SampleLocation(column.span(i), None if array is None else array.shape_of(i))
-        for i in ids.tolist()
-    ]

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from gpupipe.config import Config, LoaderConfig
-from gpupipe.dataset.index import Column, FileColumn, Index, StringArray
-from gpupipe.dataset.source import Progress, Source, quiet
+from gpupipe.dataset.columns import Column, FileColumn
+from gpupipe.dataset.index import Index
+from gpupipe.dataset.source import Progress, Source, ignore_progress
+from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline import pipeline as pipelines
 from gpupipe.pipeline.pipeline import Entry, Pipeline
@@ -36,7 +38,7 @@ class RemoteSource(Source):
 
     root: str = ""
 
-    def index(self, progress: Progress = quiet) -> Index:
+    def index(self, progress: Progress = ignore_progress) -> Index:
         raise ServerError("the samples are on the server, and have no index here")
 
 

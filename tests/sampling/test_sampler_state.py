@@ -1,0 +1,189 @@
+"""The position of a sampler: resume, also with another number of ranks, and set_epoch()."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from epochs_of_ranks import DROP, PAD, PARTIAL, Case, cases, delivered, steps_of
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpupipe.errors import StateError
+from gpupipe.sampling.sampler import Plan, Sampler
+
+
+@given(cases(), st.data())
+def test_resume_goes_on_as_if_nothing_had_happened(case: Case, data: st.DataObject) -> None:
+    samplers = case.ranks()
+    steps = steps_of(samplers)
+    cut = data.draw(st.integers(0, len(steps) - 1), "the last step before the cut")
+    states = [s.state_after(p) for s, p in zip(samplers, steps[cut], strict=True)]
+    assert all(state == states[0] for state in states), "any rank's state is everyone's"
+    again = case.ranks()
+    for sampler in again:
+        sampler.load_state(states[0])
+    rest = steps[cut + 1 :] or steps_of(samplers)
+    resumed = steps_of(again)
+    assert len(resumed) == len(rest)
+    for old, new in zip(rest, resumed, strict=True):
+        for a, b in zip(old, new, strict=True):
+            assert (a.epoch, a.end, a.last, a.ids.tolist()) == (
+                b.epoch,
+                b.end,
+                b.last,
+                b.ids.tolist(),
+            )
+    assert all(
+        (p.ids == q.ids).all() for p, q in zip(samplers[-1].begin(), again[-1].begin(), strict=True)
+    ), "and so does the epoch after it"
+
+
+@given(cases(PARTIAL), st.integers(1, 9), st.integers(1, 9), st.data())
+def test_resume_with_another_batch_size_and_world_size_loses_and_repeats_nothing(
+    case: Case, batch_size: int, world_size: int, data: st.DataObject
+) -> None:
+    samplers = case.ranks()
+    steps = steps_of(samplers)
+    cut = data.draw(st.integers(0, len(steps) - 1), "the last step before the cut")
+    state = samplers[0].state_after(steps[cut][0])
+    done = delivered(steps[: cut + 1])
+    left = case.count - len(done) or case.count
+    assume(
+        Case(left, batch_size, world_size, PARTIAL).possible
+        and Case(case.count, batch_size, world_size, PARTIAL).possible
+    )
+    others = case.ranks(batch_size=batch_size, world_size=world_size)
+    for sampler in others:
+        sampler.load_state(state)
+    rest = delivered(steps_of(others))
+    if len(done) == case.count:
+        assert rest == others[0].order(1).tolist()
+    else:
+        assert done + rest == others[0].order(0).tolist()
+    assert sorted(delivered(steps_of(others))) == list(range(case.count)), (
+        "the epoch after it is whole"
+    )
+
+
+@given(cases(DROP, PAD), st.integers(1, 9), st.integers(1, 9), st.data())
+def test_resume_with_another_layout_keeps_what_drop_and_pad_promise(
+    case: Case, batch_size: int, world_size: int, data: st.DataObject
+) -> None:
+    assume(Case(case.count, batch_size, world_size, case.last_batch).possible)
+    samplers = case.ranks()
+    steps = steps_of(samplers)
+    cut = data.draw(st.integers(0, len(steps) - 1), "the last step before the cut")
+    others = case.ranks(batch_size=batch_size, world_size=world_size)
+    for sampler in others:
+        sampler.load_state(samplers[0].state_after(steps[cut][0]))
+    done, epoch = delivered(steps[: cut + 1]), others[0].epoch
+    resumed = steps_of(others)
+    rest = delivered(resumed)
+    assert {len(p.ids) for step in resumed for p in step} == {batch_size}
+    everyone = batch_size * world_size
+    if epoch == 0:
+        order = others[0].order(0).tolist()
+        assert case.last_batch == PAD or case.count - len(done) - len(rest) < everyone
+        assert (done + rest)[: case.count] == order[: len(done + rest)]
+    else:
+        assert steps[cut][0].last or case.count - len(done) < everyone
+
+
+def test_state_before_anything_was_delivered() -> None:
+    sampler = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL)
+    assert sampler.state() == {"seed": 8, "shuffle": True, "epoch": 0, "position": 0}
+    sampler.set_epoch(4)
+    other = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL)
+    other.load_state(sampler.state())
+    assert [p.epoch for p in other.begin()] == [4, 4, 4, 4]
+
+
+def half_way() -> tuple[Sampler, list[Plan]]:
+    """A sampler that has loaded the state after the second of four batches of epoch 3, and the two
+    that follow.
+    """
+    first = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL)
+    first.set_epoch(3)
+    plans = list(first.begin())
+    second = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL)
+    second.load_state(first.state_after(plans[1]))
+    return second, plans[2:]
+
+
+def test_after_the_last_batch_the_state_is_that_of_the_next_epoch() -> None:
+    sampler, plans = half_way()
+    assert sampler.state_after(plans[-1]) == {"seed": 8, "shuffle": True, "epoch": 4, "position": 0}
+    assert sampler.state_after(plans[0])["position"] == 9
+
+
+def test_set_epoch_to_the_epoch_of_a_loaded_state_keeps_its_position() -> None:
+    sampler, rest = half_way()
+    sampler.set_epoch(3)
+    assert (sampler.epoch, sampler.position) == (3, 6)
+    assert [p.ids.tolist() for p in sampler.begin()] == [p.ids.tolist() for p in rest]
+    assert (sampler.epoch, sampler.position) == (4, 0)
+
+
+def test_set_epoch_to_another_epoch_drops_the_position() -> None:
+    sampler, _ = half_way()
+    sampler.set_epoch(2)
+    assert sampler.position == 0
+    assert sum(len(p.ids) for p in sampler.begin()) == 10
+
+
+def test_len_is_of_a_whole_epoch_also_after_a_resume() -> None:
+    sampler, rest = half_way()
+    assert len(sampler) == 4
+    assert len(list(sampler.begin())) == len(rest) == 2
+    assert len(list(sampler.begin())) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"seed": 9},
+            "the state was made with seed 9, and this loader has seed 8: set loader.seed=9, or "
+            "strict=False",
+        ),
+        (
+            {"shuffle": False},
+            "the state was made with shuffle false, and this loader has shuffle true: set "
+            "loader.shuffle=false, or strict=False",
+        ),
+        (
+            {"position": 11},
+            "the state stands at sample 11 of epoch 3, and an epoch of this data set has 10",
+        ),
+        (
+            {"position": -1},
+            "the state stands at sample -1 of epoch 3, and an epoch of this data set has 10",
+        ),
+        (
+            {"position": "6"},
+            "the state stands at sample '6' of epoch 3, and an epoch of this data set has 10",
+        ),
+        (
+            {"epoch": 1.5},
+            "the state stands at sample 6 of epoch 1.5, and an epoch of this data set has 10",
+        ),
+    ],
+    ids=str,
+)
+def test_states_that_are_refused(change: dict[str, Any], message: str) -> None:
+    sampler = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL)
+    with pytest.raises(StateError) as error:
+        sampler.load_state({"seed": 8, "shuffle": True, "epoch": 3, "position": 6, **change})
+    assert str(error.value) == message
+    assert (sampler.epoch, sampler.position) == (0, 0), "a refused state changes nothing"
+
+
+def test_a_rest_that_cannot_be_dealt_out_is_refused_with_advice() -> None:
+    sampler = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL, world_size=4)
+    with pytest.raises(
+        StateError,
+        match=r"1 sample cannot give each of 4 ranks one: use fewer ranks, or .* leave it out: "
+        r"sampler\.set_epoch\(1\)",
+    ):
+        sampler.load_state({"seed": 8, "shuffle": True, "epoch": 0, "position": 9})
