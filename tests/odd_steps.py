@@ -22,12 +22,13 @@ HEAD = """
 import numpy as np
 from dataclasses import replace
 from gpupipe.dataset.source import Source
-from gpupipe.pipeline.step import SampleIncompatible, Step, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import SampleIncompatible, Step
 """
 GOOD = {
-    "lanes": "    lanes = 1",
+    "num_uniforms": "    num_uniforms = 1",
     "sample": "    def sample(self, u):\n        return {'strength': u}",
-    "spec": "    def spec(self, given):\n        return decoded(given)",
+    "infer_spec": "    def infer_spec(self, given):\n        return check_decoded(given)",
     "lower": "    def lower(self, image, p):\n        image.apply('same', lambda pixels: pixels)",
     "torch": "    def torch(self, image, p):\n        return image",
 }

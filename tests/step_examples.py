@@ -10,7 +10,8 @@ import numpy as np
 from every_step import STEPS
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline import step as steps
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step import StepIncompatible
 
 CASES = [(name, options) for name, every in STEPS.items() for options in every]
 
@@ -21,8 +22,8 @@ def givens(name: str, options: dict[str, Any]) -> list[Spec]:
     for dtype in ("uint8", "float32"):
         given = Spec(encoded=False, channels=3, height=40, width=50, dtype=dtype)
         try:
-            steps.find(name)(**options).fitted(given).spec(given)
-        except steps.StepIncompatible:
+            step_registry.find(name)(**options).resolve(given).infer_spec(given)
+        except StepIncompatible:
             continue
         found.append(given)
     return found
@@ -30,6 +31,6 @@ def givens(name: str, options: dict[str, Any]) -> list[Spec]:
 
 def drawn(name: str, options: dict[str, Any], given: Spec) -> tuple[Any, dict[str, Any]]:
     """The step, and what it draws for one sample."""
-    step = steps.find(name)(**options).fitted(given)
-    values = step.sample(np.full((1, step.lanes), 0.3)) if step.lanes else {}
+    step = step_registry.find(name)(**options).resolve(given)
+    values = step.sample(np.full((1, step.num_uniforms), 0.3)) if step.num_uniforms else {}
     return step, {key: value[0] for key, value in values.items()}

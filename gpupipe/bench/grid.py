@@ -69,7 +69,7 @@ def _tile(loader: Loader, image: Tensor) -> Any:
         pixels = pixels * pixels.new_tensor(last.std).reshape(shape) + pixels.new_tensor(
             last.mean
         ).reshape(shape)
-    if loader.config.pipeline.made.dtype != "uint8":
+    if loader.config.pipeline.output_spec.dtype != "uint8":
         pixels = pixels * 255.0
     levels = pixels.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous()
     return Image.fromarray(levels.expand(-1, -1, 3).numpy())

@@ -21,7 +21,8 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines import registry
 from gpupipe.loader import create_loader
-from gpupipe.pipeline.pipeline import Entry, Pipeline
+from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,7 +136,7 @@ def drawable_steps(config: Config) -> tuple[Entry, ...]:
         (
             n + 1
             for n, e in enumerate(entries)
-            if _is_drawable(e.made) and all(can_run(b.step) for b in entries[: n + 1])
+            if _is_drawable(e.output_spec) and all(can_run(b.step) for b in entries[: n + 1])
         ),
         default=0,
     )
@@ -226,7 +227,7 @@ def _measure_agreement(
         return Agreement(device, last, math.inf, math.inf, 0.0, limit, largest, len(pairs))
     unit = (
         1.0
-        if pipeline.made.dtype == "uint8"
+        if pipeline.output_spec.dtype == "uint8"
         else max(1e-12, _range([a for a, _ in pairs])) / _LEVELS
     )
     differences = [_absolute_difference(a, b) / unit for a, b in pairs]

@@ -51,14 +51,14 @@ def _about(config: Config, index: Index) -> str:
 
 def _batch(config: Config) -> str:
     pipeline = config.pipeline
-    unequal = [name for name in pipeline.fields if None in pipeline.made_of(name).shape]
+    unequal = [name for name in pipeline.fields if None in pipeline.output_spec_of(name).shape]
     of = "" if unequal == [pipeline.main] else f" of {' and '.join(unequal)}"
     equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
     return f"{', '.join(_field(config, name) for name in pipeline.fields)}, label int64 (B,){equal}"
 
 
 def _field(config: Config, name: str) -> str:
-    spec = config.pipeline.made_of(name)
+    spec = config.pipeline.output_spec_of(name)
     dtype, memory = spec.dtype, ""
     if name == config.pipeline.main:
         dtype, memory = (

@@ -182,9 +182,9 @@ def steps_table(pipeline: Pipeline) -> Table:
         table.add_row(
             entry.key,
             _parameters(entry.step.model_dump()),
-            _shape(entry.made, image),
-            entry.made.dtype,
-            "HWC" if image else entry.made.layout,
+            _shape(entry.output_spec, image),
+            entry.output_spec.dtype,
+            "HWC" if image else entry.output_spec.layout,
         )
     return table
 

@@ -14,8 +14,8 @@ from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.dataset.source import RESERVED_NAMES, Source
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
-from gpupipe.pipeline import pipeline as pipelines
-from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.build import build_pipeline, find_pipeline
+from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema.document import UNRESOLVED, Document
 from gpupipe.schema.field_types import should_be
@@ -183,14 +183,12 @@ def _build_pipeline(
 ) -> Pipeline | None:
     """Build the pipeline; if the source is invalid, check it as if the only field were an image."""
     fields = (
-        (pipelines.IMAGE, ())
-        if source is None
-        else (_check_fields(document, source, problems), source.masks)
+        (IMAGE, ()) if source is None else (_check_fields(document, source, problems), source.masks)
     )
     try:
         if isinstance(steps, list):
-            return pipelines.build("inline", document, ("pipeline",), *fields)
-        return pipelines.build(Path(steps).stem, pipelines.find(steps, config_dir), (), *fields)
+            return build_pipeline("inline", document, ("pipeline",), *fields)
+        return build_pipeline(Path(steps).stem, find_pipeline(steps, config_dir), (), *fields)
     except ConfigError as e:
         problems += [
             p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems

@@ -1,7 +1,8 @@
 """The contract of a step, and the pipeline that steps form.
 
-`step` holds the contract and `primitives` the pixel operations that steps lower onto.
-`gpupipe.dataset.spec` describes the data that flows between two steps. `axes` says which layouts
-and dtypes a step accepts, `geometry` holds shared formulas, and `pipeline` builds and checks the
-whole list. Steps, the config and the engines import this folder. Start reading in step.py.
+`step` is the contract, and `primitives` the pixel operations that steps lower onto. Steps share
+`spec_checks` (refusing inputs), `geometry` (formulas) and `tensors` (torch). `step_registry` finds
+steps by name. `build` parses a YAML list with `chain`, which checks each step against the one
+before it, into a `pipeline` of `entry`s. Steps, the config and the engines import this folder;
+`gpupipe.dataset.spec` describes the data between two steps. Start reading in step.py.
 """

@@ -1,17 +1,17 @@
-"""The contract of a step, and how steps are found by name.
+"""The contract of a step.
 
 A step is a frozen pydantic model. Its fields are the parameters in the YAML, with torchvision v2's
-names and defaults. It has these members:
+names and defaults. The engines call its members in this order:
 
-    lanes            the number of uniform draws that one sample needs
-    sample(u)        turns draws into parameters (NumPy, a whole batch at a time); the only place
-                     where randomness enters
-    fitted(given)    returns the step with short forms written out for its input
-    spec(given)      returns shape, dtype and layout of the output, or refuses the input
-    lower(image, p)  processes a batch by calling primitives (see primitives.py), from which every
-                     back end builds its graph or kernels; p[name] is an array (B, ...)
-    torch(image, p)  the reference: does the same to one image, a tensor (C, H, W); p[name] is an
-                     array (...), the part of one sample
+    resolve(given)     once: returns the step with short forms written out for its input
+    infer_spec(given)  once: returns shape, dtype and layout of the output, or refuses the input
+    num_uniforms       the number of uniform draws that one sample needs
+    sample(u)          each batch: turns draws into parameters (NumPy, a whole batch at a time); the
+                       only place where randomness enters
+    lower(image, p)    each batch: calls primitives (see primitives.py), from which every back end
+                       builds its graph or kernels; p[name] is an array (B, ...)
+    torch(image, p)    each sample: the reference, on a tensor (C, H, W); p[name] is an array (...),
+                       the part of one sample
 
 Steps also work on arrays that are no images. `torch` gets such an array with its axes in the order
 (others..., C, space...); see dataset/spec.py.
@@ -22,10 +22,8 @@ sample and a whole batch.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import pkgutil
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -34,7 +32,6 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import FLOATS as FLOATS  # noqa: PLC0414  # plugins import it from here
 from gpupipe.dataset.spec import Spec as Spec  # noqa: PLC0414  # plugins import it from here
-from gpupipe.errors import did_you_mean
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.runtime import plugins
 
@@ -58,37 +55,43 @@ class SampleIncompatible(RuntimeError):
     """
 
 
+_ON_MASKS = {"interpolation": "nearest", "antialias": False, "fill": (0.0,)}
+
+
 class Step(pydantic.BaseModel):
     """The base class of all steps.
 
-    Subclasses declare their parameters as pydantic fields and override `sample`, `spec`, `lower`
-    and `torch`. `torch` is the reference, which `lower` must match (see `interpolates`). A step
-    without `lower` runs only on engines that run torch, and one without `torch` only on the others.
+    Subclasses declare their parameters as pydantic fields and override `sample`, `infer_spec`,
+    `lower` and `torch`. `torch` is the reference, which `lower` must match (see `interpolates`). A
+    step without `lower` runs only on engines that run torch, and one without `torch` only on the
+    others.
 
     A package offers a step under the entry point group `gpupipe.steps`; the entry point's name is
     the name in YAML.
 
     Attributes:
-        lanes: The number of uniform draws that one sample needs.
-        later: Parameters that the step gained after its first release. While they have their
+        num_uniforms: The number of uniform draws that one sample needs.
+        added_later: Parameters that the step gained after its first release. While they have their
             defaults they are left out of the pipeline's fingerprint, so that older states load.
         interpolates: Whether the step computes values between pixels. Engines then agree on
             average, and not within one level in every pixel.
         speed_advice: What costs less time than this step, as `gpupipe profile` advises if most of
             the time goes to it.
+        can_run_on_batches: Whether `torch` draws nothing and also takes a whole batch (B, C, H, W).
+            Such steps may run on the client of a server, after delivery.
 
     Example:
         A step that mirrors images with probability `p`::
 
             class RandomMirror(Step):
                 p: Probability = 0.5
-                lanes = 1
+                num_uniforms = 1
 
                 def sample(self, u):
                     return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 
-                def spec(self, given):
-                    return along("W", given)
+                def infer_spec(self, given):
+                    return check_axis("W", given)
 
                 def lower(self, image, p):
                     image.flip(horizontal=p["flip"])
@@ -103,10 +106,11 @@ class Step(pydantic.BaseModel):
     _space: int = pydantic.PrivateAttr(2)
     """The number of spatial axes, which are the last axes of a tensor."""
 
-    lanes: ClassVar[int] = 0
-    later: ClassVar[frozenset[str]] = frozenset()
+    num_uniforms: ClassVar[int] = 0
+    added_later: ClassVar[frozenset[str]] = frozenset()
     interpolates: ClassVar[bool] = False
     speed_advice: ClassVar[str] = ""
+    can_run_on_batches: ClassVar[bool] = False
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Turn uniform draws into the parameters of each sample.
@@ -115,7 +119,7 @@ class Step(pydantic.BaseModel):
         run sees the same augmentation.
 
         Args:
-            u: float64 (B, lanes) in [0, 1), one row per sample.
+            u: float64 (B, num_uniforms) in [0, 1), one row per sample.
 
         Returns:
             Arrays by name, each with B as its first axis. `lower` gets them whole; `torch` gets one
@@ -124,7 +128,7 @@ class Step(pydantic.BaseModel):
         """
         return {}
 
-    def fitted(self, given: Spec) -> Self:
+    def resolve(self, given: Spec) -> Self:
         """Return a copy of this step with its short forms written out for its input.
 
         For example, `size: 224` becomes (224, 224) for images and (224, 224, 224) for volumes.
@@ -136,11 +140,11 @@ class Step(pydantic.BaseModel):
             StepIncompatible: If a parameter does not suit the input's axes.
 
         """
-        fitted = self.model_copy()
-        fitted._space = len(given.space)
-        return fitted
+        resolved = self.model_copy()
+        resolved._space = len(given.space)
+        return resolved
 
-    def spec(self, given: Spec) -> Spec:
+    def infer_spec(self, given: Spec) -> Spec:
         """Return shape, dtype and layout of the output.
 
         The engines check the real output against it. The default is for a step that keeps all
@@ -155,6 +159,34 @@ class Step(pydantic.BaseModel):
 
         """
         return given
+
+    @classmethod
+    def guess_spec(cls, given: Spec) -> Spec | None:
+        """Guess the output of a step whose parameters are invalid, so that later ones are checked.
+
+        By default only the size may differ from the input's. For a step of another package there
+        is no guess, unless it overrides this.
+
+        Args:
+            given: Shape, dtype and layout of the input.
+
+        Returns:
+            A spec that is true for any parameters, or None to leave the later steps unchecked.
+
+        """
+        if plugins.is_foreign(cls):
+            return None
+        return of_any_size(given)
+
+    def adapt_to_mask(self) -> Self:
+        """Return the step as it works on a mask, whose values are class numbers.
+
+        By default the parameters `interpolation`, `antialias` and `fill`, if the step has them, are
+        set so that it takes nearest pixels, and class 0 outside the image.
+        """
+        fields = type(self).model_fields
+        changed = {name: value for name, value in _ON_MASKS.items() if name in fields}
+        return self.model_copy(update=changed) if changed else self
 
     def lower(self, image: Primitives, p: Params) -> None:
         """Process a batch by calling primitives of `image`.
@@ -189,73 +221,10 @@ class Step(pydantic.BaseModel):
         raise NoLowering(f"{type(self).__name__} has no torch lowering")
 
 
+def of_any_size(given: Spec) -> Spec:
+    """Return `given` with an unknown size."""
+    return replace(given, height=None, width=None, at_least=(1, 1))
+
+
 class NoLowering(Exception):
     """A step cannot run on this kind of engine."""
-
-
-def decoded(given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if it is not decoded yet."""
-    if given.encoded:
-        raise StepIncompatible(
-            "it works on pixels, but what reaches it are encoded bytes: write a 'decode' "
-            "step before it"
-        )
-    return given
-
-
-def one_a_channel(what: str, numbers: tuple[float, ...], given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if `numbers` do not match its channels.
-
-    Args:
-        what: The parameter's name, for the message.
-        numbers: The parameter's value: one number, or one per channel.
-        given: The step's input, which must be decoded.
-
-    """
-    channels = decoded(given).channels if "C" in given.layout else 1
-    if channels is not None and len(numbers) not in (1, channels):
-        each = "" if channels == 1 else f", or {channels}"
-        raise StepIncompatible(
-            f"{what} has {len(numbers)} numbers, but the image has {channels} "
-            f"channel{'s' * (channels != 1)}: write one{each}"
-        )
-    return given
-
-
-def builtin() -> set[str]:
-    """Return the names of the built-in steps."""
-    package = importlib.import_module("gpupipe.steps")
-    return {m.name for m in pkgutil.iter_modules(package.__path__)}
-
-
-def names() -> list[str]:
-    """Return the sorted names of all steps: the built-in ones and those of installed plugins."""
-    return sorted(builtin() | plugins.names(plugins.STEPS))
-
-
-def find(name: str) -> type[Step]:
-    """Return the class of the step called `name`.
-
-    Built-in steps come first (`gpupipe/steps/NAME.py`), then entry points of the group
-    `gpupipe.steps`.
-
-    Raises:
-        LookupError: If there is no such step, or a plugin package is broken. The message suggests
-            the nearest name, or names the package.
-
-    """
-    if (
-        name.isidentifier()
-        and not name.startswith("_")
-        and importlib.util.find_spec(f"gpupipe.steps.{name}")
-    ):
-        module = importlib.import_module(f"gpupipe.steps.{name}")
-        # Every built-in module holds one class, named like the module in CamelCase.
-        return getattr(module, _camel(name))  # type: ignore[no-any-return]
-    if plugin := plugins.find(plugins.STEPS, name, Step):
-        return plugin
-    raise LookupError(f"unknown step '{name}'{did_you_mean(name, names())}")
-
-
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))

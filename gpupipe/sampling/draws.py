@@ -25,7 +25,7 @@ def stream(name: str) -> int:
 
 
 def uniform(
-    seed: int, epoch: int, ids: NDArray[np.int64], stream: int, lanes: int
+    seed: int, epoch: int, ids: NDArray[np.int64], stream: int, num_uniforms: int
 ) -> NDArray[np.float64]:
     """Draw uniform numbers in [0, 1), with 53 random bits each.
 
@@ -34,13 +34,13 @@ def uniform(
         epoch: The epoch, from 0.
         ids: The samples' rows in the index, int64 (B,).
         stream: The step's number, from `stream`.
-        lanes: How many draws each sample gets.
+        num_uniforms: How many draws each sample gets.
 
     Returns:
-        float64 (B, lanes).
+        float64 (B, num_uniforms).
 
     """
-    bits = _lane_bits(_key(seed, epoch, stream), ids, lanes)
+    bits = _lane_bits(_key(seed, epoch, stream), ids, num_uniforms)
     fraction = (bits >> np.uint64(11)).astype(np.float64)
     fraction *= 2.0**-53
     return fraction
@@ -63,9 +63,11 @@ def _key(seed: int, epoch: int, stream: int) -> NDArray[np.uint64]:
     return key
 
 
-def _lane_bits(key: NDArray[np.uint64], ids: NDArray[np.int64], lanes: int) -> NDArray[np.uint64]:
+def _lane_bits(
+    key: NDArray[np.uint64], ids: NDArray[np.int64], num_uniforms: int
+) -> NDArray[np.uint64]:
     sample = _mix(ids.astype(np.uint64) * _GOLDEN + key)
-    lane = np.arange(lanes, dtype=np.uint64) * _GOLDEN
+    lane = np.arange(num_uniforms, dtype=np.uint64) * _GOLDEN
     return _mix(np.add.outer(sample, lane) + key)
 
 

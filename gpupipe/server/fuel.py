@@ -95,7 +95,9 @@ def _check_dtypes(loader: Loader) -> None:
     pipeline, chosen = loader.config.pipeline, loader.config.loader.dtype
     for name in (pipeline.main,) if loader.as_tuple else pipeline.fields:
         dtype = (
-            chosen if chosen is not None and name == pipeline.main else pipeline.made_of(name).dtype
+            chosen
+            if chosen is not None and name == pipeline.main
+            else pipeline.output_spec_of(name).dtype
         )
         try:
             torch.empty(0, dtype=getattr(torch, dtype)).numpy()

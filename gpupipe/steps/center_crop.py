@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpupipe.pipeline.axes import cut, sides
 from gpupipe.pipeline.geometry import center_offset
 from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import expand_sides
 from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import Window
 
 if TYPE_CHECKING:
@@ -29,11 +30,15 @@ class CenterCrop(Step):
 
     size: Window
 
-    def fitted(self, given: Spec) -> Self:
-        return super().fitted(given).model_copy(update={"size": sides("size", self.size, given)})
+    def resolve(self, given: Spec) -> Self:
+        return (
+            super()
+            .resolve(given)
+            .model_copy(update={"size": expand_sides("size", self.size, given)})
+        )
 
-    def spec(self, given: Spec) -> Spec:
-        return given.sized(sides("size", self.size, given))
+    def infer_spec(self, given: Spec) -> Spec:
+        return given.sized(expand_sides("size", self.size, given))
 
     def lower(self, image: Primitives, p: Params) -> None:
         fits = all(

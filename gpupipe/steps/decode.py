@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 
 
 class Decode(Step):
@@ -24,7 +25,7 @@ class Decode(Step):
 
     """
 
-    later = frozenset({"dtype"})
+    added_later = frozenset({"dtype"})
 
     mode: Literal["rgb", "gray"] = "rgb"
     apply_exif_orientation: bool = False
@@ -34,10 +35,14 @@ class Decode(Step):
         "store images nearer to the size that is trained on, or decode on a GPU (loader.device)"
     )
 
-    def spec(self, given: Spec) -> Spec:
+    def infer_spec(self, given: Spec) -> Spec:
         if not given.encoded:
             raise StepIncompatible("the image is decoded already: remove this step")
         return Spec(encoded=False, channels=3 if self.mode == "rgb" else 1, dtype=self.dtype)
+
+    @classmethod
+    def guess_spec(cls, given: Spec) -> Spec:
+        return replace(of_any_size(given), encoded=False, channels=None)
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.decode(self.mode, self.apply_exif_orientation, self.dtype)

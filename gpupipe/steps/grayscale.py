@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from gpupipe.pipeline.axes import in_float32, picture
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.spec_checks import check_picture
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
+from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import WHOLE
 
 _LUMA = (0.2989, 0.587, 0.114)
@@ -26,13 +27,17 @@ class Grayscale(Step):
 
     num_output_channels: Annotated[Literal[1, 3], WHOLE] = 1
 
-    def spec(self, given: Spec) -> Spec:
-        if "C" not in picture(given).layout or given.channels not in (None, 1, 3):
+    def infer_spec(self, given: Spec) -> Spec:
+        if "C" not in check_picture(given).layout or given.channels not in (None, 1, 3):
             raise StepIncompatible(
                 f"it works on 1 or 3 channels, but gets {given} in the layout "
                 f"{given.layout}: leave it out"
             )
         return replace(given, channels=self.num_output_channels)
+
+    @classmethod
+    def guess_spec(cls, given: Spec) -> Spec:
+        return replace(of_any_size(given), channels=None)
 
     def lower(self, image: Primitives, p: Params) -> None:
         weights = _LUMA if image.spec.channels == 3 else (1.0,)

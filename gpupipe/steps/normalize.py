@@ -7,16 +7,9 @@ from typing import Any, ClassVar
 from pydantic import model_validator
 
 from gpupipe.dataset.spec import PAIR
-from gpupipe.pipeline.axes import check_channels
 from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
-from gpupipe.pipeline.step import (
-    Params,
-    Spec,
-    Step,
-    StepIncompatible,
-    decoded,
-    one_a_channel,
-)
+from gpupipe.pipeline.spec_checks import check_channels, check_decoded, check_per_channel
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import Channels, PositiveChannels
 
@@ -38,6 +31,7 @@ class Normalize(Step):
     mean: Channels
     std: PositiveChannels
 
+    can_run_on_batches: ClassVar[bool] = True
     speed_advice: ClassVar[str] = (
         "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter of one "
         "of float32"
@@ -52,8 +46,8 @@ class Normalize(Step):
             )
         return self
 
-    def spec(self, given: Spec) -> Spec:
-        if decoded(given).dtype not in DTYPES_TAKEN["normalize"]:
+    def infer_spec(self, given: Spec) -> Spec:
+        if check_decoded(given).dtype not in DTYPES_TAKEN["normalize"]:
             raise StepIncompatible(
                 f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: "
                 f"float32, scale: true}}' before it"
@@ -62,7 +56,7 @@ class Normalize(Step):
             raise StepIncompatible(
                 "mean would also be subtracted from the imaginary parts: write mean: 0"
             )
-        return check_channels(one_a_channel("mean", self.mean, given))
+        return check_channels(check_per_channel("mean", self.mean, given))
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.normalize(self.mean, self.std)

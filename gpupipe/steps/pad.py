@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from gpupipe.pipeline.axes import before_and_after, check_mirror, cut, filled, margins, picture
 from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import (
+    before_and_after,
+    check_fill,
+    check_mirror,
+    check_picture,
+    expand_margins,
+)
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import Padding, PaddingMode, Value
 
 if TYPE_CHECKING:
@@ -35,18 +42,18 @@ class Pad(Step):
     fill: Value = Field(default=(0.0,))
     padding_mode: PaddingMode = "constant"
 
-    def fitted(self, given: Spec) -> Self:
+    def resolve(self, given: Spec) -> Self:
         return (
             super()
-            .fitted(given)
-            .model_copy(update={"padding": margins("padding", self.padding, given)})
+            .resolve(given)
+            .model_copy(update={"padding": expand_margins("padding", self.padding, given)})
         )
 
-    def spec(self, given: Spec) -> Spec:
-        filled(self.fill, given)
-        before, after = before_and_after(margins("padding", self.padding, given))
+    def infer_spec(self, given: Spec) -> Spec:
+        check_fill(self.fill, given)
+        before, after = before_and_after(expand_margins("padding", self.padding, given))
         if self.padding_mode != "constant":
-            picture(given)
+            check_picture(given)
         most = np.maximum(before, after)
         if given.size and self.padding_mode == "reflect" and (most >= given.size).any():
             raise StepIncompatible(

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
-from gpupipe.pipeline.axes import in_float32, picture
 from gpupipe.pipeline.geometry import affine_inverse, round_half_up
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, one_a_channel
+from gpupipe.pipeline.spec_checks import check_per_channel, check_picture
+from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import (
     Degrees,
     Fill,
@@ -75,7 +76,7 @@ class RandomAffine(Step):
     fill: Fill = (0.0,)
     center: Point | None = None
 
-    lanes: ClassVar[int] = 6
+    num_uniforms: ClassVar[int] = 6
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"
 
@@ -107,8 +108,8 @@ class RandomAffine(Step):
             "linear": linear,
         }
 
-    def spec(self, given: Spec) -> Spec:
-        return one_a_channel("fill", self.fill, picture(given))
+    def infer_spec(self, given: Spec) -> Spec:
+        return check_per_channel("fill", self.fill, check_picture(given))
 
     def shift(self, p: Params, width_height: Any) -> Any:
         """Return the shift [x, y] in whole pixels."""

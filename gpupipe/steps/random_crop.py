@@ -7,23 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.axes import (
-    before_and_after,
-    check_mirror,
-    cut,
-    filled,
-    margins,
-    picture,
-    sides,
-)
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import (
-    Params,
-    SampleIncompatible,
-    Spec,
-    Step,
-    StepIncompatible,
+from gpupipe.pipeline.spec_checks import (
+    before_and_after,
+    check_fill,
+    check_mirror,
+    check_picture,
+    expand_margins,
+    expand_sides,
 )
+from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, Step, StepIncompatible
+from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import Padding, PaddingMode, Value, Window
 
 if TYPE_CHECKING:
@@ -54,7 +48,7 @@ class RandomCrop(Step):
     fill: Value = (0.0,)
     padding_mode: PaddingMode = "constant"
 
-    lanes: ClassVar[int] = 3
+    num_uniforms: ClassVar[int] = 3
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Draw the window's position in the free space around it.
@@ -66,19 +60,19 @@ class RandomCrop(Step):
         """
         return {"position": u[:, :2], "front": u[:, 2:]}
 
-    def fitted(self, given: Spec) -> Self:
-        padding = None if self.padding is None else margins("padding", self.padding, given)
+    def resolve(self, given: Spec) -> Self:
+        padding = None if self.padding is None else expand_margins("padding", self.padding, given)
         return (
             super()
-            .fitted(given)
-            .model_copy(update={"size": sides("size", self.size, given), "padding": padding})
+            .resolve(given)
+            .model_copy(update={"size": expand_sides("size", self.size, given), "padding": padding})
         )
 
-    def spec(self, given: Spec) -> Spec:
-        filled(self.fill, given)
-        size = sides("size", self.size, given)
+    def infer_spec(self, given: Spec) -> Spec:
+        check_fill(self.fill, given)
+        size = expand_sides("size", self.size, given)
         if self.pads and self.padding_mode != "constant":
-            picture(given)
+            check_picture(given)
         if given.size and not self.pad_if_needed:
             room = [
                 int(n)

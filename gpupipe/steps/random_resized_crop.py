@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from gpupipe.pipeline.axes import resampled
 from gpupipe.pipeline.geometry import round_half_up
 from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.schema.field_types import Interpolation, PositiveRange, Size
 
@@ -50,7 +50,7 @@ class RandomResizedCrop(Step):
             )
         return self
 
-    lanes: ClassVar[int] = 2 * _TRIES + 2
+    num_uniforms: ClassVar[int] = 2 * _TRIES + 2
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"
 
@@ -72,8 +72,8 @@ class RandomResizedCrop(Step):
             "position": u[:, 2 * _TRIES :],
         }
 
-    def spec(self, given: Spec) -> Spec:
-        return resampled(given).sized(self.size)
+    def infer_spec(self, given: Spec) -> Spec:
+        return check_resampling(given).sized(self.size)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any]:
         """Return [top, left] and [height, width] of the window in pixels.

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.axes import in_float32, picture
 from gpupipe.pipeline.geometry import affine_inverse
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, one_a_channel
+from gpupipe.pipeline.spec_checks import check_per_channel, check_picture
+from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Degrees, Fill, Point, Resampling
 
 _DECIMALS = 12
@@ -43,7 +44,7 @@ class RandomRotation(Step):
     center: Point | None = None
     fill: Fill = (0.0,)
 
-    lanes: ClassVar[int] = 1
+    num_uniforms: ClassVar[int] = 1
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"
 
@@ -65,8 +66,8 @@ class RandomRotation(Step):
         quarter_turn = (extent.max((1, 2)) == 1.0).astype(np.float64)
         return {"angle": angle, "linear": linear, "extent": extent, "quarter_turn": quarter_turn}
 
-    def spec(self, given: Spec) -> Spec:
-        one_a_channel("fill", self.fill, picture(given))
+    def infer_spec(self, given: Spec) -> Spec:
+        check_per_channel("fill", self.fill, check_picture(given))
         return given.sized((None, None), given.at_least) if self.expand else given
 
     def expanded(self, p: Params, width_height: Any) -> Any:

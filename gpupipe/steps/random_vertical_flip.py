@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.axes import along
 from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import check_axis
 from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.schema.field_types import Probability
 
@@ -23,14 +23,14 @@ class RandomVerticalFlip(Step):
 
     p: Probability = 0.5
 
-    lanes: ClassVar[int] = 1
+    num_uniforms: ClassVar[int] = 1
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return flip: int32 (B,), 1 for the samples to mirror, else 0."""
         return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 
-    def spec(self, given: Spec) -> Spec:
-        return along("H", given)
+    def infer_spec(self, given: Spec) -> Spec:
+        return check_axis("H", given)
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.flip(vertical=p["flip"])

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import BeforeValidator, model_validator
 
-from gpupipe.pipeline.axes import resampled
 from gpupipe.pipeline.geometry import shorter_side
 from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import check_resampling
 from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.schema.field_types import Interpolation, Side, Size
 
@@ -61,8 +61,8 @@ class Resize(Step):
             )
         return self
 
-    def spec(self, given: Spec) -> Spec:
-        resampled(given)
+    def infer_spec(self, given: Spec) -> Spec:
+        check_resampling(given)
         if isinstance(self.size, tuple):
             return given.sized(self.size)
         if given.size:

@@ -9,7 +9,8 @@ import numpy as np
 
 from gpupipe.dataset.spec import FLOATS
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 
 if TYPE_CHECKING:
     import torch
@@ -52,16 +53,22 @@ class ToDtype(Step):
     ]
     scale: bool = False
 
+    can_run_on_batches: ClassVar[bool] = True
     speed_advice: ClassVar[str] = (
         "leave it out with normalize, and do both on the GPU: a batch of uint8 is a quarter of one "
         "of float32"
     )
 
-    def spec(self, given: Spec) -> Spec:
-        stored = decoded(given).dtype
+    def infer_spec(self, given: Spec) -> Spec:
+        stored = check_decoded(given).dtype
         if self.scale and stored != self.dtype:
             _check_scale(stored, self.dtype)
         return replace(given, dtype=self.dtype)
+
+    @classmethod
+    def guess_spec(cls, given: Spec) -> Spec:
+        dtype = given.dtype if given.dtype in FLOATS else FLOATS[0]
+        return replace(of_any_size(given), dtype=dtype)
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.to_dtype(

@@ -136,19 +136,20 @@ def test_what_makes_pixels_keeps_its_floor(images: Path, name: str) -> None:
 
 
 REVEAL = '''
-from gpupipe.pipeline.step import Step, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Step
 
 
 class Reveal(Step):
     """Paints a channel with each of its draws, to 1/200: the image shows what was drawn."""
 
-    lanes = 3
+    num_uniforms = 3
 
     def sample(self, u):
         return {"color": (u * 200).astype(int)}
 
-    def spec(self, given):
-        return decoded(given)
+    def infer_spec(self, given):
+        return check_decoded(given)
 
     def lower(self, image, p):
         from nvidia.dali import fn, types

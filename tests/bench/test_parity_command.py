@@ -59,14 +59,15 @@ def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path) -> 
 
 
 PLUGIN = '''
-from gpupipe.pipeline.step import Step, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Step
 
 
 class Brighten(Step):
     """Adds 3 levels; its lowering is wrong, and adds 5."""
 
-    def spec(self, given):
-        return decoded(given)
+    def infer_spec(self, given):
+        return check_decoded(given)
 
     def lower(self, image, p):
         from nvidia.dali import fn, types

@@ -29,7 +29,8 @@ WAIT = '''
 import os
 from pathlib import Path
 
-from gpupipe.pipeline.step import Step, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Step
 
 
 class Wait(Step):
@@ -37,8 +38,8 @@ class Wait(Step):
 
     folder: str
 
-    def spec(self, given):
-        return decoded(given)
+    def infer_spec(self, given):
+        return check_decoded(given)
 
     def torch(self, image, p):
         with Path(self.folder, str(os.getpid())).open("ab") as file:

@@ -12,7 +12,7 @@ from config_texts import JARGON
 
 from gpupipe.config.validation import TopLevel
 from gpupipe.dataset import source
-from gpupipe.pipeline import step
+from gpupipe.pipeline import step_registry
 from gpupipe.schema.document import Document
 from gpupipe.schema.validation_errors import describe_field, to_problems
 
@@ -37,7 +37,7 @@ MODELS = dict.fromkeys(
     for root in (
         TopLevel,
         *map(source.find_source, source.list_sources()),
-        *map(step.find, sorted(step.builtin())),
+        *map(step_registry.find, sorted(step_registry.builtin_names())),
     )
     for model in models_of(root)
 )

@@ -94,7 +94,7 @@ def test_the_shipped_configs_load(name: str) -> None:
     loaded = config.read(name)
     assert loaded.name == name
     assert loaded.source_name == "folder"
-    assert loaded.pipeline.made.dtype == "float32"
+    assert loaded.pipeline.output_spec.dtype == "float32"
 
 
 def test_a_config_of_ones_own_comes_before_a_shipped_one() -> None:
@@ -121,7 +121,7 @@ def test_pipelines_are_found_beside_the_config_and_beside_its_folder(
     ):
         with monkeypatch.context() as context:
             context.chdir(here)
-            assert config.read(f"{prefix}a.yaml").pipeline.made.channels == 1
+            assert config.read(f"{prefix}a.yaml").pipeline.output_spec.channels == 1
             assert len(config.read(f"{prefix}b.yaml").pipeline.entries) == 2
 
 

@@ -17,7 +17,7 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.formats.npy import DTYPES
-from gpupipe.pipeline import step
+from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
 
 ULP = 2.0**-10
@@ -55,7 +55,7 @@ def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
     """
     assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
     wide = made.double(), expected.double()
-    if step.find(name).interpolates:
+    if step_registry.find(name).interpolates:
         assert (wide[0] - wide[1]).abs().mean() <= 0.05 * wide[1].abs().max()
     elif name in ("normalize", "grayscale") or made.dtype == torch.float16:
         tolerance = {torch.uint8: 1.0, torch.float16: ULP}.get(made.dtype, 1e-6)

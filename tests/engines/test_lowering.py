@@ -173,7 +173,7 @@ def test_on_a_gpu_pixels_never_go_back_and_there_is_no_arithmetic_in_dali(pipeli
         data = fn.external_source(dtype=types.UINT8, ndim=1)
         image = FusingImage(data, SIZE, as_input, "gpu", False, {"hw_decoder_load": 0.5})
         for entry in wanted.pipeline.entries:
-            image.spec, image.step = entry.given, entry.key
+            image.spec, image.step = entry.input_spec, entry.key
             entry.step.lower(image, entry.parameters(0, 0, np.zeros(1, np.int64)))
         above = nodes_above(image.finish("float32", "CHW"))
     on_gpu = [name for name, device, _ in above if device == "gpu"]

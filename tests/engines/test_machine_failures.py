@@ -24,7 +24,7 @@ from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.loader import Loader
 from gpupipe.loading.assembly import create_sampler
-from gpupipe.pipeline import pipeline
+from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Step
 from gpupipe.runtime.machine_failures import machine_errors, machine_failure
@@ -250,9 +250,9 @@ def test_what_an_operator_does_not_take_is_no_samples_fault(
 ) -> None:
     """Of a step that the table of dtypes does not know, because it comes from another package."""
     fill(root, 64)
-    known = pipeline.step.find
+    known = step_registry.find
     monkeypatch.setattr(
-        pipeline.step, "find", lambda name: Darker if name == "darker" else known(name)
+        step_registry, "find", lambda name: Darker if name == "darker" else known(name)
     )
     steps = ["decode", {"to_dtype": {"dtype": "float16"}}, "darker"]
     checked = config.read(

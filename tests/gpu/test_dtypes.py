@@ -13,7 +13,7 @@ from every_step import CASES, SIZE, of_image, photograph
 import gpupipe
 from gpupipe import config
 from gpupipe.formats.npy import DTYPES
-from gpupipe.pipeline import step
+from gpupipe.pipeline import step_registry
 
 
 @pytest.mark.parametrize("kind", ["image", "CHW", "HW"])
@@ -47,7 +47,7 @@ def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
     """
     assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
     wide = made.double(), expected.double()
-    if step.find(name).interpolates:
+    if step_registry.find(name).interpolates:
         assert (wide[0] - wide[1]).abs().mean() <= 0.05 * wide[1].abs().max().clamp(min=1), name
     elif name in ("normalize", "grayscale", "to_dtype"):
         level = 1.0 if not made.dtype.is_floating_point else 0.0

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from gpupipe.dataset.spec import Spec, default_layout
-from gpupipe.pipeline import step
-from gpupipe.pipeline.axes import from_steps, to_steps
+from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.pipeline.tensors import from_steps, to_steps
 
 
 def array(layout: str, dtype: str = "float32", size: int | None = 8) -> Spec:
@@ -22,7 +22,7 @@ def array(layout: str, dtype: str = "float32", size: int | None = 8) -> Spec:
 
 def on(given: Spec, name: str, **parameters: Any) -> Spec:
     """What comes out of a step. Raises StepIncompatible."""
-    return step.find(name).model_validate(parameters).fitted(given).spec(given)
+    return step_registry.find(name).model_validate(parameters).resolve(given).infer_spec(given)
 
 
 REFUSED: list[tuple[str, dict[str, Any], Spec, str]] = [
@@ -244,13 +244,13 @@ def test_fitted_steps_are_the_same_steps() -> None:
         ("pad", {"padding": 3}),
         ("center_crop", {"size": [4]}),
     ):
-        written = step.find(name).model_validate(parameters)
-        assert written.fitted(array("CHW")).model_dump(mode="json") == written.model_dump(
+        written = step_registry.find(name).model_validate(parameters)
+        assert written.resolve(array("CHW")).model_dump(mode="json") == written.model_dump(
             mode="json"
         )
         volume = array("CDHW") if name != "random_crop" else array("CHW")
-        fitted = pickle.loads(pickle.dumps(written.fitted(volume)))
-        assert (fitted, fitted._space) == (written.fitted(volume), len(volume.space))
+        fitted = pickle.loads(pickle.dumps(written.resolve(volume)))
+        assert (fitted, fitted._space) == (written.resolve(volume), len(volume.space))
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,21 @@ import pydantic
 import pytest
 
 from gpupipe.errors import ConfigError
-from gpupipe.pipeline import pipeline, step
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec, Step, StepIncompatible
 from gpupipe.runtime import plugins
 from gpupipe.sampling import draws
 from gpupipe.schema import builtin_configs, yaml_parser
 
-STEPS = ", ".join(step.names())
+STEPS = ", ".join(step_registry.names())
 SHAPE = "each '- name: {parameter: value}' or '- name'"
 
 
 def build(*steps: str) -> Pipeline:
     """The pipeline in a file "p" with one of these a line, behind a dash."""
-    return pipeline.build("p", yaml_parser.parse("".join(f"- {s}\n" for s in steps), "p"))
+    return build_pipeline("p", yaml_parser.parse("".join(f"- {s}\n" for s in steps), "p"))
 
 
 def mistakes(*steps: str) -> list[str]:
@@ -399,9 +400,9 @@ def test_fill_has_one_number_or_one_a_channel(text: str) -> None:
         assert build(decode, text.replace("FILL", fill))
     unknown = Spec(encoded=False, channels=None)
     parameters: dict[str, Any] = yaml_parser.parse(text.replace("FILL", "[1, 2]"), "p").data[name]
-    assert step.find(name).model_validate(parameters).spec(unknown).channels is None, (
-        "where the channels are not known, nothing can be said"
-    )
+    assert (
+        step_registry.find(name).model_validate(parameters).infer_spec(unknown).channels is None
+    ), "where the channels are not known, nothing can be said"
 
 
 def test_a_wrong_step_does_not_put_the_next_ones_in_the_wrong() -> None:
@@ -467,7 +468,7 @@ def test_but_what_is_certain_is_said_at_once() -> None:
 )
 def test_a_file_that_is_no_pipeline(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        pipeline.build("p", yaml_parser.parse(text, "p"))
+        build_pipeline("p", yaml_parser.parse(text, "p"))
     assert str(error.value) == message
 
 
@@ -479,25 +480,25 @@ def test_what_comes_out() -> None:
         FLOAT,
         "normalize: {mean: 0.5, std: 0.2}",
     )
-    assert built.made == Spec(
+    assert built.output_spec == Spec(
         encoded=False, height=32, width=48, channels=1, dtype="float32", at_least=(32, 48)
     )
     assert [e.where for e in built.entries] == [f"p:{line}:3" for line in range(1, 6)]
-    assert [str(e.given) for e in built.entries[:3]] == [
+    assert [str(e.input_spec) for e in built.entries[:3]] == [
         "encoded bytes",
         "(3, ?, ?) uint8",
         "(3, 32, 48) uint8",
     ]
     assert all(
-        after.given == before.made
+        after.input_spec == before.output_spec
         for before, after in zip(built.entries, built.entries[1:], strict=False)
     )
 
 
 @pytest.mark.parametrize("name", builtin_configs.names("pipelines"))
 def test_the_shipped_pipelines_load(name: str) -> None:
-    built = pipeline.build(name, pipeline.find(name, None))
-    assert (built.name, built.made.dtype, built.made.channels) == (name, "float32", 3)
+    built = build_pipeline(name, find_pipeline(name, None))
+    assert (built.name, built.output_spec.dtype, built.output_spec.channels) == (name, "float32", 3)
 
 
 # Short forms, as in torchvision
@@ -564,7 +565,7 @@ def test_the_order_of_the_steps_is_part_of_the_fingerprint() -> None:
 
 def test_a_fingerprint_says_nothing_of_the_files_name() -> None:
     document = yaml_parser.parse("- decode\n", "p")
-    assert pipeline.build("a", document).fingerprint == pipeline.build("b", document).fingerprint
+    assert build_pipeline("a", document).fingerprint == build_pipeline("b", document).fingerprint
 
 
 def test_golden_fingerprint() -> None:
@@ -632,7 +633,7 @@ class Shout(Step):
 
     words: tuple[int, int, int]
 
-    def spec(self, given: Spec) -> Spec:
+    def infer_spec(self, given: Spec) -> Spec:
         raise StepIncompatible("it is too loud: whisper")
 
 

@@ -166,17 +166,17 @@ def test_an_exception_in_a_later_batch(
         assert len(list(loader)) == 5, "and the loader goes on when it is asked again"
 
 
-@pytest.mark.parametrize("call", ["spec", "fitted"])
+@pytest.mark.parametrize("call", ["infer_spec", "resolve"])
 def test_an_exception_in_spec(plugin: Plugin, faces: Path, call: str) -> None:
     name = plugin(**{call: f"    def {call}(self, given):\n        {RAISES.format('KeyError')}"})
     said = failure(faces, name)
-    assert "its spec() raised KeyError: 'mine, not the file'" in str(said)
+    assert "its infer_spec() raised KeyError: 'mine, not the file'" in str(said)
     assert f'{name}.py", line' in said.traceback
 
 
 def test_a_spec_that_is_none(plugin: Plugin, faces: Path) -> None:
-    said = failure(faces, plugin(spec="    def spec(self, given):\n        pass"))
-    assert "its spec() raised TypeError: it must return a Spec, and not empty" in str(said)
+    said = failure(faces, plugin(infer_spec="    def infer_spec(self, given):\n        pass"))
+    assert "its infer_spec() raised TypeError: it must return a Spec, and not empty" in str(said)
 
 
 def test_a_sample_may_be_refused(plugin: Plugin, faces: Path) -> None:

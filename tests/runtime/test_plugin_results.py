@@ -65,7 +65,7 @@ def test_a_wrong_result_in_dali(plugin: Plugin, faces: Path, kind: str, more: li
     assert_said(failure(faces, name, *more, engine="dali"), rf"its lower\(\) made {said}")
 
 
-SIZED = "    def spec(self, given):\n        return decoded(given).sized((100, 90))"
+SIZED = "    def infer_spec(self, given):\n        return check_decoded(given).sized((100, 90))"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_size_that_is_not_the_specs(
     plugin: Plugin, faces: Path, options: dict[str, Any], layout: str
 ) -> None:
     assert_said(
-        failure(faces, plugin(spec=SIZED), **options),
+        failure(faces, plugin(infer_spec=SIZED), **options),
         rf"made \({layout}\) uint8, but its spec says",
     )
 
@@ -104,13 +104,13 @@ def test_work_that_dali_cannot_do_on_any_sample(plugin: Plugin, faces: Path) -> 
 
 def test_a_result_that_is_wrong_in_one_batch(plugin: Plugin, faces: Path) -> None:
     """What the sample that is tried first does not show."""
-    size = "    def spec(self, given):\n        return decoded(given).sized((250, 250))"
+    size = "    def infer_spec(self, given):\n        return check_decoded(given).sized((250, 250))"
     lower = (
         "    def lower(self, image, p):\n        from nvidia.dali import fn\n        "
         "image.apply('odd', lambda pixels, n: fn.resize(pixels, size=n),"
         " np.full((len(p['strength']), 2), 250.0 - (len(p['strength']) > 1)))"
     )
-    said = failure(faces, plugin(spec=size, lower=lower), engine="dali")
+    said = failure(faces, plugin(infer_spec=size, lower=lower), engine="dali")
     assert_said(
         said, r"in a batch, 'image' is \(3, 249, 249\) uint8, but its spec says \(3, 250, 250\)"
     )

@@ -14,14 +14,15 @@ MODULE = '''
 import numpy as np
 from gpupipe.dataset.index import build
 from gpupipe.dataset.source import Source
-from gpupipe.pipeline.step import Step, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Step
 
 
 class Invert(Step):
     """255 - x."""
 
-    def spec(self, given):
-        return decoded(given)
+    def infer_spec(self, given):
+        return check_decoded(given)
 
     def lower(self, image, p):
         from nvidia.dali import types

@@ -26,13 +26,13 @@ def expected_correlation(count: int) -> float:
     epoch=st.integers(0, 2**40),
     ids=st.lists(WORDS, max_size=20),
     stream=st.integers(0, 2**64 - 1),
-    lanes=st.integers(0, 8),
+    num_uniforms=st.integers(0, 8),
 )
 def test_range_shape_and_type(
-    seed: int, epoch: int, ids: list[int], stream: int, lanes: int
+    seed: int, epoch: int, ids: list[int], stream: int, num_uniforms: int
 ) -> None:
-    u = draws.uniform(seed, epoch, np.array(ids, np.int64), stream, lanes)
-    assert u.shape == (len(ids), lanes)
+    u = draws.uniform(seed, epoch, np.array(ids, np.int64), stream, num_uniforms)
+    assert u.shape == (len(ids), num_uniforms)
     assert u.dtype == np.float64
     assert ((u >= 0) & (u < 1)).all()
 
@@ -102,7 +102,7 @@ def test_a_row_depends_on_its_own_id_only(ids: list[int], data: st.DataObject) -
 
 
 def test_the_first_lanes_do_not_depend_on_how_many_follow() -> None:
-    few, many = (draws.uniform(1, 2, MANY[:100], STREAM, lanes) for lanes in (2, 9))
+    few, many = (draws.uniform(1, 2, MANY[:100], STREAM, num_uniforms) for num_uniforms in (2, 9))
     assert (few == many[:, :2]).all()
 
 

@@ -56,12 +56,12 @@ def test_after_normalising_steps_still_work(gallery: Path) -> None:
 
 def test_levels_are_refused() -> None:
     with pytest.raises(StepIncompatible, match="to_dtype"):
-        Normalize(mean=(0.5,), std=(0.5,)).spec(Spec(encoded=False, channels=3))
+        Normalize(mean=(0.5,), std=(0.5,)).infer_spec(Spec(encoded=False, channels=3))
 
 
 def test_channels_must_fit() -> None:
     with pytest.raises(StepIncompatible, match="3 channels"):
-        Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).spec(
+        Normalize(mean=(0.5, 0.5), std=(0.5, 0.5)).infer_spec(
             Spec(encoded=False, channels=3, dtype="float32")
         )
     with pytest.raises(pydantic.ValidationError, match="one a channel in both"):

@@ -12,14 +12,12 @@ from every_step import STEPS
 from fake_gpu import GPU, FakeGpu
 from step_examples import CASES, drawn, givens
 
-from gpupipe.engines.remote.description import CLIENT_STEPS
-from gpupipe.pipeline import step as steps
+from gpupipe.pipeline import step_registry
 
 
 def test_there_is_an_example_of_every_step() -> None:
     """But of decode, whose image is made where its file is read."""
-    assert STEPS.keys() == steps.builtin() - {"decode"}
-    assert "decode" not in CLIENT_STEPS
+    assert STEPS.keys() == step_registry.builtin_names() - {"decode"}
 
 
 def test_each_example_is_run() -> None:
@@ -44,9 +42,10 @@ def test_all_of_it_is_on_the_gpu(name: str, options: dict[str, Any]) -> None:
         assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [case for case in CASES if case[0] in CLIENT_STEPS], ids=str
-)
+ON_BATCHES = [case for case in CASES if step_registry.find(case[0]).can_run_on_batches]
+
+
+@pytest.mark.parametrize(("name", "options"), ON_BATCHES, ids=str)
 def test_what_may_be_left_to_a_client_never_waits_for_the_gpu(
     name: str, options: dict[str, Any]
 ) -> None:

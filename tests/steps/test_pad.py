@@ -29,7 +29,7 @@ def test_fill_by_channel(gallery: Path) -> None:
 
 
 def test_shape() -> None:
-    made = Pad.model_validate({"padding": [1, 2, 3, 4]}).spec(
+    made = Pad.model_validate({"padding": [1, 2, 3, 4]}).infer_spec(
         Spec(encoded=False, height=10, width=20, channels=3)
     )
     assert made.size == (16, 24)
@@ -37,6 +37,6 @@ def test_shape() -> None:
 
 def test_reflect_needs_enough_pixels() -> None:
     with pytest.raises(StepIncompatible, match="10x20"):
-        Pad.model_validate({"padding": 10, "padding_mode": "reflect"}).spec(
+        Pad.model_validate({"padding": 10, "padding_mode": "reflect"}).infer_spec(
             Spec(encoded=False, height=10, width=20, channels=3)
         )

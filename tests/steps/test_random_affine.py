@@ -22,7 +22,7 @@ def inside(
     p = {
         n: v[0]
         for n, v in step.sample(
-            draws.uniform(seed, epoch, np.array([d.id]), draws.stream(key), step.lanes)
+            draws.uniform(seed, epoch, np.array([d.id]), draws.stream(key), step.num_uniforms)
         ).items()
     }
     white = step.torch(torch.full((3, *_input(name)), 255, dtype=torch.uint8), p)
@@ -73,7 +73,7 @@ def test_parameters_lie_in_their_ranges() -> None:
     step = RandomAffine.model_validate(
         {"degrees": [-5, 15], "translate": [0.1, 0.2], "scale": [0.5, 2.0], "shear": [1, 2, 3, 4]}
     )
-    p = step.sample(np.random.default_rng(0).random((5000, step.lanes)))
+    p = step.sample(np.random.default_rng(0).random((5000, step.num_uniforms)))
     for name, low, high in [("angle", -5, 15), ("scale", 0.5, 2.0)]:
         assert low <= p[name].min() < low + 0.05 * (high - low)
         assert high >= p[name].max() > high - 0.05 * (high - low)

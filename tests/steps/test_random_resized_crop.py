@@ -77,7 +77,7 @@ def by_the_book(
 )
 def test_ten_tries_then_the_fallback(height: int, width: int, parameters: dict[str, Any]) -> None:
     step = RandomResizedCrop.model_validate({"size": 10, **parameters})
-    p = step.sample(np.random.default_rng(height * width).random((300, step.lanes)))
+    p = step.sample(np.random.default_rng(height * width).random((300, step.num_uniforms)))
     fallbacks = 0
     for i in range(300):
         row = {name: values[i] for name, values in p.items()}
@@ -92,7 +92,7 @@ def test_ten_tries_then_the_fallback(height: int, width: int, parameters: dict[s
 def test_distribution_is_torchvision_s() -> None:
     """Means of 4,000 windows of each, within four standard errors."""
     step = RandomResizedCrop.model_validate({"size": 10})
-    p = step.sample(np.random.default_rng(0).random((4000, step.lanes)))
+    p = step.sample(np.random.default_rng(0).random((4000, step.num_uniforms)))
     ours = np.array(
         [
             np.concatenate(step.window({n: v[i] for n, v in p.items()}, np.array([375.0, 500.0])))

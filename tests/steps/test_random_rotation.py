@@ -48,8 +48,10 @@ def test_angles() -> None:
 
 def test_expand_makes_the_size_unknown() -> None:
     known = Spec(encoded=False, height=10, width=20, channels=3)
-    assert RandomRotation.model_validate({"degrees": 5}).spec(known).size == (10, 20)
-    assert RandomRotation.model_validate({"degrees": 5, "expand": True}).spec(known).size is None
+    assert RandomRotation.model_validate({"degrees": 5}).infer_spec(known).size == (10, 20)
+    assert (
+        RandomRotation.model_validate({"degrees": 5, "expand": True}).infer_spec(known).size is None
+    )
 
 
 def test_on_the_cpu_it_is_a_perspective_warp(gallery: Path) -> None:

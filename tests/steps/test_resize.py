@@ -67,10 +67,19 @@ def test_nearest_takes_the_same_pixels(gallery: Path) -> None:
 
 def test_shape_is_known_where_the_input_s_is() -> None:
     known = Spec(encoded=False, height=375, width=500, channels=3)
-    assert Resize.model_validate({"size": 256}).spec(known).size == (256, 341)
-    assert Resize.model_validate({"size": [10, 20]}).spec(Spec(encoded=False)).size == (10, 20)
-    assert Resize.model_validate({"size": 256}).spec(Spec(encoded=False)).at_least == (256, 256)
-    assert Resize.model_validate({"size": 256, "max_size": 300}).spec(known).size == (225, 300)
+    assert Resize.model_validate({"size": 256}).infer_spec(known).size == (256, 341)
+    assert Resize.model_validate({"size": [10, 20]}).infer_spec(Spec(encoded=False)).size == (
+        10,
+        20,
+    )
+    assert Resize.model_validate({"size": 256}).infer_spec(Spec(encoded=False)).at_least == (
+        256,
+        256,
+    )
+    assert Resize.model_validate({"size": 256, "max_size": 300}).infer_spec(known).size == (
+        225,
+        300,
+    )
 
 
 @pytest.mark.parametrize(

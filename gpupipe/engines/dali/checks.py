@@ -19,7 +19,8 @@ from gpupipe.engines.dali.graph_source import compute_inputs
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.engines.dali.reader import make_reader, open_fields
 from gpupipe.errors import EngineError, StepError
-from gpupipe.pipeline.pipeline import Entry, Pipeline
+from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.runtime.plugins import is_foreign, step_failed, step_wrong
@@ -54,10 +55,10 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
     Only fields with plugin steps are checked, for shape and dtype.
     """
     for name in job.pipeline.fields:
-        foreign = [entry for entry in job.pipeline.on(name) if is_foreign(type(entry.step))]
+        foreign = [entry for entry in job.pipeline.entries_on(name) if is_foreign(type(entry.step))]
         if not foreign:
             continue
-        spec, tensor = job.pipeline.made_of(name), batch[name]
+        spec, tensor = job.pipeline.output_spec_of(name), batch[name]
         if name == job.pipeline.main and job.loader.dtype is not None:
             spec = replace(spec, dtype=job.loader.dtype)
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -68,11 +69,11 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
 
 
 def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:
-    steps = job.pipeline.on(entry.field)
+    steps = job.pipeline.entries_on(entry.field)
     position = steps.index(entry)
     failures = 0
     for id in range(min(len(job.index), _MAX_SAMPLES)):
-        if not entry.given.encoded and _fails(job, steps[:position], id, device_id):
+        if not entry.input_spec.encoded and _fails(job, steps[:position], id, device_id):
             continue
         try:
             shape, dtype = _run_one(_with_steps(job, steps[: position + 1]), id, device_id)
@@ -82,14 +83,16 @@ def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:
             if failure := machine_failure(e):
                 raise EngineError(failure) from e
             failures += 1
-            if failures < _ENOUGH_FAILURES or entry.given.encoded:
+            if failures < _ENOUGH_FAILURES or entry.input_spec.encoded:
                 continue
             cause = RuntimeError(find_cause(str(e)))
             raise step_failed(
                 entry.key, type(entry.step), entry.where, "work in DALI", cause
             ) from e
         spec = (
-            replace(entry.made, dtype="float32") if entry.made.dtype == "bfloat16" else entry.made
+            replace(entry.output_spec, dtype="float32")
+            if entry.output_spec.dtype == "bfloat16"
+            else entry.output_spec
         )
         encoded = job.pipeline.fields[entry.field].encoded
         if differs := spec.differs_in(shape, dtype, "HWC" if encoded else spec.layout):

@@ -15,7 +15,7 @@ def delivered_dtype(job: LoadSpec, name: str) -> str:
 
     DALI has no bfloat16: it delivers float32, and `to_field` converts that in torch.
     """
-    dtype = job.pipeline.made_of(name).dtype
+    dtype = job.pipeline.output_spec_of(name).dtype
     wanted = job.loader.dtype or dtype if name == job.pipeline.main else dtype
     return "float32" if wanted == "bfloat16" else wanted
 

@@ -21,7 +21,7 @@ from gpupipe.engines.dali.image import FusingImage
 from gpupipe.engines.dali.node import Feed
 from gpupipe.engines.dali.pending_ops import Decoding, Emitted
 from gpupipe.errors import EngineError
-from gpupipe.pipeline.pipeline import Entry
+from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
 from gpupipe.sampling.sampler import Plan
 
@@ -134,8 +134,8 @@ class Lowering:
                 _example_size(spec) if size is None else size[name],
                 feed,
             )
-            for entry in self._job.pipeline.on(name):
-                image.spec, image.step = entry.given, entry.key
+            for entry in self._job.pipeline.entries_on(name):
+                image.spec, image.step = entry.input_spec, entry.key
                 before = image.size
                 sampled = entry.parameters(self._job.loader.seed, plan.epoch, plan.ids)
                 try:
@@ -145,7 +145,7 @@ class Lowering:
                         f"{entry.where}: {e}; it cannot run on the DALI engine"
                     ) from e
                 on_step(entry, before, image.size)
-            image.spec, image.step = self._job.pipeline.made_of(name), ""
+            image.spec, image.step = self._job.pipeline.output_spec_of(name), ""
             form = delivered_dtype(self._job, name), delivered_layout(self._job, name)
             outputs.append(image.as_it_is() if self._as_it_is else image.finish(*form))
         return images, outputs

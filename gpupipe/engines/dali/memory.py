@@ -31,7 +31,7 @@ from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.engines.dali.pending_ops import Decoding
 from gpupipe.engines.dali.reader import make_reader, open_fields
 from gpupipe.errors import EngineError
-from gpupipe.pipeline.pipeline import Entry
+from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.sampling.sampler import Plan
 
@@ -192,8 +192,12 @@ def _of_sample(
     made = out = 0.0
     for name, emitted in operators.items():
         spec, first = job.pipeline.fields[name], size[name]
-        final = job.pipeline.made_of(name)
-        last = steps[name, job.pipeline.on(name)[-1].key][2] if job.pipeline.on(name) else first
+        final = job.pipeline.output_spec_of(name)
+        last = (
+            steps[name, job.pipeline.entries_on(name)[-1].key][2]
+            if job.pipeline.entries_on(name)
+            else first
+        )
         delivered_bytes = _bytes(final, last, delivered_dtype(job, name))
         made += 0.0 if spec.encoded else _bytes(spec, first, spec.dtype)
         for position, operator in enumerate(emitted):
@@ -205,8 +209,8 @@ def _of_sample(
             has_more = any(key in other.steps for other in emitted[position + 1 :])
             is_decoder = operator.op.startswith("decoders.")
             largest = first if is_decoder else _larger(before, after) if has_more else after
-            dtype = decodings[name].dtype if is_decoder else entry.made.dtype
-            made += _bytes(entry.made, largest, dtype)
+            dtype = decodings[name].dtype if is_decoder else entry.output_spec.dtype
+            made += _bytes(entry.output_spec, largest, dtype)
         out += delivered_bytes
     return made, out
 

@@ -21,8 +21,8 @@ from torch.utils.data import Dataset, default_collate
 from gpupipe.dataset.columns import Column, as_array, read_rows
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.formats import CannotDecode
-from gpupipe.pipeline.axes import from_steps, to_steps
-from gpupipe.pipeline.pipeline import Entry
+from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.steps.decode import Decode
 

@@ -181,7 +181,7 @@ def _list_recipes(job: LoadSpec, steps: bool) -> list[Recipe]:
     channels_last = job.loader.memory_format == "channels_last"
     recipes = []
     for name, spec in job.pipeline.fields.items():
-        steps_of_field = job.pipeline.on(name) if steps else []
+        steps_of_field = job.pipeline.entries_on(name) if steps else []
         dtype = job.loader.dtype if name == job.pipeline.main else None
         recipes.append(
             Recipe(

@@ -66,7 +66,7 @@ class Works:
         parameters = [
             [
                 entry.parameters(job.loader.seed, plan.epoch, plan.ids)
-                for entry in job.pipeline.on(name)
+                for entry in job.pipeline.entries_on(name)
             ]
             for name in job.pipeline.fields
         ]

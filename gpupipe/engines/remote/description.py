@@ -20,13 +20,13 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import ConfigError, ServerError
-from gpupipe.pipeline import pipeline as pipelines
-from gpupipe.pipeline.pipeline import Entry, Pipeline
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.build import build_pipeline
+from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema.document import Document
 
-CLIENT_STEPS = ("to_dtype", "normalize")
-"""Steps that the client can run: they need no draws, and work on a whole batch at once."""
 SERVER_SETTINGS = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
 """Settings of `loader` that the server decides."""
 _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
@@ -73,26 +73,33 @@ def split_pipeline(config: Config) -> tuple[Config, int]:
         config: The whole config.
 
     Returns:
-        The config without its last steps to_dtype and normalize, and the number of pipeline
-        entries that it keeps. Its dtype setting is removed: the client applies it after its steps.
+        The config without those of its last steps that can run on batches, and the number of
+        pipeline entries that it keeps. Its dtype setting is removed: the client applies it after
+        its steps.
 
     Raises:
         ServerError: If the pipeline does not end in such steps, or they do not follow uint8 images.
     """
     entries = config.pipeline.entries
     head = len(entries)
-    while head and entries[head - 1].name in CLIENT_STEPS:
+    while head and entries[head - 1].step.can_run_on_batches:
         head -= 1
     shorter = replace(config.pipeline, entries=entries[:head])
-    if shorter.made.dtype != "uint8" or shorter.made.encoded or head == len(entries):
+    if shorter.output_spec.dtype != "uint8" or shorter.output_spec.encoded or head == len(entries):
         raise ServerError(
-            f"ship: uint8 needs a pipeline that ends in {' and '.join(CLIENT_STEPS)} after "
+            f"ship: uint8 needs a pipeline that ends in {' and '.join(_names_on_batches())} after "
             f"uint8 images; pipeline '{config.pipeline.name}' has "
-            f"{shorter.made} before them: serve with --ship batch"
+            f"{shorter.output_spec} before them: serve with --ship batch"
         )
     return replace(
         config, pipeline=shorter, loader=config.loader.model_copy(update={"dtype": None})
     ), head
+
+
+def _names_on_batches() -> list[str]:
+    """The built-in steps that a client can run."""
+    names = sorted(step_registry.builtin_names())
+    return [name for name in names if step_registry.find(name).can_run_on_batches]
 
 
 def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
@@ -166,7 +173,7 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         name: Spec(**spec | {key: tuple(spec[key]) for key in ("at_least", "others")})
         for name, spec in described["fields"].items()
     }
-    pipeline = pipelines.build(
+    pipeline = build_pipeline(
         described["name"],
         Document("the server's pipeline", {"pipeline": described["steps"]}),
         ("pipeline",),

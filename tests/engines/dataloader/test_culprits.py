@@ -27,7 +27,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpupipe.pipeline.step import Step, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Step
 
 
 class Fragile(Step):
@@ -35,8 +36,8 @@ class Fragile(Step):
     once: str = ""
     left_behind: str = ""
 
-    def spec(self, given):
-        return decoded(given)
+    def infer_spec(self, given):
+        return check_decoded(given)
 
     def torch(self, image, p):
         if image.float().mean() > 250:

@@ -108,12 +108,13 @@ def test_pillow_decodes_nearly_the_same(faces: Path) -> None:
 
 
 DALI_ALONE = """
-from gpupipe.pipeline.step import Step, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Step
 
 
 class Posterize(Step):
-    def spec(self, given):
-        return decoded(given)
+    def infer_spec(self, given):
+        return check_decoded(given)
 
     def lower(self, image, p):
         image.apply("posterize", lambda pixels: pixels & 0xF0)

@@ -92,12 +92,13 @@ def test_a_thousand_workers_are_a_number(faces: Path) -> None:
 
 COUNTS_THREADS = """
 import torch
-from gpupipe.pipeline.step import Step, decoded
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Step
 
 
 class Threaded(Step):
-    def spec(self, given):
-        return decoded(given)
+    def infer_spec(self, given):
+        return check_decoded(given)
 
     def torch(self, image, p):
         import threads_seen

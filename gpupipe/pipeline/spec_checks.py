@@ -1,25 +1,24 @@
-"""Helpers for steps that work along spatial axes: H, W of an image; L of a series; D, H, W of a
-volume.
+"""Checks that steps make of their input's spec, along spatial axes and channels.
 
-Most functions check the spec of a step's input and return it, or raise StepIncompatible.
+The spatial axes are H, W of an image; L of a series; D, H, W of a volume. The checks return the
+spec of a step's input, or raise StepIncompatible with what to write instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.spec import PAIR, Spec, canonical, space
+from gpupipe.dataset.spec import PAIR, Spec, space
 from gpupipe.errors import counted
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
-from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible, decoded, one_a_channel
-from gpupipe.runtime.transfer import to_device
+from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 Floats = NDArray[np.float64]
 
@@ -36,9 +35,38 @@ _MARGIN_WORDS = {
 }
 
 
-def spatial(given: Spec) -> int:
+def check_decoded(given: Spec) -> Spec:
+    """Return `given`; raise StepIncompatible if it is not decoded yet."""
+    if given.encoded:
+        raise StepIncompatible(
+            "it works on pixels, but what reaches it are encoded bytes: write a 'decode' "
+            "step before it"
+        )
+    return given
+
+
+def check_per_channel(what: str, numbers: tuple[float, ...], given: Spec) -> Spec:
+    """Return `given`; raise StepIncompatible if `numbers` do not match its channels.
+
+    Args:
+        what: The parameter's name, for the message.
+        numbers: The parameter's value: one number, or one per channel.
+        given: The step's input, which must be decoded.
+
+    """
+    channels = check_decoded(given).channels if "C" in given.layout else 1
+    if channels is not None and len(numbers) not in (1, channels):
+        each = "" if channels == 1 else f", or {channels}"
+        raise StepIncompatible(
+            f"{what} has {len(numbers)} numbers, but the image has {channels} "
+            f"channel{'s' * (channels != 1)}: write one{each}"
+        )
+    return given
+
+
+def count_spatial_axes(given: Spec) -> int:
     """Return the number of spatial axes; raise StepIncompatible if there is none."""
-    count = len(decoded(given).space)
+    count = len(check_decoded(given).space)
     if not count:
         raise StepIncompatible(
             "it works along height and width, depth or length, but the array has the "
@@ -47,7 +75,7 @@ def spatial(given: Spec) -> int:
     return count
 
 
-def sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
+def expand_sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
     """Write out a window size with one number per spatial axis of the input.
 
     Args:
@@ -59,14 +87,14 @@ def sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
         StepIncompatible: If the count of numbers does not match the axes.
 
     """
-    axes = spatial(given)
+    axes = count_spatial_axes(given)
     written = getattr(numbers, "written", numbers)
     if len(written) not in (1, axes):
         raise _misfit(what, written, given, _WINDOW_WORDS[axes])
     return tuple(written) * (axes // len(written))
 
 
-def margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
+def expand_margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
     """Write out a padding as one number before each spatial axis and one after each.
 
     The order is torchvision's: [left, top, right, bottom] for an image, and [left, top, front,
@@ -81,7 +109,7 @@ def margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]
         StepIncompatible: If the count of numbers does not match the axes.
 
     """
-    axes = spatial(given)
+    axes = count_spatial_axes(given)
     written = tuple(getattr(numbers, "written", numbers))
     if len(written) == 1:
         return written * (2 * axes)
@@ -114,9 +142,9 @@ def _misfit(what: str, written: tuple[int, ...], given: Spec, words: str) -> Ste
     )
 
 
-def plane(given: Spec) -> Spec:
+def check_plane(given: Spec) -> Spec:
     """Return `given`; raise StepIncompatible if its spatial axes are not exactly height, width."""
-    if decoded(given).space != "HW":
+    if check_decoded(given).space != "HW":
         what = (
             f"the array's axes of space are {', '.join(given.space)}"
             if given.space
@@ -129,14 +157,14 @@ def plane(given: Spec) -> Spec:
     return given
 
 
-def along(axis: str, given: Spec) -> Spec:
+def check_axis(axis: str, given: Spec) -> Spec:
     """Return `given`; raise StepIncompatible if it lacks the axis or has too many others."""
-    if axis not in decoded(given).space:
+    if axis not in check_decoded(given).space:
         raise StepIncompatible(
             f"it works along {_WORDS[axis]}, but the array has no such axis (layout "
             f"{given.layout!r}): leave it out, or set data.layout, such as CHW"
         )
-    return _framed(given)
+    return _check_other_axes(given)
 
 
 _WORDS = {"H": "the height, H", "W": "the width, W"}
@@ -152,7 +180,7 @@ def is_video_like(layout: str) -> bool:
     return (len(before), len(after)) in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1))
 
 
-def _framed(given: Spec) -> Spec:
+def _check_other_axes(given: Spec) -> Spec:
     if not is_video_like(given.layout):
         raise StepIncompatible(
             f"the array has too many axes around {given.space} (layout "
@@ -181,15 +209,15 @@ def check_channels(given: Spec) -> Spec:
     return given
 
 
-def resampled(given: Spec) -> Spec:
+def check_resampling(given: Spec) -> Spec:
     """Return `given`; raise StepIncompatible if it cannot be resampled."""
-    if plane(given).dtype not in DTYPES_TAKEN["resize"] or PAIR in given.layout:
+    if check_plane(given).dtype not in DTYPES_TAKEN["resize"] or PAIR in given.layout:
         raise StepIncompatible(
             f"{_numbers(given)} cannot be resampled: write 'to_dtype: {{dtype: float32}}' before it"
             if PAIR not in given.layout
             else _NO_PAIRS
         )
-    return _framed(given)
+    return _check_other_axes(given)
 
 
 _NO_PAIRS = (
@@ -198,12 +226,12 @@ _NO_PAIRS = (
 )
 
 
-def picture(given: Spec) -> Spec:
+def check_picture(given: Spec) -> Spec:
     """Return `given`; raise StepIncompatible if it is not like an image.
 
     That is height, width and 1 to 4 channels, in uint8, float16 or float32.
     """
-    layout = plane(given).layout
+    layout = check_plane(given).layout
     if layout not in ("CHW", "HWC", "HW"):
         raise StepIncompatible(
             f"it works on images, but the array has further axes (layout {layout}): leave it out"
@@ -225,9 +253,9 @@ def _numbers(given: Spec) -> str:
     return f"numbers of dtype {given.dtype}"
 
 
-def filled(fill: tuple[float, ...], given: Spec) -> Spec:
+def check_fill(fill: tuple[float, ...], given: Spec) -> Spec:
     """Return `given`; raise StepIncompatible if `fill` does not match its channels and dtype."""
-    one_a_channel("fill", fill, given)
+    check_per_channel("fill", fill, given)
     if given.dtype in ("float16", "float32", "float64", "bfloat16"):
         return given
     lowest, highest = (
@@ -240,73 +268,3 @@ def filled(fill: tuple[float, ...], given: Spec) -> Spec:
             "number between them"
         )
     return given
-
-
-def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `make` to an image; a float16 image is computed in float32 and rounded afterwards.
-
-    torchvision would otherwise hold pixel coordinates in float16 too.
-    """
-    import torch
-
-    return make(image.float()).to(torch.float16) if image.dtype == torch.float16 else make(image)
-
-
-def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)) -> Tensor:
-    """Cut a window out of the last axes of a tensor.
-
-    Args:
-        image: Tensor (C, H, W), or (others..., C, space...).
-        anchor: The window's first index along each spatial axis; may be negative.
-        shape: The window's size along each spatial axis.
-        fill: The value outside the image: one number, or one per channel. Truncated for integer
-            dtypes.
-
-    Returns:
-        A view if the window lies inside the image, else a new tensor.
-
-    """
-    import torch
-
-    axes = len(shape)
-    spans = [(int(a), int(a) + int(n)) for a, n in zip(anchor, shape, strict=True)]
-    inside = _part(image, [(max(low, 0), max(high, 0)) for low, high in spans])
-    if all(
-        low >= 0 and high <= n for (low, high), n in zip(spans, image.shape[-axes:], strict=True)
-    ):
-        return inside
-    window = image.new_empty((*image.shape[:-axes], *(high - low for low, high in spans)))
-    filling = torch.tensor(fill, dtype=torch.float64).to(image.dtype)
-    window[...] = to_device(filling, image.device).reshape(-1, *[1] * axes)
-    _part(
-        window,
-        [
-            (max(-low, 0), max(-low, 0) + n)
-            for (low, _), n in zip(spans, inside.shape[-axes:], strict=True)
-        ],
-    )[...] = inside
-    return window
-
-
-def _part(image: Tensor, spans: list[tuple[int, int]]) -> Tensor:
-    """Return a view of these index ranges of the last axes, clipped to the tensor."""
-    for axis, (low, high) in enumerate(spans, -len(spans)):
-        image = image.narrow(
-            axis, min(low, image.shape[axis]), max(0, min(high, image.shape[axis]) - low)
-        )
-    return image
-
-
-def to_steps(array: Tensor, layout: str) -> Tensor:
-    """Return a view with the axis order that `Step.torch` gets: see dataset.spec.canonical."""
-    if "C" not in layout:
-        array, layout = array.unsqueeze(0), f"C{layout}"
-    return array.permute([layout.index(axis) for axis in canonical(layout)])
-
-
-def from_steps(array: Tensor, layout: str) -> Tensor:
-    """Return a view with its axes in the order of `layout`: the inverse of `to_steps`."""
-    order = canonical(layout)
-    if "C" not in layout:
-        array, order = array.squeeze(order.index("C")), order.replace("C", "")
-    return array.permute([order.index(axis) for axis in layout])

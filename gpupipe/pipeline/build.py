@@ -1,0 +1,140 @@
+"""Builds a pipeline from the list of steps in a YAML document, or reports all its mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.chain import ParsedStep, chain_steps
+from gpupipe.pipeline.pipeline import IMAGE, Pipeline
+from gpupipe.runtime import plugins
+from gpupipe.schema import builtin_configs, yaml_parser
+from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.schema.validation_errors import to_problems
+
+
+def find_pipeline(name: str, beside: Path | None) -> Document:
+    """Read the pipeline file called `name`.
+
+    Args:
+        name: A path, or NAME for `pipelines/NAME.yaml` in the working directory, then in `beside`
+            or its parent folder, then among the shipped ones.
+        beside: The config file's folder; None for a config without a file.
+
+    """
+    return yaml_parser.read(builtin_configs.locate("pipelines", name, beside))
+
+
+def build_pipeline(
+    name: str,
+    document: Document,
+    loc: Loc = (),
+    fields: Mapping[str, Spec] = IMAGE,
+    masks: Sequence[str] = (),
+) -> Pipeline:
+    """Build the pipeline from the list of steps at `loc` of a document.
+
+    Args:
+        name: The pipeline's name.
+        document: The YAML document.
+        loc: The path of keys to the list.
+        fields: The spec of each field before the first step, the main field first.
+        masks: The fields that hold masks, on which steps use nearest pixels.
+
+    Raises:
+        ConfigError: With all mistakes in the list.
+
+    """
+    steps = document.at(loc)
+    needed = any(spec.encoded for spec in fields.values())
+    if not isinstance(steps, list) or (needed and not steps):
+        what = "this is no list" if steps else "there is no step"
+        raise ConfigError(
+            [Problem(document.where(loc), f"{what}: a pipeline is a list of steps, {_SHAPE}")]
+        )
+    problems: list[Problem] = []
+    parsed = [_parse(item, document, (*loc, i), problems, fields) for i, item in enumerate(steps)]
+    entries = chain_steps(parsed, fields, masks, problems)
+    if problems:
+        raise ConfigError(problems)
+    return Pipeline(name, tuple(entries), dict(fields))
+
+
+_SHAPE = "each '- name: {parameter: value}' or '- name'"
+
+
+def _parse(
+    item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
+) -> ParsedStep:
+    """Parse one item of the list; append its mistakes to `problems`."""
+    name, given = _named(item)
+    where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
+    on = next(iter(fields))
+    if isinstance(given, dict) and "on" in given:
+        on, given = given["on"], {k: v for k, v in given.items() if k != "on"}
+    targets = _targets(on, fields, document.where((*loc, name, "on")), problems)
+    wrong = ParsedStep(name, None, where, targets or tuple(fields))
+    if not name:
+        if item is not UNRESOLVED:
+            problems.append(Problem(where, _no_step(item)))
+        return wrong
+    try:
+        model = step_registry.find(name)
+    except LookupError as e:
+        problems.append(Problem(where, e.args[0]))
+        return wrong
+    try:
+        with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
+            checked = model.model_validate({} if given is None else given)
+        return ParsedStep(name, checked, where, targets) if targets else wrong
+    except pydantic.ValidationError as e:
+        problems.extend(to_problems(e, model, document, (*loc, name), prefix=name))
+        return wrong
+
+
+def _named(item: Any) -> tuple[str, Any]:
+    """Return an item's name and parameters; "" if it has no single name."""
+    if isinstance(item, str):
+        return item, None
+    return next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else ("", None)
+
+
+def _no_step(item: Any) -> str:
+    if isinstance(item, dict) and item:
+        return (
+            f"one step has {len(item)} names ({', '.join(item)}): begin each step with a dash, "
+            "and indent its parameters below its name"
+        )
+    return (
+        f"a step is {'empty' if item is None else shown(item)}, but should be '- name: "
+        f"{{parameter: value}}' or '- name'"
+    )
+
+
+def _targets(
+    on: Any, fields: Mapping[str, Spec], where: str, problems: list[Problem]
+) -> tuple[str, ...]:
+    """Return the fields that `on:` names; () if one is unknown, which `problems` then holds."""
+    if on is UNRESOLVED:
+        return ()
+    names = [on] if isinstance(on, str) else on
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        problems.append(
+            Problem(
+                where,
+                f"on is {shown(on)}, but should be the name of a field, or a list of names: "
+                f"{', '.join(fields)}",
+            )
+        )
+        return ()
+    unknown = [n for n in names if n not in fields]
+    problems.extend(
+        Problem(where, f"on: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown
+    )
+    return () if unknown else tuple(dict.fromkeys(names))

@@ -1,0 +1,136 @@
+"""Checks each step of a list against the output of the one before it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.errors import Problem, nearest, shown
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.step import Step, StepIncompatible
+from gpupipe.runtime import plugins
+
+
+@dataclass(frozen=True)
+class ParsedStep:
+    """An item of the list, and the fields that it works on; `step` is None if it is invalid."""
+
+    name: str
+    step: Step | None
+    where: str
+    on: tuple[str, ...]
+
+
+def chain_steps(
+    parsed: Sequence[ParsedStep],
+    fields: Mapping[str, Spec],
+    masks: Sequence[str],
+    problems: list[Problem],
+) -> list[Entry]:
+    """Check each step against the output of the one before it.
+
+    A step that does not fit is a problem; the next one is checked as if it were not there.
+    """
+    entries: list[Entry] = []
+    seen = Counter[str]()
+    specs = {name: _start(name, spec, parsed, problems) for name, spec in fields.items()}
+    for p in parsed:
+        outcomes = [
+            _entry(p, name, given, name in masks, parsed, problems)
+            for name in p.on
+            if (given := specs[name]) is not None
+        ]
+        seen[p.name] += any(isinstance(o, Entry) for o in outcomes)
+        key = p.name if seen[p.name] == 1 else f"{p.name}_{seen[p.name]}"
+        for name, o in zip([n for n in p.on if specs[n] is not None], outcomes, strict=True):
+            if isinstance(o, Entry):
+                entries.append(replace(o, key=key))
+                specs[name] = o.output_spec
+            else:
+                specs[name] = o
+    return entries
+
+
+def _entry(
+    p: ParsedStep,
+    name: str,
+    given: Spec,
+    mask: bool,
+    parsed: Sequence[ParsedStep],
+    problems: list[Problem],
+) -> Entry | Spec | None:
+    """Return a step's entry on one field.
+
+    If the step is invalid or does not fit, return the spec with which checking goes on; None if
+    that cannot be guessed.
+    """
+    if p.step is None:
+        return _guess_output(p.name, given)
+    step = p.step.adapt_to_mask() if mask else p.step
+    try:
+        with plugins.blamed(p.name, type(step), p.where, "infer_spec()", StepIncompatible):
+            step = step.resolve(given)
+            output = _checked(step.infer_spec(given))
+        return Entry(p.name, p.name, step, given, output, p.where, name)
+    except StepIncompatible as e:
+        later = (
+            next((q.name for q in parsed if name in q.on and _decodes(q)), None)
+            if given.encoded
+            else None
+        )
+        why = f"what reaches it are still encoded bytes: move it after '{later}'" if later else e
+        of = f" on {name}" if len(p.on) > 1 else ""
+        problems.append(Problem(p.where, f"{p.name} cannot stand here{of}: {why}"))
+        return given
+
+
+def _start(
+    name: str, spec: Spec, parsed: Sequence[ParsedStep], problems: list[Problem]
+) -> Spec | None:
+    """Return the spec before the first step on a field.
+
+    If no step decodes the field, report that once, and not for every step that needs pixels.
+    """
+    if not spec.encoded or any(name in p.on and (p.step is None or _decodes(p)) for p in parsed):
+        return spec
+    main = all(name in p.on for p in parsed)
+    write = (
+        "'- decode' as the first step"
+        if main
+        else f"'- decode: {{on: {name}}}' before the steps on it"
+    )
+    problems.append(Problem(parsed[0].where, f"no step decodes the {name}: write {write}"))
+    return Spec(encoded=False)
+
+
+def _checked(made: object) -> Spec:
+    """Return what a step's infer_spec() returned; raise TypeError if it is no Spec."""
+    if not isinstance(made, Spec):
+        raise TypeError(f"it must return a Spec, and not {shown(made)}")
+    return made
+
+
+def _decodes(p: ParsedStep) -> bool:
+    """Return whether a step turns encoded bytes into pixels."""
+    if p.step is None:
+        return False
+    try:
+        with plugins.blamed(p.name, type(p.step), p.where, "infer_spec()", StepIncompatible):
+            return not _checked(p.step.infer_spec(Spec())).encoded
+    except StepIncompatible:
+        return False
+
+
+def _guess_output(name: str, spec: Spec) -> Spec | None:
+    """Guess the output of an invalid step, so that later steps are not blamed for it.
+
+    Returns None if there is no guess. An unknown name is taken for the nearest known one.
+    """
+    names = step_registry.names()
+    meant = name if name in names else nearest(name, names)
+    if meant not in step_registry.builtin_names():
+        return None
+    return step_registry.find(meant).guess_spec(spec)

@@ -1,0 +1,129 @@
+"""Entry: one step at its position in a pipeline, which runs the step's code and checks it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset.spec import Sizes, Spec
+from gpupipe.errors import StepError
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import NoLowering, Params, SampleIncompatible, Step
+from gpupipe.runtime import plugins
+from gpupipe.sampling import draws
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One step at its position in the pipeline, on one field.
+
+    Attributes:
+        name: The step's name in YAML.
+        key: The name, with a number if the step occurs again: "random_affine", "random_affine_2".
+            It seeds the draws, so all fields that a step works on share them.
+        step: The step, its short forms written out.
+        input_spec: Shape, dtype and layout of the step's input.
+        output_spec: Shape, dtype and layout of the step's output.
+        where: The position in the YAML, for messages.
+        field: The field that the step works on.
+
+    """
+
+    name: str
+    key: str
+    step: Step
+    input_spec: Spec
+    output_spec: Spec
+    where: str
+    field: str
+
+    def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Draw the step's parameters for a batch.
+
+        Args:
+            seed: The loader's seed.
+            epoch: The epoch, from 0.
+            ids: The samples' rows in the index, int64 (B,).
+
+        Returns:
+            Arrays by name, each with B as its first axis.
+
+        Raises:
+            StepError: If the step's `sample` raises, or returns arrays of another length.
+
+        """
+        uniform = draws.uniform(seed, epoch, ids, draws.stream(self.key), self.step.num_uniforms)
+        with self._blamed("sample()"):
+            sampled = self.step.sample(uniform)
+        for name, values in sampled.items():
+            if np.ndim(values) == 0 or len(values) != len(ids):
+                shape, count = np.shape(values), len(ids)
+                raise self._wrong(
+                    f"its sample() made '{name}' of shape {shape} for {count} samples"
+                )
+        return sampled
+
+    def lower(self, image: Primitives, parameters: Params) -> None:
+        """Apply the step to a batch by calling primitives of a back end.
+
+        Raises:
+            StepError: If the step's code fails.
+            NoLowering: If the step does not run on that back end.
+            SampleIncompatible: If it cannot process a sample.
+
+        """
+        with self._blamed("lower()"):
+            self.step.lower(image, parameters)
+
+    def torch(self, image: Any, parameters: Params) -> Any:
+        """Apply the step to one image in torch, and check the result against the step's spec.
+
+        Raises:
+            StepError: If the step's code fails, or its result differs from its spec.
+            NoLowering: If the step does not run in torch.
+            SampleIncompatible: If it cannot process the image.
+            OSError, RuntimeError, ValueError: From the decoder, if the bytes are no image.
+
+        """
+        try:
+            output = self.step.torch(image, parameters)
+        except Exception:  # a context manager around each call would take more time than some steps
+            decode_errors = (OSError, RuntimeError, ValueError) if self.input_spec.encoded else ()
+            with self._blamed("torch()", *decode_errors):
+                raise
+        if differs := self.output_spec.differs(output, self._sizes):
+            raise self._wrong(f"its torch() made {differs}")
+        return output
+
+    @cached_property
+    def _sizes(self) -> Sizes:
+        return self.output_spec.canonical_sizes
+
+    def dumped(self) -> dict[str, Any]:
+        """Return the step's parameters as JSON values; raise StepError if that fails."""
+        with self._blamed("model_dump()"):
+            return self.step.model_dump(mode="json")
+
+    def identity(self) -> dict[str, Any]:
+        """Return the parameters that count for the fingerprint; raise StepError if that fails.
+
+        Parameters in `Step.added_later` that have their defaults are left out.
+        """
+        fields = type(self.step).model_fields
+        return {
+            name: value
+            for name, value in self.dumped().items()
+            if name not in self.step.added_later or value != fields[name].default
+        }
+
+    def _blamed(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
+        passed = (NoLowering, SampleIncompatible, *passed)
+        return plugins.blamed(self.key, type(self.step), self.where, call, *passed)
+
+    def _wrong(self, what: str) -> StepError:
+        return plugins.step_wrong(self.key, type(self.step), self.where, what)

@@ -1,0 +1,82 @@
+"""Helpers for `Step.torch`: tensors whose last axes are spatial, with the channels before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gpupipe.dataset.spec import canonical
+from gpupipe.runtime.transfer import to_device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def in_float32(image: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply `make` to an image; a float16 image is computed in float32 and rounded afterwards.
+
+    torchvision would otherwise hold pixel coordinates in float16 too.
+    """
+    import torch
+
+    return make(image.float()).to(torch.float16) if image.dtype == torch.float16 else make(image)
+
+
+def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)) -> Tensor:
+    """Cut a window out of the last axes of a tensor.
+
+    Args:
+        image: Tensor (C, H, W), or (others..., C, space...).
+        anchor: The window's first index along each spatial axis; may be negative.
+        shape: The window's size along each spatial axis.
+        fill: The value outside the image: one number, or one per channel. Truncated for integer
+            dtypes.
+
+    Returns:
+        A view if the window lies inside the image, else a new tensor.
+
+    """
+    import torch
+
+    axes = len(shape)
+    spans = [(int(a), int(a) + int(n)) for a, n in zip(anchor, shape, strict=True)]
+    inside = _part(image, [(max(low, 0), max(high, 0)) for low, high in spans])
+    if all(
+        low >= 0 and high <= n for (low, high), n in zip(spans, image.shape[-axes:], strict=True)
+    ):
+        return inside
+    window = image.new_empty((*image.shape[:-axes], *(high - low for low, high in spans)))
+    filling = torch.tensor(fill, dtype=torch.float64).to(image.dtype)
+    window[...] = to_device(filling, image.device).reshape(-1, *[1] * axes)
+    _part(
+        window,
+        [
+            (max(-low, 0), max(-low, 0) + n)
+            for (low, _), n in zip(spans, inside.shape[-axes:], strict=True)
+        ],
+    )[...] = inside
+    return window
+
+
+def _part(image: Tensor, spans: list[tuple[int, int]]) -> Tensor:
+    """Return a view of these index ranges of the last axes, clipped to the tensor."""
+    for axis, (low, high) in enumerate(spans, -len(spans)):
+        image = image.narrow(
+            axis, min(low, image.shape[axis]), max(0, min(high, image.shape[axis]) - low)
+        )
+    return image
+
+
+def to_steps(array: Tensor, layout: str) -> Tensor:
+    """Return a view with the axis order that `Step.torch` gets: see dataset.spec.canonical."""
+    if "C" not in layout:
+        array, layout = array.unsqueeze(0), f"C{layout}"
+    return array.permute([layout.index(axis) for axis in canonical(layout)])
+
+
+def from_steps(array: Tensor, layout: str) -> Tensor:
+    """Return a view with its axes in the order of `layout`: the inverse of `to_steps`."""
+    order = canonical(layout)
+    if "C" not in layout:
+        array, order = array.squeeze(order.index("C")), order.replace("C", "")
+    return array.permute([order.index(axis) for axis in layout])
