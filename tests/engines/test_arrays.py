@@ -1,25 +1,27 @@
-"""Arrays on both engines: equal to each other, to NumPy, and to torchvision's functional ops on the
-same arrays.
-"""
+"""Steps on arrays: equal on both engines, to NumPy, and to torchvision's functional ops."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES, both, delivered, numbers, saved
+from arrays import both, delivered, numbers, saved
 from torchvision.transforms.v2 import functional as F
 
-import gpupipe
 from gpupipe.formats.npy import DTYPES
 
 COUNT = 5
+
+
 ULP = 2.0**-10
+
+
 """Between two float16s: DALI and torch differ on what lies half-way between them."""
+
+
 SHAPES = {
     "CHW": (3, 9, 12),
     "HWC": (9, 12, 3),
@@ -31,6 +33,8 @@ SHAPES = {
     "DHWC": (7, 9, 8, 2),
     "TCHW": (2, 3, 9, 12),
 }
+
+
 SHAPES |= {"C": (6,), "CHWP": (3, 9, 12, 2)}
 
 
@@ -39,26 +43,9 @@ def exactly(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         assert torch.equal(made, expected), (made.double() - expected.double()).abs().max()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_numbers_without_steps_are_those_of_the_file(tmp_path: Path, dtype: str) -> None:
-    stored = numbers(dtype, (COUNT, 3, 4, 5))
-    for engine in ENGINES:
-        found = delivered(saved(tmp_path, stored), [], engine)
-        assert {t.dtype for t in found.values()} == {getattr(torch, dtype)}
-        assert all(np.array_equal(found[i].numpy(), stored[i]) for i in range(COUNT))
-
-
-@pytest.mark.parametrize("shape", [(), (2, 3, 2, 3, 2, 3)], ids=str)
-def test_arrays_of_no_axis_and_of_many_go_through(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    stored = numbers("float32", (COUNT, *shape))
-    for engine in ENGINES:
-        found = delivered(saved(tmp_path, stored), [{"to_dtype": {"dtype": "float64"}}], engine)
-        assert all(
-            np.array_equal(found[i].numpy(), stored[i].astype(np.float64)) for i in range(COUNT)
-        )
-
-
 CROPS = {"HW": {"size": [6, 5]}, "L": {"size": 16}, "DHW": {"size": [4, 6, 5]}}
+
+
 PADS = {
     "HW": {"padding": [1, 2, 3, 4], "fill": 1},
     "L": {"padding": [2, 5], "fill": 1},
@@ -150,83 +137,6 @@ def test_normalize_with_one_number_for_all_channels(tmp_path: Path) -> None:
             saved(tmp_path, stored), [{"normalize": {"mean": 0.25, "std": 0.5}}]
         ):
             torch.testing.assert_close(made, expected, rtol=0, atol=2e-6)
-
-
-IN_HALVES = ["uint8", "int8", "int16"]
-SCALED = [
-    (given, made)
-    for given in ("uint8", "int8", "uint16", "int16", "int32", "int64")
-    for made in DTYPES
-    if made not in ("bool", "uint32", "uint64")
-]
-SCALED = [(given, made) for given, made in SCALED if made != "float16" or given in IN_HALVES]
-SCALED += [
-    ("float32", made) for made in ("uint8", "int8", "uint16", "int16", "float16", "float64")
-] + [
-    ("float64", "int32"),
-    ("float64", "uint8"),
-    ("float16", "float32"),
-]
-
-
-@pytest.mark.parametrize(("given", "made"), SCALED, ids=str)
-def test_to_dtype_scales_as_torchvision_does(tmp_path: Path, given: str, made: str) -> None:
-    """Negative numbers have no place in an unsigned dtype, and 1.0 none in uint16: torchvision
-    wraps those around, here they become 0 and 65535.
-    """
-    stored = (
-        np.random.default_rng(0).random((COUNT, 2, 30)).astype(given)
-        if given.startswith("float")
-        else numbers(given, (COUNT, 2, 30))
-    )
-    if made.startswith("u") and np.dtype(given).kind == "i":
-        stored = np.abs(np.maximum(stored, -np.iinfo(given).max))
-    for i, (found, same) in enumerate(
-        both(saved(tmp_path, stored, layout="CL"), [{"to_dtype": {"dtype": made, "scale": True}}])
-    ):
-        expected = F.to_dtype(torch.from_numpy(stored[i]), getattr(torch, made), scale=True)
-        assert torch.equal(same, expected)
-        torch.testing.assert_close(found, expected, rtol=ULP * (made == "float16"), atol=0)
-
-
-@pytest.mark.parametrize("given", DTYPES)
-@pytest.mark.parametrize("made", DTYPES)
-def test_to_dtype_takes_the_nearest_number_that_there_is(
-    tmp_path: Path, given: str, made: str
-) -> None:
-    stored = numbers(given, (COUNT, 300))
-    if given.startswith("float"):
-        stored[:, :9] = np.array([0.0, -0.0, 0.3, -0.7, 1e4, -1e4, np.inf, -np.inf, np.nan], given)
-        stored[:, 9:40] *= 300
-    pairs = both(saved(tmp_path, stored), [{"to_dtype": {"dtype": made}}])
-    for i, (found, expected) in enumerate(pairs):
-        torch.testing.assert_close(
-            found, expected, rtol=ULP * (made == "float16"), atol=0, equal_nan=True
-        )
-        if np.dtype(made).kind in "iu" and np.dtype(given).kind in "iuf":
-            bounds = np.iinfo(made)
-            exact = [
-                bounds.min
-                if n <= bounds.min
-                else bounds.max
-                if n >= bounds.max
-                else 0
-                if math.isnan(n)
-                else int(n)
-                for n in stored[i].tolist()
-            ]
-            assert found.tolist() == exact
-
-
-def test_what_the_loader_delivers_has_its_dtype(tmp_path: Path) -> None:
-    stored = numbers("float64", (COUNT, 4))
-    for dtype in ("float16", "bfloat16", "float32"):
-        for engine in ENGINES:
-            found = delivered(saved(tmp_path, stored), [], engine, dtype=dtype)
-            assert all(
-                torch.equal(found[i], torch.from_numpy(stored[i]).float().to(getattr(torch, dtype)))
-                for i in range(COUNT)
-            )
 
 
 def laid_out(ramps: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
@@ -342,94 +252,3 @@ def test_a_volume_and_an_image_of_the_same_sample_are_cut_in_the_same_place(tmp_
         ).values()
     }
     assert len(fronts) > 1
-
-
-def test_arrays_of_different_shapes(tmp_path: Path) -> None:
-    for i in range(COUNT):
-        np.save(tmp_path / f"{i}.npy", numbers("float32", (2, 9 + i, 14 - i), i))
-    data = {"source": "numpy", "files": str(tmp_path / "*.npy")}
-    exactly(
-        both(data, [{"random_crop": {"size": 12, "pad_if_needed": True}}, "random_horizontal_flip"])
-    )
-    with pytest.raises(
-        gpupipe.ShapeError,
-        match=r"'array' of a batch differ in shape: .*\d\.npy is 2x.*, .*\d\.npy is 2x",
-    ):
-        delivered(data, [], "dali")
-    with pytest.raises(
-        gpupipe.SampleError,
-        match=r"\d\.npy: the window of 12x12 pixels at .* is not inside the image, which has "
-        r"\d+x\d+;",
-    ):
-        delivered(
-            data, [{"random_crop": {"size": 12}}], "dali", shuffle=False, batch_size=1, seed=1
-        )
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_batches_that_are_held_keep_their_numbers(tmp_path: Path, engine: str) -> None:
-    """Nothing is copied on the way into DALI: what comes out must not be what the next batches are
-    made in.
-    """
-    stored = numbers("float32", (64, 3, 32, 32))
-    data = saved(tmp_path, stored)
-    for steps in ([], [{"center_crop": {"size": 32}}]):
-        with gpupipe.load(
-            {"data": data, "pipeline": steps},
-            device="cpu",
-            batch_size=4,
-            ids=True,
-            prefetch=8,
-            **ENGINES[engine],
-        ) as loader:
-            held = [batch for _ in range(3) for batch in loader]
-        assert len(held) == 48
-        assert all(
-            np.array_equal(batch["array"].numpy(), stored[batch["id"].numpy()]) for batch in held
-        )
-
-
-def test_a_file_that_is_cut_off_after_it_was_indexed_is_skipped_and_named(tmp_path: Path) -> None:
-    for i in range(COUNT):
-        np.save(tmp_path / f"{i}.npy", numbers("float32", (2, 300), i))
-    data = {"source": "numpy", "files": str(tmp_path / "*.npy")}
-    for engine, options in ENGINES.items():
-        with gpupipe.load(
-            {"data": data, "pipeline": []},
-            device="cpu",
-            batch_size=2,
-            ids=True,
-            on_error="skip",
-            max_bad=0.5,
-            **options,
-        ) as loader:
-            (tmp_path / "3.npy").write_bytes((tmp_path / "3.npy").read_bytes()[:-100])
-            found = sorted(int(i) for batch in loader for i in batch["id"])
-            assert found == [0, 1, 2, 4], engine
-            assert (
-                "3.npy ends 100 bytes before the sample does"
-                in Path(loader.engine.quarantine_file).read_text()
-            )
-        np.save(tmp_path / "3.npy", numbers("float32", (2, 300), 3))
-
-
-def test_an_image_file_takes_other_dtypes_too(tmp_path: Path) -> None:
-    """As a mask does that becomes int64 for the loss."""
-    from PIL import Image
-
-    (tmp_path / "a").mkdir()
-    pixels = numbers("uint8", (9, 12, 3))
-    Image.fromarray(pixels).save(tmp_path / "a" / "0.png")
-    data = {"source": "folder", "root": str(tmp_path), "field": "image"}
-    steps: list[Any] = [
-        "decode",
-        {"to_dtype": {"dtype": "int64"}},
-        {"center_crop": {"size": [5, 6]}},
-    ]
-    for engine, options in ENGINES.items():
-        for layout in ("contiguous", "channels_last"):
-            config = {"data": {k: v for k, v in data.items() if k != "field"}, "pipeline": steps}
-            with gpupipe.load(config, device="cpu", memory_format=layout, **options) as loader:
-                (batch,) = loader
-            assert batch["image"].dtype == torch.int64, engine
-            assert np.array_equal(batch["image"][0].numpy(), pixels[2:7, 3:9].transpose(2, 0, 1))

@@ -235,6 +235,7 @@ class FileReader:
                 self._collect()
 
     def close(self) -> None:
+        self.end()
         self._threads.shutdown(wait=False)
         self._pipe = None
 
