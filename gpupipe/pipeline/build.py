@@ -73,16 +73,16 @@ def _parse(
     item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
 ) -> ParsedStep:
     """Parse one item of the list; append its mistakes to `problems`."""
-    name, given = _named(item)
+    name, given = _split_item(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
     on = next(iter(fields))
     if isinstance(given, dict) and "on" in given:
         on, given = given["on"], {k: v for k, v in given.items() if k != "on"}
-    targets = _targets(on, fields, document.where((*loc, name, "on")), problems)
+    targets = _parse_targets(on, fields, document.where((*loc, name, "on")), problems)
     wrong = ParsedStep(name, None, where, targets or tuple(fields))
     if not name:
         if item is not UNRESOLVED:
-            problems.append(Problem(where, _no_step(item)))
+            problems.append(Problem(where, _describe_item(item)))
         return wrong
     try:
         model = step_registry.find(name)
@@ -98,14 +98,14 @@ def _parse(
         return wrong
 
 
-def _named(item: Any) -> tuple[str, Any]:
+def _split_item(item: Any) -> tuple[str, Any]:
     """Return an item's name and parameters; "" if it has no single name."""
     if isinstance(item, str):
         return item, None
     return next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else ("", None)
 
 
-def _no_step(item: Any) -> str:
+def _describe_item(item: Any) -> str:
     if isinstance(item, dict) and item:
         return (
             f"one step has {len(item)} names ({', '.join(item)}): begin each step with a dash, "
@@ -117,7 +117,7 @@ def _no_step(item: Any) -> str:
     )
 
 
-def _targets(
+def _parse_targets(
     on: Any, fields: Mapping[str, Spec], where: str, problems: list[Problem]
 ) -> tuple[str, ...]:
     """Return the fields that `on:` names; () if one is unknown, which `problems` then holds."""

@@ -36,10 +36,12 @@ def chain_steps(
     """
     entries: list[Entry] = []
     seen = Counter[str]()
-    specs = {name: _start(name, spec, parsed, problems) for name, spec in fields.items()}
+    specs = {
+        name: _spec_before_steps(name, spec, parsed, problems) for name, spec in fields.items()
+    }
     for p in parsed:
         outcomes = [
-            _entry(p, name, given, name in masks, parsed, problems)
+            _make_entry(p, name, given, name in masks, parsed, problems)
             for name in p.on
             if (given := specs[name]) is not None
         ]
@@ -54,7 +56,7 @@ def chain_steps(
     return entries
 
 
-def _entry(
+def _make_entry(
     p: ParsedStep,
     name: str,
     given: Spec,
@@ -73,7 +75,7 @@ def _entry(
     try:
         with plugins.blamed(p.name, type(step), p.where, "infer_spec()", StepIncompatible):
             step = step.resolve(given)
-            output = _checked(step.infer_spec(given))
+            output = _check_spec(step.infer_spec(given))
         return Entry(p.name, p.name, step, given, output, p.where, name)
     except StepIncompatible as e:
         later = (
@@ -87,7 +89,7 @@ def _entry(
         return given
 
 
-def _start(
+def _spec_before_steps(
     name: str, spec: Spec, parsed: Sequence[ParsedStep], problems: list[Problem]
 ) -> Spec | None:
     """Return the spec before the first step on a field.
@@ -106,7 +108,7 @@ def _start(
     return Spec(encoded=False)
 
 
-def _checked(made: object) -> Spec:
+def _check_spec(made: object) -> Spec:
     """Return what a step's infer_spec() returned; raise TypeError if it is no Spec."""
     if not isinstance(made, Spec):
         raise TypeError(f"it must return a Spec, and not {shown(made)}")
@@ -119,7 +121,7 @@ def _decodes(p: ParsedStep) -> bool:
         return False
     try:
         with plugins.blamed(p.name, type(p.step), p.where, "infer_spec()", StepIncompatible):
-            return not _checked(p.step.infer_spec(Spec())).encoded
+            return not _check_spec(p.step.infer_spec(Spec())).encoded
     except StepIncompatible:
         return False
 

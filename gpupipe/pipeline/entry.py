@@ -58,7 +58,7 @@ class Entry:
 
         """
         uniform = draws.uniform(seed, epoch, ids, draws.stream(self.key), self.step.num_uniforms)
-        with self._blamed("sample()"):
+        with self._blame("sample()"):
             sampled = self.step.sample(uniform)
         for name, values in sampled.items():
             if np.ndim(values) == 0 or len(values) != len(ids):
@@ -77,7 +77,7 @@ class Entry:
             SampleIncompatible: If it cannot process a sample.
 
         """
-        with self._blamed("lower()"):
+        with self._blame("lower()"):
             self.step.lower(image, parameters)
 
     def torch(self, image: Any, parameters: Params) -> Any:
@@ -94,7 +94,7 @@ class Entry:
             output = self.step.torch(image, parameters)
         except Exception:  # a context manager around each call would take more time than some steps
             decode_errors = (OSError, RuntimeError, ValueError) if self.input_spec.encoded else ()
-            with self._blamed("torch()", *decode_errors):
+            with self._blame("torch()", *decode_errors):
                 raise
         if differs := self.output_spec.differs(output, self._sizes):
             raise self._wrong(f"its torch() made {differs}")
@@ -104,9 +104,9 @@ class Entry:
     def _sizes(self) -> Sizes:
         return self.output_spec.canonical_sizes
 
-    def dumped(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, Any]:
         """Return the step's parameters as JSON values; raise StepError if that fails."""
-        with self._blamed("model_dump()"):
+        with self._blame("model_dump()"):
             return self.step.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
@@ -117,11 +117,11 @@ class Entry:
         fields = type(self.step).model_fields
         return {
             name: value
-            for name, value in self.dumped().items()
+            for name, value in self.dump().items()
             if name not in self.step.added_later or value != fields[name].default
         }
 
-    def _blamed(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
+    def _blame(self, call: str, *passed: type[Exception]) -> AbstractContextManager[None]:
         passed = (NoLowering, SampleIncompatible, *passed)
         return plugins.blamed(self.key, type(self.step), self.where, call, *passed)
 

@@ -135,11 +135,11 @@ class RandomCrop(Step):
             what = f"the image, {_by(padded)}, is smaller than the crop, {_by(self.size)}"
             raise SampleIncompatible(what)
         if self.pads and self.padding_mode != "constant":
-            image = self._mirrored(image, before, after)
+            image = self._mirror(image, before, after)
             before = before * 0.0
         return cut(image, self.anchor(p, padded) - before, self.size, self.fill)
 
-    def _mirrored(self, image: Any, before: Any, after: Any) -> Any:
+    def _mirror(self, image: Any, before: Any, after: Any) -> Any:
         from torchvision.transforms.v2 import functional as F
 
         check_mirror(self.padding_mode, before, after, image.shape[-2:])

@@ -122,11 +122,11 @@ def _integers(image: Tensor, dtype: torch.dtype, scale: bool) -> Tensor:
     import torch
 
     if image.is_floating_point():
-        return _truncated(
+        return _truncate(
             image * (torch.iinfo(dtype).max + 1.0 - _LESS_THAN_ONE) if scale else image, dtype
         )
     shift = _bits(dtype) - _bits(image.dtype) if scale else 0
-    wide = _saturated(_int64(image) >> max(-shift, 0), dtype)
+    wide = _saturate(_int64(image) >> max(-shift, 0), dtype)
     return (wide << max(shift, 0)).to(dtype)
 
 
@@ -146,7 +146,7 @@ def _int64(image: Tensor) -> Tensor:
     return signed.masked_fill(signed < 0, torch.iinfo(torch.int64).max)
 
 
-def _saturated(wide: Tensor, dtype: torch.dtype) -> Tensor:
+def _saturate(wide: Tensor, dtype: torch.dtype) -> Tensor:
     """Clamp int64 numbers to the range of `dtype`."""
     import torch
 
@@ -154,7 +154,7 @@ def _saturated(wide: Tensor, dtype: torch.dtype) -> Tensor:
     return wide.clamp(bounds.min, min(bounds.max, torch.iinfo(torch.int64).max))
 
 
-def _truncated(image: Tensor, dtype: torch.dtype) -> Tensor:
+def _truncate(image: Tensor, dtype: torch.dtype) -> Tensor:
     import torch
 
     bounds = torch.iinfo(dtype)

@@ -9,7 +9,7 @@ import torch
 from loaders import loading
 
 import gpupipe
-from gpupipe.engines.dali.memory import BLOCK, need_of
+from gpupipe.engines.dali.memory import BLOCK, estimate_need
 
 MIB = 2**20
 
@@ -49,7 +49,7 @@ def test_a_loader_takes_no_more_than_is_worked_out(faces: Path) -> None:
         epochs(loader, 1)
     before = used()
     with load(faces, prefetch=4) as loader:
-        need = need_of(loader.engine._job, True)
+        need = estimate_need(loader.engine._job, True)
         assert need is not None
         wanted = need.of(60, 4, 2)
         epochs(loader)

@@ -1,9 +1,9 @@
 """The DALI engine: one DALI pipeline turns plans into batches, on a GPU or a CPU.
 
-`reader` reads image files ahead, and `files` checks their headers before DALI decodes them.
-`graph` builds the pipeline from the steps of a config. `image` and `array` are the primitives that
-steps call. `engine` runs the pipeline. The registry imports this folder by name.
-Start reading in engine.py.
+`engine` draws the line of start-up: `mmap_reader`, `lowering`, `reader`, `graph_source`, `graph`,
+`graph_runner`, `repair`. `image` and `array` implement the primitives that steps lower onto; both
+derive from `node`, and `ops` holds DALI's operators. `files` checks headers of images before DALI
+decodes them. The registry of engines imports this package by name. Start reading in engine.py.
 """
 
 from __future__ import annotations

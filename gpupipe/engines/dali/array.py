@@ -124,7 +124,7 @@ class ArrayImage(Node):
 
         def make(node: Any) -> Any:
             normalized = ops.normalize(
-                _expanded(node, added, name),
+                _expand(node, added, name),
                 None,
                 (None, None),
                 (None, None),
@@ -133,7 +133,7 @@ class ArrayImage(Node):
                 mean,
                 std,
             )
-            return _squeezed(normalized, added, layout)
+            return _squeeze(normalized, added, layout)
 
         self._emit_through("crop_mirror_normalize", [self.step], make)
 
@@ -170,13 +170,13 @@ def _axes(layout: str) -> list[int]:
     return [layout.index(axis) for axis in space(layout)]
 
 
-def _expanded(node: Any, added: list[int], layout: str) -> Any:
+def _expand(node: Any, added: list[int], layout: str) -> Any:
     """Insert axes of length 1 at the positions `added`, and call the result `layout`."""
     return fn.reinterpret(fn.expand_dims(node, axes=added) if added else node, layout=layout)
 
 
-def _squeezed(node: Any, added: list[int], layout: str) -> Any:
-    """Undo `_expanded`: remove the axes `added`, and call the result `layout`."""
+def _squeeze(node: Any, added: list[int], layout: str) -> Any:
+    """Undo `_expand`: remove the axes `added`, and call the result `layout`."""
     return fn.reinterpret(fn.squeeze(node, axes=added) if added else node, layout=layout)
 
 
@@ -190,12 +190,12 @@ def _missing_channel_axis(layout: str) -> list[int]:
 
 def _to_video(node: Any, layout: str) -> Any:
     """Rename the layout to one that DALI's operators know. No data moves."""
-    return _expanded(node, _missing_channel_axis(layout), video_layout(layout) or "")
+    return _expand(node, _missing_channel_axis(layout), video_layout(layout) or "")
 
 
 def _from_video(node: Any, layout: str) -> Any:
     """Undo `_to_video`."""
-    return _squeezed(node, _missing_channel_axis(layout), layout)
+    return _squeeze(node, _missing_channel_axis(layout), layout)
 
 
 def _to_hwc(node: Any, layout: str) -> Any:

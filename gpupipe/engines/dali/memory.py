@@ -65,14 +65,14 @@ class Need:
             threads: How many threads the decoder has.
         """
         total = (
-            prefetch * _of_batch(self.made, batch_size)
-            + _of_batch(self.out, batch_size)
+            prefetch * _estimate_batch(self.made, batch_size)
+            + _estimate_batch(self.out, batch_size)
             + threads * PADDING
         )
         return int(-(-total // BLOCK)) * BLOCK
 
 
-def _of_batch(samples: NDArray[np.float64], batch_size: int) -> float:
+def _estimate_batch(samples: NDArray[np.float64], batch_size: int) -> float:
     """An upper estimate of the bytes of a batch: the mean plus four standard deviations.
 
     It is at most `batch_size` times the largest sample.
@@ -91,7 +91,7 @@ def check_memory(job: LoadSpec, allowed: int, may_cut: bool) -> None:
         allowed: `loader.gpu_memory` in bytes.
         may_cut: Whether the decoder may decode a region of an image.
     """
-    need = need_of(job, may_cut)
+    need = estimate_need(job, may_cut)
     if need is None:
         _log.warning(
             "loader.gpu_memory is not checked: none of the samples that were tried can be read"
@@ -101,7 +101,9 @@ def check_memory(job: LoadSpec, allowed: int, may_cut: bool) -> None:
     wanted = need.of(loader.batch_size, loader.prefetch, job.threads)
     if wanted <= allowed:
         return
-    batch, out = (_words(_of_batch(part, loader.batch_size)) for part in (need.made, need.out))
+    batch, out = (
+        _words(_estimate_batch(part, loader.batch_size)) for part in (need.made, need.out)
+    )
     raise EngineError(
         f"loader.gpu_memory={_words(allowed)}, but DALI needs about {_words(wanted)} on the "
         f"GPU: {loader.prefetch} x {batch} for the batches that are being "
@@ -138,7 +140,7 @@ def _words(size: float) -> str:
     return ByteSize(int(size)).human_readable()
 
 
-def need_of(job: LoadSpec, may_cut: bool) -> Need | None:
+def estimate_need(job: LoadSpec, may_cut: bool) -> Need | None:
     """Return the needs of up to 64 samples spread evenly over the index.
 
     Returns:
@@ -146,7 +148,8 @@ def need_of(job: LoadSpec, may_cut: bool) -> Need | None:
     """
     lowering = Lowering(job, "gpu", may_cut)
     estimates = [
-        _of_sample(job, lowering, plan, size) for plan, size in _sizes(job, lowering.decodings())
+        _estimate_sample(job, lowering, plan, size)
+        for plan, size in _sizes(job, lowering.decodings())
     ]
     needs = [n for n in estimates if n is not None]
     return Need(*np.array(needs).T) if needs else None
@@ -172,7 +175,7 @@ def _sizes(
     ]
 
 
-def _of_sample(
+def _estimate_sample(
     job: LoadSpec, lowering: Lowering, plan: Plan, size: dict[str, NDArray[np.float64]]
 ) -> tuple[float, float] | None:
     """The bytes of all operators' outputs for a sample, and the bytes of its delivered fields.

@@ -169,21 +169,21 @@ class Node(ABC):
         dtypes.py has the table of supported dtypes.
         """
         dtype = self._dtype
-        self._emit(op, steps, lambda node: numbers.through(op, node, dtype, make))
+        self._emit(op, steps, lambda node: numbers.apply_as_supported(op, node, dtype, make))
 
     def _cast(self, target: str, scale: bool) -> None:
         """Emit a conversion to another dtype."""
         current = self._dtype
-        factor = numbers.factor(current, target) if scale else None
+        factor = numbers.scale_factor(current, target) if scale else None
         operand = (
             self._float64_node(factor)
             if factor is not None and "float64" in (current, target)
             else np.float32(factor or 0.0)
         )
         make = (
-            (lambda node: numbers.scaled(node, current, target, operand))
+            (lambda node: numbers.convert_scaled(node, current, target, operand))
             if scale
-            else (lambda node: numbers.converted(node, current, target))
+            else (lambda node: numbers.convert(node, current, target))
         )
         self._emit("cast", [self.step] if self.step else [], make)
 

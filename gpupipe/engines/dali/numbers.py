@@ -30,7 +30,7 @@ def dali_type(dtype: str) -> Any:
     return types.to_dali_type(dtype)
 
 
-def through(operator: str, node: Any, dtype: str, make: Callable[[Any], Any]) -> Any:
+def apply_as_supported(operator: str, node: Any, dtype: str, make: Callable[[Any], Any]) -> Any:
     """Apply an operator, and convert to a dtype that it supports and back if needed.
 
     Args:
@@ -62,23 +62,23 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith("float")
 
 
-def converted(node: Any, given: str, made: str) -> Any:
+def convert(node: Any, given: str, made: str) -> Any:
     """Convert a node of dtype `given` to dtype `made` without scaling."""
     if made == "bool":
         return node if given == "bool" else _as_float32(node, given) != 0
     if is_float(given) and not is_float(made):
-        node = _truncated(_as_float32(node, given))
+        node = _truncate(_as_float32(node, given))
     return fn.cast(node, dtype=dali_type(made))
 
 
-def factor(given: str, made: str) -> float | None:
-    """Return the factor by which `scaled` multiplies, or None between two integer dtypes."""
+def scale_factor(given: str, made: str) -> float | None:
+    """Return the factor by which `convert_scaled` multiplies; None between integer dtypes."""
     if is_float(made):
         return 1.0 / int(np.iinfo(given).max)
     return int(np.iinfo(made).max) + 1.0 - _LESS_THAN_ONE if is_float(given) else None
 
 
-def scaled(node: Any, given: str, made: str, factor: Any) -> Any:
+def convert_scaled(node: Any, given: str, made: str, factor: Any) -> Any:
     """Convert a node of dtype `given` to dtype `made`, with scaling.
 
     The range of an integer dtype maps to 0..1 for floats, and back. Between integers, bits are
@@ -88,16 +88,16 @@ def scaled(node: Any, given: str, made: str, factor: Any) -> Any:
         node: The input.
         given: The dtype of the input.
         made: The dtype of the output.
-        factor: The number that the function `factor` returns, or a DataNode of it.
+        factor: The number that `scale_factor` returns, or a DataNode of it.
     """
     if is_float(made):
         return _to_unit(node, made, factor)
     if is_float(given):
-        return converted(node * factor, given, made)
+        return convert(node * factor, given, made)
     shift = _bits(made) - _bits(given)
     if shift <= 0:
-        return fn.cast(_shifted_down(node, given, -shift), dtype=dali_type(made))
-    return _shifted_up(fn.cast(node, dtype=dali_type(made)), made, shift)
+        return fn.cast(_shift_down(node, given, -shift), dtype=dali_type(made))
+    return _shift_up(fn.cast(node, dtype=dali_type(made)), made, shift)
 
 
 def _to_unit(node: Any, dtype: str, factor: Any) -> Any:
@@ -113,7 +113,7 @@ def _as_float32(node: Any, dtype: str) -> Any:
     return fn.cast(node, dtype=types.FLOAT) if dtype == "float16" else node
 
 
-def _truncated(node: Any) -> Any:
+def _truncate(node: Any) -> Any:
     zero = np.float32(0.0)
     return dali_math.floor(dali_math.max(node, zero)) + dali_math.ceil(dali_math.min(node, zero))
 
@@ -122,7 +122,7 @@ def _bits(dtype: str) -> int:
     return int(np.iinfo(dtype).max).bit_length()
 
 
-def _shifted_down(node: Any, dtype: str, bits: int) -> Any:
+def _shift_down(node: Any, dtype: str, bits: int) -> Any:
     while bits:
         step = min(bits, _BITS_AT_ONCE)
         node = (node - (node & _integer((1 << step) - 1, dtype))) // _integer(1 << step, dtype)
@@ -131,7 +131,7 @@ def _shifted_down(node: Any, dtype: str, bits: int) -> Any:
     return node
 
 
-def _shifted_up(node: Any, dtype: str, bits: int) -> Any:
+def _shift_up(node: Any, dtype: str, bits: int) -> Any:
     while bits:
         step = min(bits, _BITS_AT_ONCE)
         node = fn.cast(node * _integer(1 << step, dtype), dtype=dali_type(dtype))

@@ -14,7 +14,7 @@ from PIL import Image
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import LoadSpec
-from gpupipe.engines.dali.memory import BLOCK, PADDING, Need, check_memory, need_of
+from gpupipe.engines.dali.memory import BLOCK, PADDING, Need, check_memory, estimate_need
 
 MIB = 2**20
 HIGH, WIDE = 300, 400
@@ -45,7 +45,7 @@ def bytes_of(
     root: Path, pipeline: Any, may_cut: bool = False, **loader: Any
 ) -> tuple[float, float]:
     """Of a sample: what all operators make, and what is delivered."""
-    need = need_of(job(root, pipeline, **loader), may_cut)
+    need = estimate_need(job(root, pipeline, **loader), may_cut)
     assert need is not None
     assert len(need.made) == len(need.out) == 10
     return float(need.made.max()), float(need.out.max())
@@ -94,7 +94,9 @@ def test_arrays_are_copied_to_the_gpu(tmp_path: Path) -> None:
             "pipeline": [{"random_horizontal_flip": {"p": 0.5}}],
         }
     )
-    need = need_of(LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1), False)
+    need = estimate_need(
+        LoadSpec(checked.source.index(), checked.pipeline, checked.loader, 1), False
+    )
     assert need is not None
     size = 5 * 7 * 9 * 4
     assert (need.made.max(), need.out.max()) == (2 * size, size)
@@ -117,7 +119,7 @@ def test_a_batch_of_unequal_images_is_more_than_the_mean_and_no_more_than_the_la
 @pytest.mark.parametrize("prefetch", [1, 2, 4])
 def test_what_is_advised_fits_and_one_more_does_not(images: Path, prefetch: int) -> None:
     wanted = job(images, "affine", batch_size=256, prefetch=prefetch)
-    need = need_of(wanted, False)
+    need = estimate_need(wanted, False)
     assert need is not None
     check_memory(wanted, need.of(256, prefetch, 2), False)
     allowed = need.of(256, prefetch, 2) // 2
@@ -169,11 +171,11 @@ def test_samples_that_cannot_be_read_are_left_out(
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "broken.jpg").write_bytes(b"no image")
     broken = job(tmp_path, "affine")
-    assert need_of(broken, False) is None
+    assert estimate_need(broken, False) is None
     check_memory(broken, 1, False)
     assert "loader.gpu_memory is not checked" in caplog.text
     (tmp_path / "one" / "whole.jpg").write_bytes((images / "one" / "0.jpg").read_bytes())
-    need = need_of(job(tmp_path, "affine"), False)
+    need = estimate_need(job(tmp_path, "affine"), False)
     assert need is not None
     assert len(need.made) == 1
 
