@@ -5,11 +5,9 @@ It runs in a process of its own, so that training imports no client library of a
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,14 +19,15 @@ from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, file_version, read_url
 from gpupipe.dataset import labels as classes_of
 from gpupipe.dataset.strings import StringArray
-from gpupipe.errors import DataError, did_you_mean, shown
+from gpupipe.errors import DataError, shown
+from gpupipe.formats.manifest import read_stream
+from gpupipe.formats.manifest_rows import ManifestColumns, ManifestRows
 
-_ODD = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
+_UNSAFE_NAME = re.compile(r"[\0\\]|(?:^|/)\.{0,2}(?:/|$)|^[a-zA-Z][a-zA-Z0-9+.-]*:")
 """Matches names that are not plain paths NAME/NAME/...: with NUL or backslash, with a part that is
 '', '.' or '..', or URLs.
 """
-_WHOLE = re.compile(r"[0-9]{1,18}")
-_LONGEST = 4096
+_MAX_NAME_LENGTH = 4096
 
 
 @dataclass
@@ -39,9 +38,9 @@ class StoreRows:
     labels: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     tags: list[int] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
+    weights: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     metadata: list[str] = field(default_factory=list)
-    values: dict[str, list[float]] = field(default_factory=dict)
+    values: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def list_samples(dataset: DataSet, store: Store) -> Listing:
@@ -54,7 +53,11 @@ def list_samples(dataset: DataSet, store: Store) -> Listing:
     Raises:
         DataError: There are no samples, or a name or a value is invalid.
     """
-    rows = _files(dataset, store) if dataset.manifest is None else _manifest(dataset)
+    rows = (
+        _list_files(dataset, store)
+        if dataset.manifest is None
+        else _read_manifest(dataset, dataset.manifest)
+    )
     if not rows.names:
         raise DataError(_explain_no_rows(dataset))
     labels, classes = _number_labels(rows, dataset.manifest)
@@ -63,18 +66,16 @@ def list_samples(dataset: DataSet, store: Store) -> Listing:
         np.array(rows.sizes or unknown, np.int64),
         np.array(rows.tags or [0] * len(unknown), np.uint64),
     )
-    weights = np.array(rows.weights, np.float64)
-    values = {name: _numbers(column) for name, column in rows.values.items()}
     return Listing(
         names,
         labels,
         sizes,
         tags,
-        weights,
+        rows.weights,
         StringArray.from_strings(rows.metadata),
         classes,
         compute_fingerprint(names, labels, classes),
-        values,
+        rows.values,
     )
 
 
@@ -97,7 +98,7 @@ def check_name(name: str, where: str) -> str:
     Raises:
         DataError: The name could lead elsewhere.
     """
-    if len(name) > _LONGEST or _ODD.search(name):
+    if len(name) > _MAX_NAME_LENGTH or _UNSAFE_NAME.search(name):
         raise DataError(
             f"{where}: {shown(name)} is no name of a file below data.url: parts like '..', "
             "absolute paths and other URLs are refused"
@@ -105,7 +106,7 @@ def check_name(name: str, where: str) -> str:
     return name
 
 
-def _files(dataset: DataSet, store: Store) -> StoreRows:
+def _list_files(dataset: DataSet, store: Store) -> StoreRows:
     """Return all files under the url, sorted by name."""
     suffixes, rows = tuple(f".{e.lower().lstrip('.')}" for e in dataset.extensions), StoreRows()
     for name, info in sorted(store.list_files().items()):
@@ -116,11 +117,11 @@ def _files(dataset: DataSet, store: Store) -> StoreRows:
         rows.sizes.append(size if type(size) is int and size >= 0 else UNKNOWN)
         rows.tags.append(hash_version(file_version(info)))
         if dataset.label is not None:
-            rows.labels.append(_class(name, dataset.url))
+            rows.labels.append(_get_class(name, dataset.url))
     return rows
 
 
-def _class(name: str, url: str) -> str:
+def _get_class(name: str, url: str) -> str:
     folder = name.rpartition("/")[0].rpartition("/")[2]
     if not folder:
         raise DataError(
@@ -130,132 +131,54 @@ def _class(name: str, url: str) -> str:
     return folder
 
 
-def _manifest(dataset: DataSet) -> StoreRows:
-    rows, start = StoreRows(), f"{dataset.url}/"
-    for where, record in _records(dataset):
-        name = str(record.pop(dataset.path))
-        rows.names.append(check_name(name.removeprefix(start), where))
-        if dataset.label is not None:
-            rows.labels.append(_label(record.pop(dataset.label), where))
-        if dataset.weight is not None:
-            rows.weights.append(_weight(record.pop(dataset.weight), where))
-        for column in dataset.values:
-            rows.values.setdefault(column, []).append(_number(record[column], column, where))
-        rows.metadata.append(json.dumps(record, default=str) if record else "{}")
-    if rows.weights and not any(rows.weights):
-        raise DataError(
-            f"{dataset.manifest}: every weight is 0, so that nothing would be fetched: see "
-            "data.weight"
-        )
-    return rows
-
-
-def _records(dataset: DataSet) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row of the manifest: its place, for messages, and its columns by name."""
-    manifest = str(dataset.manifest)
-    read = _csv if manifest.lower().endswith(".csv") else _parquet
+def _read_manifest(dataset: DataSet, manifest: str) -> StoreRows:
+    """Return the rows of the manifest, in its order."""
+    wanted = ManifestColumns(
+        {"image": dataset.path},
+        dataset.label,
+        values=dict(zip(dataset.values, dataset.values, strict=True)),
+        weight=dataset.weight,
+        keeps_rest=True,
+    )
     try:
-        yield from read(
-            manifest,
-            read_url(manifest, dataset),
-            [
-                c
-                for c in (dataset.path, dataset.label, dataset.weight, *dataset.values)
-                if c is not None
-            ],
-        )
+        content = io.BytesIO(read_url(manifest, dataset))
+        rows = read_stream(manifest, content, wanted, lambda count: None)
     except OSError as e:
         raise DataError(
             f"{manifest}: cannot be read: {e.strerror or e}: set data.manifest to the list "
             "of the samples"
         ) from e
-
-
-def _check_columns(manifest: str, columns: list[str], wanted: list[str]) -> None:
-    for name in wanted:
-        if columns.count(name) != 1:
-            problem = (
-                f"no column '{name}'{did_you_mean(name, columns)}"
-                if name not in columns
-                else f"several columns '{name}'"
-            )
-            raise DataError(
-                f"{manifest}: {problem}; data.path, data.label, data.weight and data.values "
-                "name columns; data.label: null where there are no labels"
-            )
-
-
-def _csv(manifest: str, data: bytes, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-        header = next(reader, [])
-        _check_columns(manifest, header, wanted)
-        for record in reader:
-            where = f"{manifest}:{reader.line_num}"
-            if len(record) not in (0, len(header)):
-                raise DataError(
-                    f"{where}: {len(record)} values, and the header names {len(header)} "
-                    "columns: write a value that holds a comma in quotes"
-                )
-            if record:
-                yield where, dict(zip(header, record, strict=True))
-    except (csv.Error, UnicodeDecodeError) as e:
-        raise DataError(f"{manifest}: cannot be read as .csv in UTF-8: {e}") from e
-
-
-def _parquet(manifest: str, data: bytes, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as e:
-        raise DataError(
-            f"{manifest}: reading .parquet needs pyarrow: run 'pip install pyarrow', or "
-            "save the list as .csv"
-        ) from e
-    try:
-        table = pyarrow.parquet.read_table(io.BytesIO(data))
-        _check_columns(manifest, table.column_names, wanted)
-        for number, record in enumerate(table.to_pylist(), 1):
-            yield f"{manifest}: row {number:,}", record
-    except pyarrow.ArrowException as e:
-        raise DataError(
-            f"{manifest}: cannot be read as .parquet: {str(e).partition(chr(10))[0]}"
-        ) from e
-
-
-def _label(value: Any, where: str) -> str:
-    text = (
-        str(value).strip() if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+    prefix = f"{dataset.url}/"
+    return StoreRows(
+        names=[
+            check_name(path.removeprefix(prefix), rows.where(i))
+            for i, path in enumerate(rows.paths["image"])
+        ],
+        labels=[_check_label(label, rows.where(i)) for i, label in enumerate(rows.labels)],
+        weights=_check_weights(rows),
+        metadata=[json.dumps(record, default=str) for record in rows.rest],
+        values=rows.values,
     )
+
+
+def _check_label(label: str, where: str) -> str:
+    text = label.strip()
     if not text or "\0" in text:
-        raise DataError(f"{where}: {shown(value)} is no label: a name, or a whole number from 0 on")
+        raise DataError(f"{where}: {shown(text)} is no label: a name, or a whole number from 0 on")
     return text
 
 
-def _weight(value: Any, where: str) -> float:
-    try:
-        weight = float(value)
-    except (TypeError, ValueError):
-        weight = -1.0
-    if not 0 <= weight < float("inf"):
-        raise DataError(f"{where}: {shown(value)} is no weight: a number from 0 on")
-    return weight
-
-
-def _number(value: Any, column: str, where: str) -> float:
-    """Return an int if the value is written as one, else a float."""
-    try:
-        return int(value) if _WHOLE.fullmatch(str(value).lstrip("-")) else float(value)
-    except (TypeError, ValueError):
+def _check_weights(rows: ManifestRows) -> NDArray[np.float64]:
+    if rows.weights is None:
+        return np.empty(0)
+    weights = rows.weights.astype(np.float64)
+    for row in np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[:1].tolist():
+        raise DataError(f"{rows.where(row)}: {weights[row]:g} is no weight: a number from 0 on")
+    if len(weights) and not weights.any():
         raise DataError(
-            f"{where}: {shown(value)} in the column '{column}' is no number, and "
-            "data.values names it"
-        ) from None
-
-
-def _numbers(column: list[float]) -> NDArray[Any]:
-    """Return int64 if all numbers are whole, else float64, as the source file_list does."""
-    return np.array(column, np.int64 if all(isinstance(n, int) for n in column) else np.float64)
+            f"{rows.name}: every weight is 0, so that nothing would be fetched: see data.weight"
+        )
+    return weights
 
 
 def _number_labels(rows: StoreRows, manifest: str | None) -> tuple[NDArray[np.int64], list[str]]:

@@ -20,6 +20,7 @@ from gpupipe.dataset.shards import find_files
 from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
+from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.schema.field_types import expand_home
 
 _MISSING = "no such file: set data.manifest to the list of the samples"
@@ -101,7 +102,7 @@ def find_in_manifest(
         top = folder(root or file.parent)
         rows = manifest.read(
             file,
-            manifest.Wanted({field: "path"}, label, sure=False),
+            ManifestColumns({field: "path"}, label, is_label_required=False),
             lambda count: progress("reading", count, None),
         )
     except OSError as e:

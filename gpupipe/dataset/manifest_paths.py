@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpupipe.errors import DataError, shown
 from gpupipe.formats import manifest
-from gpupipe.formats.manifest import ManifestRows
+from gpupipe.formats.manifest_rows import ManifestRows
 from gpupipe.schema.field_types import expand_home
 
 _ODD = re.compile(r"\0|(?:^|/)\.{0,2}(?:/|$)")
@@ -22,7 +22,7 @@ def listing(path: Path) -> Path:
     Raises:
         ValueError: The suffix is none of `manifest.SUFFIXES`, or the path cannot exist.
     """
-    if manifest.suffix(path) not in manifest.SUFFIXES:
+    if manifest.get_suffix(path) not in manifest.SUFFIXES:
         *others, last = manifest.SUFFIXES
         raise ValueError(
             f"{path} should end in {', '.join(others)} or {last}: the ending says what the "

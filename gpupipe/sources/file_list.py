@@ -15,7 +15,7 @@ from gpupipe.dataset.source import Progress, Source, check_names, ignore_progres
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError
 from gpupipe.formats import manifest
-from gpupipe.formats.manifest import Wanted
+from gpupipe.formats.manifest_rows import ManifestColumns
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema.field_types import expand_home
 
@@ -69,7 +69,7 @@ class FileList(Source):
             for option in ("path", "label", "fields", "values")
             if option in self.model_fields_set and getattr(self, option) is not None
         ]
-        if manifest.suffix(self.file) == ".txt" and named:
+        if manifest.get_suffix(self.file) == ".txt" and named:
             raise ValueError(f"a .txt has no columns: leave out {' and '.join(named)}")
         return self
 
@@ -106,7 +106,7 @@ class FileList(Source):
             raise DataError(f"{e.filename or self.file}: cannot be read: {e.strerror or e}") from e
 
     def _read(self, root: Path, sure: bool, progress: Progress) -> Index:
-        wanted = Wanted(
+        wanted = ManifestColumns(
             {_MAIN: self.path} | self.fields,
             self.label,
             sure,

@@ -129,13 +129,13 @@ def test_a_name_that_is_accepted_stays_below_the_url(name: str) -> None:
     ("text", "options", "said"),
     [
         ("path,label\n", {}, "m.csv: no rows"),
-        ("", {}, r"m.csv: no column 'path'.*data.path, data.label"),
+        ("", {}, "m.csv: no rows"),
         ("pth,label\na,b\n", {}, r"no column 'path'; did you mean 'pth'\?"),
-        ("path,path,label\na,b,c\n", {}, "several columns 'path'"),
+        ("path,path,label\na,b,c\n", {}, "2 columns are called 'path'"),
         ("path,label\na/b,\n", {}, r"m.csv:2: '' is no label"),
-        ("path,label\na/b,c,d\n", {}, r"m.csv:2: 3 values, and the header names 2 columns"),
-        ("path,label,w\na/b,c,-1\n", {"weight": "w"}, r"m.csv:2: '-1' is no weight"),
-        ("path,label,w\na/b,c,nan\n", {"weight": "w"}, "'nan' is no weight"),
+        ("path,label\na/b,c,d\n", {}, r"m.csv:2: 3 values, but the header names 2 columns"),
+        ("path,label,w\na/b,c,-1\n", {"weight": "w"}, "m.csv:2: -1 is no weight"),
+        ("path,label,w\na/b,c,nan\n", {"weight": "w"}, "nan is no weight"),
         ("path,label,w\na/b,c,0\n", {"weight": "w"}, "every weight is 0"),
         (
             "path,label,w\na/b,c,x\n",
