@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cached_loading import STEPS, Config
 
 from gpupipe.cache import listing, store_listing
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
@@ -200,3 +201,38 @@ def web(blobs: Path) -> Iterator[tuple[str, Faults]]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def pictures(faces: Path, s3: dict[str, Any]) -> str:
+    """60 faces in S3, about 850 kB."""
+    import s3fs
+
+    files = s3fs.S3FileSystem(**s3)
+    if not files.exists("faces"):
+        files.mkdir("faces")
+        files.put(f"{faces}/", "faces/", recursive=True)
+    return "s3://faces"
+
+
+@pytest.fixture
+def config(faces: Path, tmp_path: Path) -> Config:
+    """Makes the config of a cache of the faces in a folder of its own; by default straight from the
+    disk.
+    """
+
+    def made(**cache: Any) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "source": "remote",
+            "url": cache.pop("url", f"file://{faces}"),
+            "storage_options": cache.pop("storage_options", {}),
+        }
+        options = {
+            "dir": str(tmp_path / "cache"),
+            "max_bytes": "2MB",
+            "shard_size": "60kB",
+            "workers": 1,
+        } | cache
+        return {"data": data | {"cache": options}, "pipeline": STEPS}
+
+    return made

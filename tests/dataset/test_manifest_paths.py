@@ -1,0 +1,101 @@
+"""Paths of a manifest: those that stay inside the root, and those that leave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from manifests import listed, names, refused, save_parquet, written
+
+from gpupipe.errors import DataError
+from gpupipe.sources.file_list import FileList
+
+
+def test_the_root_is_the_manifests_folder_or_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "images").mkdir()
+    file = written(tmp_path / "lists" / "l.txt", "a.jpg\n")
+    assert FileList(file=file).index().location(0) == str(tmp_path / "lists" / "a.jpg")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "lists")
+    assert FileList(file=Path("l.txt"), root=Path("~/images")).index().location(0) == str(
+        tmp_path / "images" / "a.jpg"
+    )
+    assert FileList(file=Path("~/lists/l.txt"), root=Path("../images")).index().location(0) == str(
+        tmp_path / "images" / "a.jpg"
+    )
+
+
+def test_paths_that_stay_inside(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    inside = [
+        "a.jpg",
+        "./b.jpg",
+        ".//c.jpg",
+        "x/../d.jpg",
+        "x/./e.jpg",
+        "x//f.jpg",
+        f"{tmp_path}/real/g.jpg",
+        f"{tmp_path}/link/h.jpg",
+        f"{tmp_path}/link/x/../i.jpg",
+        f"{tmp_path}/link/../real/j.jpg",
+        "..k/l..jpg/.m",
+    ]
+    index = listed(tmp_path / "l.txt", "\n".join(inside), root=tmp_path / "link")
+    assert index.root == str(tmp_path / "real")
+    assert names(index) == [
+        "a.jpg",
+        "b.jpg",
+        "c.jpg",
+        "d.jpg",
+        "x/e.jpg",
+        "x/f.jpg",
+        "g.jpg",
+        "h.jpg",
+        "i.jpg",
+        "j.jpg",
+        "..k/l..jpg/.m",
+    ]
+
+
+def test_the_root_may_be_the_whole_machine(tmp_path: Path) -> None:
+    assert (
+        listed(tmp_path / "l.txt", "/data/a.jpg\nb.jpg\n", root=Path("/")).location(0)
+        == "/data/a.jpg"
+    )
+
+
+LEAVING = [
+    "../x.jpg",
+    "a/../../x.jpg",
+    "..",
+    ".",
+    "/etc/passwd",
+    ".//../x",
+    "./../x",
+    "//etc/passwd",
+    "{root}/../x.jpg",
+    "{root}x/y.jpg",
+    "{root}",
+    "a/..",
+]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".tsv"])
+@pytest.mark.parametrize("path", LEAVING)
+def test_paths_that_leave_the_root_are_refused(tmp_path: Path, path: str, suffix: str) -> None:
+    text = f"ok.jpg\n{path.format(root=tmp_path)}\n"
+    said = refused(tmp_path / f"l{suffix}", text if suffix == ".txt" else "path\n" + text)
+    assert said.startswith(f"{2 if suffix == '.txt' else 3}: '")
+    assert (
+        f"does not lie in {tmp_path}: move the file there, or set data.root to a folder "
+        "that holds all files" in said
+    )
+
+
+def test_paths_of_a_parquet_that_leave_the_root(tmp_path: Path) -> None:
+    file = save_parquet(tmp_path / "l.parquet", path=["a.jpg", "../x.jpg"])
+    with pytest.raises(DataError, match=rf"^{file}: row 2: '\.\./x\.jpg' does not lie in"):
+        FileList(file=file).index()
