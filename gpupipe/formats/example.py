@@ -17,9 +17,9 @@ from gpupipe.formats.protobuf import (
     Fields,
     MalformedProtobuf,
     Messages,
-    fields,
-    gathered,
-    packed,
+    decode_packed,
+    gather,
+    parse_fields,
 )
 
 _FEATURES, _ENTRY, _KEY, _VALUE, _LIST_OF = 1, 1, 1, 2, 1
@@ -116,10 +116,10 @@ class Feature:
                 "use it in data.fields",
             )
         if self.kind == "int64s":
-            values, item = packed(data, self.items)
+            values, item = decode_packed(data, self.items)
             return values, self.items.message[item]
         self._whole_floats()
-        return gathered(data, self.items).view("<f4"), np.repeat(
+        return gather(data, self.items).view("<f4"), np.repeat(
             self.items.message, (self.items.end - self.items.begin) // 4
         )
 
@@ -158,7 +158,7 @@ class Feature:
         )
 
 
-def features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, Feature]:
+def parse_features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, Feature]:
     """Find features by name in all records.
 
     As the wire format allows, entries of a map may come in any order, split into several parts
@@ -172,11 +172,11 @@ def features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, 
     Raises:
         MalformedProtobuf: A record lacks a feature, has it twice, or is no Example message.
     """
-    tops = fields(data, records)
+    tops = parse_fields(data, records)
     entries = _messages(
         data, tops.where((tops.number == _FEATURES) & (tops.wire == DELIMITED)), _ENTRY
     )
-    parts = fields(data, entries)
+    parts = parse_fields(data, entries)
     parts = parts.where(parts.wire == DELIMITED)
     keys, values = (
         _only(parts.where(parts.number == number), entries, part)
@@ -187,7 +187,7 @@ def features(data: Bytes, records: Messages, names: Iterable[str]) -> dict[str, 
 
 def _messages(data: Bytes, above: Messages, number: int) -> Fields:
     """Return the messages in field `number` of the messages `above`."""
-    inner = fields(data, above)
+    inner = parse_fields(data, above)
     return inner.where((inner.number == number) & (inner.wire == DELIMITED))
 
 
@@ -214,12 +214,12 @@ def _feature(
     odd = np.flatnonzero(counts != 1)
     if len(odd):
         _refuse_count(data, name, records, keys, int(odd[0]), int(counts[odd[0]]))
-    lists = fields(
+    lists = parse_fields(
         data, Messages(records.record, *(getattr(values, side)[rows] for side in ("begin", "end")))
     )
     lists = lists.where(np.isin(lists.number, tuple(KINDS)) & (lists.wire == DELIMITED))
     kind = _kind(name, records, lists)
-    items = fields(data, lists)
+    items = parse_fields(data, lists)
     wires = {
         "bytes": (DELIMITED,),
         "floats": (DELIMITED, FOUR_BYTES),

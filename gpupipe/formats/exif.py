@@ -8,7 +8,7 @@ _ORIENTATION, _SHORT = 0x0112, 3
 _MOST_TAGS = 200
 
 
-def orientation(data: memoryview) -> int | None:
+def read_orientation(data: memoryview) -> int | None:
     """Return the orientation in EXIF data.
 
     Args:

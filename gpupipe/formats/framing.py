@@ -28,7 +28,7 @@ _CHECKSUMS = (
 )
 
 
-def records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
+def iter_records(data: Bytes, verify: bool = False) -> Iterator[Messages]:
     """Find the records of a file.
 
     The checksums of the lengths are always verified.

@@ -133,7 +133,7 @@ def _jpeg(view: memoryview) -> ImageHeader:
         elif marker == 0xE0:
             jfif = jfif or bytes(view[at + 4 : at + 9]) == b"JFIF\0"
         elif marker == 0xE1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
-            tag = exif.orientation(view[at + 10 : at + 2 + size]) if size >= 8 else None
+            tag = exif.read_orientation(view[at + 10 : at + 2 + size]) if size >= 8 else None
             plain, orientation = plain and tag is not None, tag or 1
         elif marker == 0xEE and bytes(view[at + 4 : at + 9]) == b"Adobe":
             adobe, plain = view[at + 15], plain and size == 14

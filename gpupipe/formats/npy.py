@@ -58,7 +58,7 @@ class Header:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-def header(beginning: bytes) -> Header:
+def parse_header(beginning: bytes) -> Header:
     """Parse the header of a .npy file.
 
     Args:

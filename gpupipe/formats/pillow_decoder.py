@@ -113,7 +113,7 @@ def _read_orientation(image: Any) -> int:
     if not isinstance(data, bytes):
         image.load()  # A PNG may have its EXIF data after its pixels.
         data = image.info.get("exif") or b""
-    return exif.orientation(memoryview(data.removeprefix(b"Exif\0\0"))) or 1
+    return exif.read_orientation(memoryview(data.removeprefix(b"Exif\0\0"))) or 1
 
 
 def _orient(pixels: Pixels, orientation: int, apply: bool, is_turned: bool) -> Pixels:

@@ -81,7 +81,7 @@ class Fields(Messages):
         )
 
 
-def fields(data: Bytes, messages: Messages) -> Fields:
+def parse_fields(data: Bytes, messages: Messages) -> Fields:
     """Find all fields of messages.
 
     Args:
@@ -120,7 +120,7 @@ def _field(
     Returns its number, its wire type, and the begin and end of its payload.
     """
     most = messages.end[alive]
-    tag, begin = varints(data, place[alive])
+    tag, begin = decode_varints(data, place[alive])
     number, wire = tag >> np.uint64(3), tag & np.uint64(7)
     is_valid = (
         np.isin(wire, (VARINT, EIGHT_BYTES, DELIMITED, FOUR_BYTES))
@@ -136,8 +136,8 @@ def _field(
     )
     end = begin + np.select([wire == EIGHT_BYTES, wire == FOUR_BYTES], [8, 4], 0)
     is_varint, delimited = wire == VARINT, wire == DELIMITED
-    end[is_varint] = varints(data, begin[is_varint])[1]
-    length, after = varints(data, begin[delimited])
+    end[is_varint] = decode_varints(data, begin[is_varint])[1]
+    length, after = decode_varints(data, begin[delimited])
     left = most[delimited] - after
     fits = (left >= 0) & (length <= np.maximum(left, 0).astype(np.uint64))
     begin[delimited], end[delimited] = after, after + np.where(fits, length, 0).astype(np.int64)
@@ -147,7 +147,7 @@ def _field(
     return number, wire, begin, end
 
 
-def varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
+def decode_varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
     """Decode the varint at each offset.
 
     Returns:
@@ -166,7 +166,7 @@ def varints(data: Bytes, place: Places) -> tuple[NDArray[np.uint64], Places]:
     return value, end
 
 
-def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
+def decode_packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
     """Decode byte ranges of contiguous varints.
 
     Returns:
@@ -177,7 +177,7 @@ def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
     """
     length = runs.end - runs.begin
     row = np.repeat(np.arange(len(runs)), length)
-    byte = gathered(data, runs)
+    byte = gather(data, runs)
     last = byte < 0x80
     stops = np.cumsum(length)[length > 0] - 1
     _check(
@@ -203,7 +203,7 @@ def packed(data: Bytes, runs: Messages) -> tuple[NDArray[np.int64], Places]:
     return values.view(np.int64), row[starts]
 
 
-def gathered(data: Bytes, runs: Messages) -> Bytes:
+def gather(data: Bytes, runs: Messages) -> Bytes:
     """Concatenate the bytes of all ranges, uint8 (bytes,)."""
     length = runs.end - runs.begin
     before = np.cumsum(length) - length

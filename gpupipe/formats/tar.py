@@ -45,7 +45,7 @@ class Member:
     size: int
 
 
-def members(data: NDArray[np.uint8]) -> Iterator[Member]:
+def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
     """Find the plain files of a tar, in their order. Skips folders.
 
     Raises:

@@ -93,7 +93,7 @@ class Numpy(ArraySource):
 def _header(path: str) -> npy.Header:
     """Read and check the header of a file. Raises OSError, ValueError, Damaged."""
     with open(path, "rb", buffering=0) as file:
-        header, size = npy.header(file.read(npy.MOST_HEADER)), os.fstat(file.fileno()).st_size
+        header, size = npy.parse_header(file.read(npy.MOST_HEADER)), os.fstat(file.fileno()).st_size
     if size < header.offset + header.length:
         lacking = header.offset + header.length - size
         raise Damaged(

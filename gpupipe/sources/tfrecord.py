@@ -75,7 +75,7 @@ class Tfrecord(ShardedSource):
             data = map_file(path)
             return [
                 self._part(data, records)
-                for records in framing.records(data, self.verify)
+                for records in framing.iter_records(data, self.verify)
                 if len(records)
             ]
 
@@ -83,7 +83,7 @@ class Tfrecord(ShardedSource):
         """Index some records of a shard."""
         names = [f if isinstance(f, str) else f.feature for f in self.fields.values()]
         names += [*self.values.values()] + ([] if self.label is None else [self.label])
-        features = example.features(data, records, dict.fromkeys(names))
+        features = example.parse_features(data, records, dict.fromkeys(names))
         fields = {name: _byte_ranges(field, features) for name, field in self.fields.items()}
         values = {name: features[feature].numbers(data) for name, feature in self.values.items()}
         labels = None if self.label is None else _labels(features[self.label], data)

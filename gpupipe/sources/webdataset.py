@@ -120,7 +120,7 @@ class Webdataset(ShardedSource):
         for path in files:
             with name_shard(path):
                 data = map_file(path)
-                for member in tar.members(data):
+                for member in tar.iter_members(data):
                     if _split_name(member.name)[1] in _endings(field):
                         return _header(data, member)
         raise DataError(
@@ -132,7 +132,7 @@ class Webdataset(ShardedSource):
         with name_shard(path):
             data = map_file(path)
             samples: dict[str, _Parts] = {}
-            for member in tar.members(data):
+            for member in tar.iter_members(data):
                 stem, ending = _split_name(member.name)
                 if samples.setdefault(stem, {}).setdefault(ending, member) is not member:
                     raise ValueError(
@@ -205,7 +205,7 @@ def _header(data: NDArray[np.uint8], member: Member) -> npy.Header:
     """Parse the header of an array. Raises ValueError if gpupipe cannot take the array."""
     content = data[member.offset : member.offset + min(member.size, npy.MOST_HEADER)].tobytes()
     try:
-        header = npy.header(content)
+        header = npy.parse_header(content)
     except ValueError as e:
         raise ValueError(f"{member.name}: {e}") from e
     if header.offset + header.length != member.size:

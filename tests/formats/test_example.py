@@ -12,7 +12,7 @@ from tfrecord import example_pb2
 from tfrecords import FLOATS, entry, field, framed, images, record, varint, written
 
 from gpupipe.formats import framing
-from gpupipe.formats.example import features
+from gpupipe.formats.example import parse_features
 from gpupipe.sources.tfrecord import Tfrecord
 
 
@@ -112,8 +112,8 @@ def test_int64s_are_what_protobuf_reads(lists: list[list[int]]) -> None:
         for n in lists
     ]
     data = np.frombuffer(framed(*texts), np.uint8)
-    (records,) = framing.records(data, verify=True)
-    assert features(data, records, ["i"])["i"].numbers(data).reshape(
+    (records,) = framing.iter_records(data, verify=True)
+    assert parse_features(data, records, ["i"])["i"].numbers(data).reshape(
         len(lists), width
     ).tolist() == [n[:width] for n in lists]
 
@@ -141,8 +141,8 @@ def test_bytes_are_where_protobuf_finds_them(maps: list[dict[str, bytes]], conte
         for m in maps
     ]
     data = np.frombuffer(framed(*texts), np.uint8)
-    (records,) = framing.records(data)
-    spans = features(data, records, ["wanted"])["wanted"].spans()
+    (records,) = framing.iter_records(data)
+    spans = parse_features(data, records, ["wanted"])["wanted"].spans()
     assert [data[b:e].tobytes() for b, e in zip(spans.begin, spans.end, strict=True)] == [
         content
     ] * len(maps)

@@ -28,7 +28,7 @@ DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u2", "?"])
 )
 def test_what_numpy_writes(array: np.ndarray, version: tuple[int, int]) -> None:
     content = saved(array, version)
-    header = npy.header(content)
+    header = npy.parse_header(content)
     assert (header.dtype, header.shape) == (array.dtype.name, array.shape)
     assert content[header.offset :] == array.tobytes()
     assert header.length == array.nbytes
@@ -79,8 +79,8 @@ REFUSED = {
 @pytest.mark.parametrize(("content", "said"), REFUSED.values(), ids=REFUSED)
 def test_headers_that_are_refused(content: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{said}"):
-        npy.header(content)
+        npy.parse_header(content)
 
 
 def test_one_dimension_has_both_orders() -> None:
-    assert npy.header(saved(np.asfortranarray(np.zeros((1, 5), "f4")))).shape == (1, 5)
+    assert npy.parse_header(saved(np.asfortranarray(np.zeros((1, 5), "f4")))).shape == (1, 5)

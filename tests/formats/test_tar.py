@@ -39,7 +39,7 @@ def written(*members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.PAX_F
 
 
 def found(content: bytes) -> list[tuple[str, int, int]]:
-    return [(m.name, m.offset, m.size) for m in tar.members(np.frombuffer(content, np.uint8))]
+    return [(m.name, m.offset, m.size) for m in tar.iter_members(np.frombuffer(content, np.uint8))]
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)

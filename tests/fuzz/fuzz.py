@@ -82,7 +82,7 @@ def members(data: bytes, file: Path) -> None:
     that it cannot read.
     """
     content = _with_checksums(data)
-    every = _refusing(lambda: list(tar.members(np.frombuffer(content, np.uint8))))
+    every = _refusing(lambda: list(tar.iter_members(np.frombuffer(content, np.uint8))))
     found = [(m.name, m.offset, m.size) for m in every if not m.name.endswith("/")]
     with (
         contextlib.suppress(tarfile.TarError),
@@ -145,7 +145,7 @@ def recordio(data: bytes, file: Path) -> None:
 
 
 def npy_header(data: bytes, file: Path) -> None:
-    found = _refusing(lambda: npy.header(data))
+    found = _refusing(lambda: npy.parse_header(data))
     judge = (
         np.lib.format.read_array(io.BytesIO(data + bytes(found.length)), allow_pickle=False)
         if found.length < 1 << 20

@@ -256,7 +256,9 @@ def test_what_is_only_in_some_messages(tmp_path: Path) -> None:
     data = np.frombuffer(
         b"".join([field(1, b"a"), b"", field(1, b"b") + field(2, b"c") + field(3, b"d")]), np.uint8
     )
-    found = protobuf.fields(data, Messages(np.arange(3), np.array([0, 3, 3]), np.array([3, 3, 12])))
+    found = protobuf.parse_fields(
+        data, Messages(np.arange(3), np.array([0, 3, 3]), np.array([3, 3, 12]))
+    )
     assert [
         (int(m), int(n), data[b:e].tobytes())
         for m, n, b, e in zip(found.message, found.number, found.begin, found.end, strict=True)
