@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import packages_distributions
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -45,10 +45,13 @@ def optional_modules() -> set[str]:
     names = {
         name for name in names if not name.startswith("nvidia-dali")
     }  # an extra, but nothing runs on a GPU without
+    # packages_distributions() of Python 3.10 knows only packages with a top_level.txt
     modules = {
-        module
-        for module, owners in packages_distributions().items()
-        if names & {o.lower() for o in owners}
+        file.parts[0].partition(".")[0]
+        for package in distributions()
+        if package.metadata["Name"].lower() in names
+        for file in package.files or ()
+        if file.suffix in (".py", ".so") and file.parts[0] != ".."
     }
     return modules | {"pytorch_lightning", "tensorflow", "mxnet"}
 
