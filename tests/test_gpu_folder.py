@@ -53,7 +53,8 @@ def optional_modules() -> set[str]:
         for file in package.files or ()
         if file.suffix in (".py", ".so") and file.parts[0] != ".."
     }
-    return modules | {"pytorch_lightning", "tensorflow", "mxnet"}
+    some_install_their_tests = {"tests"}
+    return (modules - some_install_their_tests) | {"pytorch_lightning", "tensorflow", "mxnet"}
 
 
 def hard_requirements(extras: configparser.ConfigParser) -> set[str]:
