@@ -29,7 +29,6 @@ class Limit:
     Attributes:
         resource: "training", "server", "GPU", "CPU", "storage", "waiting" or "unknown".
         sentences: Sentences with the evidence and the advice.
-
     """
 
     resource: str
@@ -49,7 +48,6 @@ def find_limit(
         threads: Its number of threads, or of worker processes.
         training: How much of a training step waits for data, if that was measured.
         step_advice: What costs less time than a step, by the name of its stage.
-
     """
     # A gpupipe server on this machine is part of the work, and no disturbance.
     if profile.whole.name != RECEIVE and disturbance(profile.disturbed):

@@ -37,7 +37,6 @@ def sides(
 
     Raises:
         EngineError: If no side is left.
-
     """
     chosen: list[Side] = []
     notes: list[str] = []
@@ -103,7 +102,6 @@ def compare(
 
     Raises:
         EngineError: If a side fails.
-
     """
     results = [Result(side) for side in sides]
     interrupted = False
@@ -143,7 +141,6 @@ def disturbance(cores: float) -> list[str]:
 
     Args:
         cores: The most cores that other processes kept busy during a measurement.
-
     """
     if cores < _QUIET:
         return []

@@ -22,7 +22,6 @@ class Side:
         name: Its name in tables and plots.
         changes: The settings of the loader that differ from the config.
         workers: The number of worker processes; None for an engine without that setting.
-
     """
 
     name: str
@@ -66,7 +65,6 @@ class Comparison:
         notes: What a reader must know, such as sides that were left out, or stand-in data.
         command: The command line, quoted for a shell.
         interrupted: Whether Ctrl-C ended the comparison early.
-
     """
 
     results: list[Result]

@@ -35,7 +35,6 @@ class Contest:
         cold: Drop the files from the page cache first.
         times_ahead: Time at least this many times the batches that the engine prepares ahead,
             even if `batches` is less.
-
     """
 
     config: str
@@ -68,7 +67,6 @@ class ContestOutcome:
         others: How many cores other processes kept busy during the timed batches.
         batches_ahead: How many batches the engine prepares before they are requested.
         peak_memory_kind: How peak_memory was measured: PeakMemory.kind.
-
     """
 
     engine: str

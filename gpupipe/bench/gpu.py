@@ -17,7 +17,6 @@ class Utilisation:
     Attributes:
         mean: After the context, the mean share of time in which the GPU ran a kernel, 0 to 1. None
             on a CPU, or if NVML has no answer.
-
     """
 
     def __init__(self, device: str) -> None:

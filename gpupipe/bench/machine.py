@@ -92,7 +92,6 @@ class OtherLoad:
         cores: After the context, how many of this process's cores other processes kept busy on
             average; 0 on systems without /proc.
         cpu_seconds: After the context, the CPU time of this process and its children in it.
-
     """
 
     def __enter__(self) -> OtherLoad:

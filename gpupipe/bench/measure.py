@@ -51,7 +51,6 @@ class Measurement:
         skipped: How many samples could not be read.
         interrupted: Whether Ctrl-C ended the measurement.
         batches_ahead: How many batches the engine prepares before they are requested.
-
     """
 
     first_batch_seconds: float
@@ -161,7 +160,6 @@ class Meter:
             started: When loading began, by time.perf_counter().
             tick: Called after each batch.
             look: Called with the loader and its first batch.
-
         """
         self._loader, self._tick = loader, tick
         self._gpu_before = _gpu_memory(loader)
@@ -208,7 +206,6 @@ class Meter:
 
         Args:
             memory: A PeakMemory that was entered before the loader was created.
-
         """
         self.result.mean_file_bytes = _mean_file_bytes(self._loader)
         memory.stop()

@@ -42,7 +42,6 @@ class PeakMemory:
         kind: PSS, the largest sum over time; or OWN_PEAKS on systems without the PSS of a process
             (not Linux, or Linux before 4.14). OWN_PEAKS adds up the peaks that this process and its
             live children had since they started, so shared pages count once per process.
-
     """
 
     def __init__(self) -> None:

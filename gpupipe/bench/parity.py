@@ -51,7 +51,6 @@ class Agreement:
         limit: The largest difference allowed, in levels.
         largest: Whether `limit` applies to `most`; else it applies to `mean`.
         images: How many images both engines could read.
-
     """
 
     device: str
@@ -90,7 +89,6 @@ def measure(
 
     Yields:
         One Agreement per step and device.
-
     """
     few, name = _pick_samples(config, index, samples), engine or registry.preferred()
     entries, can_run = config.pipeline.entries, registry.reference().can_run
@@ -117,7 +115,6 @@ class ParitySample:
         name: The file's path below the root.
         expected: torchvision's image.
         dali_images: DALI's image, one per device.
-
     """
 
     name: str

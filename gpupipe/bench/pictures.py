@@ -33,7 +33,6 @@ class Picture:
         width: Its width as shown, in pixels.
         height: Its height as shown, in pixels.
         png: The PNG file in base64.
-
     """
 
     caption: str
@@ -52,7 +51,6 @@ class Row:
         smaller: The factor by which its pictures are reduced.
         reference: torchvision's image.
         pairs: For each device, DALI's image and the map of its difference.
-
     """
 
     name: str

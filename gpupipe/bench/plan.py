@@ -19,7 +19,6 @@ def operators(config: Config) -> dict[str, list[Operator]]:
 
     Raises:
         EngineError: If the engine cannot run the pipeline.
-
     """
     job = LoadSpec(build_empty(), config.pipeline, config.loader, count_threads(config.loader))
     engine = registry.find(config.loader.engine)

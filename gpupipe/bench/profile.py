@@ -43,7 +43,6 @@ class Stage:
         seconds: Wall seconds per sample.
         cpu_seconds: CPU seconds per sample.
         others: How many cores other processes kept busy.
-
     """
 
     name: str
@@ -82,7 +81,6 @@ class Profile:
         cores: How many cores the process may use.
         stages: The stages, each containing the work of the one before it.
         gpu_utilisation: How busy the GPU is during the whole work, 0 to 1; None without one.
-
     """
 
     what: dict[str, Any]
@@ -132,7 +130,6 @@ def measure(
     Raises:
         GpupipeError: As load().
         EngineError: If no sample gets through a stage.
-
     """
     with create_loader(config, index) as loader:
         parts = _stage_names(loader.engine, config)
@@ -210,4 +207,4 @@ def _iter_part(loader: Loader, done: int) -> Generator[int, None, None]:
     engine = loader.engine
     assert isinstance(engine, Profilable)
     work = engine.iter_without_delivery if done else engine.iter_read_only
-    return work(loader.sampler.endless())
+    return work(loader.sampler.iter_forever())

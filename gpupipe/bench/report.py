@@ -40,7 +40,6 @@ def write(
         config: The config that was compared.
         index: Its samples.
         devices: The devices on which DALI's images are shown beside torchvision's.
-
     """
     folder.mkdir(parents=True, exist_ok=True)
     results = comparison.as_json() | {

@@ -42,7 +42,6 @@ class Ratio:
         value: The geometric mean of the ratios over rounds.
         low: The lower end of the 95 % confidence interval; None for a single round.
         high: The upper end of the 95 % confidence interval; None for a single round.
-
     """
 
     value: float

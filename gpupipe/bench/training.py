@@ -37,7 +37,6 @@ class Training:
         what: The training step, in words.
         fed: Images per second on the loader's batches.
         replayed: Images per second on batches held in memory, which take no loading.
-
     """
 
     what: str
@@ -84,7 +83,6 @@ def measure(
         rounds: How many rounds to run.
         seconds: How long to train on each kind of batches in a round.
         tick: Called before each measurement with its description, the number done, and the total.
-
     """
     result = Training(what)
     for number in range(rounds):
@@ -128,7 +126,6 @@ def model(name: str) -> Callable[[Loader], Train]:
 
     Raises:
         EngineError: If torchvision has no such model.
-
     """
     import torchvision.models
 

@@ -53,7 +53,6 @@ class TuneResult:
         enough_seconds: How much time would allow the first untried setting; None if none is
             untried.
         interrupted: Whether Ctrl-C ended the search.
-
     """
 
     original: Result
@@ -124,7 +123,6 @@ def candidates(
         gpu: Whether the loader runs on a GPU.
         cores: How many cores the process may use.
         keep: The settings to leave as they are.
-
     """
     around = sorted({max(1, cores // 2), cores, cores + max(1, cores // 2)})
     choices = engine.tunable(gpu, around)
@@ -155,7 +153,6 @@ class Tuner:
             seconds: The time to use, about.
             tick: Called before each trial.
             trial: Runs one trial; by default in a fresh process.
-
         """
         self._trial = trial
         self._contest, self._options, self._cores, self._tick = contest, options, cores, tick

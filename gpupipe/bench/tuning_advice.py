@@ -15,7 +15,6 @@ def describe_tuning(result: TuneResult, batch_size: int) -> list[str]:
     Args:
         result: The result of the search.
         batch_size: The batch size of the original settings.
-
     """
     tail = (
         [f"not tried, for lack of time: {', '.join(result.untried)}; --seconds gives more"]

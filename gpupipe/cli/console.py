@@ -117,7 +117,6 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
         name: The config's name or path.
         overrides: KEY=VALUE settings.
         here: Take the index of this machine, even if the engine is a server.
-
     """
     from gpupipe import config as configs
     from gpupipe.engines import registry

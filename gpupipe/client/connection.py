@@ -52,7 +52,6 @@ class Connection:
 
     Raises:
         ServerError: The address or a key file is wrong.
-
     """
 
     def __init__(self, options: ConnectionOptions) -> None:
@@ -83,7 +82,6 @@ class Connection:
         Raises:
             ServerError: The server refuses this client or does not answer within `patience`
                 seconds, or something else listens at the address.
-
         """
         since = time.monotonic()
         if self.options.patience > _LOG_AFTER and not self._is_answered(_LOG_AFTER):
@@ -127,7 +125,6 @@ class Connection:
             finish: Called in the connection's thread with the tensors of each batch, by field name.
                 What it returns is the batch that the consumer gets.
             is_explicit: The user named this position, so the server must not choose another one.
-
         """
         with self._changed:
             self._session.start_iteration(epoch, position, finish, is_explicit)
@@ -146,7 +143,6 @@ class Connection:
         Raises:
             ServerError: The server is silent for `patience` seconds, or refuses this client.
             GpupipeError: The server's pipeline raised it.
-
         """
         taken: list[ReceivedBatch] = []
 
@@ -195,7 +191,6 @@ class Connection:
         Raises:
             ServerError: The server is silent for `patience` seconds, or the connection is closed.
             GpupipeError: The error that a message or the thread brought.
-
         """
         since = time.monotonic() if since is None else since
         while not is_ready():

@@ -36,7 +36,6 @@ class ConnectionOptions:
         patience: Seconds without a message from the server until a call raises ServerError.
         gpu: Index of the GPU that batches are copied to, or None. Memory that receives them is
             page-locked for it.
-
     """
 
     address: str

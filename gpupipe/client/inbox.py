@@ -22,7 +22,6 @@ class Inbox(Generic[T]):
         unconfirmed: Batches that are acknowledged, but not confirmed by the server yet.
         taken: Batches that the consumer has and has not acknowledged.
         waiting: Batches that wait for the consumer.
-
     """
 
     unconfirmed: list[Key] = field(default_factory=list)

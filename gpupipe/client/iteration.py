@@ -24,7 +24,6 @@ class Iteration:
         pass_number: The pass that it reads; -1 until the server has named one.
         is_at_end: A pass has ended, and the consumer has not continued with the next one yet.
         is_explicit: The user named the position, so the server must not choose another one.
-
     """
 
     number: int = 0

@@ -20,7 +20,6 @@ class _Incomplete:
         memory: Receives its bytes, uint8.
         missing: Number of bytes still to come, without padding.
         end: End of the last piece so far, in bytes.
-
     """
 
     head: messages.BatchHeader
@@ -39,7 +38,6 @@ class Reassembly:
     Args:
         keep: Number of free buffers to keep for reuse.
         gpu: Index of the GPU that the memory is page-locked for, or None.
-
     """
 
     def __init__(self, keep: int, gpu: int | None) -> None:

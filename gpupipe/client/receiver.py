@@ -30,7 +30,6 @@ class Receiver:
     Attributes:
         reassembly: Joins the parts of a batch.
         wants_shared_memory: Batches may come through shared memory.
-
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class Receiver:
         Args:
             frames: What recv_multipart(copy=False) returned.
             is_closing: Drop batches.
-
         """
         address = self._options.address
         try:

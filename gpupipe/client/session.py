@@ -29,7 +29,6 @@ class ReceivedBatch:
         end: Number of samples of the epoch that all ranks have had after it.
         is_last: It is the last batch of the pass that this client gets.
         batch: What `finish` returned.
-
     """
 
     key: Key
@@ -46,7 +45,6 @@ class Errors:
         of_iteration: Ended the current iteration; the next one may succeed.
         of_server: Ended the server: all iterations raise it until a server answers again.
         of_thread: Ended the connection's thread; nothing can succeed any more.
-
     """
 
     def __init__(self) -> None:
@@ -91,7 +89,6 @@ class Session:
         errors: What the consumer has to be told.
         refusal: Why the server refused the last request, or "".
         outgoing: Messages to send, in order.
-
     """
 
     def __init__(self) -> None:
@@ -152,7 +149,6 @@ class Session:
             message: The message.
             address: Address of the server, for error messages.
             is_impatient: Temporary refusals are errors by now.
-
         """
         if isinstance(message, messages.SessionClosed):
             self.is_closed = True

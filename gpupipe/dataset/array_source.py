@@ -15,7 +15,7 @@ from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.manifest_paths import listing
 from gpupipe.dataset.source import MAX_PIXELS, Progress, Source, check_names, ignore_progress
-from gpupipe.dataset.spec import PAIR, Spec, default_layout, wrong_layout
+from gpupipe.dataset.spec import PAIR, Spec, default_layout, explain_wrong_layout
 from gpupipe.errors import DataError
 from gpupipe.schema.field_types import expand_home
 
@@ -23,7 +23,7 @@ Patterns = str | tuple[str, ...]
 
 
 def _layout(layout: str) -> str:
-    if wrong := wrong_layout(layout):
+    if wrong := explain_wrong_layout(layout):
         raise ValueError(wrong)
     if PAIR in layout and not layout.endswith(PAIR):
         raise ValueError(

@@ -67,19 +67,19 @@ class Spec:
         Raises:
             ValueError: `layout` is not valid, or has another number of axes than `shape`.
         """
-        if wrong := wrong_layout(layout, len(shape)):
+        if wrong := explain_wrong_layout(layout, len(shape)):
             raise ValueError(wrong)
         named = {_NAMES[axis]: n for axis, n in zip(layout, shape, strict=True) if axis in _NAMES}
         others = tuple(n for axis, n in zip(layout, shape, strict=True) if axis not in _NAMES)
         least = tuple(
-            n or 1 for axis, n in zip(layout, shape, strict=True) if axis in space(layout)
+            n or 1 for axis, n in zip(layout, shape, strict=True) if axis in spatial_axes(layout)
         )
         return cls(False, dtype=dtype, at_least=least, layout=layout, others=others, **named)
 
     @property
     def space(self) -> str:
         """The spatial axes: "DHW", "HW", "L" or ""."""
-        return space(self.layout)
+        return spatial_axes(self.layout)
 
     @property
     def size(self) -> tuple[int, ...] | None:
@@ -100,9 +100,9 @@ class Spec:
     @property
     def canonical_sizes(self) -> Sizes:
         """The sizes in the order of `canonical`, with 1 for a missing axis of channels."""
-        return self._sizes_in(canonical(self.layout))
+        return self._sizes_in(canonical_layout(self.layout))
 
-    def differs(self, tensor: Any, sizes: Sizes) -> str:
+    def describe_mismatch(self, tensor: Any, sizes: Sizes) -> str:
         """Say how a tensor differs from this spec; "" if it does not.
 
         Args:
@@ -116,10 +116,10 @@ class Spec:
         name = str(dtype).removeprefix("torch.")
         if self.encoded or (name == self.dtype and _fits(shape, sizes)):
             return ""
-        return self.differs_in(tuple(shape), name, canonical(self.layout))
+        return self.describe_mismatch_in(tuple(shape), name, canonical_layout(self.layout))
 
-    def differs_in(self, shape: tuple[int, ...], dtype: str, axes: str) -> str:
-        """The same as `differs`, for a dtype and a shape in the order of `axes`."""
+    def describe_mismatch_in(self, shape: tuple[int, ...], dtype: str, axes: str) -> str:
+        """The same as `describe_mismatch`, for a dtype and a shape in the order of `axes`."""
         sizes = self._sizes_in(axes)
         if dtype == self.dtype and _fits(shape, sizes):
             return ""
@@ -134,7 +134,9 @@ class Spec:
             1 if a == "C" not in self.layout else n for a, n in zip(axes, sizes, strict=True)
         )
 
-    def sized(self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None) -> Spec:
+    def with_size(
+        self, size: Sequence[int | None], at_least: tuple[int, ...] | None = None
+    ) -> Spec:
         """Return a copy with another size along the spatial axes.
 
         Args:
@@ -162,18 +164,18 @@ def _written(sizes: Sizes) -> str:
     return f"({', '.join('?' if n is None else str(n) for n in sizes)})"
 
 
-def space(layout: str) -> str:
+def spatial_axes(layout: str) -> str:
     """Return the spatial axes of a layout."""
     return "".join(axis for axis in layout if axis in "DHWL")
 
 
-def canonical(layout: str) -> str:
+def canonical_layout(layout: str) -> str:
     """Return the order of axes in which steps get a torch tensor: other, channels, spatial.
 
     There is always an axis of channels. Its length is 1 if the layout has none.
     """
     others = "".join(axis for axis in layout if axis not in _NAMES)
-    return f"{others}C{space(layout)}"
+    return f"{others}C{spatial_axes(layout)}"
 
 
 def default_layout(axes: int) -> str:
@@ -184,14 +186,14 @@ def default_layout(axes: int) -> str:
     return _DEFAULTS[axes] if axes < len(_DEFAULTS) else _FURTHER[:axes]
 
 
-def wrong_layout(layout: str, axes: int | None = None) -> str:
+def explain_wrong_layout(layout: str, axes: int | None = None) -> str:
     """Say what is wrong with a layout for arrays with `axes` axes; "" if nothing is."""
     if not all("A" <= axis <= "Z" for axis in layout) or len(set(layout)) < len(layout):
         return (
             f"layout is {layout!r}, but should be a letter from A to Z for each axis, each "
             "another, such as CHW"
         )
-    spatial = space(layout)
+    spatial = spatial_axes(layout)
     if spatial and (spatial not in SPACES or spatial not in layout):
         return (
             f"layout is {layout!r}, but the axes of space should be HW, DHW or L, in this order "

@@ -15,7 +15,6 @@ class Finding:
         observation: What it is.
         status: Whether that is sufficient.
         advice: What to do if it is not.
-
     """
 
     subject: str

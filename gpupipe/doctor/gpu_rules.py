@@ -24,7 +24,6 @@ class Driver:
         version: Its version.
         cuda: The CUDA version that it supports, (major, minor); None if NVML has no answer.
         cards: The names and memory sizes of the cards that it sees.
-
     """
 
     version: str
@@ -39,7 +38,6 @@ def judge_driver(installed: Driver | None, needs: Mapping[str, int], card_on_bus
         installed: The driver; None if there is none.
         needs: The CUDA major version that torch and DALI are built for, by package.
         card_on_bus: Whether the machine has an NVIDIA card.
-
     """
     if installed is None and card_on_bus:
         advice = (
@@ -92,7 +90,6 @@ def judge_gpus(
         seen: How many GPUs torch sees.
         setting: The value of CUDA_VISIBLE_DEVICES; None if it is unset.
         torch_warning: torch's warning, or "".
-
     """
     there = "; ".join(cards)
     if seen:
@@ -159,7 +156,6 @@ def judge_region_decoding(subject: str, outcome: ProbeOutcome, nvjpeg: str | Non
         subject: What the finding is about.
         outcome: The result of the capability probe.
         nvjpeg: nvJPEG's version; None if it is not installed.
-
     """
     if not outcome.region:
         advice = "nothing to do: gpupipe decodes whole images there, then crops"

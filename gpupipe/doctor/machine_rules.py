@@ -55,7 +55,6 @@ def read_memory_limit(membership: str, root: Path) -> int | None:
 
     Returns:
         Bytes; None for no limit.
-
     """
     limits = []
     for line in membership.splitlines():

@@ -52,7 +52,6 @@ def judge_torch_pair(
         torchvision_requires: torchvision's requirements, such as "torch==2.6.0" or
             "torch (>=2.14.0)".
         torch_version: The installed torch; None if it is not installed.
-
     """
     for sign, least in re.findall(
         r"^torch *\(?(==|>=)([\d.]+)", "\n".join(torchvision_requires), re.MULTILINE
@@ -92,7 +91,6 @@ def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int
         torch_cuda: torch's CUDA version; None for a CPU build.
         torch_error: The message of the failed `import torch`, or "".
         dali_cuda: The CUDA major version of each DALI package.
-
     """
     built = [
         f"torch for {torch_cuda}" if torch_cuda else "torch for the CPU only",

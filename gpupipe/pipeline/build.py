@@ -26,7 +26,6 @@ def find_pipeline(name: str, beside: Path | None) -> Document:
         name: A path, or NAME for `pipelines/NAME.yaml` in the working directory, then in `beside`
             or its parent folder, then among the shipped ones.
         beside: The config file's folder; None for a config without a file.
-
     """
     return yaml_parser.read(builtin_configs.locate("pipelines", name, beside))
 
@@ -49,7 +48,6 @@ def build_pipeline(
 
     Raises:
         ConfigError: With all mistakes in the list.
-
     """
     steps = document.at(loc)
     needed = any(spec.encoded for spec in fields.values())
@@ -73,11 +71,11 @@ def _parse(
     item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
 ) -> ParsedStep:
     """Parse one item of the list; append its mistakes to `problems`."""
-    name, given = _split_item(item)
+    name, input_spec = _split_item(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
     on = next(iter(fields))
-    if isinstance(given, dict) and "on" in given:
-        on, given = given["on"], {k: v for k, v in given.items() if k != "on"}
+    if isinstance(input_spec, dict) and "on" in input_spec:
+        on, input_spec = input_spec["on"], {k: v for k, v in input_spec.items() if k != "on"}
     targets = _parse_targets(on, fields, document.where((*loc, name, "on")), problems)
     wrong = ParsedStep(name, None, where, targets or tuple(fields))
     if not name:
@@ -91,7 +89,7 @@ def _parse(
         return wrong
     try:
         with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
-            checked = model.model_validate({} if given is None else given)
+            checked = model.model_validate({} if input_spec is None else input_spec)
         return ParsedStep(name, checked, where, targets) if targets else wrong
     except pydantic.ValidationError as e:
         problems.extend(to_problems(e, model, document, (*loc, name), prefix=name))

@@ -41,9 +41,9 @@ def chain_steps(
     }
     for p in parsed:
         outcomes = [
-            _make_entry(p, name, given, name in masks, parsed, problems)
+            _make_entry(p, name, input_spec, name in masks, parsed, problems)
             for name in p.on
-            if (given := specs[name]) is not None
+            if (input_spec := specs[name]) is not None
         ]
         seen[p.name] += any(isinstance(o, Entry) for o in outcomes)
         key = p.name if seen[p.name] == 1 else f"{p.name}_{seen[p.name]}"
@@ -59,7 +59,7 @@ def chain_steps(
 def _make_entry(
     p: ParsedStep,
     name: str,
-    given: Spec,
+    input_spec: Spec,
     mask: bool,
     parsed: Sequence[ParsedStep],
     problems: list[Problem],
@@ -70,23 +70,23 @@ def _make_entry(
     that cannot be guessed.
     """
     if p.step is None:
-        return _guess_output(p.name, given)
+        return _guess_output(p.name, input_spec)
     step = p.step.adapt_to_mask() if mask else p.step
     try:
         with plugins.blamed(p.name, type(step), p.where, "infer_spec()", StepIncompatible):
-            step = step.resolve(given)
-            output = _check_spec(step.infer_spec(given))
-        return Entry(p.name, p.name, step, given, output, p.where, name)
+            step = step.resolve(input_spec)
+            output = _check_spec(step.infer_spec(input_spec))
+        return Entry(p.name, p.name, step, input_spec, output, p.where, name)
     except StepIncompatible as e:
         later = (
             next((q.name for q in parsed if name in q.on and _decodes(q)), None)
-            if given.encoded
+            if input_spec.encoded
             else None
         )
         why = f"what reaches it are still encoded bytes: move it after '{later}'" if later else e
         of = f" on {name}" if len(p.on) > 1 else ""
         problems.append(Problem(p.where, f"{p.name} cannot stand here{of}: {why}"))
-        return given
+        return input_spec
 
 
 def _spec_before_steps(

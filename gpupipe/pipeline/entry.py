@@ -31,7 +31,6 @@ class Entry:
         output_spec: Shape, dtype and layout of the step's output.
         where: The position in the YAML, for messages.
         field: The field that the step works on.
-
     """
 
     name: str
@@ -55,7 +54,6 @@ class Entry:
 
         Raises:
             StepError: If the step's `sample` raises, or returns arrays of another length.
-
         """
         uniform = draws.uniform(seed, epoch, ids, draws.stream(self.key), self.step.num_uniforms)
         with self._blame("sample()"):
@@ -75,7 +73,6 @@ class Entry:
             StepError: If the step's code fails.
             NoLowering: If the step does not run on that back end.
             SampleIncompatible: If it cannot process a sample.
-
         """
         with self._blame("lower()"):
             self.step.lower(image, parameters)
@@ -88,7 +85,6 @@ class Entry:
             NoLowering: If the step does not run in torch.
             SampleIncompatible: If it cannot process the image.
             OSError, RuntimeError, ValueError: From the decoder, if the bytes are no image.
-
         """
         try:
             output = self.step.torch(image, parameters)
@@ -96,7 +92,7 @@ class Entry:
             decode_errors = (OSError, RuntimeError, ValueError) if self.input_spec.encoded else ()
             with self._blame("torch()", *decode_errors):
                 raise
-        if differs := self.output_spec.differs(output, self._sizes):
+        if differs := self.output_spec.describe_mismatch(output, self._sizes):
             raise self._wrong(f"its torch() made {differs}")
         return output
 

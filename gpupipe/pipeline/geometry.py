@@ -44,7 +44,6 @@ def shorter_side(size: Any, short: int, longest: int | None) -> Any:
         size: [height, width] of the image in pixels, (..., 2).
         short: The new length of the shorter side in pixels.
         longest: The limit of the longer side in pixels; None for no limit.
-
     """
     shape = np.floor(size * float(short) / size.min(-1, keepdims=True))
     if longest is None:
@@ -64,7 +63,6 @@ def affine_inverse(angle: Any, scale: Any, shear_x: Any, shear_y: Any) -> Floats
         scale: The factor of size, float64 (B,).
         shear_x: The shear along x in degrees, float64 (B,).
         shear_y: The shear along y in degrees, float64 (B,).
-
     """
     rot, sx, sy = (np.radians(x) for x in (angle, shear_x, shear_y))
     a = np.cos(rot - sy) / np.cos(sy)

@@ -22,7 +22,6 @@ class Pipeline:
         name: The pipeline's name, or where its list is.
         entries: The steps, one entry per field that a step works on.
         fields: The spec of each field before the first step, the main field first.
-
     """
 
     name: str

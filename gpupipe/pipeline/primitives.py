@@ -97,7 +97,6 @@ class Primitives(Protocol):
 
     Attributes:
         spec: Shape, dtype and layout of the samples at this point.
-
     """
 
     spec: Spec
@@ -117,7 +116,6 @@ class Primitives(Protocol):
             mode: "rgb" or "gray".
             apply_exif_orientation: Rotate and mirror the image as its EXIF tag says.
             dtype: "uint8" or "uint16".
-
         """
 
     def crop(self, anchor: Any, shape: Any, fill: tuple[float, ...] | None = None) -> None:
@@ -131,7 +129,6 @@ class Primitives(Protocol):
 
         Raises:
             SampleIncompatible: If `fill` is None and the window reaches outside the image.
-
         """
 
     def pad(self, before: Any, after: Any, mode: str) -> None:
@@ -141,7 +138,6 @@ class Primitives(Protocol):
             before: [top, left] pixels to add.
             after: [bottom, right] pixels to add.
             mode: "edge", "reflect" or "symmetric", as in torchvision's Pad.
-
         """
 
     def resize(self, shape: Any, interpolation: str, antialias: bool) -> None:
@@ -151,7 +147,6 @@ class Primitives(Protocol):
             shape: [height, width] in whole pixels.
             interpolation: "nearest", "bilinear" or "bicubic" (a = -0.5).
             antialias: Low-pass before shrinking.
-
         """
 
     def flip(self, horizontal: Any = None, vertical: Any = None) -> None:
@@ -160,7 +155,6 @@ class Primitives(Protocol):
         Args:
             horizontal: int32 (B,), 1 to swap left and right; None for no sample.
             vertical: int32 (B,), 1 to swap top and bottom; None for no sample.
-
         """
 
     def warp(
@@ -181,7 +175,6 @@ class Primitives(Protocol):
             interpolation: "nearest" or "bilinear".
             fill: The value outside the image: one number, or one per channel.
             shape: [height, width] of the output in whole pixels; the image's own by default.
-
         """
 
     def color_matrix(self, matrix: Any) -> None:
@@ -191,7 +184,6 @@ class Primitives(Protocol):
 
         Args:
             matrix: float64 (out, in) or (B, out, in), with one row per channel of the output.
-
         """
 
     def to_dtype(self, dtype: str, scale: bool) -> None:
@@ -201,7 +193,6 @@ class Primitives(Protocol):
             dtype: Its NumPy name, such as "float32".
             scale: Map the full range of an integer dtype to 0..1 and back; between integer dtypes,
                 shift bits.
-
         """
 
     def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
@@ -225,5 +216,4 @@ class Primitives(Protocol):
 
         Raises:
             NoLowering: If the back end is not DALI.
-
         """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.spec import PAIR, Spec, space
+from gpupipe.dataset.spec import PAIR, Spec, spatial_axes
 from gpupipe.errors import counted
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible
@@ -35,66 +35,64 @@ _MARGIN_WORDS = {
 }
 
 
-def check_decoded(given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if it is not decoded yet."""
-    if given.encoded:
+def check_decoded(input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if it is not decoded yet."""
+    if input_spec.encoded:
         raise StepIncompatible(
             "it works on pixels, but what reaches it are encoded bytes: write a 'decode' "
             "step before it"
         )
-    return given
+    return input_spec
 
 
-def check_per_channel(what: str, numbers: tuple[float, ...], given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if `numbers` do not match its channels.
+def check_per_channel(what: str, numbers: tuple[float, ...], input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if `numbers` do not match its channels.
 
     Args:
         what: The parameter's name, for the message.
         numbers: The parameter's value: one number, or one per channel.
-        given: The step's input, which must be decoded.
-
+        input_spec: The step's input, which must be decoded.
     """
-    channels = check_decoded(given).channels if "C" in given.layout else 1
+    channels = check_decoded(input_spec).channels if "C" in input_spec.layout else 1
     if channels is not None and len(numbers) not in (1, channels):
         each = "" if channels == 1 else f", or {channels}"
         raise StepIncompatible(
             f"{what} has {len(numbers)} numbers, but the image has {channels} "
             f"channel{'s' * (channels != 1)}: write one{each}"
         )
-    return given
+    return input_spec
 
 
-def count_spatial_axes(given: Spec) -> int:
+def count_spatial_axes(input_spec: Spec) -> int:
     """Return the number of spatial axes; raise StepIncompatible if there is none."""
-    count = len(check_decoded(given).space)
+    count = len(check_decoded(input_spec).space)
     if not count:
         raise StepIncompatible(
             "it works along height and width, depth or length, but the array has the "
-            f"layout {given.layout!r}: set data.layout, such as CHW"
+            f"layout {input_spec.layout!r}: set data.layout, such as CHW"
         )
     return count
 
 
-def expand_sides(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
+def expand_sides(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
     """Write out a window size with one number per spatial axis of the input.
 
     Args:
         what: The parameter's name, for the message.
         numbers: The parameter's value, a field_types.Window.
-        given: The step's input.
+        input_spec: The step's input.
 
     Raises:
         StepIncompatible: If the count of numbers does not match the axes.
-
     """
-    axes = count_spatial_axes(given)
+    axes = count_spatial_axes(input_spec)
     written = getattr(numbers, "written", numbers)
     if len(written) not in (1, axes):
-        raise _misfit(what, written, given, _WINDOW_WORDS[axes])
+        raise _misfit(what, written, input_spec, _WINDOW_WORDS[axes])
     return tuple(written) * (axes // len(written))
 
 
-def expand_margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[int, ...]:
+def expand_margins(what: str, numbers: tuple[int, ...], input_spec: Spec) -> tuple[int, ...]:
     """Write out a padding as one number before each spatial axis and one after each.
 
     The order is torchvision's: [left, top, right, bottom] for an image, and [left, top, front,
@@ -103,20 +101,19 @@ def expand_margins(what: str, numbers: tuple[int, ...], given: Spec) -> tuple[in
     Args:
         what: The parameter's name, for the message.
         numbers: The parameter's value, a field_types.Padding.
-        given: The step's input.
+        input_spec: The step's input.
 
     Raises:
         StepIncompatible: If the count of numbers does not match the axes.
-
     """
-    axes = count_spatial_axes(given)
+    axes = count_spatial_axes(input_spec)
     written = tuple(getattr(numbers, "written", numbers))
     if len(written) == 1:
         return written * (2 * axes)
     if axes == 2 and len(numbers) == 4:
         return tuple(numbers)
     if len(written) != 2 * axes:
-        raise _misfit(what, written, given, _MARGIN_WORDS[axes])
+        raise _misfit(what, written, input_spec, _MARGIN_WORDS[axes])
     return written
 
 
@@ -135,36 +132,36 @@ def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) 
         raise SampleIncompatible(f"{mode} cannot add {most} pixels to an image of {what}")
 
 
-def _misfit(what: str, written: tuple[int, ...], given: Spec, words: str) -> StepIncompatible:
+def _misfit(what: str, written: tuple[int, ...], input_spec: Spec, words: str) -> StepIncompatible:
     return StepIncompatible(
         f"{what} has {counted(len(written), 'number')}, but the axes of space are "
-        f"{', '.join(given.space)} (layout {given.layout}): write {words}"
+        f"{', '.join(input_spec.space)} (layout {input_spec.layout}): write {words}"
     )
 
 
-def check_plane(given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if its spatial axes are not exactly height, width."""
-    if check_decoded(given).space != "HW":
+def check_plane(input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if its spatial axes are not height, width."""
+    if check_decoded(input_spec).space != "HW":
         what = (
-            f"the array's axes of space are {', '.join(given.space)}"
-            if given.space
+            f"the array's axes of space are {', '.join(input_spec.space)}"
+            if input_spec.space
             else "the array has none"
         )
         raise StepIncompatible(
-            f"it works on height and width, but {what} (layout {given.layout!r}): leave it "
+            f"it works on height and width, but {what} (layout {input_spec.layout!r}): leave it "
             "out, or set data.layout, such as CHW"
         )
-    return given
+    return input_spec
 
 
-def check_axis(axis: str, given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if it lacks the axis or has too many others."""
-    if axis not in check_decoded(given).space:
+def check_axis(axis: str, input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if it lacks the axis or has too many others."""
+    if axis not in check_decoded(input_spec).space:
         raise StepIncompatible(
             f"it works along {_WORDS[axis]}, but the array has no such axis (layout "
-            f"{given.layout!r}): leave it out, or set data.layout, such as CHW"
+            f"{input_spec.layout!r}): leave it out, or set data.layout, such as CHW"
         )
-    return _check_other_axes(given)
+    return _check_other_axes(input_spec)
 
 
 _WORDS = {"H": "the height, H", "W": "the width, W"}
@@ -176,17 +173,17 @@ def is_video_like(layout: str) -> bool:
     At most two axes stand before the spatial ones and none after them, or one of each, or one
     after.
     """
-    before, _, after = layout.partition(space(layout))
+    before, _, after = layout.partition(spatial_axes(layout))
     return (len(before), len(after)) in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1))
 
 
-def _check_other_axes(given: Spec) -> Spec:
-    if not is_video_like(given.layout):
+def _check_other_axes(input_spec: Spec) -> Spec:
+    if not is_video_like(input_spec.layout):
         raise StepIncompatible(
-            f"the array has too many axes around {given.space} (layout "
-            f"{given.layout}): leave it out, or store the data with fewer axes"
+            f"the array has too many axes around {input_spec.space} (layout "
+            f"{input_spec.layout}): leave it out, or store the data with fewer axes"
         )
-    return given
+    return input_spec
 
 
 def has_channel_layout(layout: str) -> bool:
@@ -199,25 +196,26 @@ def has_channel_layout(layout: str) -> bool:
     return len(before) <= (1 if after else 4) and len(after) <= 3
 
 
-def check_channels(given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if its channels cannot be normalized."""
-    if not has_channel_layout(given.layout):
+def check_channels(input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if its channels cannot be normalized."""
+    if not has_channel_layout(input_spec.layout):
         raise StepIncompatible(
-            f"the array has too many axes (layout {given.layout}): leave it out, "
+            f"the array has too many axes (layout {input_spec.layout}): leave it out, "
             "or store the data with fewer axes"
         )
-    return given
+    return input_spec
 
 
-def check_resampling(given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if it cannot be resampled."""
-    if check_plane(given).dtype not in DTYPES_TAKEN["resize"] or PAIR in given.layout:
+def check_resampling(input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if it cannot be resampled."""
+    if check_plane(input_spec).dtype not in DTYPES_TAKEN["resize"] or PAIR in input_spec.layout:
         raise StepIncompatible(
-            f"{_numbers(given)} cannot be resampled: write 'to_dtype: {{dtype: float32}}' before it"
-            if PAIR not in given.layout
+            f"{_numbers(input_spec)} cannot be resampled: "
+            "write 'to_dtype: {dtype: float32}' before it"
+            if PAIR not in input_spec.layout
             else _NO_PAIRS
         )
-    return _check_other_axes(given)
+    return _check_other_axes(input_spec)
 
 
 _NO_PAIRS = (
@@ -226,45 +224,47 @@ _NO_PAIRS = (
 )
 
 
-def check_picture(given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if it is not like an image.
+def check_picture(input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if it is not like an image.
 
     That is height, width and 1 to 4 channels, in uint8, float16 or float32.
     """
-    layout = check_plane(given).layout
+    layout = check_plane(input_spec).layout
     if layout not in ("CHW", "HWC", "HW"):
         raise StepIncompatible(
             f"it works on images, but the array has further axes (layout {layout}): leave it out"
         )
-    if given.dtype not in DTYPES_TAKEN["warp"]:
+    if input_spec.dtype not in DTYPES_TAKEN["warp"]:
         raise StepIncompatible(
-            f"it works on uint8 and floats, but gets {given.dtype}: write 'to_dtype: "
+            f"it works on uint8 and floats, but gets {input_spec.dtype}: write 'to_dtype: "
             f"{{dtype: float32}}' before it"
         )
-    if given.channels is not None and not 1 <= given.channels <= _MOST_CHANNELS:
+    if input_spec.channels is not None and not 1 <= input_spec.channels <= _MOST_CHANNELS:
         raise StepIncompatible(
             f"it works on 1 to {_MOST_CHANNELS} channels, but the array has "
-            f"{given.channels}: leave it out"
+            f"{input_spec.channels}: leave it out"
         )
-    return given
+    return input_spec
 
 
-def _numbers(given: Spec) -> str:
-    return f"numbers of dtype {given.dtype}"
+def _numbers(input_spec: Spec) -> str:
+    return f"numbers of dtype {input_spec.dtype}"
 
 
-def check_fill(fill: tuple[float, ...], given: Spec) -> Spec:
-    """Return `given`; raise StepIncompatible if `fill` does not match its channels and dtype."""
-    check_per_channel("fill", fill, given)
-    if given.dtype in ("float16", "float32", "float64", "bfloat16"):
-        return given
+def check_fill(fill: tuple[float, ...], input_spec: Spec) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if `fill` does not fit its channels and dtype."""
+    check_per_channel("fill", fill, input_spec)
+    if input_spec.dtype in ("float16", "float32", "float64", "bfloat16"):
+        return input_spec
     lowest, highest = (
-        (0, 1) if given.dtype == "bool" else (np.iinfo(given.dtype).min, np.iinfo(given.dtype).max)
+        (0, 1)
+        if input_spec.dtype == "bool"
+        else (np.iinfo(input_spec.dtype).min, np.iinfo(input_spec.dtype).max)
     )
     wrong = next((n for n in fill if not lowest <= n <= highest), None)
     if wrong is not None:
         raise StepIncompatible(
-            f"fill is {wrong:g}, but {given.dtype} holds {lowest:,} to {highest:,}: write a "
+            f"fill is {wrong:g}, but {input_spec.dtype} holds {lowest:,} to {highest:,}: write a "
             "number between them"
         )
-    return given
+    return input_spec

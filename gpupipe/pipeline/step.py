@@ -3,8 +3,8 @@
 A step is a frozen pydantic model. Its fields are the parameters in the YAML, with torchvision v2's
 names and defaults. The engines call its members in this order:
 
-    resolve(given)     once: returns the step with short forms written out for its input
-    infer_spec(given)  once: returns shape, dtype and layout of the output, or refuses the input
+    resolve(spec)      once: returns the step with short forms written out for its input
+    infer_spec(spec)   once: returns shape, dtype and layout of the output, or refuses the input
     num_uniforms       the number of uniform draws that one sample needs
     sample(u)          each batch: turns draws into parameters (NumPy, a whole batch at a time); the
                        only place where randomness enters
@@ -90,15 +90,14 @@ class Step(pydantic.BaseModel):
                 def sample(self, u):
                     return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 
-                def infer_spec(self, given):
-                    return check_axis("W", given)
+                def infer_spec(self, input_spec):
+                    return check_axis("W", input_spec)
 
                 def lower(self, image, p):
                     image.flip(horizontal=p["flip"])
 
                 def torch(self, image, p):
                     return image.flip(-1) if p["flip"] else image
-
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -124,59 +123,56 @@ class Step(pydantic.BaseModel):
         Returns:
             Arrays by name, each with B as its first axis. `lower` gets them whole; `torch` gets one
             sample's entry of each.
-
         """
         return {}
 
-    def resolve(self, given: Spec) -> Self:
+    def resolve(self, input_spec: Spec) -> Self:
         """Return a copy of this step with its short forms written out for its input.
 
         For example, `size: 224` becomes (224, 224) for images and (224, 224, 224) for volumes.
 
         Args:
-            given: Shape, dtype and layout of the input.
+            input_spec: Shape, dtype and layout of the input.
 
         Raises:
             StepIncompatible: If a parameter does not suit the input's axes.
-
         """
         resolved = self.model_copy()
-        resolved._space = len(given.space)
+        resolved._space = len(input_spec.space)
         return resolved
 
-    def infer_spec(self, given: Spec) -> Spec:
+    def infer_spec(self, input_spec: Spec) -> Spec:
         """Return shape, dtype and layout of the output.
 
         The engines check the real output against it. The default is for a step that keeps all
         three.
 
         Args:
-            given: Shape, dtype and layout of the input. Sizes that differ between samples are None.
+            input_spec: Shape, dtype and layout of the input. Sizes that differ between samples
+                are None.
 
         Raises:
             StepIncompatible: If the step cannot process such an input. The message says why and
                 what to write instead.
-
         """
-        return given
+        return input_spec
 
     @classmethod
-    def guess_spec(cls, given: Spec) -> Spec | None:
+    def guess_spec(cls, input_spec: Spec) -> Spec | None:
         """Guess the output of a step whose parameters are invalid, so that later ones are checked.
 
         By default only the size may differ from the input's. For a step of another package there
         is no guess, unless it overrides this.
 
         Args:
-            given: Shape, dtype and layout of the input.
+            input_spec: Shape, dtype and layout of the input.
 
         Returns:
             A spec that is true for any parameters, or None to leave the later steps unchecked.
-
         """
         if plugins.is_foreign(cls):
             return None
-        return of_any_size(given)
+        return of_any_size(input_spec)
 
     def adapt_to_mask(self) -> Self:
         """Return the step as it works on a mask, whose values are class numbers.
@@ -199,7 +195,6 @@ class Step(pydantic.BaseModel):
         Raises:
             SampleIncompatible: If a sample cannot be processed.
             NoLowering: If the step cannot be built from primitives.
-
         """
         raise NoLowering(f"{type(self).__name__} has no lowering onto primitives")
 
@@ -216,14 +211,13 @@ class Step(pydantic.BaseModel):
         Raises:
             SampleIncompatible: If the sample cannot be processed.
             NoLowering: If the step does not run in torch.
-
         """
         raise NoLowering(f"{type(self).__name__} has no torch lowering")
 
 
-def of_any_size(given: Spec) -> Spec:
-    """Return `given` with an unknown size."""
-    return replace(given, height=None, width=None, at_least=(1, 1))
+def of_any_size(input_spec: Spec) -> Spec:
+    """Return `input_spec` with an unknown size."""
+    return replace(input_spec, height=None, width=None, at_least=(1, 1))
 
 
 class NoLowering(Exception):

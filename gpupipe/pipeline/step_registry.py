@@ -31,7 +31,6 @@ def find(name: str) -> type[Step]:
     Raises:
         LookupError: If there is no such step, or a plugin package is broken. The message suggests
             the nearest name, or names the package.
-
     """
     if (
         name.isidentifier()

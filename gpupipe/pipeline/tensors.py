@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpupipe.dataset.spec import canonical
+from gpupipe.dataset.spec import canonical_layout
 from gpupipe.runtime.transfer import to_device
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def cut(image: Tensor, anchor: Any, shape: Any, fill: tuple[float, ...] = (0.0,)
 
     Returns:
         A view if the window lies inside the image, else a new tensor.
-
     """
     import torch
 
@@ -71,12 +70,12 @@ def to_steps(array: Tensor, layout: str) -> Tensor:
     """Return a view with the axis order that `Step.torch` gets: see dataset.spec.canonical."""
     if "C" not in layout:
         array, layout = array.unsqueeze(0), f"C{layout}"
-    return array.permute([layout.index(axis) for axis in canonical(layout)])
+    return array.permute([layout.index(axis) for axis in canonical_layout(layout)])
 
 
 def from_steps(array: Tensor, layout: str) -> Tensor:
     """Return a view with its axes in the order of `layout`: the inverse of `to_steps`."""
-    order = canonical(layout)
+    order = canonical_layout(layout)
     if "C" not in layout:
         array, order = array.squeeze(order.index("C")), order.replace("C", "")
     return array.permute([order.index(axis) for axis in layout])

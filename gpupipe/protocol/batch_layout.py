@@ -51,7 +51,6 @@ class TensorField(NamedTuple):
         dtype: A key of ELEMENT_SIZES.
         shape: Shape of the tensor.
         channels_last: The shape is (B, C, H, W), but the elements lie in memory as (B, H, W, C).
-
     """
 
     name: Text
@@ -76,7 +75,6 @@ class Slot(NamedTuple):
         number: Identifies the slot.
         fd: Descriptor of its file in the server's process.
         size: Size in bytes.
-
     """
 
     number: Count

@@ -49,7 +49,6 @@ def unpack(name: str, data: Any, size: int) -> Any:
 
     Raises:
         MalformedMessage: The codec is not installed, or the result has another size.
-
     """
     if name == "":
         unpacked = data

@@ -24,7 +24,6 @@ def new(folder: Path, name: str) -> tuple[Path, Path]:
 
     Raises:
         ServerError: Keys of that name exist, or the files cannot be written.
-
     """
     auth = import_auth()
     public, secret = folder / (name + PUBLIC), folder / (name + SECRET)
@@ -69,7 +68,6 @@ def load(path: Path, secret: bool) -> tuple[bytes, bytes | None]:
 
     Raises:
         ServerError: The file holds no such key, or other users can read the secret key.
-
     """
     auth = import_auth()
     try:

@@ -41,7 +41,6 @@ class Peer:
         text: A description for the user.
         socket_type: ZeroMQ's name of the socket type, such as "ROUTER", or "" if unknown.
         is_zeromq: False if it certainly does not speak ZeroMQ.
-
     """
 
     text: str
@@ -55,7 +54,6 @@ def look_at(address: str, seconds: float = _TIMEOUT_SECONDS) -> Peer:
     Args:
         address: tcp://HOST:PORT or ipc://FILE.
         seconds: Time limit for the connection, and again for the exchange.
-
     """
     try:
         with _connect(address, seconds) as connection:
@@ -77,7 +75,6 @@ def check(address: str, has_keys: bool) -> Peer:
 
     Raises:
         ServerError: It is certain that no server of gpupipe can answer there.
-
     """
     peer = look_at(address)
     if not peer.is_zeromq:

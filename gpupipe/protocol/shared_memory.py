@@ -54,7 +54,6 @@ class Slots:
 
     Args:
         limit: Number of slots that may exist at once.
-
     """
 
     _numbers = itertools.count(time.time_ns())
@@ -70,7 +69,6 @@ class Slots:
         Returns:
             (slot, its memory as a uint8 tensor), or None if the client holds `limit` slots or the
             system has no memory.
-
         """
         fits = next((s for s in self._free if s.slot.size >= size), None)
         if (
@@ -131,7 +129,6 @@ class Mapped:
     Attributes:
         pid: Process id of the server.
         freed: Numbers of slots of which no tensor lives any more.
-
     """
 
     def __init__(self, pid: int, gpu: int | None = None) -> None:
@@ -186,7 +183,6 @@ class Buffers:
     Args:
         keep: Number of free buffers to keep for reuse.
         gpu: Index of the GPU that the memory is page-locked for, or None.
-
     """
 
     def __init__(self, keep: int, gpu: int | None = None) -> None:

@@ -61,7 +61,6 @@ def pieces(batch: Mapping[str, Tensor]) -> list[tuple[int, memoryview]]:
 
     Returns:
         (offset in the batch, bytes) of each piece. The memoryviews keep their tensors alive.
-
     """
     fields = fields_of(batch)
     chunks = []

@@ -15,7 +15,6 @@ class Waker:
 
     Attributes:
         descriptor: Reading end of the pipe, to poll.
-
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,6 @@ def run(
 
     Raises:
         subprocess.TimeoutExpired: The child took longer than `timeout`.
-
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -78,7 +77,6 @@ class ChildProcess:
 
     Attributes:
         pid: Its process id.
-
     """
 
     def __init__(
@@ -146,7 +144,6 @@ class ChildProcess:
 
         Returns:
             The exit status, negative for a signal.
-
         """
         self.close_pipes()
         try:

@@ -38,7 +38,6 @@ def uniform(
 
     Returns:
         float64 (B, num_uniforms).
-
     """
     bits = _lane_bits(_key(seed, epoch, stream), ids, num_uniforms)
     fraction = (bits >> np.uint64(11)).astype(np.float64)

@@ -27,7 +27,6 @@ class EpochLayout:
         batch_size: Samples per batch and rank.
         world_size: The number of ranks.
         last_batch: "partial", "drop" or "pad".
-
     """
 
     total: int

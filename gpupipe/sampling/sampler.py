@@ -32,7 +32,6 @@ class Plan:
         last: Whether the batch ends the epoch.
         tag: Whatever the creator of the plan needs to recognise it by when its batch arrives.
             Engines ignore it and keep it, also if they skip samples. It is no part of equality.
-
     """
 
     epoch: int
@@ -49,7 +48,6 @@ class Sampler:
         population: The samples of each epoch, for a source that does not always have all of them;
             else None.
         settings: The keys of `loader:` that a sampler implements.
-
     """
 
     settings = frozenset({"batch_size", "shuffle", "seed", "last_batch"})
@@ -80,7 +78,6 @@ class Sampler:
 
         Raises:
             ConfigError: If the samples cannot be divided into equal steps without empty batches.
-
         """
         self.count, self.batch_size, self.shuffle, self.seed = count, batch_size, shuffle, seed
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
@@ -126,7 +123,6 @@ class Sampler:
 
         Raises:
             ConfigError: if `epoch` is anything else.
-
         """
         number = _whole_epoch(epoch)
         if number != self._epoch:
@@ -138,7 +134,7 @@ class Sampler:
         self._epoch, self._position = epoch + 1, 0
         return self._plans(epoch, position)
 
-    def endless(self) -> Iterator[Plan]:
+    def iter_forever(self) -> Iterator[Plan]:
         """Return the plans that `begin` returns, then those of all later epochs.
 
         It does not advance the sampler.
@@ -198,7 +194,6 @@ class Sampler:
         Raises:
             StateError: If the state does not fit this sampler, or the rest of the epoch cannot be
                 divided into equal steps.
-
         """
         for key in ("seed", "shuffle") if strict else ():
             theirs, ours = state[key], getattr(self, key)

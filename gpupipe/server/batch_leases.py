@@ -20,7 +20,6 @@ class BatchLeases(Clients):
         rules: Mode, timeouts and limits.
         first: (epoch, position) where partitions begin.
         log: Logs an event that must survive the process.
-
     """
 
     def __init__(self, rules: LeaseRules, first: tuple[int, int], log: Log) -> None:
@@ -49,7 +48,6 @@ class BatchLeases(Clients):
 
         Raises:
             KeyError: No pass needs the batch any more.
-
         """
         partition = self.partition_of(key)
         current = partition.current if partition is not None else None

@@ -72,7 +72,6 @@ class Client:
         last_entry: (iteration, pass) of the last time it entered a pass.
         is_late: It is new, came in the middle of a pass, and has not started an iteration yet.
         num_consumed: Number of batches that it has consumed.
-
     """
 
     token: str
@@ -130,7 +129,6 @@ class LeaseRules:
         session_timeout: Seconds until a silent client's session ends.
         max_clients: Number of clients that may be connected at once.
         resume: A partition keeps its position after its last client has left.
-
     """
 
     mode: Literal["share", "broadcast"] = "share"
@@ -147,7 +145,6 @@ class RequestRefused(Exception):
 
     Attributes:
         is_temporary: The same request may succeed later.
-
     """
 
     def __init__(self, reason: str, is_temporary: bool = False) -> None:

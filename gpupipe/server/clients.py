@@ -27,7 +27,6 @@ class Clients:
     Attributes:
         clients: Sessions by client token.
         partitions: Partitions by name: the rank, or the client token with `broadcast`.
-
     """
 
     def __init__(self, rules: LeaseRules, first: tuple[int, int]) -> None:

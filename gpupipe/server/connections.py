@@ -33,7 +33,6 @@ class ClientConnection:
         slots: Shared memory, or None if client and server cannot share any.
         compress: Compression of batches that go over the socket; "" for none.
         is_closed: The connection is closed; nothing more is sent over it.
-
     """
 
     route: bytes
@@ -66,7 +65,6 @@ class Connections:
         send_queue: (route, frames) to send, in order.
         sent: Counters.
         host_id: Names this machine, process namespace and user; see processes.host_id.
-
     """
 
     leases: Leases

@@ -28,7 +28,6 @@ class FinalError:
 
     Attributes:
         message: The message about it, or None as long as the engine works.
-
     """
 
     def __init__(self) -> None:
@@ -62,7 +61,6 @@ class Dispatcher:
         description: Describes what is served, for clients.
         stats: Returns the metrics of the server.
         final_error: The error that ends the server.
-
     """
 
     leases: Leases

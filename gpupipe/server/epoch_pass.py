@@ -26,7 +26,6 @@ class EpochPass:
         making: Steps that are being made.
         leased: Leased steps, and the token of the client that leases each.
         done: Steps that are consumed, or had no sample that could be read.
-
     """
 
     number: int
@@ -142,7 +141,6 @@ class Partition:
         current: The current pass, or None.
         first_pass: Number of the first pass since the partition last started over. Earlier passes
             are forgotten.
-
     """
 
     name: str

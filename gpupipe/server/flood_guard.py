@@ -48,7 +48,6 @@ class _Sender:
         peer: Address of the other side.
         counted: Bytes that it had sent at the last check.
         budget: Bytes that it may still send.
-
     """
 
     peer: Any
@@ -66,7 +65,6 @@ class FloodGuard:
 
     Attributes:
         num_cut: Number of connections that were cut.
-
     """
 
     def __init__(self, listening: Any, burst: float = 4e6, rate: float = 4e6) -> None:
@@ -82,7 +80,6 @@ class FloodGuard:
 
         Args:
             now: Seconds, of a monotonic clock.
-
         """
         while self._events.poll(0):
             self._on_event(recv_monitor_message(self._events, zmq.NOBLOCK), now)

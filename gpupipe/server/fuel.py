@@ -35,7 +35,6 @@ class FuelServer:
 
     Raises:
         ServerError: The options are wrong, a dtype cannot be sent, or the port is taken.
-
     """
 
     def __init__(self, loader: Loader, options: ServerOptions) -> None:

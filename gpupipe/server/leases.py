@@ -90,7 +90,6 @@ class Leases(PassSchedule):
 
         Raises:
             RequestRefused: The server has no room, or no partition, for this client.
-
         """
         client = self.clients.get(request.token)
         if client is None:
@@ -144,7 +143,6 @@ class Leases(PassSchedule):
         Args:
             now: Seconds, of a monotonic clock.
             has_ended: Returns True if the client's process is known to have ended.
-
         """
         for client in list(self.clients.values()):
             silence = now - client.last_heard

@@ -122,7 +122,6 @@ def fetch_stats(
 
     Raises:
         ServerError: No server answers, or something else listens at the address.
-
     """
     zmq = import_zmq()
     from gpupipe.protocol import batch_layout, codec, keys, messages, peer
@@ -190,7 +189,6 @@ def serve_metrics(server: Any, port: int | None) -> Iterator[None]:
 
     Raises:
         ServerError: prometheus-client is not installed, or the port cannot be used.
-
     """
     if port is None:
         yield
@@ -221,7 +219,6 @@ class Ticker:
     Args:
         show: Called with the line.
         every: Seconds between two lines.
-
     """
 
     def __init__(self, show: Any, every: float) -> None:

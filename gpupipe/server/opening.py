@@ -23,7 +23,6 @@ def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict
 
     Raises:
         ServerError: This loader cannot be served, or its description is too long.
-
     """
     if loader.config.source.grows:
         raise ServerError(

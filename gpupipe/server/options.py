@@ -43,7 +43,6 @@ class ServerOptions(pydantic.BaseModel):
             `heartbeat_timeout`.
         max_clients: Number of clients that may be connected at once.
         metrics: Port for Prometheus, or None for no metrics.
-
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -143,7 +142,6 @@ def parse_options(values: Mapping[str, Any]) -> ServerOptions:
 
     Raises:
         ServerError: A name is unknown, a value is invalid, or options contradict each other.
-
     """
     try:
         return ServerOptions.model_validate(dict(values))

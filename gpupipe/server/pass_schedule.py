@@ -33,7 +33,6 @@ class PassSchedule(BatchLeases):
     Attributes:
         outbox: (client token, message) pairs to send, in order.
         next_pass: Number of the next pass.
-
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class PassSchedule(BatchLeases):
             RequestRefused: The position would take a pass from other clients, or the client's own
                 pass was forgotten while it was away.
             StateError: There is no such epoch or position.
-
         """
         client = self.clients[token]
         client.phase, client.iteration = Idle(), begin.iteration

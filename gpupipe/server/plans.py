@@ -32,7 +32,6 @@ class Plans:
 
     Raises:
         ConfigError: The samples cannot be divided among so many ranks.
-
     """
 
     def __init__(self, config: Config, index: Index, ranks: int) -> None:

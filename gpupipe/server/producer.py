@@ -48,7 +48,6 @@ class Producer(threading.Thread):
 
     Attributes:
         error: The error that ended the thread, or None.
-
     """
 
     def __init__(

@@ -18,7 +18,6 @@ class TokenBucket:
         burst: Capacity, and the initial content.
         rate: Refill per second.
         last_refill: Time of the last refill, at first of the creation. Seconds, monotonic clock.
-
     """
 
     burst: float

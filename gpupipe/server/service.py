@@ -69,7 +69,6 @@ class Server:
         ConfigError: The samples cannot be split among the ranks.
         ServerError: The address or the state file cannot be used.
         StateError: The state file belongs to other data, another pipeline or other options.
-
     """
 
     def __init__(self, loader: Loader, options: ServerOptions | None = None) -> None:
@@ -121,7 +120,6 @@ class Server:
 
         Raises:
             Exception: The error that ended the producer.
-
         """
         with self._running:
             self._producer.start()
@@ -161,7 +159,6 @@ class Server:
 
         Args:
             ends_run: If False, the next server resumes from the state file, as after a crash.
-
         """
         self._ends_run = self._ends_run and ends_run
         self._stopping = True

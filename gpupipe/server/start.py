@@ -51,7 +51,6 @@ def start_server(
     Example:
         >>> with gpupipe.start_server("lfw", port=0) as server:
         ...     loader = gpupipe.connect(server.address)
-
     """
     import_zmq()
     chosen = parse_options({"address": f"tcp://{host}:{port}", "hwm": hwm} | options)
@@ -74,7 +73,6 @@ def run(
         options: How to serve.
         announce: Called with the server once it listens.
         each: Called with the server repeatedly while it runs.
-
     """
     from gpupipe.server.fuel import FuelServer
     from gpupipe.server.metrics import serve_metrics
@@ -98,7 +96,6 @@ class ServerProcess:
 
     Attributes:
         address: The address that the server listens on, for gpupipe.connect().
-
     """
 
     def __init__(
@@ -118,7 +115,6 @@ class ServerProcess:
         Raises:
             ConfigError: The config is wrong.
             ServerError: The server does not start.
-
         """
         if isinstance(config, Config):
             raise ServerError(

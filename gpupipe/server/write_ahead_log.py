@@ -46,7 +46,6 @@ class WriteAheadLog:
 
     Raises:
         ServerError: Another server holds the lock, or the folder cannot be written.
-
     """
 
     def __init__(self, path: Path, work: dict[str, Any]) -> None:
@@ -79,7 +78,6 @@ class WriteAheadLog:
         Raises:
             ServerError: The file cannot be written.
             StateError: The file belongs to a server of other work.
-
         """
         self._leases, self.history = leases, history
         events = self._events(after_stop)

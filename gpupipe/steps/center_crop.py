@@ -25,20 +25,19 @@ class CenterCrop(Step):
     Attributes:
         size: One number for a square, or [height, width], in pixels. Each side is 1 to 65535. For
             a volume, one number or [depth, height, width]; for a series, one number.
-
     """
 
     size: Window
 
-    def resolve(self, given: Spec) -> Self:
+    def resolve(self, input_spec: Spec) -> Self:
         return (
             super()
-            .resolve(given)
-            .model_copy(update={"size": expand_sides("size", self.size, given)})
+            .resolve(input_spec)
+            .model_copy(update={"size": expand_sides("size", self.size, input_spec)})
         )
 
-    def infer_spec(self, given: Spec) -> Spec:
-        return given.sized(expand_sides("size", self.size, given))
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return input_spec.with_size(expand_sides("size", self.size, input_spec))
 
     def lower(self, image: Primitives, p: Params) -> None:
         fits = all(

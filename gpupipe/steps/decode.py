@@ -22,7 +22,6 @@ class Decode(Step):
             false, as in torchvision and PIL.
         dtype: "uint8" or "uint16". The default is "uint8". Images of 16 bits become uint8 by
             dropping the low byte (value >> 8); images of 8 bits become uint16 by value * 257.
-
     """
 
     added_later = frozenset({"dtype"})
@@ -35,14 +34,14 @@ class Decode(Step):
         "store images nearer to the size that is trained on, or decode on a GPU (loader.device)"
     )
 
-    def infer_spec(self, given: Spec) -> Spec:
-        if not given.encoded:
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        if not input_spec.encoded:
             raise StepIncompatible("the image is decoded already: remove this step")
         return Spec(encoded=False, channels=3 if self.mode == "rgb" else 1, dtype=self.dtype)
 
     @classmethod
-    def guess_spec(cls, given: Spec) -> Spec:
-        return replace(of_any_size(given), encoded=False, channels=None)
+    def guess_spec(cls, input_spec: Spec) -> Spec:
+        return replace(of_any_size(input_spec), encoded=False, channels=None)
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.decode(self.mode, self.apply_exif_orientation, self.dtype)
@@ -66,7 +65,6 @@ class Decode(Step):
 
         Raises:
             CannotDecode: If the file is no image, too large, or damaged.
-
         """
         import torch
 

@@ -22,22 +22,21 @@ class Grayscale(Step):
 
     Attributes:
         num_output_channels: The number of channels: 1, or 3 equal ones. The default is 1.
-
     """
 
     num_output_channels: Annotated[Literal[1, 3], WHOLE] = 1
 
-    def infer_spec(self, given: Spec) -> Spec:
-        if "C" not in check_picture(given).layout or given.channels not in (None, 1, 3):
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        if "C" not in check_picture(input_spec).layout or input_spec.channels not in (None, 1, 3):
             raise StepIncompatible(
-                f"it works on 1 or 3 channels, but gets {given} in the layout "
-                f"{given.layout}: leave it out"
+                f"it works on 1 or 3 channels, but gets {input_spec} in the layout "
+                f"{input_spec.layout}: leave it out"
             )
-        return replace(given, channels=self.num_output_channels)
+        return replace(input_spec, channels=self.num_output_channels)
 
     @classmethod
-    def guess_spec(cls, given: Spec) -> Spec:
-        return replace(of_any_size(given), channels=None)
+    def guess_spec(cls, input_spec: Spec) -> Spec:
+        return replace(of_any_size(input_spec), channels=None)
 
     def lower(self, image: Primitives, p: Params) -> None:
         weights = _LUMA if image.spec.channels == 3 else (1.0,)

@@ -25,7 +25,6 @@ class Normalize(Step):
             One number alone is for all channels.
         std: One number a channel, in the scale of the image (0 to 1 after to_dtype with scale).
             Above 0. One number alone is for all channels.
-
     """
 
     mean: Channels
@@ -46,17 +45,17 @@ class Normalize(Step):
             )
         return self
 
-    def infer_spec(self, given: Spec) -> Spec:
-        if check_decoded(given).dtype not in DTYPES_TAKEN["normalize"]:
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        if check_decoded(input_spec).dtype not in DTYPES_TAKEN["normalize"]:
             raise StepIncompatible(
-                f"it needs floats, but gets {given.dtype}: write 'to_dtype: {{dtype: "
+                f"it needs floats, but gets {input_spec.dtype}: write 'to_dtype: {{dtype: "
                 f"float32, scale: true}}' before it"
             )
-        if PAIR in given.layout and any(self.mean):
+        if PAIR in input_spec.layout and any(self.mean):
             raise StepIncompatible(
                 "mean would also be subtracted from the imaginary parts: write mean: 0"
             )
-        return check_channels(check_per_channel("mean", self.mean, given))
+        return check_channels(check_per_channel("mean", self.mean, input_spec))
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.normalize(self.mean, self.std)

@@ -35,35 +35,34 @@ class Pad(Step):
         padding_mode: "constant" (the default), "edge" (repeat the last pixel), "reflect" (mirror
             without repeating the last pixel) or "symmetric" (mirror and repeat it). All but
             "constant" need an image of 1 to 4 channels.
-
     """
 
     padding: Padding
     fill: Value = Field(default=(0.0,))
     padding_mode: PaddingMode = "constant"
 
-    def resolve(self, given: Spec) -> Self:
+    def resolve(self, input_spec: Spec) -> Self:
         return (
             super()
-            .resolve(given)
-            .model_copy(update={"padding": expand_margins("padding", self.padding, given)})
+            .resolve(input_spec)
+            .model_copy(update={"padding": expand_margins("padding", self.padding, input_spec)})
         )
 
-    def infer_spec(self, given: Spec) -> Spec:
-        check_fill(self.fill, given)
-        before, after = before_and_after(expand_margins("padding", self.padding, given))
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        check_fill(self.fill, input_spec)
+        before, after = before_and_after(expand_margins("padding", self.padding, input_spec))
         if self.padding_mode != "constant":
-            check_picture(given)
+            check_picture(input_spec)
         most = np.maximum(before, after)
-        if given.size and self.padding_mode == "reflect" and (most >= given.size).any():
+        if input_spec.size and self.padding_mode == "reflect" and (most >= input_spec.size).any():
             raise StepIncompatible(
                 "reflect cannot add more pixels than the image has, less one: it is "
-                f"{given.size[0]}x{given.size[1]}"
+                f"{input_spec.size[0]}x{input_spec.size[1]}"
             )
         more = [int(n) for n in before + after]
-        return given.sized(
-            [None if n is None else n + m for n, m in zip(given.sides, more, strict=True)],
-            tuple(n + m for n, m in zip(given.at_least, more, strict=True)),
+        return input_spec.with_size(
+            [None if n is None else n + m for n, m in zip(input_spec.sides, more, strict=True)],
+            tuple(n + m for n, m in zip(input_spec.at_least, more, strict=True)),
         )
 
     def lower(self, image: Primitives, p: Params) -> None:

@@ -65,7 +65,6 @@ class RandomAffine(Step):
             is 0.
         center: [x, y] of the fixed point in pixels from the top left corner. The default is the
             centre of the image.
-
     """
 
     degrees: Degrees
@@ -89,7 +88,6 @@ class RandomAffine(Step):
             scale: (B,).
             translate: (B, 2), [x, y] as fractions of the size, -1 to 1.
             linear: (B, 2, 2), the linear part of the inverse matrix, computed from the others.
-
         """
         angle = _between(self.degrees, u[:, 0])
         reach = np.array(self.translate or (0.0, 0.0))
@@ -108,8 +106,8 @@ class RandomAffine(Step):
             "linear": linear,
         }
 
-    def infer_spec(self, given: Spec) -> Spec:
-        return check_per_channel("fill", self.fill, check_picture(given))
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return check_per_channel("fill", self.fill, check_picture(input_spec))
 
     def shift(self, p: Params, width_height: Any) -> Any:
         """Return the shift [x, y] in whole pixels."""

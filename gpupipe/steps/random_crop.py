@@ -39,7 +39,6 @@ class RandomCrop(Step):
             be able to hold it. The default is 0.
         padding_mode: "constant" (the default), "edge", "reflect" or "symmetric", as in pad. All but
             "constant" need an image of 1 to 4 channels.
-
     """
 
     size: Window
@@ -56,34 +55,39 @@ class RandomCrop(Step):
         Returns:
             position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
             front: (B, 1), the same along the depth of a volume.
-
         """
         return {"position": u[:, :2], "front": u[:, 2:]}
 
-    def resolve(self, given: Spec) -> Self:
-        padding = None if self.padding is None else expand_margins("padding", self.padding, given)
+    def resolve(self, input_spec: Spec) -> Self:
+        padding = (
+            None if self.padding is None else expand_margins("padding", self.padding, input_spec)
+        )
         return (
             super()
-            .resolve(given)
-            .model_copy(update={"size": expand_sides("size", self.size, given), "padding": padding})
+            .resolve(input_spec)
+            .model_copy(
+                update={"size": expand_sides("size", self.size, input_spec), "padding": padding}
+            )
         )
 
-    def infer_spec(self, given: Spec) -> Spec:
-        check_fill(self.fill, given)
-        size = expand_sides("size", self.size, given)
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        check_fill(self.fill, input_spec)
+        size = expand_sides("size", self.size, input_spec)
         if self.pads and self.padding_mode != "constant":
-            check_picture(given)
-        if given.size and not self.pad_if_needed:
+            check_picture(input_spec)
+        if input_spec.size and not self.pad_if_needed:
             room = [
                 int(n)
-                for n in sum(self.margins(np.array(given.size, np.float64)), np.array(given.size))
+                for n in sum(
+                    self.margins(np.array(input_spec.size, np.float64)), np.array(input_spec.size)
+                )
             ]
             if any(n < side for n, side in zip(room, size, strict=True)):
                 raise StepIncompatible(
                     f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, "
                     "resize first, or set pad_if_needed: true"
                 )
-        return given.sized(size)
+        return input_spec.with_size(size)
 
     @property
     def pads(self) -> bool:
@@ -97,7 +101,6 @@ class RandomCrop(Step):
 
         Args:
             size: [height, width] of the image in pixels.
-
         """
         before, after = (
             before_and_after(self.padding) if self.padding else (np.zeros(len(self.size)),) * 2

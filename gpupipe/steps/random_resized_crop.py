@@ -32,7 +32,6 @@ class RandomResizedCrop(Step):
             The default is [3/4, 4/3].
         interpolation: "nearest", "bilinear" (the default) or "bicubic".
         antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
-
     """
 
     size: Size
@@ -62,7 +61,6 @@ class RandomResizedCrop(Step):
                 of the image's area.
             position: (B, 2), [top, left] as fractions of the free space around the window, in
                 [0, 1).
-
         """
         area = self.scale[0] + u[:, :_TRIES] * (self.scale[1] - self.scale[0])
         low, high = np.log(self.ratio)
@@ -72,8 +70,8 @@ class RandomResizedCrop(Step):
             "position": u[:, 2 * _TRIES :],
         }
 
-    def infer_spec(self, given: Spec) -> Spec:
-        return check_resampling(given).sized(self.size)
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return check_resampling(input_spec).with_size(self.size)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any]:
         """Return [top, left] and [height, width] of the window in pixels.
@@ -84,7 +82,6 @@ class RandomResizedCrop(Step):
         Args:
             p: What `sample` returned.
             size: [height, width] of the image in pixels.
-
         """
         height, width = size[..., 0], size[..., 1]
         tries = round_half_up(p["factors"] * np.sqrt(height * width)[..., None, None])

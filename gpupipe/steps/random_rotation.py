@@ -35,7 +35,6 @@ class RandomRotation(Step):
             centre of the image.
         fill: The value outside the image, 0 to 255: one number, or one per channel. The default
             is 0.
-
     """
 
     degrees: Degrees
@@ -57,7 +56,6 @@ class RandomRotation(Step):
             extent: (B, 2, 2), the absolute values of `linear`, for `expand`.
             quarter_turn: (B,), 1 for multiples of 90 degrees, else 0. For these torchvision's
                 `expand` swaps the sides and does not measure the corners.
-
         """
         angle = self.degrees[0] + u[:, 0] * (self.degrees[1] - self.degrees[0])
         zero = np.zeros_like(angle)
@@ -66,9 +64,11 @@ class RandomRotation(Step):
         quarter_turn = (extent.max((1, 2)) == 1.0).astype(np.float64)
         return {"angle": angle, "linear": linear, "extent": extent, "quarter_turn": quarter_turn}
 
-    def infer_spec(self, given: Spec) -> Spec:
-        check_per_channel("fill", self.fill, check_picture(given))
-        return given.sized((None, None), given.at_least) if self.expand else given
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        check_per_channel("fill", self.fill, check_picture(input_spec))
+        return (
+            input_spec.with_size((None, None), input_spec.at_least) if self.expand else input_spec
+        )
 
     def expanded(self, p: Params, width_height: Any) -> Any:
         """Return [width, height] that hold the whole rotated image, in pixels.

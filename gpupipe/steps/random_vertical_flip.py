@@ -18,7 +18,6 @@ class RandomVerticalFlip(Step):
 
     Attributes:
         p: The probability of a flip, 0 to 1. The default is 0.5.
-
     """
 
     p: Probability = 0.5
@@ -29,8 +28,8 @@ class RandomVerticalFlip(Step):
         """Return flip: int32 (B,), 1 for the samples to mirror, else 0."""
         return {"flip": (u[:, 0] < self.p).astype(np.int32)}
 
-    def infer_spec(self, given: Spec) -> Spec:
-        return check_axis("H", given)
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return check_axis("H", input_spec)
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.flip(vertical=p["flip"])

@@ -30,7 +30,6 @@ class Resize(Step):
             if `size` is one number. The default is no limit.
         antialias: Low-pass before shrinking. The default is true. Bicubic requires it: without it
             torchvision's cubic has a = -0.75, and the primitive's a = -0.5.
-
     """
 
     size: Annotated[Side | Size, BeforeValidator(_alone)]
@@ -61,15 +60,15 @@ class Resize(Step):
             )
         return self
 
-    def infer_spec(self, given: Spec) -> Spec:
-        check_resampling(given)
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        check_resampling(input_spec)
         if isinstance(self.size, tuple):
-            return given.sized(self.size)
-        if given.size:
-            height, width = (int(n) for n in self.shape(np.array(given.size, np.float64)))
-            return given.sized((height, width))
+            return input_spec.with_size(self.size)
+        if input_spec.size:
+            height, width = (int(n) for n in self.shape(np.array(input_spec.size, np.float64)))
+            return input_spec.with_size((height, width))
         least = (1, 1) if self.max_size else (self.size, self.size)
-        return given.sized((None, None), least)
+        return input_spec.with_size((None, None), least)
 
     def shape(self, size: Any) -> Any:
         """Return the output's [height, width] in pixels for an image of `size` [height, width]."""

@@ -34,7 +34,6 @@ class ToDtype(Step):
             bfloat16, set loader.dtype.
         scale: Map the full range of an integer dtype (0..255 for uint8) to 0..1 in a float dtype,
             and back. Between integer dtypes, shift bits. The default is false.
-
     """
 
     dtype: Literal[
@@ -59,16 +58,16 @@ class ToDtype(Step):
         "of float32"
     )
 
-    def infer_spec(self, given: Spec) -> Spec:
-        stored = check_decoded(given).dtype
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        stored = check_decoded(input_spec).dtype
         if self.scale and stored != self.dtype:
             _check_scale(stored, self.dtype)
-        return replace(given, dtype=self.dtype)
+        return replace(input_spec, dtype=self.dtype)
 
     @classmethod
-    def guess_spec(cls, given: Spec) -> Spec:
-        dtype = given.dtype if given.dtype in FLOATS else FLOATS[0]
-        return replace(of_any_size(given), dtype=dtype)
+    def guess_spec(cls, input_spec: Spec) -> Spec:
+        dtype = input_spec.dtype if input_spec.dtype in FLOATS else FLOATS[0]
+        return replace(of_any_size(input_spec), dtype=dtype)
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.to_dtype(

@@ -272,12 +272,12 @@ def test_a_file_that_changes_and_keeps_its_length_is_looked_at_again() -> None:
     with ThreadPoolExecutor(1) as threads:
         seen = ImageFiles(1, Decoding(), None, threads)
         for _ in range(2):
-            assert seen.look(row, files[:1])[1].tolist() == [[SIDE, SIDE]]
-        assert seen.look(row, files[2:3])[1].tolist() == [[SIDE, SIDE - 16]]
+            assert seen.make_decodable(row, files[:1])[1].tolist() == [[SIDE, SIDE]]
+        assert seen.make_decodable(row, files[2:3])[1].tolist() == [[SIDE, SIDE - 16]]
         for damaged in (files[1:2], files[3:]):
             with pytest.raises(CannotDecode):
-                seen.look(row, damaged)
-        assert seen.look(row, files[:1])[1].tolist() == [[SIDE, SIDE]]
+                seen.make_decodable(row, damaged)
+        assert seen.make_decodable(row, files[:1])[1].tolist() == [[SIDE, SIDE]]
 
 
 CHANGING = """

@@ -65,7 +65,7 @@ def test_a_wrong_result_in_dali(plugin: Plugin, faces: Path, kind: str, more: li
     assert_said(failure(faces, name, *more, engine="dali"), rf"its lower\(\) made {said}")
 
 
-SIZED = "    def infer_spec(self, given):\n        return check_decoded(given).sized((100, 90))"
+SIZED = "    def infer_spec(self, given):\n        return check_decoded(given).with_size((100, 90))"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_work_that_dali_cannot_do_on_any_sample(plugin: Plugin, faces: Path) -> 
 
 def test_a_result_that_is_wrong_in_one_batch(plugin: Plugin, faces: Path) -> None:
     """What the sample that is tried first does not show."""
-    size = "    def infer_spec(self, given):\n        return check_decoded(given).sized((250, 250))"
+    size = SIZED.replace("(100, 90)", "(250, 250)")
     lower = (
         "    def lower(self, image, p):\n        from nvidia.dali import fn\n        "
         "image.apply('odd', lambda pixels, n: fn.resize(pixels, size=n),"

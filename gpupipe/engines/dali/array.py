@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn
 
-from gpupipe.dataset.spec import Spec, space
+from gpupipe.dataset.spec import Spec, spatial_axes
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali import numbers, ops
 from gpupipe.engines.dali.layouts import channel_layout, video_layout
@@ -22,7 +22,7 @@ from gpupipe.engines.dali.resampling import source_region
 _EXAMPLE_SIDE = 4096.0
 
 
-def array_form(spec: Spec) -> tuple[Any, int, str]:
+def feed_format(spec: Spec) -> tuple[Any, int, str]:
     """Return the dtype, ndim and layout with which arrays of `spec` enter DALI."""
     return numbers.dali_type(spec.dtype), len(spec.layout), spec.layout
 
@@ -167,7 +167,7 @@ class ArrayImage(Node):
 
 
 def _axes(layout: str) -> list[int]:
-    return [layout.index(axis) for axis in space(layout)]
+    return [layout.index(axis) for axis in spatial_axes(layout)]
 
 
 def _expand(node: Any, added: list[int], layout: str) -> Any:
@@ -185,7 +185,7 @@ def _missing_channel_axis(layout: str) -> list[int]:
 
     Empty if `layout` has further axes.
     """
-    return [len(layout)] if layout == space(layout) else []
+    return [len(layout)] if layout == spatial_axes(layout) else []
 
 
 def _to_video(node: Any, layout: str) -> Any:

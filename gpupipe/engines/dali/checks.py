@@ -62,7 +62,7 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
         if name == job.pipeline.main and job.loader.dtype is not None:
             spec = replace(spec, dtype=job.loader.dtype)
         dtype = str(tensor.dtype).removeprefix("torch.")
-        if differs := spec.differs_in(tuple(tensor.shape[1:]), dtype, spec.layout):
+        if differs := spec.describe_mismatch_in(tuple(tensor.shape[1:]), dtype, spec.layout):
             raise _wrong(
                 foreign[-1], f"in a batch, '{name}' is {differs} after it and all later steps"
             )
@@ -95,7 +95,7 @@ def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:
             else entry.output_spec
         )
         encoded = job.pipeline.fields[entry.field].encoded
-        if differs := spec.differs_in(shape, dtype, "HWC" if encoded else spec.layout):
+        if differs := spec.describe_mismatch_in(shape, dtype, "HWC" if encoded else spec.layout):
             raise _wrong(entry, f"its lower() made {differs}")
         return
 

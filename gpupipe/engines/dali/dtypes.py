@@ -44,7 +44,6 @@ class Substitute(NamedTuple):
     Attributes:
         dtype: The dtype that the operator sees.
         by: "bits" to reinterpret the memory as `dtype`, "value" to convert.
-
     """
 
     dtype: str

@@ -24,7 +24,7 @@ class CannotRead(RuntimeError):
 class FieldReader(Protocol):
     """Reads the samples of one field into memory that DALI uses without a copy."""
 
-    def encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Return the bytes of image files, uint8 (bytes,) each.
 
         A file that cannot be read becomes PLACEHOLDER, so that its sample fails in the decoder.
@@ -33,7 +33,7 @@ class FieldReader(Protocol):
             EngineError: The machine or a plugin's code failed.
         """
 
-    def arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return arrays of the dtype and the shapes that the index states.
 
         Raises:
@@ -51,7 +51,7 @@ class ColumnReader:
     def __init__(self, column: Column) -> None:
         self._column = column
 
-    def encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         with machine_errors():
             try:
                 return read_rows(self._column, ids)
@@ -64,7 +64,7 @@ class ColumnReader:
         except (OSError, ValueError):
             return PLACEHOLDER
 
-    def arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[Any]]:
         layout = self._column.array
         assert layout is not None
         with machine_errors():

@@ -57,7 +57,7 @@ class ImageFiles:
         self._crc = np.zeros(count, np.uint32)
         self._size = np.zeros((count, 2), np.uint16)
 
-    def look(self, ids: NDArray[np.int64], files: Any) -> tuple[Any, NDArray[np.float64]]:
+    def make_decodable(self, ids: NDArray[np.int64], files: Any) -> tuple[Any, NDArray[np.float64]]:
         """Make a batch of files safe for DALI's decoder.
 
         Args:

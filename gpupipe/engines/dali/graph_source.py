@@ -84,7 +84,7 @@ def compute_inputs(
     arrays = [name for name, spec in job.pipeline.fields.items() if not spec.encoded]
     size = read.size | {name: sizes(job, name, ids) for name in arrays}
     data = [
-        fields[name].arrays(ids) if name in arrays else read.data[name]
+        fields[name].read_arrays(ids) if name in arrays else read.data[name]
         for name in job.pipeline.fields
     ]
     return [*data, *lowering.arguments(read.plan, size)]

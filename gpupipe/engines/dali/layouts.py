@@ -6,7 +6,7 @@ that steps accept (`is_video_like`, `has_channel_layout` in spec_checks.py) has 
 
 from __future__ import annotations
 
-from gpupipe.dataset.spec import space
+from gpupipe.dataset.spec import spatial_axes
 
 
 def video_layout(layout: str) -> str | None:
@@ -15,10 +15,10 @@ def video_layout(layout: str) -> str | None:
     The names are HWC, CHW, FCHW, FHWC, and the same with DHW or L in place of HW. A layout of
     spatial axes alone is named as if a channel axis followed, which the caller adds.
     """
-    before, _, after = layout.partition(space(layout))
+    before, _, after = layout.partition(spatial_axes(layout))
     names = {(0, 0): "{}C", (1, 0): "C{}", (2, 0): "FC{}", (0, 1): "{}C", (1, 1): "F{}C"}
     name = names.get((len(before), len(after)))
-    return None if name is None else name.format(space(layout))
+    return None if name is None else name.format(spatial_axes(layout))
 
 
 def channel_layout(layout: str) -> tuple[str, list[int]] | None:
@@ -26,7 +26,6 @@ def channel_layout(layout: str) -> tuple[str, list[int]] | None:
 
     Returns:
         DALI's name for the layout, and the positions where axes of length 1 must be inserted.
-
     """
     before, after = layout.partition("C")[::2] if "C" in layout else (layout, "")
     if not after:

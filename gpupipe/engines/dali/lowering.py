@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.engines.base import LoadSpec
-from gpupipe.engines.dali.array import ArrayImage, array_form, some_size
+from gpupipe.engines.dali.array import ArrayImage, feed_format, some_size
 from gpupipe.engines.dali.delivery import delivered_dtype, delivered_layout
 from gpupipe.engines.dali.image import FusingImage
 from gpupipe.engines.dali.node import Feed
@@ -195,7 +195,7 @@ def decodes_regions(job: LoadSpec) -> bool:
 
 def graph_input(spec: Spec) -> tuple[Any, int, str]:
     """Return the dtype, ndim and layout with which a field enters DALI."""
-    return (types.UINT8, 1, "") if spec.encoded else array_form(spec)
+    return (types.UINT8, 1, "") if spec.encoded else feed_format(spec)
 
 
 def _append_to(arrays: Arrays) -> Feed:

@@ -29,10 +29,10 @@ class MmapReader:
         self._column = column
         self._maps: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
 
-    def encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def read_encoded(self, ids: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         return [data if len(data) == size else PLACEHOLDER for data, size in self._slices(ids)]
 
-    def arrays(self, ids: NDArray[np.int64]) -> list[NDArray[np.generic]]:
+    def read_arrays(self, ids: NDArray[np.int64]) -> list[NDArray[np.generic]]:
         array = self._column.array
         assert array is not None
         return [

@@ -62,42 +62,44 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith("float")
 
 
-def convert(node: Any, given: str, made: str) -> Any:
-    """Convert a node of dtype `given` to dtype `made` without scaling."""
-    if made == "bool":
-        return node if given == "bool" else _as_float32(node, given) != 0
-    if is_float(given) and not is_float(made):
-        node = _truncate(_as_float32(node, given))
-    return fn.cast(node, dtype=dali_type(made))
+def convert(node: Any, source_dtype: str, target_dtype: str) -> Any:
+    """Convert a node of dtype `source_dtype` to dtype `target_dtype` without scaling."""
+    if target_dtype == "bool":
+        return node if source_dtype == "bool" else _as_float32(node, source_dtype) != 0
+    if is_float(source_dtype) and not is_float(target_dtype):
+        node = _truncate(_as_float32(node, source_dtype))
+    return fn.cast(node, dtype=dali_type(target_dtype))
 
 
-def scale_factor(given: str, made: str) -> float | None:
+def scale_factor(source_dtype: str, target_dtype: str) -> float | None:
     """Return the factor by which `convert_scaled` multiplies; None between integer dtypes."""
-    if is_float(made):
-        return 1.0 / int(np.iinfo(given).max)
-    return int(np.iinfo(made).max) + 1.0 - _LESS_THAN_ONE if is_float(given) else None
+    if is_float(target_dtype):
+        return 1.0 / int(np.iinfo(source_dtype).max)
+    return (
+        int(np.iinfo(target_dtype).max) + 1.0 - _LESS_THAN_ONE if is_float(source_dtype) else None
+    )
 
 
-def convert_scaled(node: Any, given: str, made: str, factor: Any) -> Any:
-    """Convert a node of dtype `given` to dtype `made`, with scaling.
+def convert_scaled(node: Any, source_dtype: str, target_dtype: str, factor: Any) -> Any:
+    """Convert a node of dtype `source_dtype` to dtype `target_dtype`, with scaling.
 
     The range of an integer dtype maps to 0..1 for floats, and back. Between integers, bits are
     shifted.
 
     Args:
         node: The input.
-        given: The dtype of the input.
-        made: The dtype of the output.
+        source_dtype: The dtype of the input.
+        target_dtype: The dtype of the output.
         factor: The number that `scale_factor` returns, or a DataNode of it.
     """
-    if is_float(made):
-        return _to_unit(node, made, factor)
-    if is_float(given):
-        return convert(node * factor, given, made)
-    shift = _bits(made) - _bits(given)
+    if is_float(target_dtype):
+        return _to_unit(node, target_dtype, factor)
+    if is_float(source_dtype):
+        return convert(node * factor, source_dtype, target_dtype)
+    shift = _bits(target_dtype) - _bits(source_dtype)
     if shift <= 0:
-        return fn.cast(_shift_down(node, given, -shift), dtype=dali_type(made))
-    return _shift_up(fn.cast(node, dtype=dali_type(made)), made, shift)
+        return fn.cast(_shift_down(node, source_dtype, -shift), dtype=dali_type(target_dtype))
+    return _shift_up(fn.cast(node, dtype=dali_type(target_dtype)), target_dtype, shift)
 
 
 def _to_unit(node: Any, dtype: str, factor: Any) -> Any:

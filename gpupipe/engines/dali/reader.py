@@ -174,7 +174,7 @@ class _Source:
 def _inputs(index: Index, name: str, fields: dict[str, FieldReader]) -> Inputs:
     """The function that returns DALI's input for a field: paths to read, or bytes."""
     column = index.columns[name]
-    return column.encoded_paths if isinstance(column, FileColumn) else fields[name].encoded
+    return column.encoded_paths if isinstance(column, FileColumn) else fields[name].read_encoded
 
 
 class FileReader:
@@ -269,7 +269,7 @@ class FileReader:
             for (name, field), encoded in zip(self._files.items(), files, strict=False):
                 if self._jpeg_ends:
                     check_ends(encoded)
-                read.data[name], read.size[name] = field.look(read.plan.ids, encoded)
+                read.data[name], read.size[name] = field.make_decodable(read.plan.ids, encoded)
         except (RuntimeError, EngineError) as e:
             return replace(read, error=e)
         return read

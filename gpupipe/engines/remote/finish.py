@@ -18,7 +18,6 @@ class BatchFinisher:
     Attributes:
         device: The device of finished batches, "cpu" or "gpu:N".
         torch_device: The same for torch.
-
     """
 
     def __init__(self, dataset: RemoteDataset, gpu: int | None) -> None:

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from gpupipe.dataset.spec import wrong_layout
+from gpupipe.dataset.spec import explain_wrong_layout
 from gpupipe.engines.dali.layouts import channel_layout, video_layout
 from gpupipe.pipeline.spec_checks import has_channel_layout, is_video_like
 
@@ -31,7 +31,7 @@ def test_what_dali_calls_layouts() -> None:
 @pytest.mark.parametrize("axes", range(7))
 def test_every_layout_that_a_step_accepts_has_a_name(axes: int) -> None:
     layouts = {"".join(order) for order in permutations("CDHWLAB", axes)}
-    for layout in (layout for layout in layouts if not wrong_layout(layout)):
+    for layout in (layout for layout in layouts if not explain_wrong_layout(layout)):
         assert (channel_layout(layout) is not None) == has_channel_layout(layout), layout
         if set("HWL") & set(layout):
             assert (video_layout(layout) is not None) == is_video_like(layout), layout

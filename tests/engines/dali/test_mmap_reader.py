@@ -73,7 +73,7 @@ def arrays(folder: Path, *values: list[float]) -> Index:
 
 def test_arrays_have_the_shapes_of_the_index_and_are_not_copied(tmp_path: Path) -> None:
     index = arrays(tmp_path, [1, 2, 3], [4])
-    found = MmapReader(spans_of(index, "array")).arrays(np.array([1, 0, 1]))
+    found = MmapReader(spans_of(index, "array")).read_arrays(np.array([1, 0, 1]))
     assert [f.tolist() for f in found] == [[4.0], [1.0, 2.0, 3.0], [4.0]]
     assert all(
         f.dtype == np.float32 and not f.flags.owndata and not f.flags.writeable for f in found
@@ -89,9 +89,9 @@ def test_what_is_not_there_is_named(tmp_path: Path, harm: Any) -> None:
     index = arrays(tmp_path, [1, 2, 3], [4, 5, 6])
     harm(tmp_path / "1")
     found = MmapReader(spans_of(index, "array"))
-    assert found.arrays(np.array([0]))[0].tolist() == [1, 2, 3]
+    assert found.read_arrays(np.array([0]))[0].tolist() == [1, 2, 3]
     with pytest.raises(
         CannotRead,
         match=r"1 ends \d+ bytes before the sample does: it changed since it was indexed",
     ):
-        found.arrays(np.array([0, 1]))
+        found.read_arrays(np.array([0, 1]))
