@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from nets import Seen
-from test_lightning import CLI, pytestmark, python, trainer
+from test_lightning import pytestmark, trainer
+from test_lightning_scripts import CLI, python
 
 import gpupipe
 from gpupipe.lightning import PipeDataModule
