@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import numbers
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,9 @@ from gpupipe.sampling import draws
 from gpupipe.sampling.epoch_layout import EpochLayout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """The samples of one batch on one rank.
+    """The samples of one batch on one rank. A plan equals only itself.
 
     Attributes:
         epoch: The epoch, from 0.
@@ -31,14 +31,14 @@ class Plan:
         end: How many samples of the epoch all ranks together have had after this step.
         last: Whether the batch ends the epoch.
         tag: Whatever the creator of the plan needs to recognise it by when its batch arrives.
-            Engines ignore it and keep it, also if they skip samples. It is no part of equality.
+            Engines ignore it and keep it, also if they skip samples.
     """
 
     epoch: int
     ids: NDArray[np.int64]
     end: int
     last: bool
-    tag: Any = field(default=None, compare=False)
+    tag: Any = None
 
 
 class Sampler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def test_an_exception_in_sample(
     assert f"its sample() raised {error}: " in str(said)
     assert "mine, not the file" in said.traceback
     assert f'{name}.py", line' in said.traceback
+    assert not active_children(), "though the traceback keeps torch's iterator alive"
 
 
 @pytest.mark.parametrize("options", ENGINES[1:], ids=str)
