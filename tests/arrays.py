@@ -16,6 +16,24 @@ ENGINES: dict[str, dict[str, Any]] = {
     "dali": {"engine": "dali"},
     "dataloader": {"engine": "dataloader", "workers": 0},
 }
+COUNT = 5
+"""Of the arrays in a data set."""
+ULP = 2.0**-10
+"""Between two float16s: DALI and torch differ on what lies half-way between them."""
+SHAPES = {
+    "CHW": (3, 9, 12),
+    "HWC": (9, 12, 3),
+    "HW": (9, 12),
+    "LC": (40, 3),
+    "CL": (3, 40),
+    "L": (40,),
+    "CDHW": (2, 7, 9, 8),
+    "DHWC": (7, 9, 8, 2),
+    "TCHW": (2, 3, 9, 12),
+    "C": (6,),
+    "CHWP": (3, 9, 12, 2),
+}
+"""A shape for each layout."""
 
 
 def saved(folder: Path, array: NDArray[Any], **data: Any) -> dict[str, Any]:
@@ -68,3 +86,8 @@ def both(
     for a, b in pairs:
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
     return pairs
+
+
+def exactly(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for made, expected in pairs:
+        assert torch.equal(made, expected), (made.double() - expected.double()).abs().max()

@@ -8,40 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import both, delivered, numbers, saved
+from arrays import COUNT, SHAPES, both, delivered, exactly, numbers, saved
 from torchvision.transforms.v2 import functional as F
 
 from gpupipe.formats.npy import DTYPES
-
-COUNT = 5
-
-
-ULP = 2.0**-10
-
-
-"""Between two float16s: DALI and torch differ on what lies half-way between them."""
-
-
-SHAPES = {
-    "CHW": (3, 9, 12),
-    "HWC": (9, 12, 3),
-    "HW": (9, 12),
-    "LC": (40, 3),
-    "CL": (3, 40),
-    "L": (40,),
-    "CDHW": (2, 7, 9, 8),
-    "DHWC": (7, 9, 8, 2),
-    "TCHW": (2, 3, 9, 12),
-}
-
-
-SHAPES |= {"C": (6,), "CHWP": (3, 9, 12, 2)}
-
-
-def exactly(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    for made, expected in pairs:
-        assert torch.equal(made, expected), (made.double() - expected.double()).abs().max()
-
 
 CROPS = {"HW": {"size": [6, 5]}, "L": {"size": 16}, "DHW": {"size": [4, 6, 5]}}
 
