@@ -46,6 +46,9 @@ def download(dataset: Dataset, progress: Progress) -> Path:
         dataset: What to download.
         progress: Called with (text, done, total).
 
+    Returns:
+        The path of the archive.
+
     Raises:
         FetchError: The download fails, or the archive is not the expected one.
         DataError: pooch is not installed.

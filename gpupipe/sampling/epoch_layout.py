@@ -51,7 +51,7 @@ class EpochLayout:
     def start(self, step: int) -> int:
         """Return how many samples all ranks together have had before a step."""
         return step * self.batch_size * self.world_size - (
-            self._borrowed() if step == self.num_steps - 1 and step > 0 else 0
+            self._count_borrowed() if step == self.num_steps - 1 and step > 0 else 0
         )
 
     def _shares(self) -> NDArray[np.int64]:
@@ -59,7 +59,11 @@ class EpochLayout:
         each, rest = divmod(self.total, self.world_size)
         return each + (np.arange(self.world_size) < rest)
 
-    def _borrowed(self) -> int:
+    def _count_borrowed(self) -> int:
+        """Return how many samples the last step takes from the step before it.
+
+        With last_batch "partial", it takes one for each rank that would have none left.
+        """
         if self.last_batch != "partial":
             return 0
         return int((self._shares() - (self.num_steps - 1) * self.batch_size < 1).sum())

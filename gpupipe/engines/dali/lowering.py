@@ -28,7 +28,10 @@ from gpupipe.sampling.sampler import Plan
 Device = Literal["cpu", "gpu"]
 Arrays = list[NDArray[Any]]
 Sizes = dict[str, NDArray[np.float64]]
-"""The [height, width] of each sample, (B, 2), by field; of arrays (B, axes)."""
+"""The size of every sample of a batch, by field.
+
+[height, width], (B, 2), for images; one number per spatial axis, (B, axes), for arrays.
+"""
 OnStep = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
 """Called with a step, and the sizes of the samples before and after it, (B, 2) each."""
 
