@@ -34,7 +34,7 @@ import torchvision.transforms.v2  # noqa: F401  # so that copies of this process
 from PIL import Image
 
 import gpupipe
-import gpupipe.engines.remote.connecting
+import gpupipe.engines.remote.engine
 from gpupipe.protocol.messages import MAX_UNACKED
 from gpupipe.server.options import ServerOptions
 from gpupipe.server.start import run as run_server

@@ -1,6 +1,6 @@
 """The remote engine: batches come from a data processing server, or from several in turn.
 
-`connecting` connects to the servers and creates the parts of a loader over them, `engine` receives
+`connecting` connects to the servers and checks that they fit together, `engine` receives
 batches through gpupipe.client, and `finish` runs the steps that are left to the client. `sampler`
 orders the batches of several servers, `description` describes the served data set. The registry
 imports this folder by name. Start reading in engine.py.

@@ -1,16 +1,15 @@
-"""Connects a loader to one or several servers."""
+"""Connects to one or several servers, and checks that they fit together."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gpupipe.client.connection import Connection
 from gpupipe.client.dialing import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
-from gpupipe.engines.base import LoaderParts
 from gpupipe.engines.remote.description import RemoteDataset, parse_description
-from gpupipe.engines.remote.engine import RemoteEngine
 from gpupipe.engines.remote.finish import BatchFinisher
 from gpupipe.engines.remote.sampler import RemoteSampler
 from gpupipe.errors import ServerError, warn
@@ -18,10 +17,34 @@ from gpupipe.protocol.messages import PassInProgress, SessionOpened
 from gpupipe.runtime.devices import resolve
 
 
+@dataclass(frozen=True)
+class ConnectedServers:
+    """What a loader over connected servers is made of.
+
+    Attributes:
+        connections: One open connection for each server, in the order of their ranks.
+        finishers: For each connection, what finishes its batches: runs the steps of this client,
+            and copies to its device.
+        config: The config that the servers serve, with the server's shard.
+        index: The samples that the servers serve.
+        sampler: The position in the order of the servers.
+        head: Names of the steps that the servers run.
+        tail: Names of the steps that are left to this client.
+    """
+
+    connections: Sequence[Connection]
+    finishers: Sequence[BatchFinisher]
+    config: Config
+    index: Index
+    sampler: RemoteSampler
+    head: Sequence[str]
+    tail: Sequence[str]
+
+
 def connect_servers(
     loader: LoaderConfig, patience: float, own: Config | None = None
-) -> LoaderParts:
-    """Connect to servers, and create the parts of a loader over them.
+) -> ConnectedServers:
+    """Connect to servers, and open a session with each.
 
     Args:
         loader: Settings of this side; `loader.server` names the servers.
@@ -70,7 +93,7 @@ def _open(
     loader: LoaderConfig,
     gpu: int | None,
     own: Config | None,
-) -> LoaderParts:
+) -> ConnectedServers:
     answers = [connection.open() for connection in connections]
     served = [
         parse_description(a.description, loader, c.options.address)
@@ -94,14 +117,15 @@ def _open(
         if opened.joined is not None:
             _warn_of_missed_batches(connection.options.address, opened.epoch, opened.joined)
     head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in first.tail))
-    engine = RemoteEngine(
-        [connections[n] for n in order],
-        sampler,
-        [BatchFinisher(served[n], gpu) for n in order],
-        head,
-        [e.key for e in first.tail],
+    return ConnectedServers(
+        connections=[connections[n] for n in order],
+        finishers=[BatchFinisher(served[n], gpu) for n in order],
+        config=config,
+        index=first.index,
+        sampler=sampler,
+        head=head,
+        tail=[e.key for e in first.tail],
     )
-    return LoaderParts(config, first.index, sampler, engine)
 
 
 def _with_server_shard(config: Config, answer: SessionOpened, own: Config | None) -> Config:

@@ -22,13 +22,12 @@ from weakref import ref
 
 import torch
 
-from gpupipe.client.connection import Connection
 from gpupipe.client.session import ReceivedBatch
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.engines.base import Batch, Engine, LoaderParts, LoadSpec
+from gpupipe.engines.remote.connecting import ConnectedServers, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
-from gpupipe.engines.remote.finish import BatchFinisher
-from gpupipe.engines.remote.sampler import RemoteSampler, ServerBatch
+from gpupipe.engines.remote.sampler import ServerBatch
 from gpupipe.errors import EngineError, warn
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
@@ -38,12 +37,7 @@ class RemoteEngine(Engine):
     """Delivers the batches of connected servers.
 
     Args:
-        connections: One open connection for each server, in the order of their ranks.
-        sampler: The position in the order of the servers.
-        finishers: For each connection, what finishes its batches: runs the steps of this client,
-            and copies to its device.
-        head: Names of the steps that the servers run.
-        tail: Names of the steps that are left to this client.
+        servers: The connected servers; the engine closes their connections.
     """
 
     name = "remote"
@@ -52,19 +46,14 @@ class RemoteEngine(Engine):
     reads_data = False
     unit = "server"
 
-    def __init__(
-        self,
-        connections: Sequence[Connection],
-        sampler: RemoteSampler,
-        finishers: Sequence[BatchFinisher],
-        head: Sequence[str],
-        tail: Sequence[str],
-    ) -> None:
-        self._connections, self._sampler, self._finishers = connections, sampler, finishers
-        self.device, self._torch_device = finishers[0].device, finishers[0].torch_device
-        self._steps = tuple(head), tuple(tail)
-        self.parallelism = len(connections)
-        self.batches_ahead = sum(connection.options.hwm for connection in connections)
+    def __init__(self, servers: ConnectedServers) -> None:
+        self._connections, self._sampler = servers.connections, servers.sampler
+        self._finishers = servers.finishers
+        self.device = self._finishers[0].device
+        self._torch_device = self._finishers[0].torch_device
+        self._steps = tuple(servers.head), tuple(servers.tail)
+        self.parallelism = len(self._connections)
+        self.batches_ahead = sum(connection.options.hwm for connection in self._connections)
         self._has_received = False
         self._at_exit = _closer(ref(self))
         atexit.register(self._at_exit)
@@ -82,9 +71,8 @@ class RemoteEngine(Engine):
 
     @classmethod
     def connect(cls, loader: LoaderConfig, patience: float, own: Config | None) -> LoaderParts:
-        from gpupipe.engines.remote.connecting import connect_servers  # it creates this engine
-
-        return connect_servers(loader, patience, own)
+        servers = connect_servers(loader, patience, own)
+        return LoaderParts(servers.config, servers.index, servers.sampler, cls(servers))
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield batches from the sampler's position on; the servers make their plans themselves.
