@@ -216,7 +216,7 @@ def main() -> None:
         for engine in arguments.engine or ENGINES:
             runs = files.everything(engine) if arguments.all else files.suite(engine)
             start = time.perf_counter()
-            results = files.play(runs, 3000)
+            results = files.play(runs, 5 * 3600 if arguments.all else 3000)
             for one in runs:
                 if arguments.verbose:
                     print(f"{one['name']}: {results[one['name']]['seconds']:.1f} s")
