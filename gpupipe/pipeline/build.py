@@ -12,6 +12,7 @@ from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.chain import ParsedStep, chain_steps
+from gpupipe.pipeline.container import Container, NestedStep
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.runtime import plugins
 from gpupipe.schema import builtin_configs, yaml_parser
@@ -87,6 +88,11 @@ def _parse(
     except LookupError as e:
         problems.append(Problem(where, e.args[0]))
         return wrong
+    before = len(problems)
+    if issubclass(model, Container) and isinstance(input_spec, dict):
+        input_spec = _parse_nested(input_spec, document, (*loc, name), problems, fields)
+    if len(problems) > before:
+        return wrong
     try:
         with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
             checked = model.model_validate({} if input_spec is None else input_spec)
@@ -94,6 +100,32 @@ def _parse(
     except pydantic.ValidationError as e:
         problems.extend(to_problems(e, model, document, (*loc, name), prefix=name))
         return wrong
+
+
+def _parse_nested(
+    parameters: dict[str, Any],
+    document: Document,
+    loc: Loc,
+    problems: list[Problem],
+    fields: Mapping[str, Spec],
+) -> dict[str, Any]:
+    """Return a container's parameters with its list of steps parsed."""
+    items = parameters.get("transforms")
+    if not isinstance(items, list):
+        return parameters
+    nested = []
+    for i, item in enumerate(items):
+        name, nested_input = _split_item(item)
+        if isinstance(nested_input, dict) and "on" in nested_input:
+            where = document.where((*loc, "transforms", i, name, "on"), of_key=True)
+            problems.append(
+                Problem(where, f"{name}.on: write it beside 'transforms', for all steps")
+            )
+            continue
+        p = _parse(item, document, (*loc, "transforms", i), problems, fields)
+        if p.step is not None:
+            nested.append(NestedStep(name=p.name, step=p.step, where=p.where))
+    return parameters | {"transforms": nested}
 
 
 def _split_item(item: Any) -> tuple[str, Any]:

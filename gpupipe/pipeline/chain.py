@@ -85,7 +85,7 @@ def _make_entry(
         )
         why = f"what reaches it are still encoded bytes: move it after '{later}'" if later else e
         of = f" on {name}" if len(p.on) > 1 else ""
-        problems.append(Problem(p.where, f"{p.name} cannot stand here{of}: {why}"))
+        problems.append(Problem(e.where or p.where, f"{p.name} cannot stand here{of}: {why}"))
         return input_spec
 
 

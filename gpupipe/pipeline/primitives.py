@@ -37,6 +37,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
     to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
     normalize        (x - mean) / std
+    switch           each sample goes through one of several branches
     apply            any operator of one back end: see `Primitives.apply`
 
     primitive      arrays                      dtypes            new pixels are
@@ -61,7 +62,7 @@ layouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -197,6 +198,19 @@ class Primitives(Protocol):
 
     def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         """Compute (x - mean) / std, with one number for all channels or one per channel."""
+
+    def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
+        """Let each sample go through one of several branches.
+
+        A back end works in a branch only on the samples that take it. All branches must make the
+        same dtype and number of channels; sizes may differ.
+
+        Args:
+            index: The branch of each sample, integers (B,) from 0 to len(branches) - 1.
+            branches: Each is called once with a `Primitives` of the samples that take the branch.
+                The arguments that it passes on are still those of the whole batch, (B, ...). A
+                branch that makes no call leaves its samples alone.
+        """
 
     def apply(
         self, op: str, make: Callable[..., Any], *values: NDArray[Any], size: Any = None

@@ -44,7 +44,16 @@ Params = Mapping[str, Any]
 
 
 class StepIncompatible(Exception):
-    """A step cannot process its input; the message says why and what to write instead."""
+    """A step cannot process its input; the message says why and what to write instead.
+
+    Args:
+        message: Why, and what to write instead.
+        where: The place of the step in the YAML, if it is not the one whose method raises.
+    """
+
+    def __init__(self, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class SampleIncompatible(RuntimeError):

@@ -8,8 +8,9 @@ for all samples.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +60,7 @@ class Node(ABC):
         self._size: Any = size
         self._count = len(size)
         self._feed = feed
+        self._present: NDArray[np.bool_] = np.ones(len(size), bool)
 
     # --- called by steps
 
@@ -135,6 +137,15 @@ class Node(ABC):
         if repeat:
             self._on_pixels("color_space_conversion", ops.repeat_channel)
 
+    def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
+        self._ready()
+        parts: list[Node] = []
+        self._node = self._run_branches(
+            np.asarray(index), list(enumerate(branches)), self._node, self._feed, parts
+        )
+        self.emitted += [emitted for part in parts for emitted in part.emitted]
+        self._size = _merge_sizes(self._size, [(part._present, part._size) for part in parts])
+
     # --- called by the engine
 
     def as_it_is(self) -> Any:
@@ -143,6 +154,47 @@ class Node(ABC):
         return self._node
 
     # --- emitting operators
+
+    def _run_branches(
+        self,
+        index: NDArray[Any],
+        branches: list[tuple[int, Callable[[Any], None]]],
+        node: Any,
+        feed: Feed,
+        parts: list[Node],
+    ) -> Any:
+        """Run branches on the samples of a node that take one of them.
+
+        Halves of the branches split the batch, so that data and arguments pass through few splits.
+        A split or merge copies no pixels.
+
+        Args:
+            index: The branch of each sample of the whole batch.
+            branches: The branches, with their numbers.
+            node: Their samples as a DataNode, or None to compute only argument values.
+            feed: Feeds an argument of the whole batch, and returns the part of these samples.
+            parts: Gets what each branch worked on appended.
+
+        Returns:
+            The DataNode of the results, in the order of the samples.
+        """
+        if len(branches) == 1:
+            number, branch = branches[0]
+            part = copy.copy(self)
+            part._node, part._feed, part.emitted = node, feed, []
+            part._present = self._present & (index == number)
+            branch(part)
+            part._ready()
+            parts.append(part)
+            return part._node
+        middle = len(branches) // 2
+        is_low = feed(index < branches[middle][0])
+        halves = (None, None) if node is None else ops.split(node, is_low)
+        low, high = (
+            self._run_branches(index, half, halves[side], _feed_part(feed, is_low, side), parts)
+            for side, half in enumerate((branches[:middle], branches[middle:]))
+        )
+        return None if node is None else ops.merge(low, high, is_low)
 
     @property
     def _dtype(self) -> str:
@@ -210,7 +262,7 @@ class Node(ABC):
         """Raise SampleIncompatible if a window is not inside the image; skipped for DataNodes."""
         if self._node is not None:
             return
-        outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1)
+        outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1) & self._present
         if outside.any():
             parts = (
                 np.broadcast_to(v, (*outside.shape, v.shape[-1]))[outside]
@@ -241,6 +293,34 @@ class Node(ABC):
         """Return an affine matrix (..., 2, 3) as a perspective matrix argument (..., 3, 3)."""
         last = np.broadcast_to([0.0, 0.0, 1.0], (*matrix.shape[:-2], 1, 3))
         return self._argument(np.concatenate([matrix, last], -2), 2, np.float32)
+
+
+def _feed_part(feed: Feed, is_low: Any, side: int) -> Feed:
+    """Return a Feed that passes on one half of each argument."""
+
+    def feed_part(array: NDArray[Any]) -> Any:
+        node = feed(array)
+        return None if node is None else ops.split(node, is_low)[side]
+
+    return feed_part
+
+
+def _merge_sizes(before: Any, parts: list[tuple[NDArray[np.bool_], Any]]) -> Any:
+    """Return the sizes of all samples after a switch.
+
+    It stays one size for all samples, (2,), if each branch made that size.
+
+    Args:
+        before: The sizes before the switch.
+        parts: For each branch, which samples took it, and the sizes that it made.
+    """
+    sizes = [np.asarray(size) for _, size in parts]
+    if all(size.ndim == 1 and np.array_equal(size, sizes[0]) for size in sizes):
+        return sizes[0]
+    merged = np.array(np.broadcast_to(before, (len(parts[0][0]), sizes[0].shape[-1])), np.float64)
+    for (present, _), size in zip(parts, sizes, strict=True):
+        merged = np.where(present[:, None], size, merged)
+    return merged
 
 
 def _single(values: NDArray[Any]) -> NDArray[Any]:

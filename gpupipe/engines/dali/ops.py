@@ -203,3 +203,16 @@ def repeat_channel(pixels: Any) -> Any:
 def planes(pixels: Any) -> Any:
     """Transpose HWC to CHW."""
     return fn.transpose(pixels, perm=[2, 0, 1])
+
+
+def split(node: Any, predicate: Any) -> Any:
+    """Split a batch into the samples whose predicate is true, and the others. Copies nothing.
+
+    These are the operators behind `if` in a pipeline of DALI with conditionals enabled.
+    """
+    return fn._conditional.split(node, predicate=predicate)  # type: ignore[attr-defined]
+
+
+def merge(true: Any, false: Any, predicate: Any) -> Any:
+    """Merge what `split` returned back into one batch, in the order of its samples."""
+    return fn._conditional.merge(true, false, predicate=predicate)  # type: ignore[attr-defined]

@@ -1,0 +1,191 @@
+"""Container: the base of steps that hold other steps, such as random_apply.
+
+A container draws which of its steps each sample goes through. Its own draws come first, then those
+of its steps, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import check_decoded
+from gpupipe.pipeline.step import Params, Step, StepIncompatible
+from gpupipe.schema.field_types import should_be
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class NestedStep(pydantic.BaseModel):
+    """A step inside a container.
+
+    Attributes:
+        name: The step's name in YAML.
+        step: The step.
+        where: Its place in the YAML, for messages.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True)
+
+    name: str
+    step: SerializeAsAny[Step]
+    where: str = Field("", exclude=True)
+    _input_spec: Spec = pydantic.PrivateAttr(Spec())
+
+    def resolve(self, input_spec: Spec) -> tuple[NestedStep, Spec]:
+        """Return a copy for this input, and the spec of its output.
+
+        Raises:
+            StepIncompatible: If the step cannot process such an input.
+        """
+        try:
+            step = self.step.resolve(input_spec)
+            output_spec = step.infer_spec(input_spec)
+        except StepIncompatible as e:
+            raise StepIncompatible(f"{self.name}: {e}", e.where or self.where) from None
+        resolved = self.model_copy(update={"step": step})
+        resolved._input_spec = input_spec
+        return resolved, output_spec
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        """Apply the step to a batch by calling primitives."""
+        image.spec = self._input_spec
+        self.step.lower(image, p)
+
+
+def _check_nested(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not value:
+        raise should_be("a list of steps, each '- name: {parameter: value}' or '- name'")
+    return value
+
+
+NestedSteps = Annotated[tuple[NestedStep, ...], BeforeValidator(_check_nested)]
+"""The type of a list of steps as a parameter. The pipeline's builder parses the list."""
+
+
+class Container(Step):
+    """The base of steps that hold other steps.
+
+    Subclasses define `own_uniforms`, `draw`, `chain`, `lower` and `torch`.
+
+    Attributes:
+        transforms: The steps.
+    """
+
+    transforms: NestedSteps
+
+    own_uniforms: ClassVar[int] = 1
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of uniform draws that one sample needs."""
+        return self.own_uniforms + sum(nested.step.num_uniforms for nested in self.transforms)
+
+    @property
+    def interpolates(self) -> bool:  # type: ignore[override]
+        """Whether one of the steps computes values between pixels."""
+        return any(nested.step.interpolates for nested in self.transforms)
+
+    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Turn the container's own draws, (B, own_uniforms), into its parameters."""
+        raise NotImplementedError
+
+    def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
+        """Return the steps resolved for their inputs, and the spec of the container's output.
+
+        Raises:
+            StepIncompatible: If a step cannot process its input, or outputs do not fit together.
+        """
+        raise NotImplementedError
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw for the container, and for all of its steps.
+
+        Returns:
+            What `draw` returns; and for each step what its `sample` returns, under "NUMBER.name".
+        """
+        sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
+        for number, nested in enumerate(self.transforms):
+            last = first + nested.step.num_uniforms
+            drawn = nested.step.sample(u[:, first:last])
+            sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
+            first = last
+        return sampled
+
+    def resolve(self, input_spec: Spec) -> Self:
+        resolved = super().resolve(input_spec)
+        steps, _ = self.chain(check_decoded(input_spec))
+        return resolved.model_copy(update={"transforms": steps})
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return self.chain(check_decoded(input_spec))[1]
+
+    def adapt_to_mask(self) -> Self:
+        adapted = tuple(
+            nested.model_copy(update={"step": nested.step.adapt_to_mask()})
+            for nested in self.transforms
+        )
+        return self.model_copy(update={"transforms": adapted})
+
+    def lower_step(self, number: int, image: Primitives, p: Params) -> None:
+        """Apply one of the steps to a batch."""
+        self.transforms[number].lower(image, select_params(number, p))
+
+    def torch_step(self, number: int, image: Any, p: Params) -> Any:
+        """Apply one of the steps to an image in torch."""
+        return self.transforms[number].step.torch(image, select_params(number, p))
+
+
+def select_params(number: int, p: Params) -> Mapping[str, Any]:
+    """Return the parameters of one of a container's steps."""
+    prefix = f"{number}."
+    return {name.removeprefix(prefix): v for name, v in p.items() if name.startswith(prefix)}
+
+
+def chain_in_order(
+    steps: Sequence[NestedStep], input_spec: Spec
+) -> tuple[tuple[NestedStep, ...], Spec]:
+    """Resolve steps that run one after the other; return them, and the spec of the output."""
+    resolved, spec = [], input_spec
+    for nested in steps:
+        step, spec = nested.resolve(spec)
+        resolved.append(step)
+    return tuple(resolved), spec
+
+
+def merge_specs(specs: Sequence[tuple[str, Spec]]) -> Spec:
+    """Return the spec of samples that took different ways.
+
+    Args:
+        specs: For each way, its name for messages and the spec of its samples.
+
+    Returns:
+        The spec with a size of None along each axis where the ways differ.
+
+    Raises:
+        StepIncompatible: If dtypes, channels or layouts differ.
+    """
+    first_name, first = specs[0]
+    for name, spec in specs[1:]:
+        for what in ("dtype", "channels", "layout", "others"):
+            one, other = getattr(first, what), getattr(spec, what)
+            if one != other:
+                raise StepIncompatible(
+                    f"the {what} would differ from sample to sample: {one} after {first_name}, "
+                    f"{other} after {name}: move the step that changes it out of the list"
+                )
+    sides = [
+        sizes[0] if len(set(sizes)) == 1 else None
+        for sizes in zip(*(spec.sides for _, spec in specs), strict=True)
+    ]
+    least = tuple(min(sizes) for sizes in zip(*(spec.at_least for _, spec in specs), strict=True))
+    return replace(first.with_size(sides, least))

@@ -1,0 +1,50 @@
+"""random_apply: run a list of steps with a given probability."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.pipeline.container import Container, NestedStep, chain_in_order, merge_specs
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec
+from gpupipe.schema.field_types import Probability
+
+
+class RandomApply(Container):
+    """Run all steps of a list, or none, as torchvision.transforms.v2.RandomApply.
+
+    The samples that are left alone cost no time.
+
+    Attributes:
+        transforms: The steps.
+        p: The probability that they run, 0 to 1. The default is 0.5.
+    """
+
+    p: Probability = 0.5
+
+    own_uniforms: ClassVar[int] = 1
+
+    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return runs: int32 (B,), 1 for the samples that go through the steps, else 0."""
+        return {"runs": (u[:, 0] < self.p).astype(np.int32)}
+
+    def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
+        steps, output_spec = chain_in_order(self.transforms, input_spec)
+        ways = [("no step", input_spec), ("all steps", output_spec)]
+        return steps, merge_specs(ways)
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        def run_all(part: Primitives) -> None:
+            for number in range(len(self.transforms)):
+                self.lower_step(number, part, p)
+
+        image.switch(p["runs"], [lambda part: None, run_all])
+
+    def torch(self, image: Any, p: Params) -> Any:
+        if p["runs"]:
+            for number in range(len(self.transforms)):
+                image = self.torch_step(number, image, p)
+        return image

@@ -1,0 +1,62 @@
+"""random_choice: run one step of a list, drawn for each sample."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from gpupipe.pipeline.container import Container, NestedStep, merge_specs
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class RandomChoice(Container):
+    """Run one step of a list, as torchvision.transforms.v2.RandomChoice.
+
+    Each sample costs the time of its own step only.
+
+    Attributes:
+        transforms: The steps.
+        p: A weight for each step, 0 or more; divided by their sum, they are its probability. By
+            default all steps are equally probable.
+    """
+
+    p: tuple[Weight, ...] | None = None
+
+    own_uniforms: ClassVar[int] = 1
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> RandomChoice:
+        if self.p is not None and len(self.p) != len(self.transforms):
+            raise ValueError(
+                f"p has {len(self.p)} numbers for {len(self.transforms)} steps: write one per step"
+            )
+        if self.p is not None and not sum(self.p):
+            raise ValueError("p has no number above 0: write the weight of each step")
+        return self
+
+    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return choice: int32 (B,), the number of each sample's step, from 0."""
+        weights = np.array(self.p or [1.0] * len(self.transforms))
+        bounds = np.cumsum(weights / weights.sum())
+        last = int(np.flatnonzero(weights)[-1])
+        choice = np.minimum(np.searchsorted(bounds, u[:, 0], side="right"), last)
+        return {"choice": choice.astype(np.int32)}
+
+    def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
+        both = [nested.resolve(input_spec) for nested in self.transforms]
+        ways = [(nested.name, output_spec) for nested, output_spec in both]
+        return tuple(nested for nested, _ in both), merge_specs(ways)
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        branches = [partial(self.lower_step, number, p=p) for number in range(len(self.transforms))]
+        image.switch(p["choice"], branches)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        return self.torch_step(int(p["choice"]), image, p)

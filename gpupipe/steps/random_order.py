@@ -1,0 +1,66 @@
+"""random_order: run all steps of a list, in an order drawn for each sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.pipeline.container import Container, NestedStep
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, StepIncompatible
+
+
+class RandomOrder(Container):
+    """Run all steps of a list in a random order, as torchvision.transforms.v2.RandomOrder.
+
+    Each step must take what any other one makes, so none may change the dtype or the channels.
+
+    Attributes:
+        transforms: The steps.
+    """
+
+    @property
+    def own_uniforms(self) -> int:  # type: ignore[override]
+        """One draw for each step: their ranks are its place."""
+        return len(self.transforms)
+
+    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return order: int32 (B, steps), the number of the step that runs at each place."""
+        return {"order": np.argsort(u, axis=-1, kind="stable").astype(np.int32)}
+
+    def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
+        # A step may come after any other. What they all take is an image whose size is not known
+        # where one of them changes it.
+        outputs = [nested.resolve(input_spec)[1] for nested in self.transforms]
+        kept = all(output.sides == input_spec.sides for output in outputs)
+        sides = input_spec.sides if kept else (None,) * len(input_spec.sides)
+        least = tuple(
+            min(sizes)
+            for sizes in zip(*(spec.at_least for spec in (input_spec, *outputs)), strict=True)
+        )
+        any_spec = input_spec.with_size(sides, least)
+        steps = []
+        for nested in self.transforms:
+            resolved, output = nested.resolve(any_spec)
+            if replace(output.with_size(any_spec.sides, least)) != any_spec:
+                raise StepIncompatible(
+                    f"{nested.name} makes {output} out of {any_spec}, which the steps after it in "
+                    "any order must take: move it out of the list",
+                    nested.where,
+                )
+            steps.append(resolved)
+        return tuple(steps), any_spec
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        branches = [partial(self.lower_step, number, p=p) for number in range(len(self.transforms))]
+        for place in range(len(self.transforms)):
+            image.switch(p["order"][..., place], branches)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        for number in p["order"]:
+            image = self.torch_step(int(number), image, p)
+        return image
