@@ -37,6 +37,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
     to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
     normalize        (x - mean) / std
+    color            one of torchvision's functions that change colours in place: see `COLOR_OPS`
     switch           each sample goes through one of several branches
     apply            any operator of one back end: see `Primitives.apply`
 
@@ -48,6 +49,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     resize         H and W, any other axes [1] see below         interpolated, rounded to nearest
     warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
+    color          HWC; 1 or 3 channels        uint8, f16, f32   as torchvision's function of that name
     to_dtype       any                         all               converted
     normalize      C and up to 4 others [2]    f16, f32, f64     computed in the input's dtype
 
@@ -80,11 +82,22 @@ DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
     "warp": IMAGE_DTYPES,
     "pad": IMAGE_DTYPES,
     "color_matrix": IMAGE_DTYPES,
+    "color": IMAGE_DTYPES,
     "normalize": ("float16", "float32", "float64"),
 }
 """The dtypes that every back end takes, by primitive, so that a pipeline means the same everywhere.
 
 Steps refuse inputs by this table. Primitives that are not listed take all dtypes.
+"""
+
+COLOR_OPS: dict[str, str] = {
+    "invert": "no values",
+    "posterize": "bits: int32 (B,), 0 to 8; uint8 only",
+    "solarize": "threshold: float64 (B,), in units of the pixels",
+}
+"""What `Primitives.color` takes: names of torchvision.transforms.v2.functional, and their values.
+
+Floats are in 0..1, and results are clamped to the range of the dtype.
 """
 
 
@@ -198,6 +211,17 @@ class Primitives(Protocol):
 
     def normalize(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         """Compute (x - mean) / std, with one number for all channels or one per channel."""
+
+    def color(self, op: str, *values: Any) -> None:
+        """Apply a function of torchvision.transforms.v2.functional that changes colours.
+
+        Args:
+            op: The function's name, one of `COLOR_OPS`.
+            *values: Its values per sample, arrays (B, ...) as `COLOR_OPS` says.
+
+        Raises:
+            NoLowering: If the back end has no such function.
+        """
 
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
         """Let each sample go through one of several branches.

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.dali import numbers, ops
+from gpupipe.engines.dali import color, numbers, ops
 from gpupipe.engines.dali.pending_ops import Emitted
 from gpupipe.pipeline.geometry import affine_matrix
-from gpupipe.pipeline.step import SampleIncompatible, Spec
+from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
 
 Feed = Callable[[NDArray[Any]], Any]
 """Takes the per-sample values of one operator argument, (B, ...), and returns their DataNode."""
@@ -136,6 +136,15 @@ class Node(ABC):
             )
         if repeat:
             self._on_pixels("color_space_conversion", ops.repeat_channel)
+
+    def color(self, op: str, *values: Any) -> None:
+        function = color.FUNCTIONS.get(op)
+        if function is None:
+            raise NoLowering(f"the color function '{op}' has no DALI operators")
+        self._ready()
+        dtype = self.spec.dtype
+        nodes = [self._feed(_single(np.asarray(v))) for v in values]
+        self._on_pixels(op, lambda pixels: function(pixels, dtype, self.device, *nodes))
 
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
         self._ready()
