@@ -193,7 +193,8 @@ class Loader:
 
     def _format_batch(self, batch: dict[str, Tensor]) -> Any:
         if self.as_tuple:
-            return batch[self.config.pipeline.main], batch["label"]
+            images = tuple(batch[name] for name in self.config.pipeline.main_outputs)
+            return images if self.config.pipeline.views else images[0], batch["label"]
         ids = batch.pop("id")
         if self.config.loader.ids:
             batch["id"] = to_device(ids, batch["label"].device)

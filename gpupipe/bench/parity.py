@@ -199,7 +199,7 @@ def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> C
         "on_error": "skip",
     }
     alone = config.loader.model_copy(update=loader | {"shard": Shard(), "max_bad": 1.0} | options)
-    return replace(config, pipeline=replace(config.pipeline, entries=entries), loader=alone)
+    return replace(config, pipeline=config.pipeline.first_steps(len(entries)), loader=alone)
 
 
 def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:

@@ -50,19 +50,21 @@ def _about(config: Config, index: Index) -> str:
 
 def _batch(config: Config) -> str:
     pipeline = config.pipeline
-    unequal = [name for name in pipeline.fields if None in pipeline.output_spec_of(name).shape]
-    of = "" if unequal == [pipeline.main] else f" of {' and '.join(unequal)}"
+    unequal = [name for name in pipeline.outputs if None in pipeline.output_spec_of(name).shape]
+    of = "" if unequal == list(pipeline.main_outputs) else f" of {' and '.join(unequal)}"
     equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
-    return f"{', '.join(_field(config, name) for name in pipeline.fields)}, label int64 (B,){equal}"
+    return (
+        f"{', '.join(_field(config, name) for name in pipeline.outputs)}, label int64 (B,){equal}"
+    )
 
 
 def _field(config: Config, name: str) -> str:
     spec = config.pipeline.output_spec_of(name)
     dtype, memory = spec.dtype, ""
-    if name == config.pipeline.main:
+    if name in config.pipeline.main_outputs:
         dtype, memory = (
             config.loader.dtype or dtype,
-            f" {config.loader.memory_format}" if config.pipeline.fields[name].encoded else "",
+            f" {config.loader.memory_format}" if config.pipeline.is_image_file(name) else "",
         )
     shape = ", ".join(
         axis if n is None else str(n) for axis, n in zip(spec.layout, spec.shape, strict=True)

@@ -178,7 +178,7 @@ def steps_table(pipeline: Pipeline) -> Table:
     """Return the table of a pipeline's steps, with shape, dtype and layout of each output."""
     table = new_table(f"pipeline {pipeline.name}", "step", "parameters", "makes", "dtype", "layout")
     for entry in pipeline.entries:
-        image = pipeline.fields[entry.field].encoded
+        image = pipeline.is_image_file(entry.field)
         table.add_row(
             entry.key,
             _parameters(entry.step.model_dump()),

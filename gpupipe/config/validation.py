@@ -23,8 +23,8 @@ from gpupipe.schema.validation_errors import to_problems
 
 
 def _check_name_or_steps(value: Any) -> Any:
-    if not isinstance(value, (str, list)):
-        raise should_be("the name of a pipeline, or a list of steps")
+    if not isinstance(value, (str, list, dict)):
+        raise should_be("the name of a pipeline, a list of steps, or steps and views")
     return value
 
 
@@ -35,14 +35,14 @@ class TopLevel(pydantic.BaseModel):
 
     Attributes:
         data: Where the samples are: {source: folder, root: PATH}.
-        pipeline: The name of a pipeline, or a list of steps.
+        pipeline: The name of a pipeline, a list of steps, or {steps: [...], views: {...}}.
         loader: How samples become batches.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     data: dict[str, Any]
-    pipeline: Annotated[str | list[Any], BeforeValidator(_check_name_or_steps)]
+    pipeline: Annotated[str | list[Any] | dict[str, Any], BeforeValidator(_check_name_or_steps)]
     loader: LoaderConfig = LoaderConfig()
 
 
@@ -85,7 +85,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         problems += to_problems(e, TopLevel, document)
     pipeline = (
         _build_pipeline(document, steps, config_dir, problems, checked_source)
-        if isinstance(steps, (str, list))
+        if isinstance(steps, (str, list, dict))
         else None
     )
     if problems or shape is None or checked_source is None or pipeline is None:
@@ -176,7 +176,7 @@ def _find_source(
 
 def _build_pipeline(
     document: Document,
-    steps: str | list[Any],
+    steps: str | list[Any] | dict[str, Any],
     config_dir: Path | None,
     problems: list[Problem],
     source: Source | None,
@@ -186,7 +186,7 @@ def _build_pipeline(
         (IMAGE, ()) if source is None else (_check_fields(document, source, problems), source.masks)
     )
     try:
-        if isinstance(steps, list):
+        if not isinstance(steps, str):
             return build_pipeline("inline", document, ("pipeline",), *fields)
         return build_pipeline(Path(steps).stem, find_pipeline(steps, config_dir), (), *fields)
     except ConfigError as e:

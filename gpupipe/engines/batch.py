@@ -42,7 +42,7 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
         plan: The plan of the batch.
         job: The job, for the names of fields and samples.
     """
-    for name in job.pipeline.fields:
+    for name in job.pipeline.outputs:
         other = next((i for i, s in enumerate(shapes) if s[name] != shapes[0][name]), None)
         if other is not None:
             raise ShapeError(
@@ -51,14 +51,15 @@ def check_shapes(shapes: list[Shapes], plan: Plan, job: LoadSpec) -> None:
 
 
 def _differing(name: str, samples: list[tuple[int, tuple[int, ...]]], job: LoadSpec) -> str:
-    image = job.pipeline.fields[name].encoded
+    source = job.pipeline.source_of(name)
+    image = job.pipeline.is_image_file(name)
     descriptions = [
-        f"{job.index.location(id, name if image else None)} is "
+        f"{job.index.location(id, source if image else None)} is "
         f"{'x'.join(map(str, s[1:] if image else s))}"
         for id, s in samples
     ]
     subject = "images" if name == "image" else f"fields '{name}'"
-    on = "" if name == job.pipeline.main else f", on: {name}"
+    on = "" if source == job.pipeline.main else f", on: {name}"
     return (
         f"the {subject} of a batch differ in {'size (height x width)' if image else 'shape'}: "
         f"{descriptions[0]}, {descriptions[1]}. Add a step that makes them equal to "

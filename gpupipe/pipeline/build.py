@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import pydantic
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
-from gpupipe.pipeline import step_registry
-from gpupipe.pipeline.chain import ParsedStep, chain_steps
-from gpupipe.pipeline.container import Container, NestedStep
+from gpupipe.errors import ConfigError, Problem
+from gpupipe.pipeline.chain import chain_steps
+from gpupipe.pipeline.parsing import STEP_SHAPE, parse_step
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
-from gpupipe.runtime import plugins
+from gpupipe.pipeline.views import add_views, read_views
 from gpupipe.schema import builtin_configs, yaml_parser
-from gpupipe.schema.document import UNRESOLVED, Document, Loc
-from gpupipe.schema.validation_errors import to_problems
+from gpupipe.schema.document import Document, Loc
 
 
 def find_pipeline(name: str, beside: Path | None) -> Document:
@@ -38,133 +33,35 @@ def build_pipeline(
     fields: Mapping[str, Spec] = IMAGE,
     masks: Sequence[str] = (),
 ) -> Pipeline:
-    """Build the pipeline from the list of steps at `loc` of a document.
+    """Build the pipeline from the list of steps, or the steps and views, at `loc` of a document.
 
     Args:
         name: The pipeline's name.
         document: The YAML document.
-        loc: The path of keys to the list.
+        loc: The path of keys to them.
         fields: The spec of each field before the first step, the main field first.
         masks: The fields that hold masks, on which steps use nearest pixels.
 
     Raises:
         ConfigError: With all mistakes in the list.
     """
+    problems: list[Problem] = []
+    views: dict[str, Loc] = {}
+    if isinstance(document.at(loc), dict):
+        views, loc = read_views(document, loc, fields, problems), (*loc, "steps")
     steps = document.at(loc)
     needed = any(spec.encoded for spec in fields.values())
     if not isinstance(steps, list) or (needed and not steps):
         what = "this is no list" if steps else "there is no step"
-        raise ConfigError(
-            [Problem(document.where(loc), f"{what}: a pipeline is a list of steps, {_SHAPE}")]
-        )
-    problems: list[Problem] = []
-    parsed = [_parse(item, document, (*loc, i), problems, fields) for i, item in enumerate(steps)]
+        rule = f"{what}: a pipeline is a list of steps, {STEP_SHAPE}"
+        raise ConfigError([*problems, Problem(document.where(loc), rule)])
+    parsed = [
+        parse_step(item, document, (*loc, i), problems, fields) for i, item in enumerate(steps)
+    ]
     entries = chain_steps(parsed, fields, masks, problems)
+    pipeline = Pipeline(name, tuple(entries), dict(fields))
+    if not problems:
+        pipeline = add_views(pipeline, views, document, problems)
     if problems:
         raise ConfigError(problems)
-    return Pipeline(name, tuple(entries), dict(fields))
-
-
-_SHAPE = "each '- name: {parameter: value}' or '- name'"
-
-
-def _parse(
-    item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
-) -> ParsedStep:
-    """Parse one item of the list; append its mistakes to `problems`."""
-    name, input_spec = _split_item(item)
-    where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
-    on = next(iter(fields))
-    if isinstance(input_spec, dict) and "on" in input_spec:
-        on, input_spec = input_spec["on"], {k: v for k, v in input_spec.items() if k != "on"}
-    targets = _parse_targets(on, fields, document.where((*loc, name, "on")), problems)
-    wrong = ParsedStep(name, None, where, targets or tuple(fields))
-    if not name:
-        if item is not UNRESOLVED:
-            problems.append(Problem(where, _describe_item(item)))
-        return wrong
-    try:
-        model = step_registry.find(name)
-    except LookupError as e:
-        problems.append(Problem(where, e.args[0]))
-        return wrong
-    before = len(problems)
-    if issubclass(model, Container) and isinstance(input_spec, dict):
-        input_spec = _parse_nested(input_spec, document, (*loc, name), problems, fields)
-    if len(problems) > before:
-        return wrong
-    try:
-        with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
-            checked = model.model_validate({} if input_spec is None else input_spec)
-        return ParsedStep(name, checked, where, targets) if targets else wrong
-    except pydantic.ValidationError as e:
-        problems.extend(to_problems(e, model, document, (*loc, name), prefix=name))
-        return wrong
-
-
-def _parse_nested(
-    parameters: dict[str, Any],
-    document: Document,
-    loc: Loc,
-    problems: list[Problem],
-    fields: Mapping[str, Spec],
-) -> dict[str, Any]:
-    """Return a container's parameters with its list of steps parsed."""
-    items = parameters.get("transforms")
-    if not isinstance(items, list):
-        return parameters
-    nested = []
-    for i, item in enumerate(items):
-        name, nested_input = _split_item(item)
-        if isinstance(nested_input, dict) and "on" in nested_input:
-            where = document.where((*loc, "transforms", i, name, "on"), of_key=True)
-            problems.append(
-                Problem(where, f"{name}.on: write it beside 'transforms', for all steps")
-            )
-            continue
-        p = _parse(item, document, (*loc, "transforms", i), problems, fields)
-        if p.step is not None:
-            nested.append(NestedStep(name=p.name, step=p.step, where=p.where))
-    return parameters | {"transforms": nested}
-
-
-def _split_item(item: Any) -> tuple[str, Any]:
-    """Return an item's name and parameters; "" if it has no single name."""
-    if isinstance(item, str):
-        return item, None
-    return next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else ("", None)
-
-
-def _describe_item(item: Any) -> str:
-    if isinstance(item, dict) and item:
-        return (
-            f"one step has {len(item)} names ({', '.join(item)}): begin each step with a dash, "
-            "and indent its parameters below its name"
-        )
-    return (
-        f"a step is {'empty' if item is None else shown(item)}, but should be '- name: "
-        f"{{parameter: value}}' or '- name'"
-    )
-
-
-def _parse_targets(
-    on: Any, fields: Mapping[str, Spec], where: str, problems: list[Problem]
-) -> tuple[str, ...]:
-    """Return the fields that `on:` names; () if one is unknown, which `problems` then holds."""
-    if on is UNRESOLVED:
-        return ()
-    names = [on] if isinstance(on, str) else on
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        problems.append(
-            Problem(
-                where,
-                f"on is {shown(on)}, but should be the name of a field, or a list of names: "
-                f"{', '.join(fields)}",
-            )
-        )
-        return ()
-    unknown = [n for n in names if n not in fields]
-    problems.extend(
-        Problem(where, f"on: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown
-    )
-    return () if unknown else tuple(dict.fromkeys(names))
+    return pipeline

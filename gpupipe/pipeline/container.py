@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 import pydantic
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializationInfo, model_serializer
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.primitives import Primitives
@@ -37,9 +37,14 @@ class NestedStep(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True)
 
     name: str
-    step: SerializeAsAny[Step]
+    step: Step
     where: str = Field("", exclude=True)
     _input_spec: Spec = pydantic.PrivateAttr(Spec())
+
+    @model_serializer
+    def _serialize(self, info: SerializationInfo) -> dict[str, Any]:
+        """Return the step as YAML has it: {name: parameters}."""
+        return {self.name: self.step.model_dump(mode=info.mode)}
 
     def resolve(self, input_spec: Spec) -> tuple[NestedStep, Spec]:
         """Return a copy for this input, and the spec of its output.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.entry import Entry
@@ -20,13 +20,16 @@ class Pipeline:
 
     Attributes:
         name: The pipeline's name, or where its list is.
-        entries: The steps, one entry per field that a step works on.
+        entries: The steps, one entry per field that a step works on. The steps of views come last.
         fields: The spec of each field before the first step, the main field first.
+        views: For each view, which is a field of batches, the field from which it is made. Its
+            steps begin with the output of that field's steps.
     """
 
     name: str
     entries: tuple[Entry, ...]
     fields: Mapping[str, Spec] = field(default_factory=lambda: IMAGE)
+    views: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def main(self) -> str:
@@ -34,19 +37,54 @@ class Pipeline:
         return next(iter(self.fields))
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """The fields of a batch: views take the place of the field from which they are made."""
+        return tuple(output for name in self.fields for output in (self.views_of(name) or (name,)))
+
+    @property
+    def main_outputs(self) -> tuple[str, ...]:
+        """The main field of a batch, or its views."""
+        return self.views_of(self.main) or (self.main,)
+
+    def views_of(self, name: str) -> tuple[str, ...]:
+        """Return the views that are made from a field."""
+        return tuple(view for view, source in self.views.items() if source == name)
+
+    def source_of(self, name: str) -> str:
+        """Return the field from which a field of a batch is made: itself, unless it is a view."""
+        return self.views.get(name, name)
+
+    def is_image_file(self, name: str) -> bool:
+        """Return whether a field of a batch is made from image files."""
+        return self.fields[self.source_of(name)].encoded
+
+    @property
     def output_spec(self) -> Spec:
-        """Shape, dtype and layout of the main field after the last step."""
-        return self.output_spec_of(self.main)
+        """Shape, dtype and layout of the main field, or of its first view, after the last step."""
+        return self.output_spec_of(self.main_outputs[0])
 
     def output_spec_of(self, name: str) -> Spec:
-        """Return shape, dtype and layout of a field after the last step."""
-        return next(
-            (e.output_spec for e in reversed(self.entries) if e.field == name), self.fields[name]
-        )
+        """Return shape, dtype and layout of a field after its last step."""
+        last = next((e.output_spec for e in reversed(self.entries) if e.field == name), None)
+        if last is not None:
+            return last
+        return self.output_spec_of(self.views[name]) if name in self.views else self.fields[name]
 
     def entries_on(self, name: str) -> list[Entry]:
-        """Return the steps on a field, in order."""
+        """Return the steps on a field, in order; for a view only its own."""
         return [e for e in self.entries if e.field == name]
+
+    def first_steps(self, count: int) -> Pipeline:
+        """Return a pipeline of only the first steps.
+
+        Args:
+            count: The number of entries. If the last of them works on a view, the pipeline makes
+                only that view; else it makes no view.
+        """
+        entries = self.entries[:count]
+        view = entries[-1].field if entries and entries[-1].field in self.views else None
+        kept = tuple(e for e in entries if e.field not in self.views or e.field == view)
+        return replace(self, entries=kept, views={view: self.views[view]} if view else {})
 
     @property
     def fingerprint(self) -> str:
@@ -55,6 +93,7 @@ class Pipeline:
             [e.key, e.identity(), *([e.field] if e.field != self.main else [])]
             for e in self.entries
         ]
+        content += [["view", view, source] for view, source in self.views.items()]
         return hashlib.blake2b(
             json.dumps(content, sort_keys=True).encode(), digest_size=16
         ).hexdigest()

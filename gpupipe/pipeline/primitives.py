@@ -49,7 +49,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     resize         H and W, any other axes [1] see below         interpolated, rounded to nearest
     warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
-    color          HWC; 1 or 3 channels        uint8, f16, f32   as torchvision's function of that name
+    color          HWC; 1 or 3 channels        uint8, f16, f32   as torchvision's function
     to_dtype       any                         all               converted
     normalize      C and up to 4 others [2]    f16, f32, f64     computed in the input's dtype
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pydantic
 from pydantic_core import ErrorDetails
@@ -157,8 +157,12 @@ def _number(value: Any) -> Any:
 
 
 def _model_at(model: Any, inner: Loc) -> _Model | None:
-    """Return the model of the field at `inner`; None if the field is no model."""
-    for part in inner:
+    """Return the model of the field at `inner`; None if the field is no model.
+
+    A field may be a dict of models; the part after it is then a key of the dict.
+    """
+    parts = iter(inner)
+    for part in parts:
         field = model.model_fields.get(part) if model else None
         model = (
             next(
@@ -172,6 +176,8 @@ def _model_at(model: Any, inner: Loc) -> _Model | None:
             if field
             else None
         )
+        if field and get_origin(field.annotation) is dict and next(parts, None) is None:
+            return None
     return model  # type: ignore[no-any-return]  # It has model_fields.
 
 

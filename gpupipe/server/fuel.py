@@ -92,10 +92,10 @@ class FuelServer:
 def _check_dtypes(loader: Loader) -> None:
     """Raise ServerError for a dtype that NumPy, and so a .npy header, does not have."""
     pipeline, chosen = loader.config.pipeline, loader.config.loader.dtype
-    for name in (pipeline.main,) if loader.as_tuple else pipeline.fields:
+    for name in pipeline.main_outputs if loader.as_tuple else pipeline.outputs:
         dtype = (
             chosen
-            if chosen is not None and name == pipeline.main
+            if chosen is not None and name in pipeline.main_outputs
             else pipeline.output_spec_of(name).dtype
         )
         try:

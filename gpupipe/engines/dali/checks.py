@@ -54,12 +54,14 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
 
     Only fields with plugin steps are checked, for shape and dtype.
     """
-    for name in job.pipeline.fields:
-        foreign = [entry for entry in job.pipeline.entries_on(name) if is_foreign(type(entry.step))]
+    pipeline = job.pipeline
+    for name in pipeline.outputs:
+        steps = [e for n in (pipeline.source_of(name), name) for e in pipeline.entries_on(n)]
+        foreign = [entry for entry in steps if is_foreign(type(entry.step))]
         if not foreign:
             continue
-        spec, tensor = job.pipeline.output_spec_of(name), batch[name]
-        if name == job.pipeline.main and job.loader.dtype is not None:
+        spec, tensor = pipeline.output_spec_of(name), batch[name]
+        if name in pipeline.main_outputs and job.loader.dtype is not None:
             spec = replace(spec, dtype=job.loader.dtype)
         dtype = str(tensor.dtype).removeprefix("torch.")
         if differs := spec.describe_mismatch_in(tuple(tensor.shape[1:]), dtype, spec.layout):
@@ -69,7 +71,8 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
 
 
 def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:
-    steps = job.pipeline.entries_on(entry.field)
+    source = job.pipeline.source_of(entry.field)
+    steps = [e for e in job.pipeline.entries if e.field in (source, entry.field)]
     position = steps.index(entry)
     failures = 0
     for id in range(min(len(job.index), _MAX_SAMPLES)):
@@ -94,7 +97,7 @@ def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:
             if entry.output_spec.dtype == "bfloat16"
             else entry.output_spec
         )
-        encoded = job.pipeline.fields[entry.field].encoded
+        encoded = job.pipeline.is_image_file(entry.field)
         if differs := spec.describe_mismatch_in(shape, dtype, "HWC" if encoded else spec.layout):
             raise _wrong(entry, f"its lower() made {differs}")
         return
@@ -114,11 +117,16 @@ def _fails(job: LoadSpec, steps: list[Entry], id: int, device_id: int | None) ->
 
 
 def _with_steps(job: LoadSpec, steps: list[Entry]) -> LoadSpec:
-    """The job reduced to one field, to `steps`, and to batches of one sample."""
-    fields = {steps[0].field: job.pipeline.fields[steps[0].field]}
+    """The job reduced to one field or view, to `steps`, and to batches of one sample."""
+    source, last = job.pipeline.source_of(steps[0].field), steps[-1].field
+    fields = {source: job.pipeline.fields[source]}
+    views = {last: source} if last != source else {}
     loader = job.loader.model_copy(update={"batch_size": 1, "prefetch": 1})
     return replace(
-        job, pipeline=Pipeline(job.pipeline.name, tuple(steps), fields), loader=loader, threads=1
+        job,
+        pipeline=Pipeline(job.pipeline.name, tuple(steps), fields, views),
+        loader=loader,
+        threads=1,
     )
 
 

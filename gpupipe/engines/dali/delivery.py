@@ -16,7 +16,7 @@ def delivered_dtype(job: LoadSpec, name: str) -> str:
     DALI has no bfloat16: it delivers float32, and `to_field` converts that in torch.
     """
     dtype = job.pipeline.output_spec_of(name).dtype
-    wanted = job.loader.dtype or dtype if name == job.pipeline.main else dtype
+    wanted = job.loader.dtype or dtype if name in job.pipeline.main_outputs else dtype
     return "float32" if wanted == "bfloat16" else wanted
 
 
@@ -27,7 +27,7 @@ def delivered_layout(job: LoadSpec, name: str) -> Literal["HWC", "CHW"]:
     """
     return (
         "HWC"
-        if job.loader.memory_format == "channels_last" and job.pipeline.fields[name].encoded
+        if job.loader.memory_format == "channels_last" and job.pipeline.is_image_file(name)
         else "CHW"
     )
 
@@ -40,6 +40,6 @@ def to_field(job: LoadSpec, name: str, tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor if as_integers(dtype) == dtype else tensor.view(getattr(torch, dtype))
     return (
         tensor.to(torch.bfloat16)
-        if job.loader.dtype == "bfloat16" and name == job.pipeline.main
+        if job.loader.dtype == "bfloat16" and name in job.pipeline.main_outputs
         else tensor
     )

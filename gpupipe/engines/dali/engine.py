@@ -140,7 +140,7 @@ class DaliEngine(Engine):
             graph,
             source,
             self._reader,
-            list(job.pipeline.fields),
+            list(job.pipeline.outputs),
             min(job.loader.batch_size, len(job.index)) if needs_warm_up else 0,
         )
         self._known_good = KnownGood(device_id)

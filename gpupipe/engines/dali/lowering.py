@@ -97,14 +97,11 @@ class Lowering:
     def decodings(self) -> dict[str, Decoding]:
         """Return how each field that is an image file is decoded, by field name."""
         images, _ = self.lower(None, lambda _: None)
-        return {
-            name: image.decoding
-            for name, image in images.items()
-            if self._job.pipeline.fields[name].encoded
-        }
+        fields = self._job.pipeline.fields
+        return {name: images[name].decoding for name, spec in fields.items() if spec.encoded}
 
     def trace(self, plan: Plan, size: Sizes, on_step: OnStep) -> dict[str, list[Emitted]]:
-        """Return the operators by field, and report the sample sizes around each step.
+        """Return the operators by field and view, and report the sample sizes around each step.
 
         Args:
             plan: The plan of a batch.
@@ -125,34 +122,47 @@ class Lowering:
         size: Sizes | None = None,
         on_step: OnStep = lambda entry, before, after: None,
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Apply the steps to each field, and return the images by field and the output nodes.
+        """Apply the steps to each field and view.
+
+        Returns the images by field and view, and the output nodes in the order of the batch.
 
         Without `data` only the argument values are computed, and no operator is made.
         """
-        plan = plan or self._accepted_plan
+        plan, pipeline = plan or self._accepted_plan, self._job.pipeline
         images, outputs = {}, []
-        for name, spec in self._job.pipeline.fields.items():
-            image = images[name] = self._image(
+        for name, spec in pipeline.fields.items():
+            images[name] = self._image(
                 None if data is None else data[name],
                 spec,
                 _example_size(spec) if size is None else size[name],
                 feed,
             )
-            for entry in self._job.pipeline.entries_on(name):
-                image.spec, image.step = entry.input_spec, entry.key
-                before = image.size
-                sampled = entry.parameters(self._job.loader.seed, plan.epoch, plan.ids)
-                try:
-                    entry.lower(image, sampled)
-                except NoLowering as e:
-                    raise EngineError(
-                        f"{entry.where}: {e}; it cannot run on the DALI engine"
-                    ) from e
-                on_step(entry, before, image.size)
-            image.spec, image.step = self._job.pipeline.output_spec_of(name), ""
-            form = delivered_dtype(self._job, name), delivered_layout(self._job, name)
-            outputs.append(image.as_it_is() if self._as_it_is else image.finish(*form))
+            self._lower_steps(name, images[name], plan, on_step)
+            views = pipeline.views_of(name)
+            for view in views:
+                images[view] = images[name].fork()
+                self._lower_steps(view, images[view], plan, on_step)
+            outputs += [self._finish(output, images[output]) for output in views or (name,)]
         return images, outputs
+
+    def _lower_steps(self, name: str, image: Any, plan: Plan, on_step: OnStep) -> None:
+        """Apply the steps of a field or view to its image."""
+        for entry in self._job.pipeline.entries_on(name):
+            image.spec, image.step = entry.input_spec, entry.key
+            before = image.size
+            sampled = entry.parameters(self._job.loader.seed, plan.epoch, plan.ids)
+            try:
+                entry.lower(image, sampled)
+            except NoLowering as e:
+                raise EngineError(f"{entry.where}: {e}; it cannot run on the DALI engine") from e
+            on_step(entry, before, image.size)
+        image.spec, image.step = self._job.pipeline.output_spec_of(name), ""
+
+    def _finish(self, name: str, image: Any) -> Any:
+        """Return the DataNode that is delivered as field `name` of a batch."""
+        if self._as_it_is:
+            return image.as_it_is()
+        return image.finish(delivered_dtype(self._job, name), delivered_layout(self._job, name))
 
     def _emit_unfed(self, record: Feed) -> dict[str, Any]:
         """Make the operators in a pipeline that never runs; pass each argument to `record`."""

@@ -194,17 +194,16 @@ def _estimate_sample(
     decodings = lowering.decodings()
     made = out = 0.0
     for name, emitted in operators.items():
-        spec, first = job.pipeline.fields[name], size[name]
+        source = job.pipeline.source_of(name)
+        spec, first = job.pipeline.fields[source], size[source]
         final = job.pipeline.output_spec_of(name)
-        last = (
-            steps[name, job.pipeline.entries_on(name)[-1].key][2]
-            if job.pipeline.entries_on(name)
-            else first
-        )
-        delivered_bytes = _bytes(final, last, delivered_dtype(job, name))
-        made += 0.0 if spec.encoded else _bytes(spec, first, spec.dtype)
+        entries = [e for n in (source, name) for e in job.pipeline.entries_on(n)]
+        last = steps[entries[-1].field, entries[-1].key][2] if entries else first
+        is_delivered = name in job.pipeline.outputs
+        delivered_bytes = _bytes(final, last, delivered_dtype(job, name)) * is_delivered
+        made += 0.0 if spec.encoded or name != source else _bytes(spec, first, spec.dtype)
         for position, operator in enumerate(emitted):
-            if operator is emitted[-1] or not operator.steps:
+            if is_delivered and (operator is emitted[-1] or not operator.steps):
                 made += delivered_bytes
                 continue
             key = operator.steps[-1]
@@ -212,7 +211,7 @@ def _estimate_sample(
             has_more = any(key in other.steps for other in emitted[position + 1 :])
             is_decoder = operator.op.startswith("decoders.")
             largest = first if is_decoder else _larger(before, after) if has_more else after
-            dtype = decodings[name].dtype if is_decoder else entry.output_spec.dtype
+            dtype = decodings[source].dtype if is_decoder else entry.output_spec.dtype
             made += _bytes(entry.output_spec, largest, dtype)
         out += delivered_bytes
     return made, out

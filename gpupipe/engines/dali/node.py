@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from gpupipe.engines.dali import color, numbers, ops
 from gpupipe.engines.dali.pending_ops import Emitted
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Feed = Callable[[NDArray[Any]], Any]
 """Takes the per-sample values of one operator argument, (B, ...), and returns their DataNode."""
@@ -156,6 +159,16 @@ class Node(ABC):
         self._size = _merge_sizes(self._size, [(part._present, part._size) for part in parts])
 
     # --- called by the engine
+
+    def fork(self) -> Self:
+        """Return a copy that goes on from these pixels, such as a view.
+
+        All deferred operations are emitted before, so that the copies share them.
+        """
+        self._ready()
+        forked = copy.copy(self)
+        forked.emitted = []
+        return forked
 
     def as_it_is(self) -> Any:
         """Emit all deferred operations, and return the DataNode in its own dtype and layout."""

@@ -38,18 +38,19 @@ class WorkItem:
 
     Attributes:
         columns: The column of each recipe, with a row for each sample of the batch.
-        parameters: Drawn parameters, as parameters[recipe][step][name]: arrays (B, ...).
+        parameters: Drawn parameters of each field and view, as parameters[field][step][name]:
+            arrays (B, ...).
     """
 
     columns: list[Column]
-    parameters: list[list[dict[str, NDArray[Any]]]]
+    parameters: dict[str, list[dict[str, NDArray[Any]]]]
 
     def select_sample(self, row: int) -> WorkItem:
         """Return a work item with only the sample in row `row` of the batch."""
-        parameters = [
-            [{n: v[row : row + 1] for n, v in p.items()} for p in of_field]
-            for of_field in self.parameters
-        ]
+        parameters = {
+            name: [{n: v[row : row + 1] for n, v in p.items()} for p in of_field]
+            for name, of_field in self.parameters.items()
+        }
         return WorkItem([column.take(np.array([row])) for column in self.columns], parameters)
 
 
@@ -64,6 +65,8 @@ class Recipe:
         layout: Axes of the stored array, such as "CHW"; None for an image file.
         dtype: Dtype to deliver; None keeps the dtype that the steps make.
         channels_last: Whether batches are stored as channels_last.
+        views: How to make each view of this field from the output of `steps`. If there are any,
+            they are delivered, and the field itself is not.
     """
 
     name: str
@@ -71,6 +74,12 @@ class Recipe:
     layout: str | None = None
     dtype: str | None = None
     channels_last: bool = False
+    views: tuple[Recipe, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[Recipe, ...]:
+        """The recipes of what is delivered: the views, or this field."""
+        return self.views or (self,)
 
 
 @dataclass
@@ -141,7 +150,9 @@ class Samples(Dataset[WorkResult]):
             result.shapes = shapes
         else:
             result.fields = {
-                r.name: self._stack([s[r.name] for s in samples], r) for r in self._recipes
+                r.name: self._stack([s[r.name] for s in samples], r)
+                for recipe in self._recipes
+                for r in recipe.outputs
             }
         return result
 
@@ -153,31 +164,26 @@ class Samples(Dataset[WorkResult]):
 
     def _sample(self, work: WorkItem, row: int) -> dict[str, Tensor]:
         fields = {}
-        for recipe, column, parameters in zip(
-            self._recipes, work.columns, work.parameters, strict=True
-        ):
-            fields[recipe.name] = self._field(
-                recipe, column, row, [{n: v[row] for n, v in p.items()} for p in parameters]
-            )
+        for recipe, column in zip(self._recipes, work.columns, strict=True):
+            image = self._field(recipe, column, row, work)
+            for view in recipe.views:
+                fields[view.name] = _finish(_run_steps(view, image, row, work), view)
+            if not recipe.views:
+                is_bytes = recipe.layout is None and not recipe.steps
+                fields[recipe.name] = image if is_bytes else _finish(image, recipe)
         return fields
 
-    def _field(
-        self, recipe: Recipe, column: Column, row: int, parameters: list[dict[str, Any]]
-    ) -> Tensor:
-        steps = list(zip(recipe.steps, parameters, strict=False))
+    def _field(self, recipe: Recipe, column: Column, row: int, work: WorkItem) -> Tensor:
+        """Read a field, and run its steps; a view begins with the result."""
         data = _read(column, row)
         if recipe.layout is not None:
             image = to_steps(torch.from_numpy(data), recipe.layout)
-        elif not steps:
+            return _run_steps(recipe, image, row, work)
+        if not recipe.steps:
             return torch.from_numpy(data)
-        else:
-            first, p = steps.pop(0)
-            image = self._decode(first, torch.from_numpy(data), p)
-        for entry, p in steps:
-            image = entry.torch(image, p)
-        image = image if recipe.layout is None else from_steps(image, recipe.layout)
-        image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
-        return image.contiguous()
+        first = _select_row(work.parameters[recipe.name][0], row)
+        image = self._decode(recipe.steps[0], torch.from_numpy(data), first)
+        return _run_steps(recipe, image, row, work, 1)
 
     def _decode(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
         """Apply the first step to the bytes of a file.
@@ -195,6 +201,25 @@ class Samples(Dataset[WorkResult]):
             if machine_failure(e):
                 raise
             raise CannotDecode(str(e) or type(e).__name__) from e
+
+
+def _run_steps(recipe: Recipe, image: Tensor, row: int, work: WorkItem, first: int = 0) -> Tensor:
+    """Run the steps of a recipe from number `first` on."""
+    steps = zip(recipe.steps[first:], work.parameters[recipe.name][first:], strict=False)
+    for entry, parameters in steps:
+        image = entry.torch(image, _select_row(parameters, row))
+    return image
+
+
+def _select_row(parameters: dict[str, NDArray[Any]], row: int) -> dict[str, Any]:
+    return {name: values[row] for name, values in parameters.items()}
+
+
+def _finish(image: Tensor, recipe: Recipe) -> Tensor:
+    """Return an image in the axis order and the dtype in which it is delivered."""
+    image = image if recipe.layout is None else from_steps(image, recipe.layout)
+    image = image if recipe.dtype is None else image.to(getattr(torch, recipe.dtype))
+    return image.contiguous()
 
 
 def _read(column: Column, row: int) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -192,17 +193,18 @@ def _list_recipes(job: LoadSpec, steps: bool) -> list[Recipe]:
     channels_last = job.loader.memory_format == "channels_last"
     recipes = []
     for name, spec in job.pipeline.fields.items():
-        steps_of_field = job.pipeline.entries_on(name) if steps else []
-        dtype = job.loader.dtype if name == job.pipeline.main else None
-        recipes.append(
-            Recipe(
-                name,
-                steps_of_field,
-                None if spec.encoded else spec.layout,
-                dtype,
-                channels_last and spec.encoded,
-            )
+        form = Recipe(
+            name,
+            job.pipeline.entries_on(name) if steps else [],
+            None if spec.encoded else spec.layout,
+            job.loader.dtype if name == job.pipeline.main else None,
+            channels_last and spec.encoded,
         )
+        views = [
+            replace(form, name=view, steps=job.pipeline.entries_on(view))
+            for view in (job.pipeline.views_of(name) if steps else ())
+        ]
+        recipes.append(replace(form, views=tuple(views)))
     return recipes
 
 

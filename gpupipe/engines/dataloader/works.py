@@ -63,13 +63,13 @@ class Works:
     def create_item(self, plan: Plan) -> WorkItem:
         """Return the work item of a plan: columns and drawn parameters. Raises StepError."""
         job = self._job
-        parameters = [
-            [
+        parameters = {
+            name: [
                 entry.parameters(job.loader.seed, plan.epoch, plan.ids)
                 for entry in job.pipeline.entries_on(name)
             ]
-            for name in job.pipeline.fields
-        ]
+            for name in (*job.pipeline.fields, *job.pipeline.views)
+        }
         return WorkItem(
             [job.index.columns[name].take(plan.ids) for name in job.pipeline.fields],
             parameters,

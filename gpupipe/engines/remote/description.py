@@ -8,7 +8,7 @@ pipeline and an index from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.schema.document import Document
 
@@ -80,6 +79,8 @@ def split_pipeline(config: Config) -> tuple[Config, int]:
     Raises:
         ServerError: If the pipeline does not end in such steps, or they do not follow uint8 images.
     """
+    if config.pipeline.views:
+        raise ServerError("ship: uint8 sends no views: serve with --ship batch")
     entries = config.pipeline.entries
     head = len(entries)
     while head and entries[head - 1].step.can_run_on_batches:
@@ -120,7 +121,10 @@ def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
         },
         "pipeline": {
             "name": pipeline.name,
-            "steps": _steps(pipeline),
+            "steps": _steps([e for e in pipeline.entries if e.field not in pipeline.views]),
+            "views": {
+                view: _steps(pipeline.entries_on(view), is_view=True) for view in pipeline.views
+            },
             "fields": {name: asdict(spec) for name, spec in pipeline.fields.items()},
             "masks": list(config.source.masks),
             "fingerprint": pipeline.fingerprint,
@@ -130,10 +134,12 @@ def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
     }
 
 
-def _steps(pipeline: Pipeline) -> list[dict[str, Any]]:
+def _steps(entries: Sequence[Entry], is_view: bool = False) -> list[dict[str, Any]]:
     """Return the list of steps from which the client can build the pipeline again."""
+    if is_view:
+        return [{entry.name: entry.step.model_dump(mode="json")} for entry in entries]
     steps: dict[str, dict[str, Any]] = {}
-    for entry in pipeline.entries:
+    for entry in entries:
         step = steps.setdefault(
             entry.key, {entry.name: entry.step.model_dump(mode="json") | {"on": []}}
         )
@@ -175,7 +181,15 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
     }
     pipeline = build_pipeline(
         described["name"],
-        Document("the server's pipeline", {"pipeline": described["steps"]}),
+        Document(
+            "the server's pipeline",
+            {
+                "pipeline": {
+                    "steps": described["steps"],
+                    "views": {view: {"steps": s} for view, s in described["views"].items()},
+                }
+            },
+        ),
         ("pipeline",),
         fields,
         described["masks"],

@@ -42,8 +42,8 @@ class BatchFinisher:
         for entry in self._dataset.tail:
             tensors[entry.field] = entry.step.torch(tensors[entry.field], {})
         if self._dataset.dtype is not None:
-            main = self._dataset.config.pipeline.main
-            tensors[main] = tensors[main].to(getattr(torch, self._dataset.dtype))
+            for name in self._dataset.config.pipeline.main_outputs:
+                tensors[name] = tensors[name].to(getattr(torch, self._dataset.dtype))
         return tensors
 
 

@@ -1,0 +1,129 @@
+"""Views: several fields of a batch out of one read and one decode, each with steps of its own.
+
+In YAML a pipeline with views is a mapping::
+
+    pipeline:
+      steps:
+        - decode
+      views:
+        global: {count: 2, steps: [{random_resized_crop: {size: 224}}]}
+        local: {count: 8, steps: [{random_resized_crop: {size: 96}}]}
+
+The steps under `steps` run once. Then the steps of each view run on their result. A view with a
+count is so many fields, `global_0` and `global_1`: fields of their own need no copy that stacks
+them, may differ in size, and are what training loops iterate over. Each has draws of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import Field
+
+from gpupipe.dataset.source import RESERVED_NAMES
+from gpupipe.dataset.spec import Spec
+from gpupipe.errors import Problem
+from gpupipe.pipeline.chain import chain_steps
+from gpupipe.pipeline.parsing import parse_nested_step
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.schema.document import Document, Loc
+from gpupipe.schema.field_types import WHOLE
+from gpupipe.schema.validation_errors import to_problems
+
+_Frozen = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class ViewConfig(pydantic.BaseModel):
+    """One entry of `views:`.
+
+    Attributes:
+        count: How many fields the view makes, 1 to 64. The default is 1.
+        steps: The steps of the view.
+    """
+
+    model_config = _Frozen
+
+    count: Annotated[int, Field(ge=1, le=64), WHOLE] = 1
+    steps: list[Any]
+
+
+class PipelineConfig(pydantic.BaseModel):
+    """A pipeline with views.
+
+    Attributes:
+        steps: The steps before all views.
+        views: The views, by name.
+    """
+
+    model_config = _Frozen
+
+    steps: list[Any]
+    views: dict[str, ViewConfig] = {}
+
+
+def read_views(
+    document: Document, loc: Loc, fields: Mapping[str, Spec], problems: list[Problem]
+) -> dict[str, Loc]:
+    """Return the fields that views make, each with the place of its steps.
+
+    Args:
+        document: The YAML document.
+        loc: The place of the pipeline.
+        fields: The fields of a sample.
+        problems: Gets the mistakes appended.
+    """
+    try:
+        checked = PipelineConfig.model_validate(document.at(loc))
+    except pydantic.ValidationError as e:
+        problems += to_problems(e, PipelineConfig, document, loc, prefix="pipeline")
+        return {}
+    views: dict[str, Loc] = {}
+    taken = {*fields, *RESERVED_NAMES}
+    for name, view in checked.views.items():
+        where = document.where((*loc, "views", name), of_key=True)
+        if not name.isidentifier():
+            problems.append(Problem(where, f"views: '{name}' is no name: letters, digits and _"))
+        made = [name] if view.count == 1 else [f"{name}_{n}" for n in range(view.count)]
+        for field in made:
+            if field in taken:
+                problems.append(
+                    Problem(
+                        where,
+                        f"views: a view must not be called '{field}': a batch has a field of "
+                        "that name",
+                    )
+                )
+            taken.add(field)
+            views[field] = (*loc, "views", name, "steps")
+    return views
+
+
+def add_views(
+    pipeline: Pipeline, views: Mapping[str, Loc], document: Document, problems: list[Problem]
+) -> Pipeline:
+    """Return a pipeline with views.
+
+    Args:
+        pipeline: The steps before all views.
+        views: What `read_views` returned.
+        document: The YAML document.
+        problems: Gets the mistakes in the steps of views appended.
+    """
+    entries, before = list(pipeline.entries), pipeline.output_spec
+    if views and before.encoded:
+        where = document.where(next(iter(views.values())))
+        problems.append(Problem(where, "views begin with an image: write 'decode' under 'steps'"))
+        return pipeline
+    for view, loc in views.items():
+        found: list[Problem] = []
+        field = {view: before}
+        items = enumerate(document.at(loc))
+        parsed = [parse_nested_step(item, document, (*loc, n), found, field) for n, item in items]
+        chained = chain_steps([p for p in parsed if p is not None], field, (), found)
+        entries += [replace(entry, key=f"{view}/{entry.key}") for entry in chained]
+        problems += [p for p in found if p not in problems]  # copies have the same mistakes
+    sources = dict.fromkeys(views, pipeline.main)
+    return replace(pipeline, entries=tuple(entries), views=sources)
