@@ -17,14 +17,15 @@ from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.step import Spec
+from gpupipe.pipeline.views import has_views
 from gpupipe.schema.document import UNRESOLVED, Document
 from gpupipe.schema.field_types import should_be
 from gpupipe.schema.validation_errors import to_problems
 
 
 def _check_name_or_steps(value: Any) -> Any:
-    if not isinstance(value, (str, list, dict)):
-        raise should_be("the name of a pipeline, a list of steps, or steps and views")
+    if not isinstance(value, (str, list)) and not has_views(value):
+        raise should_be("the name of a pipeline, or a list of steps")
     return value
 
 
@@ -35,7 +36,8 @@ class TopLevel(pydantic.BaseModel):
 
     Attributes:
         data: Where the samples are: {source: folder, root: PATH}.
-        pipeline: The name of a pipeline, a list of steps, or {steps: [...], views: {...}}.
+        pipeline: The name of a pipeline, or a list of steps. For several views of an image, it is
+            {steps: [...], views: {...}}.
         loader: How samples become batches.
     """
 
@@ -85,7 +87,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         problems += to_problems(e, TopLevel, document)
     pipeline = (
         _build_pipeline(document, steps, config_dir, problems, checked_source)
-        if isinstance(steps, (str, list, dict))
+        if isinstance(steps, (str, list)) or has_views(steps)
         else None
     )
     if problems or shape is None or checked_source is None or pipeline is None:

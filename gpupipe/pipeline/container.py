@@ -34,7 +34,7 @@ class NestedStep(pydantic.BaseModel):
         where: Its place in the YAML, for messages.
     """
 
-    model_config = pydantic.ConfigDict(frozen=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     name: str
     step: Step

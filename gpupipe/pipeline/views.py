@@ -64,6 +64,11 @@ class PipelineConfig(pydantic.BaseModel):
     views: dict[str, ViewConfig] = {}
 
 
+def has_views(pipeline: Any) -> bool:
+    """Return whether a pipeline in YAML is a mapping with views, and not a list of steps."""
+    return isinstance(pipeline, dict) and bool({"steps", "views"} & pipeline.keys())
+
+
 def read_views(
     document: Document, loc: Loc, fields: Mapping[str, Spec], problems: list[Problem]
 ) -> dict[str, Loc]:
