@@ -183,6 +183,34 @@ def test_the_order_is_that_of_the_first_draws(seed: int, epoch: int, count: int)
     )
 
 
+@given(
+    seed=WORDS,
+    epoch=st.integers(0, 2**40),
+    samples=st.lists(st.tuples(WORDS, st.integers(0, 999)), max_size=20),
+)
+def test_repeat_0_has_the_draws_of_no_repeats(
+    seed: int, epoch: int, samples: list[tuple[int, int]]
+) -> None:
+    ids, repeats = np.array(samples, np.int64).reshape(-1, 2).T
+    plain = draws.uniform(seed, epoch, ids, STREAM, 3)
+    repeated = draws.uniform(seed, epoch, ids, STREAM, 3, repeats)
+    assert (repeated[repeats == 0] == plain[repeats == 0]).all()
+    assert (repeated[repeats > 0] != plain[repeats > 0]).all()
+    assert (draws.uniform(seed, epoch, ids, STREAM, 3, np.zeros_like(ids)) == plain).all()
+
+
+def test_repeats_are_independent() -> None:
+    ids, repeats = np.repeat(MANY[:25_000], 4), np.tile(np.arange(4), 25_000)
+    u = draws.uniform(7, 0, ids, STREAM, 2, repeats)
+    assert len(np.unique(u)) == u.size, "no two repeats share a draw"
+    assert np.abs(u.mean(0) - 1 / 2).max() < 5 / np.sqrt(len(u)) * np.sqrt(1 / 12)
+    by_repeat = u.reshape(25_000, 8)
+    off_diagonal = np.corrcoef(by_repeat.T) - np.eye(8)
+    assert np.abs(off_diagonal).max() < expected_correlation(25_000)
+    neighbours = correlation(by_repeat[:-1, :6], by_repeat[1:, 2:])
+    assert neighbours < expected_correlation(by_repeat[1:, 2:].size)
+
+
 def test_golden_values() -> None:
     """No release may change these: a run that was checkpointed under an older one goes on with the
     same draws.
@@ -191,6 +219,11 @@ def test_golden_values() -> None:
     assert draws.stream("random_affine") == 7367392216479389442
     assert draws.permutation(0, 0, 10).tolist() == [7, 2, 4, 5, 1, 3, 8, 9, 6, 0]
     assert draws.permutation(2**63 - 1, 12, 10).tolist() == [5, 1, 7, 8, 4, 9, 3, 6, 2, 0]
+    repeated = draws.uniform(1234, 5, np.array([3, 3]), STREAM, 1, np.array([1, 2]))
+    assert [value.hex() for value in repeated[:, 0].tolist()] == [
+        "0x1.2e86cfc159ae8p-4",
+        "0x1.4ccc0966ac70bp-1",
+    ]
     u = draws.uniform(1234, 5, np.array([0, 1, 10**12], np.int64), STREAM, 2)
     assert [[value.hex() for value in row] for row in u.tolist()] == [
         ["0x1.3fd6f8eafb3c0p-2", "0x1.204506b393fc2p-1"],
