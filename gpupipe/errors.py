@@ -26,6 +26,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 _LOCATION = re.compile(r"(.+):(\d+):(\d+)")
@@ -232,7 +233,7 @@ def shown(value: Any) -> str:
         if value is None
         else str(value).lower()
         if isinstance(value, bool)
-        else short(repr(value))
+        else short(repr(str(value) if isinstance(value, PurePath) else value))
     )
 
 

@@ -120,14 +120,16 @@ class PipeDataModule(LightningDataModule):
     def train_dataloader(self) -> Loader:
         """Create the training loader.
 
-        Trainer(overfit_batches=...) turns shuffling off, so that each epoch has the same batches.
+        Trainer(overfit_batches=...) turns shuffling, repeats, weights and epoch_size off, so that
+        each epoch has the same batches.
 
         Raises:
             ConfigError: If it has the same samples as the validation loader.
             ValueError: If the module has no config for training.
         """
         overfit = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
-        loader = self._load("train", **({"shuffle": False} if overfit else {}))
+        same = {"shuffle": False, "repeats": 1, "weights": None, "epoch_size": None}
+        loader = self._load("train", **(same if overfit else {}))
         if self.trainer is not None:
             _correct_batch_count(self.trainer, loader)
         return loader

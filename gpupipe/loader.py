@@ -207,7 +207,8 @@ class Loader:
 
         Returns:
             A dict for load_state_dict(), of plain values: fingerprints of data and pipeline,
-            seed, shuffle, epoch and position (samples of the epoch delivered over all ranks).
+            seed, shuffle, epoch and position (samples of the epoch delivered over all ranks); and
+            repeats, weights, epoch_size and subset if they are not at their defaults.
         """
         return self._identity | self._life_cycle.position
 
@@ -218,8 +219,9 @@ class Loader:
 
         Args:
             state: What state_dict() of a loader returned.
-            strict: If true, the state must belong to the same data, pipeline, seed and shuffle. If
-                false, the epoch continues at the same position in this loader's own order.
+            strict: If true, the state must belong to the same data, pipeline and order: seed,
+                shuffle, repeats, weights, epoch_size and subset. If false, the epoch continues at
+                the same position in this loader's own order.
 
         Raises:
             StateError: If the state does not fit this loader, or is no state.
@@ -246,13 +248,14 @@ class Loader:
         ranks = f", rank {sampler.rank} of {sampler.world_size}" if sampler.world_size > 1 else ""
         batches = f"up to {sampler.batch_size:,} samples"
         state = self.state_dict()
-        stands = f"epoch {state['epoch']}, {state['position']:,}"
+        size = "" if grows else f" of {sampler.epoch_size:,}"
+        stands = f"epoch {state['epoch']}, {state['position']:,}{size}"
         steps = ", ".join(dict.fromkeys(e.key for e in pipeline.entries))
         facts = {
             "batches": f"of {batches}" if grows else f"{len(self):,} an epoch, of {batches}{ranks}",
             "pipeline": f"{pipeline.name} ({steps})",
             "engine": f"{engine.name} on {engine.device}, {engine.parallelism_with_unit}",
-            "stands at": f"{stands}{'' if grows else f' of {len(index):,}'} samples delivered",
+            "stands at": f"{stands} samples delivered",
         }
         closed = " (closed)" if self._life_cycle.is_closed else ""
         head = f"<gpupipe.Loader {self.config.name}: {index.summary}{closed}>"

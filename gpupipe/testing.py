@@ -73,7 +73,8 @@ def check_loader(make: Make) -> None:
     Args:
         make: Creates a Loader with the settings that it gets as keyword arguments: batch_size,
             seed, shard, ids, format, last_batch. The data set must have at least 8 samples, none
-            of them corrupt. It is called about 20 times.
+            of them corrupt, and an epoch must be every sample once: no repeats, weights,
+            epoch_size or subset. It is called about 20 times.
 
     Raises:
         AssertionError: If a rule is broken; the message names the rule.

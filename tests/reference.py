@@ -82,15 +82,23 @@ def reference(loader: gpupipe.Loader, epoch: int, id: int) -> torch.Tensor:
 
 
 def transform(
-    pipeline: Pipeline, seed: int, epoch: int, id: int, image: torch.Tensor, first: int = 0
+    pipeline: Pipeline,
+    seed: int,
+    epoch: int,
+    id: int,
+    image: torch.Tensor,
+    first: int = 0,
+    repeat: int = 0,
 ) -> torch.Tensor:
     """`image` (the bytes of a file) put through the torch lowering of every step, from number
-    `first` on.
+    `first` on, as it is when the sample comes again for the `repeat`-th time in the epoch.
     """
     for entry in pipeline.entries[first:]:
         parameters = {
             name: values[0]
-            for name, values in entry.parameters(seed, epoch, np.array([id])).items()
+            for name, values in entry.parameters(
+                seed, epoch, np.array([id]), np.array([repeat])
+            ).items()
         }
         image = entry.step.torch(image, parameters)
     return image

@@ -8,6 +8,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,93 @@ def test_law_3_shipped_pipelines_agree_with_the_torch_lowering(photos: Path, pip
     assert len(off) > 40
     assert max(off) < 0.5
     assert np.mean(off) < 0.2
+
+
+def hashes(batches: Iterable[Any]) -> dict[int, list[str]]:
+    """The images of each sample, in the order in which they come."""
+    found: dict[int, list[str]] = {}
+    for batch in batches:
+        for id, image in zip(batch["id"].tolist(), batch["image"].cpu(), strict=True):
+            found.setdefault(id, []).append(hashlib.sha256(image.numpy().tobytes()).hexdigest())
+    return found
+
+
+TWICE: dict[str, Any] = {"repeats": 2, "epoch_size": "all"}
+
+
+@pytest.fixture(scope="module")
+def twice(faces: Path) -> dict[int, list[str]]:
+    """Both images of every sample in epoch 0 with two repeats, by batches of one."""
+    with load(faces, batch_size=1, threads=1, **TWICE) as loader:
+        return hashes(loader)
+
+
+def test_law_1_repeats_differ_and_the_first_is_that_of_no_repeats(
+    faces: Path, alone: dict[int, torch.Tensor], twice: dict[int, list[str]]
+) -> None:
+    with load(faces, batch_size=13, prefetch=5, **TWICE) as loader:
+        assert hashes(loader) == twice
+    assert twice.keys() == alone.keys()
+    assert all(len(set(images)) == len(images) == 2 for images in twice.values())
+    plain = {i: hashlib.sha256(image.numpy().tobytes()).hexdigest() for i, image in alone.items()}
+    assert {i: images[0] for i, images in twice.items()} == plain
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_laws_1_and_2_ranks_share_the_repeats_out(
+    faces: Path, twice: dict[int, list[str]], world_size: int
+) -> None:
+    found: dict[int, list[str]] = {}
+    steps = set()
+    for rank in range(world_size):
+        with load(faces, shard={"rank": rank, "world_size": world_size}, **TWICE) as loader:
+            mine = hashes(loader)
+            steps.add(len(loader))
+        assert max(map(len, mine.values())) == 1, "no rank gets both repeats of a sample"
+        for id, images in mine.items():
+            found.setdefault(id, []).extend(images)
+    assert len(steps) == 1
+    assert {i: set(images) for i, images in found.items()} == {
+        i: set(images) for i, images in twice.items()
+    }
+
+
+def test_law_1_a_subset_keeps_the_draws_of_the_whole_set(
+    faces: Path, alone: dict[int, torch.Tensor]
+) -> None:
+    with load(faces, subset=0.3) as loader:
+        images = by_id(loader)
+    assert 0 < len(images) < len(alone)
+    assert all(torch.equal(images[i], alone[i]) for i in images)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repeats": 3},
+        {"weights": "class_balanced", "epoch_size": 75},
+        {"subset": 0.5, "epoch_size": 45, "last_batch": "pad"},
+    ],
+    ids=str,
+)
+def test_any_epoch_resumes_bit_for_bit_in_another_process(
+    faces: Path, options: dict[str, Any]
+) -> None:
+    with load(faces, **options) as loader:
+        loader.sampler.set_epoch(3)
+        iterator = iter(loader)
+        for _ in range(2):
+            next(iterator)
+        state = loader.state_dict()
+        rest = hashlib.sha256()
+        for batch in iterator:
+            for name in ("id", "label", "image"):
+                rest.update(batch[name].numpy().tobytes())
+    assert json.loads(json.dumps(state)) == state
+    assert in_new_process(state, faces, **options) == rest.hexdigest()
+    with load(faces) as other:
+        for key, value in options.items():
+            if key != "last_batch":
+                changed = {k: v for k, v in state.items() if k not in options} | {key: value}
+                with pytest.raises(gpupipe.StateError, match=f"the state was made with {key} "):
+                    other.load_state_dict(changed)

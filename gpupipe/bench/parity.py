@@ -23,6 +23,7 @@ from gpupipe.engines import registry
 from gpupipe.loader import create_loader
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.sampling.selection import DEFAULTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -192,6 +193,7 @@ def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> C
     loader = {
         "batch_size": 1,
         "shuffle": False,
+        **DEFAULTS,
         "dtype": None,
         "memory_format": "contiguous",
         "format": "dict",

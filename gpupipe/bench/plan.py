@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpupipe.config import Config
-from gpupipe.dataset.index import Index, build_empty
+from gpupipe.dataset.index import build_empty
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoadSpec, Operator
+from gpupipe.errors import shown
 from gpupipe.loading.assembly import count_threads, create_sampler, resolve_shard
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from gpupipe.runtime.devices import resolve
+from gpupipe.sampling.selection import DEFAULTS
 
 
 def operators(config: Config) -> dict[str, list[Operator]]:
@@ -27,8 +29,7 @@ def operators(config: Config) -> dict[str, list[Operator]]:
 
 def facts(config: Config) -> Iterator[str]:
     """Yield lines about the data, the device and the batches; raise what load() raises."""
-    missing = config.source.explain_absence()
-    yield f"data: {missing or _about(config, config.source.index())}"
+    yield from _data(config)
     device_id = resolve(config.loader.device)
     device = "cpu" if device_id is None else f"gpu:{device_id}"
     yield (
@@ -39,13 +40,28 @@ def facts(config: Config) -> Iterator[str]:
     yield from list_ignored_settings(config)
 
 
-def _about(config: Config, index: Index) -> str:
-    sampler = create_sampler(replace(config, loader=resolve_shard(config.loader)), index)
+def _data(config: Config) -> Iterator[str]:
+    """Yield what the data is, and what an epoch is if that is not every sample once."""
+    loader = config.loader
+    changed = [name for name in DEFAULTS if getattr(loader, name) != DEFAULTS[name]]
+    settings = ", ".join(f"{name}: {shown(getattr(loader, name))}" for name in changed)
+    if missing := config.source.explain_absence():
+        yield f"data: {missing}"
+        if changed:
+            yield f"epoch: {settings}"
+        return
+    index = config.source.index()
+    sampler = create_sampler(replace(config, loader=resolve_shard(loader)), index)
     note = f" ({index.note})" if index.note else ""
-    return (
-        f"{len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} "
+    yield (
+        f"data: {len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} "
         f"batches of up to {sampler.batch_size} an epoch"
     )
+    if changed:
+        yield (
+            f"epoch: {sampler.epoch_size:,} samples over all ranks, chosen from {sampler.count:,} "
+            f"({settings})"
+        )
 
 
 def _batch(config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +13,14 @@ from pydantic import BeforeValidator, Field
 from gpupipe.errors import nearest
 from gpupipe.runtime import engine_registration
 from gpupipe.runtime.engine_registration import AUTO
-from gpupipe.schema.field_types import WHOLE, Bytes, Probability, should_be
+from gpupipe.schema.field_types import (
+    WHOLE,
+    Bytes,
+    Probability,
+    expand_home,
+    is_number,
+    should_be,
+)
 
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
@@ -51,6 +59,14 @@ def _check_address(value: Any) -> str:
 
 
 Address = Annotated[str, BeforeValidator(_check_address)]
+
+
+def _read_subset(value: Any) -> Any:
+    if isinstance(value, (str, Path)) and str(value):
+        return expand_home(Path(value))
+    if not is_number(value) or not math.isfinite(value) or not 0 < value <= 1:
+        raise should_be("a share above 0 and up to 1, or the path of a file of ids, one a line")
+    return float(value)
 
 
 class _Frozen(pydantic.BaseModel):
@@ -99,6 +115,23 @@ class LoaderConfig(_Frozen):
         last_batch: What to do with the samples that do not fill a step: `partial`, `drop` or `pad`.
             `partial` delivers smaller batches, `drop` leaves the samples out, `pad` fills up with
             samples from the start of the epoch. All ranks have equally many steps in each case.
+        repeats: How often a sample comes in a row in the order, 1 to 1000, with other draws each
+            time. The ranks share the repeats of a sample out. This is repeated augmentation, as
+            torchvision's RASampler and timm's RepeatAugSampler do it. As there, an epoch still has
+            as many samples as the data set, so it sees 1/repeats of them: see `epoch_size`.
+        weights: How likely each sample is drawn: a column of numbers from 0 on, or
+            `class_balanced`. Samples are drawn with replacement, as torch's WeightedRandomSampler
+            does it. The column is one of the values of the data set, (N,). `class_balanced` draws
+            all classes equally often. An epoch has as many samples as the data set, or
+            `epoch_size`. null: all samples come equally often.
+        epoch_size: Samples of an epoch over all ranks, repeats included, 1 to 1,000,000,000.
+            The next epoch goes on where this one ends in the permutation, so that all samples come
+            equally often. null: as many as the data set or its subset has. `all`: every sample
+            `repeats` times.
+        subset: The samples that are used: a share above 0 and up to 1, or a file of ids. The seed
+            draws the share once, from each class alike and at least one sample of each. The file
+            has one id a line, the sample's row in the index, as in batch["id"]. Ids and draws stay
+            those of the whole data set. null: all samples.
         engine: What makes the batches: an engine of gpupipe or of a plugin, or `auto`. `dali` is
             NVIDIA DALI; `dataloader` is torch's DataLoader with torchvision; `remote` is a data
             processing server. `auto` takes dali if DALI is installed, else dataloader.
@@ -151,6 +184,10 @@ class LoaderConfig(_Frozen):
     shuffle: bool = True
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     last_batch: Literal["partial", "drop", "pad"] = "partial"
+    repeats: Annotated[int, Field(ge=1, le=1000), WHOLE] = 1
+    weights: Annotated[str, Field(min_length=1)] | None = None
+    epoch_size: Literal["all"] | Annotated[int, Field(ge=1, le=10**9), WHOLE] | None = None
+    subset: Annotated[float | Path, BeforeValidator(_read_subset)] | None = None
     engine: Annotated[str, BeforeValidator(_check_engine)] = AUTO
     device: Annotated[str, BeforeValidator(_check_device)] = "auto"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
@@ -183,6 +220,11 @@ class LoaderConfig(_Frozen):
         for setting, message in (registration.required_settings if registration else {}).items():
             if not getattr(self, setting):
                 raise ValueError(message)
+        if self.weights is not None and not self.shuffle:
+            raise ValueError(
+                "weights draws samples at random, and shuffle is false: set shuffle: true, or "
+                "leave weights out"
+            )
         if (self.key is None) != (self.server_key is None):
             raise ValueError(
                 "key and server_key go together: this side's secret key, and the server's "

@@ -6,7 +6,6 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +70,11 @@ class Quarantine:
     def __len__(self) -> int:
         return len(self._bad)
 
-    def drop_bad(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return `ids` without the samples that are known to be bad."""
+    def drop_bad(self, plan: Plan) -> Plan:
+        """Return the plan without the samples that are known to be bad."""
         if not self._bad:
-            return ids
-        return ids[[int(i) not in self._bad for i in ids]]
+            return plan
+        return plan.select([int(i) not in self._bad for i in plan.ids])
 
     def iter_good_plans(self, plans: Iterator[Plan]) -> Iterator[Plan]:
         """Yield the plans without the samples that are known to be bad, and skip empty plans.
@@ -85,10 +84,10 @@ class Quarantine:
         """
         has_samples = True  # in this epoch; the first one may have begun before this iteration
         for plan in plans:
-            good = self.drop_bad(plan.ids)
-            if len(good):
+            good = self.drop_bad(plan)
+            if len(good.ids):
                 has_samples = True
-                yield replace(plan, ids=good)
+                yield good
             elif self._job.loader.shard.world_size > 1:
                 self.refusal = EngineError(_LOST_STEP)
             elif plan.last and not has_samples:

@@ -81,6 +81,9 @@ class BatchStream(ABC):
         "label" int64 (B,) and "id" int64 (B,). All tensors are on the engine's device except "id".
         The ids stay on the CPU, because most users do not ask for them.
 
+        The parameters of a step are `entry.parameters(seed, plan.epoch, plan.ids, plan.repeats)`:
+        a sample that comes again in an epoch gets other draws.
+
         The engine takes up to `loader.prefetch` plans ahead of the delivered batch. An engine that
         reads files ahead of its steps takes as many again.
 

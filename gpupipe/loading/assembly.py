@@ -10,9 +10,11 @@ from gpupipe.dataset.source import Population
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, LoaderParts, LoadSpec
 from gpupipe.errors import GpupipeError
+from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.devices import cores_of_rank
 from gpupipe.runtime.ranks import rank_and_world
 from gpupipe.sampling.sampler import Sampler
+from gpupipe.sampling.selection import Selection
 
 
 def resolve_shard(options: LoaderConfig) -> LoaderConfig:
@@ -32,16 +34,24 @@ def count_threads(options: LoaderConfig) -> int:
     return cores_of_rank() if options.threads == "auto" else options.threads
 
 
-def create_sampler(config: Config, index: Index, population: Population | None = None) -> Sampler:
+def create_sampler(
+    config: Config,
+    index: Index,
+    population: Population | None = None,
+    selection: Selection | None = None,
+) -> Sampler:
     """Create the sampler that a config describes.
 
     Args:
         config: The config; its shard names a rank.
         index: The samples.
         population: The samples of each epoch; None if they are always all samples.
+        selection: Which samples an epoch has, and how often; None: as the config says.
 
     Raises:
-        ConfigError: If the samples cannot be split into equal steps for all ranks.
+        ConfigError: If the samples cannot be split into equal steps for all ranks, or chosen as
+            the config says.
+        DataError: If the weights or the file of ids are wrong.
     """
     options = config.loader
     shard = options.shard
@@ -54,6 +64,7 @@ def create_sampler(config: Config, index: Index, population: Population | None =
         rank=shard.rank,
         world_size=shard.world_size,
         population=population,
+        selection=select_samples(config, index) if selection is None else selection,
     )
 
 
@@ -68,7 +79,8 @@ def assemble(config: Config, index: Index) -> LoaderParts:
     refuse_in_worker()
     config = replace(config, loader=resolve_shard(config.loader))
     options = config.loader
-    create_sampler(config, index)  # Raises ConfigError before the engine starts anything.
+    # Raises ConfigError before the engine starts anything.
+    selection = create_sampler(config, index).selection
     engine: Engine = registry.find(options.engine).on(
         LoadSpec(index, config.pipeline, options, count_threads(options), config.source.max_pixels),
         options.device,
@@ -77,7 +89,8 @@ def assemble(config: Config, index: Index) -> LoaderParts:
     population = config.source.population(
         index, shard.rank, shard.world_size, options.seed, engine.unmap_files
     )
-    return LoaderParts(config, index, create_sampler(config, index, population), engine, population)
+    sampler = create_sampler(config, index, population, selection)
+    return LoaderParts(config, index, sampler, engine, population)
 
 
 def refuse_in_worker() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
 from gpupipe.errors import StateError, short
+from gpupipe.sampling.selection import DEFAULTS
 
 _VERSION = 1
 _TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
@@ -34,7 +35,7 @@ def check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
     if not isinstance(state, Mapping):
         actual = "None" if state is None else f"a {type(state).__name__}"
         raise StateError(f"{_TAKES}, and not {actual}")
-    missing = [key for key in own if key not in state]
+    missing = [key for key in own if key not in state and key not in DEFAULTS]
     if missing:
         keys = ", ".join(repr(key) for key in state)
         contents = f"that has {short(keys)}" if keys else "that is empty"

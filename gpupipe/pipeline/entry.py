@@ -41,13 +41,20 @@ class Entry:
     where: str
     field: str
 
-    def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def parameters(
+        self,
+        seed: int,
+        epoch: int,
+        ids: NDArray[np.int64],
+        repeats: NDArray[np.int64] | None = None,
+    ) -> dict[str, NDArray[Any]]:
         """Draw the step's parameters for a batch.
 
         Args:
             seed: The loader's seed.
             epoch: The epoch, from 0.
             ids: The samples' rows in the index, int64 (B,).
+            repeats: How often each sample came before in the epoch, int64 (B,); None: never.
 
         Returns:
             Arrays by name, each with B as its first axis.
@@ -55,7 +62,9 @@ class Entry:
         Raises:
             StepError: If the step's `sample` raises, or returns arrays of another length.
         """
-        uniform = draws.uniform(seed, epoch, ids, draws.stream(self.key), self.step.num_uniforms)
+        uniform = draws.uniform(
+            seed, epoch, ids, draws.stream(self.key), self.step.num_uniforms, repeats
+        )
         with self._blame("sample()"):
             sampled = self.step.sample(uniform)
         for name, values in sampled.items():

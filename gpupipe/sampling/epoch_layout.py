@@ -27,12 +27,15 @@ class EpochLayout:
         batch_size: Samples per batch and rank.
         world_size: The number of ranks.
         last_batch: "partial", "drop" or "pad".
+        is_dealt: Whether the ranks take the samples of a step in turns, one each; else each takes
+            a block.
     """
 
     total: int
     batch_size: int
     world_size: int
     last_batch: str
+    is_dealt: bool = False
 
     @property
     def num_steps(self) -> int:
@@ -53,6 +56,21 @@ class EpochLayout:
         return step * self.batch_size * self.world_size - (
             self._count_borrowed() if step == self.num_steps - 1 and step > 0 else 0
         )
+
+    def end(self, step: int) -> int:
+        """Return how many samples all ranks together have had after a step."""
+        return self.start(step) + int(self.batch_sizes(step).sum())
+
+    def positions(self, step: int, rank: int) -> NDArray[np.int64]:
+        """Return which samples a rank gets at a step, int64 (B,); with "pad" also beyond the last.
+
+        No rank gets more than the rank before it, so taking turns leaves no gap.
+        """
+        sizes = self.batch_sizes(step)
+        mine = np.arange(sizes[rank])
+        if self.is_dealt:
+            return self.start(step) + rank + mine * self.world_size
+        return self.start(step) + sizes[:rank].sum() + mine
 
     def _shares(self) -> NDArray[np.int64]:
         """Return the number of samples of every rank with last_batch "partial"."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import numbers
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.source import Population
 from gpupipe.errors import ConfigError, Problem, StateError, short, shown
-from gpupipe.sampling import draws
 from gpupipe.sampling.epoch_layout import EpochLayout
+from gpupipe.sampling.epoch_order import count_earlier, order_epoch
+from gpupipe.sampling.selection import ALL_ONCE, DEFAULTS, Selection, check_settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class Plan:
         last: Whether the batch ends the epoch.
         tag: Whatever the creator of the plan needs to recognise it by when its batch arrives.
             Engines ignore it and keep it, also if they skip samples.
+        repeats: How often each sample came before in the order of the epoch, int64 (B,). None:
+            never. Engines pass it to `Entry.parameters`, so that each repeat gets other draws.
     """
 
     epoch: int
@@ -39,6 +42,16 @@ class Plan:
     end: int
     last: bool
     tag: Any = None
+    repeats: NDArray[np.int64] | None = None
+
+    def select(self, chosen: Sequence[int] | NDArray[Any]) -> Plan:
+        """Return a plan of some of the samples.
+
+        Args:
+            chosen: Positions in `ids`, or a bool for each of them.
+        """
+        repeats = None if self.repeats is None else self.repeats[chosen]
+        return replace(self, ids=self.ids[chosen], repeats=repeats)
 
 
 class Sampler:
@@ -47,10 +60,11 @@ class Sampler:
     Attributes:
         population: The samples of each epoch, for a source that does not always have all of them;
             else None.
+        selection: Which samples an epoch has, and how often.
         settings: The keys of `loader:` that a sampler implements.
     """
 
-    settings = frozenset({"batch_size", "shuffle", "seed", "last_batch"})
+    settings = frozenset({"batch_size", "shuffle", "seed", "last_batch", *DEFAULTS})
 
     def __init__(
         self,
@@ -63,6 +77,7 @@ class Sampler:
         rank: int = 0,
         world_size: int = 1,
         population: Population | None = None,
+        selection: Selection = ALL_ONCE,
     ) -> None:
         """Create a sampler that begins with epoch 0.
 
@@ -75,15 +90,17 @@ class Sampler:
             rank: This process's rank, 0 to world_size - 1.
             world_size: The number of ranks.
             population: The samples of each epoch; None if they are always all samples.
+            selection: Which samples an epoch has, and how often; by default, all once.
 
         Raises:
             ConfigError: If the samples cannot be divided into equal steps without empty batches.
         """
-        self.count, self.batch_size, self.shuffle, self.seed = count, batch_size, shuffle, seed
+        self.count = count if selection.rows is None else len(selection.rows)
+        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.last_batch, self.rank, self.world_size = last_batch, rank, world_size
-        self.population = population
+        self.population, self.selection = population, selection
         self._epoch, self._position = 0, 0
-        problem = self._problem(count)
+        problem = self._problem(self.count)
         if problem:
             raise ConfigError([Problem("loader", problem)])
 
@@ -105,12 +122,25 @@ class Sampler:
         return self._position
 
     @property
+    def epoch_size(self) -> int:
+        """How many samples the whole next epoch has, over all ranks and with repeats.
+
+        What `last_batch` drops counts, and what it pads with does not.
+        """
+        return self._size(self._epoch)
+
+    @property
     def left(self) -> int:
         """The number of batches of the next iteration on this rank.
 
         That is the whole epoch, or the rest of it after a loaded state.
         """
         return self._layout(self._epoch, self._position).num_steps
+
+    @property
+    def end_of_step(self) -> int:
+        """The position after the first step of the next iteration."""
+        return self._position + self._layout(self._epoch, self._position).end(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration deliver `epoch`.
@@ -175,6 +205,7 @@ class Sampler:
 
     def _state(self, epoch: int, position: int) -> dict[str, Any]:
         state = {"seed": self.seed, "shuffle": self.shuffle, "epoch": epoch, "position": position}
+        state |= self.selection.settings
         return (
             state
             if self.population is None
@@ -189,27 +220,22 @@ class Sampler:
 
         Args:
             state: What `state` or `state_after` returned.
-            strict: Refuse a state with another seed or another `shuffle`.
+            strict: Refuse a state with another seed, or other settings of the order.
 
         Raises:
             StateError: If the state does not fit this sampler, or the rest of the epoch cannot be
                 divided into equal steps.
         """
-        for key in ("seed", "shuffle") if strict else ():
-            theirs, ours = state[key], getattr(self, key)
-            if theirs != ours:
-                raise StateError(
-                    f"the state was made with {key} {shown(theirs)}, and this loader has "
-                    f"{key} {shown(ours)}: set loader.{key}={shown(theirs)}, or strict=False"
-                )
+        if strict:
+            check_settings(state, self.state())
         epoch, position = state["epoch"], state["position"]
-        count = self._count_at(state)
+        size = self._size_at(state)
         if not strict and type(position) is int:
-            position = min(position, count)
-        if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > count:
+            position = min(position, size)
+        if not all(type(n) is int and n >= 0 for n in (epoch, position)) or position > size:
             raise StateError(
                 f"the state stands at sample {shown(position)} of epoch {shown(epoch)}, and "
-                f"an epoch of this data set has {count}"
+                f"an epoch of this data set has {size}"
             )
         if position and self._layout(epoch, position).num_steps == 0:
             epoch, position = epoch + 1, 0
@@ -222,27 +248,29 @@ class Sampler:
         self._epoch, self._position = epoch, position
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """Return all ids in the order of an epoch, int64 (n,)."""
-        count = self._count(epoch)
-        order = (
-            draws.permutation(self.seed, epoch, count)
-            if self.shuffle
-            else np.arange(count, dtype=np.int64)
+        """Return all ids in the order of an epoch, with repeats, int64 (`epoch_size`,)."""
+        rows = self.selection.rows
+        if self.population is not None:
+            rows = self.population.ids(epoch, self._problem)
+        order = order_epoch(
+            self.selection,
+            self.count if rows is None else len(rows),
+            rows,
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle,
         )
-        return (
-            order if self.population is None else self.population.ids(epoch, self._problem)[order]
-        )
+        return order if rows is None else rows[order]
 
-    def _count(self, epoch: int) -> int:
-        """Return the number of samples of an epoch."""
-        return (
-            self.count
-            if self.population is None
-            else len(self.population.ids(epoch, self._problem))
-        )
+    def _size(self, epoch: int) -> int:
+        """Return how many samples an epoch has."""
+        count = self.count
+        if self.population is not None:
+            count = len(self.population.ids(epoch, self._problem))
+        return self.selection.epoch_size_of(count)
 
-    def _count_at(self, state: dict[str, Any]) -> int:
-        """Return the number of samples in a state's epoch.
+    def _size_at(self, state: dict[str, Any]) -> int:
+        """Return how many samples a state's epoch has.
 
         A state of a growing data set has a generation, which restores the samples of its epoch.
         """
@@ -252,29 +280,34 @@ class Sampler:
             or type(generation) is not int
             or type(state["epoch"]) is not int
         ):
-            return self.count
+            return self.selection.epoch_size_of(self.count)
         self.population.resume(state["epoch"], generation)
-        return self._count(state["epoch"])
+        return self._size(state["epoch"])
 
     def _problem(self, count: int) -> str:
-        return EpochLayout(
-            count, self.batch_size, self.world_size, self.last_batch
-        ).explain_problem()
+        """Return why `count` samples cannot be divided, or ""."""
+        return self._divide(self.selection.epoch_size_of(count)).explain_problem()
 
     def _layout(self, epoch: int, position: int) -> EpochLayout:
-        return EpochLayout(
-            self._count(epoch) - position, self.batch_size, self.world_size, self.last_batch
-        )
+        return self._divide(self._size(epoch) - position)
+
+    def _divide(self, total: int) -> EpochLayout:
+        # Neighbours are repeats of one sample: they go to different ranks, as in torchvision's
+        # RASampler.
+        is_dealt = self.selection.repeats > 1
+        return EpochLayout(total, self.batch_size, self.world_size, self.last_batch, is_dealt)
 
     def _plans(self, epoch: int, position: int) -> Iterator[Plan]:
         order, layout = self.order(epoch), self._layout(epoch, position)
+        earlier = count_earlier(order) if self.selection.may_repeat else None
         for step in range(layout.num_steps):
-            sizes = layout.batch_sizes(step)
-            start = position + layout.start(step)
-            first = start + int(sizes[: self.rank].sum())
-            positions = np.arange(first, first + sizes[self.rank]) % len(order)
+            positions = (position + layout.positions(step, self.rank)) % len(order)
             yield Plan(
-                epoch, order[positions], start + int(sizes.sum()), step == layout.num_steps - 1
+                epoch,
+                order[positions],
+                position + layout.end(step),
+                step == layout.num_steps - 1,
+                repeats=None if earlier is None else earlier[positions],
             )
 
 

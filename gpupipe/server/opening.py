@@ -38,7 +38,7 @@ def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict
     served_loader, head = (
         (loader, None) if options.ship == "batch" else _without_client_steps(loader)
     )
-    description = describe(loader.config, loader.index, head)
+    description = describe(loader.config, loader.index, head, loader.sampler)
     _check_fits(description)
     return served_loader, description
 

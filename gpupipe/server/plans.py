@@ -8,7 +8,9 @@ from dataclasses import replace
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.loading.assembly import create_sampler
+from gpupipe.loading.sample_selection import select_samples
 from gpupipe.sampling.sampler import Plan, Sampler
+from gpupipe.sampling.selection import Selection
 
 _MAX_CACHED_PASSES = 4
 Identity = tuple[int, int, int, int]
@@ -38,14 +40,15 @@ class Plans:
         shard = config.loader.shard
         self.world_size = shard.world_size * ranks
         self._first = shard.rank * ranks
-        self._samplers = [self._sampler(config, index, rank) for rank in range(ranks)]
+        selection = select_samples(config, index)
+        self._samplers = [self._sampler(config, index, selection, rank) for rank in range(ranks)]
         self._passes: dict[tuple[int, int, int], Sequence[Plan]] = {}
 
-    def _sampler(self, config: Config, index: Index, rank: int) -> Sampler:
+    def _sampler(self, config: Config, index: Index, selection: Selection, rank: int) -> Sampler:
         loader = config.loader.model_copy(
             update={"shard": Shard(rank=self.global_rank(rank), world_size=self.world_size)}
         )
-        return create_sampler(replace(config, loader=loader), index)
+        return create_sampler(replace(config, loader=loader), index, selection=selection)
 
     def global_rank(self, rank: int) -> int:
         """Return the rank of a partition among those of all servers."""

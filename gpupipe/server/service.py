@@ -222,6 +222,7 @@ class Server:
                     "data": index.fingerprint,
                     "pipeline": self._description["pipeline"]["fingerprint"],
                     **loader,
+                    **self.loader.sampler.selection.settings,
                 }
             ),
         )

@@ -191,9 +191,9 @@ def _difference(head: Any, serves: dict[str, Any]) -> str:
     if not isinstance(stored, dict):
         return "it cannot be read"
     return ", ".join(
-        f"{key}: {stored.get(key)} there, {value} here"
-        for key, value in serves.items()
-        if stored.get(key) != value
+        f"{key}: {stored.get(key)} there, {serves.get(key)} here"
+        for key in {**serves, **stored}
+        if stored.get(key) != serves.get(key)
     )
 
 

@@ -40,3 +40,17 @@ def test_check_names_the_operators_that_run_uses(kind: str, faces: Path, tmp_pat
     planned = plan.operators(configs.read(config, engine="dali"))["cpu"]
     with gpupipe.load(config, device="cpu", batch_size=1) as loader:
         assert planned == loader.engine.lowering()
+
+
+def test_check_says_what_an_epoch_is_unless_it_is_every_sample_once(faces: Path) -> None:
+    config = {"data": {"source": "folder", "root": str(faces)}, "pipeline": ["decode"]}
+    assert not any(line.startswith("epoch:") for line in plan.facts(configs.read(config)))
+    changes = {"repeats": 2, "epoch_size": 90, "batch_size": 8, "subset": 0.5}
+    with gpupipe.load(config, **changes) as loader:
+        count, steps = loader.sampler.count, len(loader)
+    lines = list(plan.facts(configs.read(config, **changes)))
+    assert f"{steps} batches of up to 8 an epoch" in lines[0]
+    assert lines[1] == (
+        f"epoch: 90 samples over all ranks, chosen from {count} "
+        "(repeats: 2, epoch_size: 90, subset: 0.5)"
+    )

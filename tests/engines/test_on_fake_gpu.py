@@ -23,6 +23,7 @@ from gpupipe.engines.remote.description import RemoteDataset, split_pipeline
 from gpupipe.engines.remote.finish import BatchFinisher, copy_to_gpu
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
+from gpupipe.sampling.selection import ALL_ONCE
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 NORMALIZE = {"normalize": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]}}
@@ -50,6 +51,8 @@ def left(steps: list[Any], dtype: str | None) -> BatchFinisher:
     dataset = RemoteDataset(
         config,
         build_empty(),
+        0,
+        ALL_ONCE,
         config.pipeline.entries[split_pipeline(config)[1] :],
         config.loader.dtype,
     )

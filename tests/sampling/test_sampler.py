@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from epochs_of_ranks import PARTIAL, Case, cases, delivered, steps_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpupipe.dataset.source import Population
 from gpupipe.sampling import draws
 from gpupipe.sampling.sampler import Plan, Sampler
+from gpupipe.sampling.selection import Selection
 
 
 @given(cases(), st.integers(0, 4), st.integers(0, 2**63 - 1))
@@ -84,9 +89,93 @@ def test_golden_batches() -> None:
     assert [p.ids.tolist() for p in sampler.begin()] == [[4, 5], [8, 9], [0]]
 
 
+def test_a_plan_of_some_of_its_samples_keeps_their_repeats() -> None:
+    plan = Plan(0, np.array([5, 7, 5]), 3, True, tag="a", repeats=np.array([0, 2, 1]))
+    part = plan.select([False, True, True])
+    assert (part.ids.tolist(), part.repeats.tolist()) == ([7, 5], [2, 1])
+    assert (part.tag, part.end, part.last) == ("a", 3, True)
+    assert plan.select([2]).repeats.tolist() == [1]
+    assert Plan(0, np.arange(3), 3, True).select([2]).repeats is None
+
+
 def test_a_plan_equals_only_itself() -> None:
     plan = Plan(0, np.arange(3), 3, True, tag="a")
     same_samples = replace(plan)
     assert same_samples.tag == "a"
     assert plan != same_samples
     assert [same_samples, plan].index(plan) == 1
+
+
+class Growing(Population):
+    """The first rows of an index, more in every epoch until all 20 are there."""
+
+    def ids(self, epoch: int, problem: Callable[[int], str]) -> np.ndarray:
+        rows = np.arange(min(20, 4 + 3 * epoch), dtype=np.int64) * 2
+        assert not problem(len(rows))
+        return rows
+
+    def is_ready(self, epoch: int, problem: Callable[[int], str]) -> bool:
+        return True
+
+    def generation(self, epoch: int) -> int | None:
+        return epoch
+
+    def resume(self, epoch: int, generation: int) -> None:
+        assert epoch == generation
+
+    def release(self, keep: Callable[[int], bool]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(3),
+        Selection(2, "all"),
+        Selection(2, 25),
+        Selection(1, 7),
+        Selection(weights=np.tile([1.0, 0.0, 3.0, 0.0], 10)),
+    ],
+    ids=lambda s: f"{s.repeats} {s.epoch_size} {s.weights is not None}",
+)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_rows_that_grow(selection: Selection, shuffle: bool) -> None:
+    def ranks(world_size: int) -> list[Sampler]:
+        return [
+            Sampler(
+                40,
+                3,
+                shuffle=shuffle,
+                seed=1,
+                last_batch=PARTIAL,
+                rank=rank,
+                world_size=world_size,
+                population=Growing(),
+                selection=selection,
+            )
+            for rank in range(world_size)
+        ]
+
+    (alone,), pair = ranks(1), ranks(2)
+    for epoch in range(8):
+        available = np.arange(min(20, 4 + 3 * epoch)) * 2
+        size = selection.epoch_size_of(len(available))
+        assert alone.epoch_size == size
+        assert len(alone) == -(-size // 3)
+        steps = steps_of(pair)
+        assert sorted(delivered(steps)) == sorted(alone.order(epoch).tolist())
+        plans = list(alone.begin())
+        assert [i for p in plans for i in p.ids.tolist()] == alone.order(epoch).tolist()
+        assert set(alone.order(epoch).tolist()) <= set(available.tolist())
+        (again,) = ranks(1)
+        again.load_state(alone.state_after(plans[0]))
+        if not plans[0].last:
+            rest = [i for p in again.begin() for i in p.ids.tolist()]
+            assert rest == alone.order(epoch).tolist()[3:]
+    if selection.weights is None:
+        # 120 epochs are whole passes, now that all 20 rows are there.
+        times = Counter(int(i) for epoch in range(120, 240) for i in alone.order(epoch))
+        assert set(times.values()) == {6 * alone.epoch_size}

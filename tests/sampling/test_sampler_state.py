@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from epochs_of_ranks import DROP, PAD, PARTIAL, Case, cases, delivered, steps_of
+from epochs_of_ranks import (
+    DROP,
+    PAD,
+    PARTIAL,
+    Case,
+    cases,
+    chosen_cases,
+    delivered,
+    in_order,
+    steps_of,
+)
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpupipe.errors import StateError
+from gpupipe.errors import StateError, shown
+from gpupipe.sampling.epoch_order import count_earlier
 from gpupipe.sampling.sampler import Plan, Sampler
+from gpupipe.sampling.selection import ALL_ONCE, Selection
 
 
 @given(cases(), st.data())
@@ -187,3 +201,79 @@ def test_a_rest_that_cannot_be_dealt_out_is_refused_with_advice() -> None:
         r"sampler\.set_epoch\(1\)",
     ):
         sampler.load_state({"seed": 8, "shuffle": True, "epoch": 0, "position": 9})
+
+
+@given(chosen_cases(PARTIAL), st.integers(1, 9), st.integers(1, 9), st.data())
+def test_resume_with_repeats_weights_and_sizes_goes_on_in_the_order(
+    case: Case, batch_size: int, world_size: int, data: st.DataObject
+) -> None:
+    """Also with another batch size and number of ranks: ids and repeats follow one another."""
+    samplers = case.ranks()
+    steps = steps_of(samplers)
+    cut = data.draw(st.integers(0, len(steps) - 1), "the last step before the cut")
+    states = [s.state_after(p) for s, p in zip(samplers, steps[cut], strict=True)]
+    assert all(state == states[0] for state in states), "any rank's state is everyone's"
+    done = [i for step in steps[: cut + 1] for i in in_order(step, case)]
+    rest = replace(case, batch_size=batch_size, world_size=world_size)
+    left = replace(rest, count=case.total - len(done) or case.total, selection=ALL_ONCE)
+    assume(rest.possible and left.possible)
+    others = rest.ranks()
+    for sampler in others:
+        sampler.load_state(states[0])
+    epoch, order = others[0].epoch, others[0].order(others[0].epoch).tolist()
+    begin = 0 if epoch else len(done)
+    resumed = steps_of(others)
+    assert [i for step in resumed for i in in_order(step, rest)] == order[begin:]
+    assert epoch or order[:begin] == done
+    if case.selection.may_repeat:
+        earlier = count_earlier(np.array(order)).tolist()
+        assert [n for s in resumed for n in in_order(s, rest, "repeats")] == earlier[begin:]
+
+
+SETTINGS: dict[str, Any] = {
+    "repeats": 3,
+    "weights": "class_balanced",
+    "epoch_size": 20,
+    "subset": 0.5,
+}
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_a_state_of_other_settings_is_refused_both_ways(key: str) -> None:
+    value = SETTINGS[key]
+    changed = Selection(settings={key: value})
+    with_it, without = (
+        Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL, selection=selection)
+        for selection in (changed, ALL_ONCE)
+    )
+    default = "1" if key == "repeats" else "null"
+    assert with_it.state()[key] == value
+    assert without.state() == {"seed": 8, "shuffle": True, "epoch": 0, "position": 0}
+    for sampler, other, theirs, ours in (
+        (without, with_it, shown(value), default),
+        (with_it, without, default, shown(value)),
+    ):
+        with pytest.raises(StateError) as error:
+            sampler.load_state(other.state())
+        assert str(error.value) == (
+            f"the state was made with {key} {theirs}, and this loader has {key} {ours}: set "
+            f"loader.{key}={theirs}, or strict=False"
+        )
+        sampler.load_state(other.state() | {"epoch": 2}, strict=False)
+        assert sampler.epoch == 2
+
+
+def test_a_subset_from_another_file_is_refused() -> None:
+    one, other = (
+        Sampler(9, 3, shuffle=True, seed=8, last_batch=PARTIAL, selection=Selection(settings=s))
+        for s in ({"subset": "3 ids, 0a"}, {"subset": "4 ids, 0b"})
+    )
+    with pytest.raises(StateError, match=r"set loader\.subset to the file with these ids, or"):
+        one.load_state(other.state())
+
+
+def test_a_position_beyond_a_shorter_epoch_ends_it_if_that_is_accepted() -> None:
+    shorter = Selection(epoch_size=6, settings={"epoch_size": 6})
+    sampler = Sampler(10, 3, shuffle=True, seed=8, last_batch=PARTIAL, selection=shorter)
+    sampler.load_state({"seed": 8, "shuffle": True, "epoch": 0, "position": 9}, strict=False)
+    assert (sampler.epoch, sampler.position) == (1, 0)

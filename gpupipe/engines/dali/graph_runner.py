@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -120,7 +119,7 @@ class GraphRunner:
             return plans
         self._warm_up = 0
         if len(first.ids) < size:
-            for _ in self.run([replace(first, ids=np.resize(first.ids, size))]):
+            for _ in self.run([first.select(np.arange(size) % len(first.ids))]):
                 pass
         return chain([first], plans)
 

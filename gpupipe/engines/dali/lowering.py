@@ -150,7 +150,8 @@ class Lowering:
         for entry in self._job.pipeline.entries_on(name):
             image.spec, image.step = entry.input_spec, entry.key
             before = image.size
-            sampled = entry.parameters(self._job.loader.seed, plan.epoch, plan.ids)
+            seed = self._job.loader.seed
+            sampled = entry.parameters(seed, plan.epoch, plan.ids, plan.repeats)
             try:
                 entry.lower(image, sampled)
             except NoLowering as e:

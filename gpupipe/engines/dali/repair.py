@@ -8,10 +8,6 @@ DALI's message says so, or a known good image fails too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gpupipe.engines.bad_samples import (
     Quarantine,
@@ -61,13 +57,13 @@ class BatchRepair:
             ShapeError: No sample failed, but their sizes differ.
         """
         raise_unless_sample_failed(self._job, error)
-        suspicious = plan.ids[find_suspects(self._job.index, plan.ids)]
-        if len(suspicious) and self._try_alone(plan, suspicious):
+        suspicious = plan.select(find_suspects(self._job.index, plan.ids))
+        if len(suspicious.ids) and self._try_alone(suspicious):
             rest = self._run_good(plan)
             if not isinstance(rest, RuntimeError):
                 yield from rest
                 return
-        self._try_alone(plan, self._quarantine.drop_bad(plan.ids))
+        self._try_alone(self._quarantine.drop_bad(plan))
         rest = self._run_good(plan)
         if isinstance(rest, RuntimeError):
             raise_unless_sample_failed(self._job, rest)
@@ -77,11 +73,14 @@ class BatchRepair:
             ) from error
         yield from rest
 
-    def _try_alone(self, plan: Plan, ids: NDArray[np.int64]) -> bool:
-        """Run samples one by one, and quarantine those that fail. Return whether any failed."""
+    def _try_alone(self, plan: Plan) -> bool:
+        """Run the samples of a plan one by one, and quarantine those that fail.
+
+        Return whether any failed.
+        """
         shapes: list[Shapes] = []
         has_failures = False
-        alone_plans = (replace(plan, ids=ids[i : i + 1]) for i in range(len(ids)))
+        alone_plans = (plan.select([i]) for i in range(len(plan.ids)))
         for alone, outcome in self._runner.run_all(alone_plans):
             if not isinstance(outcome, RuntimeError):
                 shapes.append(
@@ -97,16 +96,16 @@ class BatchRepair:
             self._known_good.check(str(outcome))
             self._quarantine.add(id, explain_sample_failure(self._job.index, id, str(outcome)))
         if not has_failures:
-            check_shapes(shapes, replace(plan, ids=ids), self._job)
+            check_shapes(shapes, plan, self._job)
         return has_failures
 
     def _run_good(self, plan: Plan) -> list[tuple[Plan, Tensors]] | RuntimeError:
         """Run the good samples of a plan as one batch. Return [] if none is left."""
-        good = self._quarantine.drop_bad(plan.ids)
-        if not len(good):
+        good = self._quarantine.drop_bad(plan)
+        if not len(good.ids):
             self._quarantine.refuse_to_lose_a_step()
             return []
-        outcomes = list(self._runner.run([replace(plan, ids=good)]))
+        outcomes = list(self._runner.run([good]))
         failed = next((o for _, o in outcomes if isinstance(o, RuntimeError)), None)
         return failed or [(p, o) for p, o in outcomes if not isinstance(o, RuntimeError)]
 

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -213,10 +212,10 @@ class DataLoaderEngine(Engine):
             id = int(plan.ids[position])
             self._quarantine.add(id, explain_sample_failure(self._job.index, id, reason))
         failed = {position for position, _ in result.failed}
-        left = plan.ids[[n not in failed for n in range(len(plan.ids))]]
-        if not len(left):
+        left = plan.select([n not in failed for n in range(len(plan.ids))])
+        if not len(left.ids):
             self._quarantine.refuse_to_lose_a_step()
-        return replace(plan, ids=left)
+        return left
 
     def _to_batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
         batch = {

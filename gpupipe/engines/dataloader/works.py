@@ -65,7 +65,7 @@ class Works:
         job = self._job
         parameters = {
             name: [
-                entry.parameters(job.loader.seed, plan.epoch, plan.ids)
+                entry.parameters(job.loader.seed, plan.epoch, plan.ids, plan.repeats)
                 for entry in job.pipeline.entries_on(name)
             ]
             for name in (*job.pipeline.fields, *job.pipeline.views)

@@ -15,6 +15,7 @@ from gpupipe.engines.remote.sampler import RemoteSampler
 from gpupipe.errors import ServerError, warn
 from gpupipe.protocol.messages import PassInProgress, SessionOpened
 from gpupipe.runtime.devices import resolve
+from gpupipe.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _open(
         # The import takes seconds. In the thread of a connection it would delay the heartbeats.
         import torchvision.transforms.v2  # noqa: F401
     config = _with_server_shard(first.config, answer, own)
-    sampler = _sampler(config, first.index, [answers[n] for n in order])
+    sampler = _sampler(config, first, [answers[n] for n in order])
     for connection, opened in zip(connections, answers, strict=True):
         if opened.joined is not None:
             _warn_of_missed_batches(connection.options.address, opened.epoch, opened.joined)
@@ -135,18 +136,18 @@ def _with_server_shard(config: Config, answer: SessionOpened, own: Config | None
     return replace(config, loader=loader, name=own.name if own else config.name)
 
 
-def _sampler(config: Config, index: Index, answers: list[SessionOpened]) -> RemoteSampler:
+def _sampler(config: Config, served: RemoteDataset, answers: list[SessionOpened]) -> RemoteSampler:
     options, first = config.loader, answers[0]
     return RemoteSampler(
-        len(index),
+        served.count,
         options.batch_size,
         shuffle=options.shuffle,
         seed=options.seed,
         last_batch=options.last_batch,
-        rank=first.rank,
-        world_size=first.world_size,
+        shard=options.shard,
         start=(first.epoch, first.position),
         joined=[answer.joined for answer in answers],
+        selection=served.selection,
     )
 
 
@@ -180,9 +181,8 @@ def _check_agree(
         (
             f.index.fingerprint,
             f.config.pipeline.fingerprint,
-            f.config.loader.model_dump_json(
-                include={"batch_size", "shuffle", "seed", "last_batch"}
-            ),
+            f.config.loader.model_dump_json(include={*Sampler.settings} - {"subset"}),
+            f.selection.settings.get("subset"),
         )
         for f in served
     }

@@ -24,9 +24,11 @@ from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.step import Spec
+from gpupipe.sampling.sampler import Sampler
+from gpupipe.sampling.selection import Selection
 from gpupipe.schema.document import Document
 
-SERVER_SETTINGS = ("batch_size", "shuffle", "seed", "last_batch", "dtype", "memory_format")
+SERVER_SETTINGS = (*sorted(Sampler.settings), "dtype", "memory_format")
 """Settings of `loader` that the server decides."""
 _INDEX_ATTRIBUTES = ("root", "classes", "fingerprint", "note", "warning")
 """Attributes of the index that the description holds unchanged."""
@@ -55,12 +57,16 @@ class RemoteDataset:
     Attributes:
         config: The config of the server, with the client's own settings of `loader`.
         index: An index of the server's size, without paths and labels.
+        count: How many of its samples the server uses: all, or those of loader.subset.
+        selection: How often each comes, without the rows and weights, which the server alone has.
         tail: The steps that are left to the client.
         dtype: Dtype of the first field after those steps; None keeps the dtype that they make.
     """
 
     config: Config
     index: Index
+    count: int
+    selection: Selection
     tail: tuple[Entry, ...]
     dtype: str | None
 
@@ -103,13 +109,14 @@ def _names_on_batches() -> list[str]:
     return [name for name in names if step_registry.find(name).can_run_on_batches]
 
 
-def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
+def describe(config: Config, index: Index, head: int | None, sampler: Sampler) -> dict[str, Any]:
     """Return the description that a server sends to its clients, as plain data.
 
     Args:
         config: The whole config.
         index: The samples.
         head: Number of pipeline entries that the server runs; None: all.
+        sampler: The order of the samples.
     """
     pipeline = config.pipeline
     return {
@@ -119,6 +126,7 @@ def describe(config: Config, index: Index, head: int | None) -> dict[str, Any]:
             **{key: getattr(index, key) for key in _INDEX_ATTRIBUTES},
             "count": len(index),
         },
+        "selection": {"count": sampler.count, "settings": dict(sampler.selection.settings)},
         "pipeline": {
             "name": pipeline.name,
             "steps": _steps([e for e in pipeline.entries if e.field not in pipeline.views]),
@@ -208,9 +216,14 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         pipeline,
         settled,
     )
+    selection = Selection(
+        settled.repeats, settled.epoch_size, settings=dict(description["selection"]["settings"])
+    )
     return RemoteDataset(
         config,
         _index(description["data"], pipeline.main),
+        int(description["selection"]["count"]),
+        selection,
         pipeline.entries[described["head"] :],
         settled.dtype if shipped else None,
     )

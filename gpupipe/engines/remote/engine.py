@@ -77,11 +77,11 @@ class RemoteEngine(Engine):
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         """Yield batches from the sampler's position on; the servers make their plans themselves.
 
-        The engine only takes the first of `plans`, and only if the iteration starts within a step:
-        its end is the position of the servers that have delivered their batch of that step.
+        If the iteration starts within a step, the servers that have delivered their batch of that
+        step start after it.
         """
         ahead = self._sampler.ahead
-        end = next(plans).end if ahead else 0
+        end = self._sampler.end_of_step if ahead else 0
         return self._all_epochs(
             self._sampler.epoch, self._sampler.position, ahead, end, self._sampler.is_explicit
         )

@@ -6,9 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpupipe.errors import StateError
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.config import Shard
+from gpupipe.errors import ServerError, StateError
 from gpupipe.protocol.messages import Key, PassInProgress
 from gpupipe.sampling.sampler import Plan, Sampler
+from gpupipe.sampling.selection import ALL_ONCE, Selection
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,15 @@ class RemoteSampler(Sampler):
     """The sampler of a loader over servers, whose batches come in turn.
 
     Args:
-        count: The number of samples on all servers.
+        count: The number of samples that the servers use.
         batch_size: Samples per batch and rank.
         shuffle: As in Sampler.
         seed: As in Sampler.
         last_batch: As in Sampler.
-        rank: Rank of the first server.
-        world_size: Number of ranks over all servers.
+        shard: Rank of the first server, and the number of ranks over all servers.
         start: (epoch, position) where the servers are.
         joined: For each server, the pass that this client joins in the middle, or None.
+        selection: How often each sample comes; the servers have its rows and weights.
 
     Attributes:
         servers: Number of servers.
@@ -63,10 +68,10 @@ class RemoteSampler(Sampler):
         shuffle: bool,
         seed: int,
         last_batch: str,
-        rank: int,
-        world_size: int,
+        shard: Shard,
         start: tuple[int, int],
         joined: Sequence[PassInProgress | None],
+        selection: Selection = ALL_ONCE,
     ) -> None:
         super().__init__(
             count,
@@ -74,8 +79,9 @@ class RemoteSampler(Sampler):
             shuffle=shuffle,
             seed=seed,
             last_batch=last_batch,
-            rank=rank,
-            world_size=world_size,
+            rank=shard.rank,
+            world_size=shard.world_size,
+            selection=selection,
         )
         self.servers, self.ahead = len(joined), 0
         self.batches_left: int | None = None
@@ -95,6 +101,15 @@ class RemoteSampler(Sampler):
         if self.batches_left is not None:
             return self.batches_left
         return super().left * self.servers - self.ahead
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        for setting in ("weights", "subset"):
+            if setting in self.selection.settings:
+                raise ServerError(
+                    f"the order is on the server alone, because of loader.{setting} there: set "
+                    "loader.ids=true, and each batch has the ids of its samples"
+                )
+        return super().order(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         before = self.epoch

@@ -1,0 +1,105 @@
+"""Reads the settings repeats, weights, epoch_size and subset of `loader:` into a Selection."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.config import Config, LoaderConfig
+from gpupipe.dataset.index import Index
+from gpupipe.errors import ConfigError, DataError, Problem, did_you_mean
+from gpupipe.formats.id_list import read_ids
+from gpupipe.sampling.classes import balance_classes, choose_share
+from gpupipe.sampling.selection import DEFAULTS, Selection
+
+_CLASS_BALANCED = "class_balanced"
+
+
+def select_samples(config: Config, index: Index) -> Selection:
+    """Return which samples an epoch has, and how often.
+
+    Args:
+        config: The config.
+        index: The samples.
+
+    Raises:
+        ConfigError: If weights names no column of the index, or the source cannot have a subset.
+        DataError: If a weight is no weight, or the file of ids is missing or wrong.
+    """
+    options = config.loader
+    if options.subset is not None and config.source.grows:
+        raise _mistake(
+            "subset",
+            f"data.source {config.source_name} has other samples in every epoch, and fetches all "
+            "of them, so no part of them can be drawn once: leave loader.subset out, and give the "
+            "source a list of only those samples (data.manifest)",
+        )
+    rows = _choose_rows(options, index)
+    settings = {
+        name: getattr(options, name)
+        for name in DEFAULTS
+        if getattr(options, name) != DEFAULTS[name]
+    }
+    if rows is not None and isinstance(options.subset, Path):
+        digest = hashlib.blake2b(rows.tobytes(), digest_size=8).hexdigest()
+        settings["subset"] = f"{len(rows)} ids, {digest}"
+    return Selection(
+        options.repeats, options.epoch_size, rows, _read_weights(options, index, rows), settings
+    )
+
+
+def _choose_rows(options: LoaderConfig, index: Index) -> NDArray[np.int64] | None:
+    if options.subset is None or not len(index):
+        return None
+    if isinstance(options.subset, Path):
+        return read_ids(options.subset, len(index))
+    return choose_share(options.subset, index.labels, options.seed)
+
+
+def _read_weights(
+    options: LoaderConfig, index: Index, rows: NDArray[np.int64] | None
+) -> NDArray[np.float64] | None:
+    if options.weights is None or not len(index):
+        return None
+    if options.weights == _CLASS_BALANCED:
+        return balance_classes(index.labels, rows)
+    column = index.values.get(options.weights)
+    if column is None:
+        names = [_CLASS_BALANCED, *index.values]
+        raise _mistake(
+            "weights",
+            f"the samples have no numbers called '{options.weights}'"
+            f"{did_you_mean(options.weights, names)}",
+        )
+    return _check_weights(options.weights, column, index)
+
+
+def _check_weights(name: str, column: NDArray[Any], index: Index) -> NDArray[np.float64]:
+    if column.ndim != 1:
+        raise _mistake(
+            "weights",
+            f"'{name}' has {column.shape[1:]} numbers a sample, and a weight is one: take another "
+            "column",
+        )
+    weights = column.astype(np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"{index.location(row)}: its '{name}' is {weights[row]:g}, and loader.weights needs "
+            "finite numbers from 0 on: correct it in the data"
+        )
+    if not 0 < weights.sum() < np.inf:
+        raise DataError(
+            f"loader.weights: the sum of '{name}' over all samples is {weights.sum():g}, but must "
+            "be finite and above 0"
+        )
+    return weights
+
+
+def _mistake(setting: str, text: str) -> ConfigError:
+    return ConfigError([Problem(f"loader.{setting}", text)])

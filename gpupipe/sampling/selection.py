@@ -1,0 +1,74 @@
+"""Selection: which samples an epoch has, and how often each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.errors import StateError, shown
+
+DEFAULTS: Mapping[str, Any] = {"repeats": 1, "weights": None, "epoch_size": None, "subset": None}
+"""The settings of a Selection. A state holds those that differ from these defaults."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Which samples an epoch has, and how often each of them; by default, all once.
+
+    Attributes:
+        repeats: How often a sample comes in a row in the order, at least 1.
+        epoch_size: Samples of an epoch, over all ranks and with repeats; None: as many as there
+            are samples; "all": every sample `repeats` times.
+        rows: The rows of the index that can be chosen, ascending, int64 (n,); None: all.
+        weights: How likely each row of the index is drawn, up to a factor, float64 (N,): the
+            samples of an epoch are then drawn with replacement. None: they come equally often.
+        settings: The settings behind all this that differ from DEFAULTS, as a state has them. A
+            subset from a file is the number of its ids and their hash.
+    """
+
+    repeats: int = 1
+    epoch_size: int | Literal["all"] | None = None
+    rows: NDArray[np.int64] | None = None
+    weights: NDArray[np.float64] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an epoch may have a sample more than once."""
+        is_part = self.epoch_size not in (None, "all")
+        return self.repeats > 1 or self.weights is not None or is_part
+
+    def epoch_size_of(self, count: int) -> int:
+        """Return how many samples an epoch has that chooses from `count` samples."""
+        if self.epoch_size == "all":
+            return count * self.repeats
+        return count if self.epoch_size is None or not count else self.epoch_size
+
+
+ALL_ONCE = Selection()
+
+
+def check_settings(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise StateError if a state was made with another order.
+
+    Args:
+        state: The state.
+        own: A state of the sampler itself.
+    """
+    for key in ("seed", "shuffle", *DEFAULTS):
+        theirs, ours = (s.get(key, DEFAULTS.get(key)) for s in (state, own))
+        if theirs != ours:
+            is_file = key == "subset" and isinstance(theirs, str)
+            remedy = "to the file with these ids" if is_file else f"={_yaml(theirs)}"
+            raise StateError(
+                f"the state was made with {key} {_yaml(theirs)}, and this loader has "
+                f"{key} {_yaml(ours)}: set loader.{key}{' ' * is_file}{remedy}, or strict=False"
+            )
+
+
+def _yaml(value: Any) -> str:
+    return "null" if value is None else shown(value)
