@@ -87,7 +87,8 @@ class PipeDataModule(LightningDataModule):
             test_overrides: Settings for the test loader only.
             predict_overrides: Settings for the prediction loader only.
             allow_same_samples: If false, the module raises ConfigError if the training and the
-                validation loader have the same samples.
+                validation loader have the same samples. They do not if each has a file of ids as
+                `subset`, and no id is in both.
             **more_overrides: More settings for all loaders, as keyword arguments.
 
         Example:
@@ -180,10 +181,13 @@ class PipeDataModule(LightningDataModule):
         train, val = self._loaders.get("train"), self._loaders.get("val")
         if train is None or val is None or not train.index.has_same_samples(val.index):
             return
+        if not train.sampler.selection.overlaps(val.sampler.selection):
+            return
         problem = (
             f"train and val are the same {train.index.summary}, of {train.index.root}, so that "
             "validation would say nothing: give each its own data, such as "
-            "val_overrides={'data': {'root': ...}}; where it is meant, allow_same_samples=True"
+            "val_overrides={'data': {'root': ...}}, or files without a common id as "
+            "loader.subset; where it is meant, allow_same_samples=True"
         )
         self.teardown("")
         raise ConfigError([Problem("PipeDataModule", problem)])

@@ -66,6 +66,12 @@ def _read_weights(
     if options.weights is None or not len(index):
         return None
     if options.weights == _CLASS_BALANCED:
+        if len(np.unique(index.labels if rows is None else index.labels[rows])) < 2:
+            raise _mistake(
+                "weights",
+                "class_balanced needs at least 2 classes, and all samples are of one: name their "
+                "labels under data, or leave loader.weights out",
+            )
         return balance_classes(index.labels, rows)
     column = index.values.get(options.weights)
     if column is None:

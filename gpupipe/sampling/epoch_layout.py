@@ -70,7 +70,7 @@ class EpochLayout:
         mine = np.arange(sizes[rank])
         if self.is_dealt:
             return self.start(step) + rank + mine * self.world_size
-        return self.start(step) + sizes[:rank].sum() + mine
+        return self.start(step) + int(sizes[:rank].sum()) + mine
 
     def _shares(self) -> NDArray[np.int64]:
         """Return the number of samples of every rank with last_batch "partial"."""

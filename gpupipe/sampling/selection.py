@@ -48,6 +48,12 @@ class Selection:
             return count * self.repeats
         return count if self.epoch_size is None or not count else self.epoch_size
 
+    def overlaps(self, other: Selection) -> bool:
+        """Whether both can choose the same row of an index."""
+        if self.rows is None or other.rows is None:
+            return True
+        return bool(np.intersect1d(self.rows, other.rows).size)
+
 
 ALL_ONCE = Selection()
 

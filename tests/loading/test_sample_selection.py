@@ -161,6 +161,15 @@ def test_settings_that_are_refused(
         opened(table, **options)
 
 
+def test_balanced_classes_need_labels() -> None:
+    data = {"source": "folder", "root": "/x"}
+    config = configs.read({"data": data, "pipeline": ["decode"]}, weights="class_balanced")
+    for labels in ([0, 0], [3, 3]):
+        index = build("/x", ["a", "b"], np.array(labels), ["c"])
+        with pytest.raises(gpupipe.ConfigError, match="needs at least 2 classes, and all samples"):
+            select_samples(config, index)
+
+
 def test_a_column_with_several_numbers_a_sample_is_no_weight() -> None:
     index = build("/x", ["a", "b"], np.zeros(2, np.int64), ["c"], values={"box": np.ones((2, 4))})
     data = {"source": "folder", "root": "/x"}

@@ -70,6 +70,16 @@ def test_the_same_samples_on_both_sides(config: Any, tmp_path: Path, own: Any) -
     assert seen(tmp_path, **given, allow_same_samples=True) == ([37], [37])
 
 
+def test_parts_of_one_data_set(config: Any, tmp_path: Path) -> None:
+    for name, ids in (("train", range(30)), ("val", range(30, 37)), ("both", range(29, 37))):
+        (tmp_path / name).write_text("".join(f"{i}\n" for i in ids))
+    given = {"train": config, "val": config, "train_overrides": {"subset": tmp_path / "train"}}
+    val, both = ({"subset": tmp_path / name} for name in ("val", "both"))
+    assert seen(tmp_path, **given, val_overrides=val) == ([30], [7])
+    with pytest.raises(gpupipe.ConfigError, match=r"files without a common id as loader\.subset"):
+        seen(tmp_path, **given, val_overrides=both)
+
+
 def test_one_root_for_both_sides(config: Any, tmp_path: Path, dots: Path, held_out: Path) -> None:
     """What the documentation once suggested."""
     other = config | {"data": {"source": "folder", "root": dots.parent}}
