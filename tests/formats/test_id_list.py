@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.errors import DataError
@@ -58,6 +58,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=60))
+@settings(deadline=None)
 def test_any_bytes_are_ids_or_a_data_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
