@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 FLOATS = ("float16", "float32", "bfloat16")
 PAIR = "P"
@@ -15,6 +15,7 @@ _FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
 _NAMES = {"C": "channels", "D": "depth", "H": "height", "W": "width", "L": "length"}
 
 Sizes = tuple[int | None, ...]
+Values = Literal["usual", "unscaled", "normalized"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Spec:
         depth: Size of the axis D.
         length: Size of the axis L.
         others: Sizes of all other axes, P included, in the order of `layout`.
+        values: "usual" if the numbers span the usual range of the dtype: all of an integer dtype,
+            or 0 to 1 for floats. Fields of image files and arrays begin so. "unscaled" for floats
+            that were made of integers without scaling, "normalized" after a mean was subtracted.
     """
 
     encoded: bool = True
@@ -49,6 +53,7 @@ class Spec:
     depth: int | None = None
     length: int | None = None
     others: Sizes = ()
+    values: Values = "usual"
 
     def __str__(self) -> str:
         if self.encoded:

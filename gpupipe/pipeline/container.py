@@ -15,7 +15,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, SerializationInfo, model_serializer
 
-from gpupipe.dataset.spec import Spec
+from gpupipe.dataset.spec import Spec, Values
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import Params, Step, StepIncompatible
@@ -174,7 +174,8 @@ def merge_specs(specs: Sequence[tuple[str, Spec]]) -> Spec:
         specs: For each way, its name for messages and the spec of its samples.
 
     Returns:
-        The spec with a size of None along each axis where the ways differ.
+        The spec with a size of None along each axis where the ways differ. Its values are usual
+        only if they are so on all ways.
 
     Raises:
         StepIncompatible: If dtypes, channels or layouts differ.
@@ -193,4 +194,9 @@ def merge_specs(specs: Sequence[tuple[str, Spec]]) -> Spec:
         for sizes in zip(*(spec.sides for _, spec in specs), strict=True)
     ]
     least = tuple(min(sizes) for sizes in zip(*(spec.at_least for _, spec in specs), strict=True))
-    return replace(first.with_size(sides, least))
+    return replace(first.with_size(sides, least), values=merge_values([s for _, s in specs]))
+
+
+def merge_values(specs: Sequence[Spec]) -> Values:
+    """Return the range that samples of all these specs may span: "usual" only if all do."""
+    return next((spec.values for spec in specs if spec.values != "usual"), "usual")

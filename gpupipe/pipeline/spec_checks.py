@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.dataset.spec import PAIR, Spec, spatial_axes
+from gpupipe.dataset.spec import FLOATS, PAIR, Spec, spatial_axes
 from gpupipe.errors import counted
 from gpupipe.pipeline.primitives import DTYPES_TAKEN
 from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible
@@ -132,6 +132,12 @@ def check_mirror(mode: str, before: Floats, after: Floats, size: Sequence[int]) 
         raise SampleIncompatible(f"{mode} cannot add {most} pixels to an image of {what}")
 
 
+def describe_small(what: str, size: Sequence[int], least: Sequence[int]) -> str:
+    """Say that an image of `size` has too few pixels for an operation; both [height, width]."""
+    pixels, needed = ("x".join(str(int(n)) for n in sides) for sides in (size, least))
+    return f"{what} needs at least {needed} pixels, but the image has {pixels}"
+
+
 def _misfit(what: str, written: tuple[int, ...], input_spec: Spec, words: str) -> StepIncompatible:
     return StepIncompatible(
         f"{what} has {counted(len(written), 'number')}, but the axes of space are "
@@ -245,6 +251,59 @@ def check_picture(input_spec: Spec) -> Spec:
             f"{input_spec.channels}: leave it out"
         )
     return input_spec
+
+
+def check_color(
+    input_spec: Spec,
+    dtypes: Sequence[str] = DTYPES_TAKEN["color"],
+    any_values: bool = False,
+) -> Spec:
+    """Return `input_spec`; raise StepIncompatible if its colours cannot be changed.
+
+    They can in images of 1 or 3 channels, of which each number is in the usual range of its dtype:
+    0 to 255 for uint8, 0 to 1 for floats.
+
+    Args:
+        input_spec: The step's input.
+        dtypes: The dtypes that the step takes.
+        any_values: Whether the step also takes numbers outside the usual range.
+    """
+    layout = check_plane(input_spec).layout
+    if layout not in ("CHW", "HWC", "HW"):
+        raise StepIncompatible(
+            f"it works on images, but the array has further axes (layout {layout}): leave it out"
+        )
+    if count_channels(input_spec) not in (1, 3):
+        raise StepIncompatible(
+            f"it works on 1 or 3 channels, but gets {input_spec} in the layout {layout}: leave it "
+            "out"
+        )
+    if not any_values:
+        _check_usual_values(input_spec)
+    if input_spec.dtype not in dtypes:
+        target = dtypes[0] if input_spec.dtype in FLOATS else dtypes[-1]
+        raise StepIncompatible(
+            f"it works on {' and '.join(dtypes)}, but gets {input_spec.dtype}: write 'to_dtype: "
+            f"{{dtype: {target}, scale: true}}' before it"
+        )
+    return input_spec
+
+
+def count_channels(input_spec: Spec) -> int | None:
+    """Return the number of channels; 1 for an image without an axis of them, None if unknown."""
+    return input_spec.channels if "C" in input_spec.layout else 1
+
+
+def _check_usual_values(input_spec: Spec) -> None:
+    if input_spec.values == "normalized":
+        raise StepIncompatible(
+            "it works on colours from 0 to 1, but gets normalized ones: move it before 'normalize'"
+        )
+    if input_spec.values == "unscaled":
+        raise StepIncompatible(
+            f"it works on {input_spec.dtype} from 0 to 1, but gets unscaled levels: write 'scale: "
+            "true' in the 'to_dtype' before it, or move it before 'to_dtype'"
+        )
 
 
 def _numbers(input_spec: Spec) -> str:

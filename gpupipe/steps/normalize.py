@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import model_validator
@@ -9,7 +10,7 @@ from pydantic import model_validator
 from gpupipe.dataset.spec import PAIR
 from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
 from gpupipe.pipeline.spec_checks import check_channels, check_decoded, check_per_channel
-from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
+from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import Channels, PositiveChannels
 
@@ -55,7 +56,12 @@ class Normalize(Step):
             raise StepIncompatible(
                 "mean would also be subtracted from the imaginary parts: write mean: 0"
             )
-        return check_channels(check_per_channel("mean", self.mean, input_spec))
+        check_channels(check_per_channel("mean", self.mean, input_spec))
+        return replace(input_spec, values="normalized")
+
+    @classmethod
+    def guess_spec(cls, input_spec: Spec) -> Spec:
+        return replace(of_any_size(input_spec), values="normalized")
 
     def lower(self, image: Primitives, p: Params) -> None:
         image.normalize(self.mean, self.std)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.container import Container, NestedStep
+from gpupipe.pipeline.container import Container, NestedStep, merge_values
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, StepIncompatible
 
@@ -42,11 +42,12 @@ class RandomOrder(Container):
             min(sizes)
             for sizes in zip(*(spec.at_least for spec in (input_spec, *outputs)), strict=True)
         )
-        any_spec = input_spec.with_size(sides, least)
+        values = merge_values([input_spec, *outputs])
+        any_spec = replace(input_spec.with_size(sides, least), values=values)
         steps = []
         for nested in self.transforms:
             resolved, output = nested.resolve(any_spec)
-            if replace(output.with_size(any_spec.sides, least)) != any_spec:
+            if replace(output.with_size(any_spec.sides, least), values=values) != any_spec:
                 raise StepIncompatible(
                     f"{nested.name} makes {output} out of {any_spec}, which the steps after it in "
                     "any order must take: move it out of the list",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from gpupipe.dataset.spec import FLOATS
+from gpupipe.dataset.spec import FLOATS, Values
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
@@ -62,7 +62,15 @@ class ToDtype(Step):
         stored = check_decoded(input_spec).dtype
         if self.scale and stored != self.dtype:
             _check_scale(stored, self.dtype)
-        return replace(input_spec, dtype=self.dtype)
+        return replace(input_spec, dtype=self.dtype, values=self._values(input_spec))
+
+    def _values(self, input_spec: Spec) -> Values:
+        """Return which range the output spans: see Spec.values."""
+        if self.dtype == input_spec.dtype:
+            return input_spec.values
+        if not _is_float(self.dtype):
+            return "usual"
+        return input_spec.values if self.scale or _is_float(input_spec.dtype) else "unscaled"
 
     @classmethod
     def guess_spec(cls, input_spec: Spec) -> Spec:
