@@ -49,7 +49,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     resize         H and W, any other axes [1] see below         interpolated, rounded to nearest
     warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
-    color          HWC; 1 or 3 channels        uint8, f16, f32   as torchvision's function
+    color          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   as `COLOR_OPS` says
     to_dtype       any                         all               converted
     normalize      C and up to 4 others [2]    f16, f32, f64     computed in the input's dtype
 
@@ -90,14 +90,34 @@ DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
 Steps refuse inputs by this table. Primitives that are not listed take all dtypes.
 """
 
+LUMA = (0.2989, 0.587, 0.114)
+"""torchvision's weights of red, green and blue (v2.functional.rgb_to_grayscale).
+
+They sum to 0.9999, and torchvision truncates the luma of uint8.
+"""
+
 COLOR_OPS: dict[str, str] = {
     "invert": "no values",
     "posterize": "bits: int32 (B,), 0 to 8; uint8 only",
     "solarize": "threshold: float64 (B,), in units of the pixels",
+    "autocontrast": "no values",
+    "equalize": "no values; uint8 only",
+    "adjust_brightness": "factor: float64 (B,), 0 or more; 1 changes nothing",
+    "adjust_contrast": "factor: float64 (B,), 0 or more; 1 changes nothing",
+    "adjust_saturation": "factor: float64 (B,), 0 or more; 1 changes nothing",
+    "adjust_hue": "factor: float64 (B,), -0.5 to 0.5 of a full turn",
+    "adjust_sharpness": "factor: float64 (B,), 0 or more; 1 changes nothing",
+    "gaussian_blur": "kernel_size: int32 (B, 2), odd; sigma: float64 (B, 2); both [x, y] in pixels",
+    "jpeg": "quality: int32 (B,), 1 to 100; uint8 only",
+    "permute_channels": "permutation: int32 (B, channels); channel n of the output is channel "
+    "permutation[n]",
 }
 """What `Primitives.color` takes: names of torchvision.transforms.v2.functional, and their values.
 
-Floats are in 0..1, and results are clamped to the range of the dtype.
+Floats are in 0..1, and results are clamped to the range of the dtype. As in torchvision, a
+saturation, hue or permutation changes nothing in images of one channel. A back end may differ from
+torchvision by one level of uint8. Levels that torchvision rounds before it multiplies them by a
+factor above 2 can differ by more: the saturation by (factor - 1) / 2.
 """
 
 
@@ -221,6 +241,7 @@ class Primitives(Protocol):
 
         Raises:
             NoLowering: If the back end has no such function.
+            SampleIncompatible: If an image has fewer pixels than the function mirrors.
         """
 
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.primitives import LUMA, Primitives
 from gpupipe.pipeline.spec_checks import check_picture
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import WHOLE
-
-_LUMA = (0.2989, 0.587, 0.114)
-"""torchvision's weights (v2.functional.rgb_to_grayscale); they sum to 0.9999, and it truncates."""
 
 
 class Grayscale(Step):
@@ -39,7 +36,7 @@ class Grayscale(Step):
         return replace(of_any_size(input_spec), channels=None)
 
     def lower(self, image: Primitives, p: Params) -> None:
-        weights = _LUMA if image.spec.channels == 3 else (1.0,)
+        weights = LUMA if image.spec.channels == 3 else (1.0,)
         if (image.spec.channels, self.num_output_channels) != (1, 1):
             image.color_matrix([weights] * self.num_output_channels)
 

@@ -1,34 +1,188 @@
-"""torchvision's colour functions as DALI operators.
+"""torchvision's colour functions that change each pixel alone, as DALI operators.
 
-Each function takes the pixels (a DataNode of layout HWC), their dtype ("uint8", "float16" or
-"float32"), the device ("cpu" or "gpu"), and one DataNode per value, a CPU tensor per sample. It
-returns pixels of the same dtype.
+Functions that need statistics of the image are in color_statistics.py, those that look at
+neighbouring pixels in filters.py. color_functions.py lists all of them.
+
+Each function takes the format of the image, and the values that `COLOR_OPS` in
+pipeline/primitives.py names, as NumPy arrays (B, ...). It returns `make` and the arrays that the
+graph is fed for it: `make(pixels, *nodes)` returns the new pixels. Pixels have the layout HWC. A
+node is a CPU tensor per sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from nvidia.dali import fn, types
+from nvidia.dali import math as dali_math
 
+from gpupipe.pipeline.primitives import LUMA
+
+_ALMOST_HALF = 0.5 - 2.0**-12
+"""Subtracted before DALI rounds, so that it truncates."""
 _ALL_BITS = types.Constant(255, types.UINT8)
+_LESS_THAN_ONE = 1e-3
+"""torchvision's constant in to_dtype, which ends adjust_hue; see steps/to_dtype.py."""
 
 
-def invert(pixels: Any, dtype: str, device: str) -> Any:
+class Format(NamedTuple):
+    """What a function knows of the pixels when the graph is built.
+
+    Attributes:
+        dtype: "uint8", or "float32" for floats in 0..1. float16 is computed in float32.
+        device: The device of the operators.
+        channels: 1 or 3.
+    """
+
+    dtype: str
+    device: Literal["cpu", "gpu"]
+    channels: int
+
+    def on_device(self, node: Any) -> Any:
+        """Return a CPU tensor on the device of the pixels, for arithmetic with them."""
+        return node.gpu() if self.device == "gpu" else node
+
+
+class Operators(NamedTuple):
+    """A function on one format of images.
+
+    Attributes:
+        make: Returns the new pixels of the pixels and a node for each array.
+        arrays: What the graph is fed, (B, ...) each.
+        least: The smallest [height, width] that the function takes, (B, 2); None for all.
+    """
+
+    make: Callable[..., Any]
+    arrays: tuple[NDArray[Any], ...] = ()
+    least: NDArray[Any] | None = None
+
+
+def leave_alone(pixels: Any) -> Any:
+    """Return the pixels: the `make` of a function that has no effect on this format."""
+    return pixels
+
+
+def to_pixels(values: Any, image: Format) -> Any:
+    """Convert float32 results to pixels: truncate to whole levels, and clamp."""
+    if image.dtype == "uint8":
+        return fn.cast(values - np.float32(_ALMOST_HALF), dtype=types.UINT8)
+    return dali_math.clamp(values, 0.0, 1.0)
+
+
+def invert(image: Format) -> Operators:
     """Return 255 - x, or 1 - x for floats."""
-    return pixels ^ _ALL_BITS if dtype == "uint8" else 1.0 - pixels
+    if image.dtype == "uint8":
+        return Operators(lambda pixels: pixels ^ _ALL_BITS)
+    return Operators(lambda pixels: np.float32(1.0) - pixels)
 
 
-def posterize(pixels: Any, dtype: str, device: str, bits: Any) -> Any:
+def posterize(image: Format, bits: NDArray[Any]) -> Operators:
     """Keep the highest `bits` bits of each uint8 value."""
-    levels = fn.cast(255 - (255 >> bits), dtype=types.UINT8)
-    return pixels & _on(levels, device)
+
+    def make(pixels: Any, mask: Any) -> Any:
+        return pixels & image.on_device(fn.cast(mask, dtype=types.UINT8))
+
+    return Operators(make, (255 - (255 >> bits),))
 
 
-def _on(value: Any, device: str) -> Any:
-    return value.gpu() if device == "gpu" else value
+def solarize(image: Format, threshold: NDArray[Any]) -> Operators:
+    """Invert the values that reach the threshold."""
+
+    def make(pixels: Any, threshold: Any) -> Any:
+        reach = pixels >= image.on_device(threshold)
+        if image.dtype == "uint8":
+            return pixels ^ (reach * _ALL_BITS)
+        return pixels + reach * (np.float32(1.0) - pixels * np.float32(2.0))
+
+    return Operators(make, (threshold,))
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {"invert": invert, "posterize": posterize}
-"""The functions by torchvision's name."""
+def adjust_brightness(image: Format, factor: NDArray[Any]) -> Operators:
+    """Multiply by the factor."""
+
+    def make(pixels: Any, factor: Any) -> Any:
+        if image.dtype == "uint8":
+            return fn.brightness_contrast(
+                pixels, brightness=factor, brightness_shift=SHIFT, dtype=types.UINT8
+            )
+        return to_pixels(pixels * image.on_device(factor), image)
+
+    return Operators(make, (factor,))
+
+
+SHIFT = -_ALMOST_HALF / 255
+"""Argument of brightness_contrast with which its uint8 results are truncated."""
+
+
+def adjust_saturation(image: Format, factor: NDArray[Any]) -> Operators:
+    """Blend with the luma, by a matrix per sample.
+
+    torchvision truncates a luma of uint8 first, for which half a level is subtracted here: results
+    are within a level up to a factor of 3, and within (factor - 1) / 2 levels above it.
+    """
+    if image.channels == 1:
+        return Operators(leave_alone)
+    rest = 1.0 - factor
+    matrix = factor[:, None, None] * np.eye(3) + rest[:, None, None] * np.array([LUMA] * 3)
+    levels = np.repeat(-0.5 * rest - _ALMOST_HALF, 3).reshape(-1, 3)
+
+    def make(pixels: Any, matrix: Any, shift: Any) -> Any:
+        if image.dtype == "uint8":
+            return fn.coord_transform(pixels, M=matrix, T=shift, dtype=types.UINT8)
+        return dali_math.clamp(fn.coord_transform(pixels, M=matrix), 0.0, 1.0)
+
+    return Operators(make, (matrix, levels))
+
+
+def adjust_hue(image: Format, factor: NDArray[Any]) -> Operators:
+    """Turn the hue by `factor` of a full turn, in HSV, as torchvision's formulas do."""
+    if image.channels == 1:
+        return Operators(leave_alone)
+    return Operators(
+        lambda pixels, turn: _turn_hue(pixels, image.on_device(turn), image), (6.0 * factor,)
+    )
+
+
+def _turn_hue(pixels: Any, turn: Any, image: Format) -> Any:
+    """Turn the hue by `turn` sixths of a full turn.
+
+    With the hue h in sixths, the maximum v and the range c of the three channels, a channel is
+    v - c * clamp(distance, 0, 1); distance is 2 - |h - 3| for red, |h - 2| - 1 for green and
+    |h - 4| - 1 for blue.
+    """
+    planes = fn.cast(fn.transpose(pixels, perm=[2, 0, 1]), dtype=types.FLOAT)
+    red, green, blue = (planes[n] for n in range(3))
+    value = dali_math.max(dali_math.max(red, green), blue)
+    spread = value - dali_math.min(dali_math.min(red, green), blue)
+    is_red = red == value
+    is_green = (green == value) & (red < value)
+    is_blue = (red < value) & (green < value)
+    numerator = is_red * (green - blue) + is_green * (blue - red) + is_blue * (red - green)
+    sector = is_green * np.float32(2.0) + is_blue * np.float32(4.0) + turn
+    hue = numerator / (spread + (spread == np.float32(0.0))) + sector
+    hue = hue - dali_math.floor(hue * np.float32(1 / 6)) * np.float32(6.0)
+    distances = (
+        np.float32(2.0) - dali_math.abs(hue - np.float32(3.0)),
+        dali_math.abs(hue - np.float32(2.0)) - np.float32(1.0),
+        dali_math.abs(hue - np.float32(4.0)) - np.float32(1.0),
+    )
+    turned = fn.stack(*(value - spread * dali_math.clamp(d, 0.0, 1.0) for d in distances), axis=0)
+    if image.dtype == "uint8":
+        scale = np.float32((256.0 - _LESS_THAN_ONE) / 255.0)
+        turned = fn.cast(turned * scale - np.float32(_ALMOST_HALF), dtype=types.UINT8)
+    return fn.reinterpret(fn.transpose(turned, perm=[1, 2, 0]), layout="HWC")
+
+
+def permute_channels(image: Format, permutation: NDArray[Any]) -> Operators:
+    """Return channel permutation[n] of the input as channel n."""
+    if image.channels == 1:
+        return Operators(leave_alone)
+    dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT
+
+    def make(pixels: Any, matrix: Any) -> Any:
+        return fn.coord_transform(pixels, M=matrix, dtype=dtype)
+
+    return Operators(make, (np.eye(image.channels)[permutation],))

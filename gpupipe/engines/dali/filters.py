@@ -1,0 +1,59 @@
+"""torchvision's functions in which pixels depend on their neighbours; see color.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali import fn, types
+
+from gpupipe.engines.dali.color import Format, Operators, to_pixels
+
+_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+"""PIL's filter SMOOTH, with which torchvision blends."""
+_FAR = 1e6
+"""Longer than any side, so that a region of this length covers it."""
+_BORDER: dict[str, Any] = {
+    "anchor": [0.0, 0.5, 1.0, 0.5, 0.5, 0.0, 0.5, 1.0],
+    "shape": [2.0, _FAR, 2.0, _FAR, _FAR, 2.0, _FAR, 2.0],
+    "axes": [0, 1],
+    "normalized_anchor": True,
+    "centered_anchor": True,
+}
+"""Arguments of `erase` for the first and last row and column: two pixels wide around each edge."""
+
+
+def adjust_sharpness(image: Format, factor: NDArray[Any]) -> Operators:
+    """Blend with a smoothed image; the border of one pixel keeps its values."""
+
+    def make(pixels: Any, rest: Any) -> Any:
+        smooth = fn.filter(pixels, types.Constant(_SMOOTH, device=image.device))
+        change = fn.cast(smooth, dtype=types.FLOAT) - pixels
+        change = fn.erase(change, fill_value=0.0, **_BORDER)
+        return to_pixels(pixels + change * image.on_device(rest), image)
+
+    return Operators(make, (1.0 - factor,))
+
+
+def gaussian_blur(image: Format, kernel_size: NDArray[Any], sigma: NDArray[Any]) -> Operators:
+    """Blur; the image is mirrored at its border without repeating the last pixel."""
+    dtype = types.UINT8 if image.dtype == "uint8" else types.FLOAT
+
+    def make(pixels: Any, window_size: Any, sigma: Any) -> Any:
+        return fn.gaussian_blur(pixels, window_size=window_size, sigma=sigma, dtype=dtype)
+
+    height_width = kernel_size[:, ::-1]
+    return Operators(make, (height_width, sigma[:, ::-1]), height_width // 2 + 1)
+
+
+def jpeg(image: Format, quality: NDArray[Any]) -> Operators:
+    """Compress as JPEG, and decode again. On a GPU DALI does not use a codec, but simulates one."""
+
+    def make(pixels: Any, quality: Any) -> Any:
+        if image.channels == 3:
+            return fn.jpeg_compression_distortion(pixels, quality=quality)
+        colors = fn.cat(pixels, pixels, pixels, axis=2)
+        return fn.jpeg_compression_distortion(colors, quality=quality)[:, :, 0:1]
+
+    return Operators(make, (quality,))

@@ -1,0 +1,193 @@
+"""torchvision's colour functions in DALI, on made images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from nvidia.dali import Pipeline, backend, fn, types
+from torchvision.transforms.v2 import functional as F
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.engines.dali.color_functions import FUNCTIONS
+from gpupipe.engines.dali.image import FusingImage
+from gpupipe.pipeline.primitives import COLOR_OPS, IMAGE_DTYPES
+from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.pipeline.tensors import in_float32
+
+SIZES = [(40, 50), (90, 61), (37, 31), (16, 99), (1, 1), (2, 7), (3, 3)]
+COUNT = len(SIZES)
+UINT8_ONLY = ("posterize", "equalize", "jpeg")
+FACTORS = np.array([0.0, 0.5, 1.0, 1.9, 2.0, 0.3, 3.0])
+VALUES: dict[str, tuple[NDArray[Any], ...]] = {
+    "invert": (),
+    "posterize": (np.array([0, 3, 8, 4, 7, 1, 2]),),
+    "solarize": (np.array([0.0, 128.0, 255.0, 77.5, 1.0, 200.0, 128.0]),),
+    "autocontrast": (),
+    "equalize": (),
+    "adjust_brightness": (FACTORS,),
+    "adjust_contrast": (FACTORS,),
+    "adjust_saturation": (FACTORS,),
+    "adjust_hue": (np.array([-0.5, -0.11, 0.0, 0.33, 0.5, 0.05, -0.25]),),
+    "adjust_sharpness": (FACTORS,),
+    "gaussian_blur": (
+        np.array([[3, 5], [5, 5], [7, 1], [23, 3], [1, 1], [5, 3], [5, 5]]),
+        np.array([[0.5, 1], [2, 2], [1, 0.1], [0.1, 9], [1, 1], [1, 1], [3, 2]]),
+    ),
+    "jpeg": (np.array([90, 50, 10, 100, 75, 1, 30]),),
+    "permute_channels": (
+        np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0], [0, 2, 1], [1, 0, 2], [2, 0, 1]]),
+    ),
+}
+CASES = [
+    (op, dtype, channels)
+    for op in VALUES
+    for dtype in IMAGE_DTYPES
+    for channels in (1, 3)
+    if dtype == "uint8" or op not in UINT8_ONLY
+]
+
+
+def images(dtype: str, channels: int) -> list[NDArray[Any]]:
+    """Noise with gray parts, a ramp, half of the range, one channel that is flat; tiny images."""
+    rng = np.random.default_rng(3)
+    made = [rng.integers(0, 256, (*size, channels)).astype(np.uint8) for size in SIZES]
+    made[0][:20] = made[0][:20, :, :1]
+    made[1] = (made[1] // 9 + np.arange(90)[:, None, None] * 2).astype(np.uint8)
+    made[2] = made[2] // 2 + 20
+    made[3][..., -1] = 7
+    return made if dtype == "uint8" else [(image / 255).astype(dtype) for image in made]
+
+
+def values_of(op: str, dtype: str, channels: int) -> tuple[NDArray[Any], ...]:
+    if op == "solarize" and dtype != "uint8":
+        return (VALUES[op][0] / 255,)
+    if op == "permute_channels" and channels == 1:
+        return (np.zeros((COUNT, 1), np.int32),)
+    return VALUES[op]
+
+
+def source(arrays: list[NDArray[Any]]) -> Callable[[], list[NDArray[Any]]]:
+    return lambda: arrays
+
+
+def node_of(arrays: list[NDArray[Any]], device: str = "cpu", layout: str = "") -> Any:
+    dtype, ndim = types.to_dali_type(str(arrays[0].dtype)), arrays[0].ndim
+    return fn.external_source(source(arrays), dtype=dtype, ndim=ndim, layout=layout, device=device)
+
+
+def graph(
+    op: str, pixels: list[NDArray[Any]], values: Any, device: Literal["cpu", "gpu"] = "cpu"
+) -> Any:
+    """The node that a function makes of images, in the pipeline that is open."""
+    image = FusingImage(
+        node_of(pixels, device, "HWC"),
+        np.array([p.shape[:2] for p in pixels], np.float64),
+        lambda array: node_of(list(array)),
+        device,
+        False,
+        {},
+    )
+    image.spec = Spec(encoded=False, channels=pixels[0].shape[-1], dtype=str(pixels[0].dtype))
+    image.color(op, *values)
+    return image.as_it_is()
+
+
+def made_by_dali(op: str, pixels: list[NDArray[Any]], values: Any) -> list[NDArray[Any]]:
+    pipe = Pipeline(batch_size=len(pixels), num_threads=1, device_id=None)
+    with pipe:
+        pipe.set_outputs(graph(op, pixels, values))
+    (output,) = pipe.run()
+    return [np.array(output[n]) for n in range(len(pixels))]
+
+
+def made_by_torchvision(op: str, pixels: NDArray[Any], values: list[Any]) -> NDArray[Any]:
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    arguments = [value.tolist() for value in values]
+    made = in_float32(image, lambda x: getattr(F, op)(x, *arguments))
+    return made.permute(1, 2, 0).numpy()
+
+
+def tolerance(op: str, dtype: str) -> float:
+    if dtype == "uint8":
+        exact = op in ("invert", "posterize", "solarize", "permute_channels", "jpeg")
+        return 0 if exact else 1
+    return 2e-6 if dtype == "float32" else 2.0**-10
+
+
+def test_every_function_is_in_the_table() -> None:
+    assert COLOR_OPS.keys() == FUNCTIONS.keys() == VALUES.keys()
+
+
+@pytest.mark.filterwarnings("ignore:The image decoding and encoding:DeprecationWarning")
+@pytest.mark.parametrize(("op", "dtype", "channels"), CASES)
+def test_it_is_within_a_level_of_torchvision(op: str, dtype: str, channels: int) -> None:
+    pixels, values = images(dtype, channels), values_of(op, dtype, channels)
+    if op == "gaussian_blur":  # it refuses smaller images
+        values = (np.where([[n in (4, 5, 6)] * 2 for n in range(COUNT)], 1, values[0]), values[1])
+    made = made_by_dali(op, pixels, values)
+    for n, (found, given) in enumerate(zip(made, pixels, strict=True)):
+        expected = made_by_torchvision(op, given, [value[n] for value in values])
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        most = np.abs(found.astype(np.float64) - expected).max()
+        assert most <= tolerance(op, dtype), (SIZES[n], [value[n] for value in values])
+
+
+@pytest.mark.parametrize(("op", "dtype", "channels"), CASES)
+def test_it_changes_something(op: str, dtype: str, channels: int) -> None:
+    """But the colours of an image of one channel."""
+    pixels, values = images(dtype, channels)[:4], values_of(op, dtype, channels)
+    made = made_by_dali(op, pixels, [value[:4] for value in values])
+    changed = any((a != b).any() for a, b in zip(made, pixels, strict=True))
+    colored = ("adjust_saturation", "adjust_hue", "permute_channels")
+    assert changed == (channels == 3 or op not in colored)
+
+
+def test_a_large_saturation_is_off_by_the_truncated_luma() -> None:
+    (given,) = images("uint8", 3)[:1]
+    for factor in (4.0, 7.0):
+        (found,) = made_by_dali("adjust_saturation", [given], [np.array([factor])])
+        expected = made_by_torchvision("adjust_saturation", given, [np.float64(factor)])
+        assert np.abs(found.astype(int) - expected).max() <= np.ceil((factor - 1) / 2)
+
+
+def test_a_blur_refuses_images_smaller_than_its_border() -> None:
+    """As torchvision does; before the graph runs, where the arguments are computed."""
+    size = np.array([[40.0, 50.0], [2.0, 50.0]])
+    image = FusingImage(None, size, lambda array: None, "cpu", False, {})
+    image.spec = Spec(encoded=False, channels=3)
+    image.color("gaussian_blur", np.array([[5, 3]] * 2), np.ones((2, 2)))
+    with pytest.raises(SampleIncompatible, match=r"needs at least 3x2 pixels, .* has 2x50"):
+        image.color("gaussian_blur", np.array([[3, 5]] * 2), np.ones((2, 2)))
+
+
+def operators(node: Any) -> list[Any]:
+    """The operators that make a node, without the sources of data."""
+    found, waiting = {}, [node.source]
+    while waiting:
+        operator = waiting.pop()
+        if hasattr(operator, "inputs") and id(operator) not in found:
+            found[id(operator)] = operator
+            waiting += [made.source for made in operator.inputs or []]
+    return [op for op in found.values() if not op.name.startswith("__ExternalSource")]
+
+
+@pytest.mark.parametrize(("op", "dtype", "channels"), CASES)
+def test_the_graph_for_a_gpu_is_built_of_operators_that_run_there(
+    op: str, dtype: str, channels: int
+) -> None:
+    """As nodes: no GPU is needed for that. Only arguments and their arithmetic stay on the CPU."""
+    with Pipeline(batch_size=COUNT, num_threads=1, device_id=None):
+        node = graph(op, images(dtype, channels), values_of(op, dtype, channels), "gpu")
+    assert node.device == "gpu"
+    for operator in operators(node):
+        spec = operator.spec
+        if spec.OutputDevice(0) == "gpu" and not operator.name.startswith("__Copy"):
+            inputs = {spec.InputDevice(n) for n in range(spec.NumRegularInput())}
+            assert inputs <= {"gpu"}, operator.name
+            schema = backend.GetSchema(operator._op.schema_name)
+            assert "gpu" in schema.GetSupportedBackends(), operator.name
