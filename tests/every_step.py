@@ -13,6 +13,29 @@ from PIL import Image
 from gpupipe.formats.npy import DTYPES
 
 SIZE = (24, 32)
+COLORS: dict[str, list[dict[str, Any]]] = {
+    "color_jitter": [
+        {},
+        {"brightness": 0.4},
+        {"contrast": 0.4},
+        {"saturation": 0.4},
+        {"hue": 0.1},
+        {"brightness": 0.2, "contrast": [0.8, 1.3], "saturation": 0.2, "hue": [0.0, 0.1]},
+    ],
+    "gaussian_blur": [{"kernel_size": 5}],
+    "jpeg": [{"quality": [50, 90]}],
+    "random_adjust_sharpness": [{"sharpness_factor": 1.5, "p": 1}],
+    "random_autocontrast": [{"p": 1}],
+    "random_channel_permutation": [{}],
+    "random_equalize": [{"p": 1}],
+    "random_grayscale": [{"p": 1}],
+    "random_invert": [{"p": 1}],
+    "random_photometric_distort": [{"p": 1}],
+    "random_posterize": [{"bits": 3, "p": 1}],
+    "random_solarize": [{"threshold": 0.5, "p": 1}, {"threshold": 128, "p": 1}],
+    "rgb": [{}],
+}
+"""Steps that take colours from 0 to 1, or levels."""
 STEPS: dict[str, list[dict[str, Any]]] = {
     "resize": [{"size": [12, 10], "interpolation": i} for i in ("nearest", "bilinear", "bicubic")]
     + [{"size": 12, "antialias": False}],
@@ -35,6 +58,7 @@ STEPS: dict[str, list[dict[str, Any]]] = {
         *({"padding": 2, "padding_mode": m} for m in ("edge", "reflect", "symmetric")),
     ],
     "grayscale": [{}, {"num_output_channels": 3}],
+    **COLORS,
     "normalize": [{"mean": 0.1, "std": 0.5}],
     "to_dtype": [{"dtype": dtype, "scale": scale} for dtype in DTYPES for scale in (False, True)],
 }

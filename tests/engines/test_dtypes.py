@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from arrays import ENGINES, numbers, saved
-from every_step import CASES, SIZE, STEPS, of_image, photograph
+from every_step import CASES, COLORS, SIZE, STEPS, of_image, photograph
 
 import gpupipe
 from gpupipe import config
@@ -50,14 +51,14 @@ def tensor(found: torch.Tensor | str) -> torch.Tensor:
 
 
 def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
-    """To the bit, but for pixels that are made between others, which agree in the mean; gray, to a
-    level; and floats, as they are rounded.
+    """To the bit, but for pixels that are made between others, which agree in the mean; colours, to
+    a level; and floats, as they are rounded.
     """
     assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
     wide = made.double(), expected.double()
     if step_registry.find(name).interpolates:
         assert (wide[0] - wide[1]).abs().mean() <= 0.05 * wide[1].abs().max()
-    elif name in ("normalize", "grayscale") or made.dtype == torch.float16:
+    elif name in ("normalize", "grayscale", *COLORS) or made.dtype == torch.float16:
         tolerance = {torch.uint8: 1.0, torch.float16: ULP}.get(made.dtype, 1e-6)
         torch.testing.assert_close(*wide, rtol=0 if tolerance == 1.0 else tolerance, atol=tolerance)
     else:
@@ -70,16 +71,16 @@ def test_every_step_runs_on_both_engines_or_is_refused(
     image: dict[str, Any], tmp_path: Path, dtype: str, kind: str
 ) -> None:
     shape = {"CHW": (3, *SIZE), "HW": SIZE}
-    data = (
-        image
-        if kind == "image"
-        else saved(tmp_path, numbers(dtype, (1, *shape[kind])), layout=kind)
-    )
     before = of_image(dtype) if kind == "image" else []
     for case in [
         case for case in CASES if kind == "image" or "to_dtype" not in case
     ]:  # arrays: tests/engines/test_arrays.py
         (name,) = case
+        data = image
+        if kind != "image":
+            array = numbers(dtype, (1, *shape[kind]))
+            is_color = name in COLORS and array.dtype.kind == "f"
+            data = saved(tmp_path, np.abs(array) / 2 if is_color else array, layout=kind)
         made, expected = (outcome(data, [*before, case], engine) for engine in ENGINES)
         if isinstance(expected, str):
             assert made == expected
@@ -114,13 +115,14 @@ def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> Non
 
 @pytest.mark.parametrize("what", DTYPES_TAKEN)
 def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any], what: str) -> None:
-    steps = {
+    steps: dict[str, tuple[str, int]] = {
         "crop": ("random_crop", 0),
         "flip": ("random_vertical_flip", 0),
         "resize": ("resize", 0),
         "warp": ("random_affine", 0),
         "pad": ("pad", -1),
         "color_matrix": ("grayscale", 0),
+        "color": ("random_channel_permutation", 0),
         "normalize": ("normalize", 0),
     }
     name, number = steps[what]
@@ -134,7 +136,14 @@ def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any], 
     assert taken == [dtype for dtype in DTYPES if dtype in DTYPES_TAKEN[what]]
 
 
-HALF = [case for case in CASES if not {"to_dtype", "normalize"} & case.keys()]
+LEVELS = {"jpeg", "random_equalize", "random_posterize"}
+"""Steps that take uint8 alone."""
+HALF = [
+    case
+    for case in CASES
+    if not ({"to_dtype", "normalize"} | LEVELS) & case.keys()
+    and case != {"random_solarize": {"threshold": 128, "p": 1}}
+]
 
 
 @pytest.mark.parametrize("case", HALF, ids=str)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from arrays import numbers, saved
-from every_step import CASES, SIZE, of_image, photograph
+from every_step import CASES, COLORS, SIZE, of_image, photograph
 
 import gpupipe
 from gpupipe import config
@@ -21,12 +22,11 @@ from gpupipe.pipeline import step_registry
 def test_every_step_that_passes_the_config_runs(tmp_path: Path, dtype: str, kind: str) -> None:
     before = of_image(dtype) if kind == "image" else []
     shape = (3, *SIZE) if kind == "CHW" else SIZE
-    data = (
-        photograph(tmp_path)
-        if kind == "image"
-        else saved(tmp_path, numbers(dtype, (1, *shape)), layout=kind)
-    )
+    image = photograph(tmp_path) if kind == "image" else {}
     for case in CASES:
+        array = numbers(dtype, (1, *shape))
+        is_color = COLORS.keys() & case.keys() and array.dtype.kind == "f"
+        data = image or saved(tmp_path, np.abs(array) / 2 if is_color else array, layout=kind)
         written = {"data": data, "pipeline": [*before, case]}
         try:
             config.read(written)
@@ -49,7 +49,9 @@ def agree(made: torch.Tensor, expected: torch.Tensor, name: str) -> None:
     wide = made.double(), expected.double()
     if step_registry.find(name).interpolates:
         assert (wide[0] - wide[1]).abs().mean() <= 0.05 * wide[1].abs().max().clamp(min=1), name
-    elif name in ("normalize", "grayscale", "to_dtype"):
+    elif name == "jpeg":  # DALI simulates the codec on a GPU
+        assert (wide[0] - wide[1]).abs().mean() <= 8, name
+    elif name in ("normalize", "grayscale", "to_dtype", *COLORS):
         level = 1.0 if not made.dtype.is_floating_point else 0.0
         torch.testing.assert_close(*wide, rtol=2.0**-10, atol=max(level, 1e-3), equal_nan=True)
     else:

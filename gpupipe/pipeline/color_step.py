@@ -1,0 +1,110 @@
+"""ColorStep and RandomColorStep: the bases of steps that change colours and leave masks alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
+from gpupipe.pipeline.spec_checks import check_color, check_decoded
+from gpupipe.pipeline.step import Params, Step
+from gpupipe.pipeline.tensors import in_float32
+from gpupipe.schema.field_types import Probability
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class ColorStep(Step):
+    """The base of steps that change colours. On a mask they do nothing, as in torchvision.
+
+    Subclasses override `lower_color` and `torch_color`, and `infer_color` if they refuse more.
+
+    Attributes:
+        dtypes: The dtypes that the step takes.
+        takes_any_values: Whether it also takes numbers outside the usual range of the dtype.
+    """
+
+    dtypes: ClassVar[tuple[str, ...]] = DTYPES_TAKEN["color"]
+    takes_any_values: ClassVar[bool] = False
+
+    _is_on_mask: bool = pydantic.PrivateAttr(False)
+
+    def infer_color(self, input_spec: Spec) -> Spec:
+        """Return the spec of the output; raise StepIncompatible if the step cannot take the input.
+
+        The default is for a step that keeps the spec.
+        """
+        return check_color(input_spec, self.dtypes, self.takes_any_values)
+
+    def lower_color(self, image: Primitives, p: Params) -> None:
+        """Process a batch of images, as `Step.lower` does."""
+        raise NotImplementedError
+
+    def torch_color(self, image: Any, p: Params) -> Any:
+        """Process one image in torch, as `Step.torch` does; floats are float32."""
+        raise NotImplementedError
+
+    def adapt_to_mask(self) -> Self:
+        adapted = self.model_copy()
+        adapted._is_on_mask = True
+        return adapted
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return check_decoded(input_spec) if self._is_on_mask else self.infer_color(input_spec)
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        if not self._is_on_mask:
+            self.lower_color(image, p)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        if self._is_on_mask:
+            return image
+        return in_float32(image, lambda pixels: self.torch_color(pixels, p))
+
+
+class RandomColorStep(ColorStep):
+    """The base of steps that apply one colour function with a given probability.
+
+    The samples that are left alone cost no time.
+
+    Attributes:
+        p: The probability that the function is applied, 0 to 1.
+        op: The function, a name of `COLOR_OPS`.
+    """
+
+    p: Probability = 0.5
+
+    op: ClassVar[str]
+    num_uniforms: ClassVar[int] = 1
+
+    def op_values(self) -> tuple[Any, ...]:
+        """Return the function's values, which are the same for all samples."""
+        return ()
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return runs: int32 (B,), 1 for the samples to change, else 0."""
+        return {"runs": (u[:, 0] < self.p).astype(np.int32)}
+
+    def lower_color(self, image: Primitives, p: Params) -> None:
+        def run(part: Primitives) -> None:
+            part.color(self.op, *(np.full(len(p["runs"]), value) for value in self.op_values()))
+
+        apply_where(p["runs"], image, run)
+
+    def torch_color(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import functional as F
+
+        return getattr(F, self.op)(image, *self.op_values()) if p["runs"] else image
+
+
+def apply_where(
+    runs: NDArray[np.int32], image: Primitives, run: Callable[[Primitives], None]
+) -> None:
+    """Call `run` on the samples whose entry of `runs`, (B,), is 1; leave the others alone."""
+    image.switch(runs, [lambda part: None, run])

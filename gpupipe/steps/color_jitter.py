@@ -1,0 +1,88 @@
+"""color_jitter: change brightness, contrast, saturation and hue at random."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.pipeline.color_adjustments import (
+    ADJUSTMENTS,
+    Factors,
+    Turns,
+    draw_between,
+    lower_adjustment,
+    torch_adjustment,
+)
+from gpupipe.pipeline.color_step import ColorStep
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params
+
+
+class ColorJitter(ColorStep):
+    """Change brightness, contrast, saturation and hue, as torchvision.transforms.v2.ColorJitter.
+
+    The order of the changes is drawn for each sample, and each factor uniformly from its range. A
+    parameter that is left out, or whose range has no effect, costs nothing. The input must be an
+    image of 1 or 3 channels, of uint8 or of floats from 0 to 1. Saturation and hue change nothing
+    in an image of one channel.
+
+    Attributes:
+        brightness: The factor of brightness: a number a for [max(0, 1 - a), 1 + a], or [least,
+            most]. At least 0; 1 changes nothing. By default it is not changed.
+        contrast: The factor of contrast, likewise.
+        saturation: The factor of saturation, likewise.
+        hue: The turn of the hue in full turns: a number a for [-a, a], or [least, most]; -0.5 to
+            0.5. By default it is not turned.
+    """
+
+    brightness: Factors | None = None
+    contrast: Factors | None = None
+    saturation: Factors | None = None
+    hue: Turns | None = None
+
+    interpolates: ClassVar[bool] = True  # a later factor multiplies the level of an earlier one
+    num_uniforms: ClassVar[int] = 2 * len(ADJUSTMENTS)
+    speed_advice: ClassVar[str] = (
+        "leave hue out on a CPU: it costs several times as much as the other three together"
+    )
+
+    @property
+    def _ranges(self) -> dict[str, tuple[float, float]]:
+        """The range of each adjustment that has an effect."""
+        ranges = {name: getattr(self, name) for name in ADJUSTMENTS}
+        none = {name: (0.0, 0.0) if name == "hue" else (1.0, 1.0) for name in ADJUSTMENTS}
+        return {n: bounds for n, bounds in ranges.items() if bounds not in (None, none[n])}
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw factors, and an order.
+
+        Returns:
+            order: int32 (B, n), the number of the adjustment at each place, among the n that have
+                an effect.
+            brightness, contrast, saturation, hue: float64 (B,), those that have an effect.
+        """
+        columns = [ADJUSTMENTS.index(name) for name in self._ranges]
+        order = np.argsort(u[:, columns], axis=-1, kind="stable").astype(np.int32)
+        factors = {
+            name: draw_between(bounds, u[:, len(ADJUSTMENTS) + column])
+            for column, (name, bounds) in zip(columns, self._ranges.items(), strict=True)
+        }
+        return {"order": order, **factors}
+
+    def lower_color(self, image: Primitives, p: Params) -> None:
+        names = list(self._ranges)
+        branches = [partial(lower_adjustment, name=name, factor=p[name]) for name in names]
+        if len(branches) == 1:
+            branches[0](image)
+            return
+        for place in range(len(names)):
+            image.switch(p["order"][:, place], branches)
+
+    def torch_color(self, image: Any, p: Params) -> Any:
+        names = list(self._ranges)
+        for number in p["order"]:
+            image = torch_adjustment(image, names[number], p[names[number]])
+        return image

@@ -1,0 +1,101 @@
+"""gaussian_blur: blur with a Gaussian of drawn width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BeforeValidator
+
+from gpupipe.pipeline.color_step import ColorStep
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import describe_small
+from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, StepIncompatible
+from gpupipe.schema.field_types import (
+    Positive,
+    Side,
+    check_list,
+    check_ordered,
+    is_number,
+    should_be,
+)
+
+_KERNEL_WORDS = "one odd number, or [width, height], both odd"
+
+
+def _kernel_size(value: Any) -> Any:
+    sides = [value] if is_number(value) else check_list(value, (1, 2), _KERNEL_WORDS)
+    return sides * (2 // len(sides))
+
+
+def _check_odd(value: tuple[int, int]) -> tuple[int, int]:
+    if not all(side % 2 for side in value):
+        raise should_be(_KERNEL_WORDS)
+    return value
+
+
+def _sigma(value: Any) -> Any:
+    words = "one number above 0, or [least, most], both above 0"
+    sides = [value] if is_number(value) else check_list(value, (1, 2), words)
+    return sides * (2 // len(sides))
+
+
+KernelSize = Annotated[tuple[Side, Side], BeforeValidator(_kernel_size), AfterValidator(_check_odd)]
+Sigma = Annotated[tuple[Positive, Positive], BeforeValidator(_sigma), AfterValidator(check_ordered)]
+
+
+class GaussianBlur(ColorStep):
+    """Blur with a Gaussian, as torchvision.transforms.v2.GaussianBlur.
+
+    At its border the image is mirrored without repeating the last pixel. So it must have more than
+    kernel_size // 2 pixels a side. The input must be an image of 1 or 3 channels in uint8, float16
+    or float32.
+
+    Attributes:
+        kernel_size: The number of pixels that are averaged along x and y: one odd number, or
+            [width, height].
+        sigma: The standard deviation in pixels, drawn uniformly from [least, most]; or one number.
+            The default is [0.1, 2.0].
+    """
+
+    kernel_size: KernelSize
+    sigma: Sigma = (0.1, 2.0)
+
+    num_uniforms: ClassVar[int] = 1
+    takes_any_values: ClassVar[bool] = True
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return sigma: float64 (B,), in pixels."""
+        least, most = self.sigma
+        return {"sigma": least + (most - least) * u[:, 0]}
+
+    def infer_color(self, input_spec: Spec) -> Spec:
+        output_spec = super().infer_color(input_spec)
+        if input_spec.size and self._is_small(input_spec.size):
+            raise StepIncompatible(
+                f"{describe_small('the blur', input_spec.size, self._least)}: write a smaller "
+                "kernel_size"
+            )
+        return output_spec
+
+    def lower_color(self, image: Primitives, p: Params) -> None:
+        kernel_size = np.tile(np.array(self.kernel_size, np.int32), (len(p["sigma"]), 1))
+        image.color("gaussian_blur", kernel_size, np.stack([p["sigma"]] * 2, -1))
+
+    def torch_color(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import functional as F
+
+        if self._is_small(image.shape[-2:]):
+            raise SampleIncompatible(describe_small("the blur", image.shape[-2:], self._least))
+        return F.gaussian_blur(image, list(self.kernel_size), [float(p["sigma"])] * 2)
+
+    @property
+    def _least(self) -> tuple[int, int]:
+        """The smallest [height, width] whose mirrored border the kernel does not leave."""
+        width, height = self.kernel_size
+        return height // 2 + 1, width // 2 + 1
+
+    def _is_small(self, size: Sequence[int]) -> bool:
+        return any(n < least for n, least in zip(size, self._least, strict=True))

@@ -1,0 +1,97 @@
+"""random_photometric_distort: the colour augmentation of the detector SSD."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.pipeline.color_adjustments import (
+    ADJUSTMENTS,
+    FactorPair,
+    TurnPair,
+    draw_between,
+    lower_adjustment,
+    torch_adjustment,
+)
+from gpupipe.pipeline.color_step import ColorStep, apply_where
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params
+from gpupipe.schema.field_types import Probability
+
+
+class RandomPhotometricDistort(ColorStep):
+    """Distort the colours, as torchvision.transforms.v2.RandomPhotometricDistort.
+
+    Brightness, contrast, saturation, hue and the order of the channels change, each with
+    probability `p`. The contrast changes before the saturation or after the hue, which are equally
+    probable. The input must be an image of 1 or 3 channels, of uint8 or of floats from 0 to 1.
+
+    Attributes:
+        brightness: [least, most] factor of brightness, at least 0. The default is [0.875, 1.125].
+        contrast: [least, most] factor of contrast, at least 0. The default is [0.5, 1.5].
+        saturation: [least, most] factor of saturation, at least 0. The default is [0.5, 1.5].
+        hue: [least, most] turn of the hue in full turns, -0.5 to 0.5. The default is [-0.05, 0.05].
+        p: The probability of each change, 0 to 1. The default is 0.5.
+    """
+
+    brightness: FactorPair = (0.875, 1.125)
+    contrast: FactorPair = (0.5, 1.5)
+    saturation: FactorPair = (0.5, 1.5)
+    hue: TurnPair = (-0.05, 0.05)
+    p: Probability = 0.5
+
+    interpolates: ClassVar[bool] = True  # a later factor multiplies the level of an earlier one
+    num_uniforms: ClassVar[int] = 2 * len(ADJUSTMENTS) + 5
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw which changes are made, and how strong they are.
+
+        Returns:
+            brightness, contrast, saturation, hue: float64 (B,), the factors.
+            NAME_runs: int32 (B,), 1 if the change NAME is made, for brightness, saturation, hue
+                and permutation; contrast_first_runs and contrast_last_runs for the contrast.
+            permutation: int32 (B, 3), the channel that becomes each channel.
+        """
+        factors = {
+            name: draw_between(getattr(self, name), u[:, n]) for n, name in enumerate(ADJUSTMENTS)
+        }
+        runs = {name: u[:, len(ADJUSTMENTS) + n] < self.p for n, name in enumerate(ADJUSTMENTS)}
+        is_first, runs["permutation"] = u[:, 8] < 0.5, u[:, 9] < self.p
+        contrast = runs.pop("contrast")
+        runs |= {"contrast_first": contrast & is_first, "contrast_last": contrast & ~is_first}
+        flags = {f"{name}_runs": flag.astype(np.int32) for name, flag in runs.items()}
+        permutation = np.argsort(u[:, 10:], axis=-1, kind="stable").astype(np.int32)
+        return {**factors, **flags, "permutation": permutation}
+
+    def lower_color(self, image: Primitives, p: Params) -> None:
+        for name, runs in _ORDER:
+            run = partial(lower_adjustment, name=name, factor=p[name])
+            apply_where(p[f"{runs}_runs"], image, run)
+        apply_where(
+            p["permutation_runs"],
+            image,
+            lambda part: part.color("permute_channels", p["permutation"]),
+        )
+
+    def torch_color(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import functional as F
+
+        for name, runs in _ORDER:
+            if p[f"{runs}_runs"]:
+                image = torch_adjustment(image, name, p[name])
+        if p["permutation_runs"] and len(image) == 3:
+            image = F.permute_channels(image, p["permutation"].tolist())
+        return image
+
+
+_ORDER = (
+    ("brightness", "brightness"),
+    ("contrast", "contrast_first"),
+    ("saturation", "saturation"),
+    ("hue", "hue"),
+    ("contrast", "contrast_last"),
+)
+"""Each adjustment, and the flag that says whether it runs at this place."""

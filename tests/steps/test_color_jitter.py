@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+import pytest
+from color_differences import EXACT, compared, drawn, is_uniform, most
+from reference import emitted, load
+from torchvision.transforms import v2
+
+from gpupipe.pipeline.color_adjustments import ADJUSTMENTS
+from gpupipe.steps.color_jitter import ColorJitter
+
+ALL: dict[str, Any] = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.2}
+
+
+@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
+@pytest.mark.parametrize("name", ADJUSTMENTS)
+def test_one_adjustment_is_within_a_level_of_torchvisions(
+    gallery: Path, name: str, gray: bool
+) -> None:
+    assert most(gallery, "color_jitter", gray=gray, **{name: [0.0, 0.5]}) <= 1
+    if name != "hue":
+        assert most(gallery, "color_jitter", gray=gray, **{name: [1.5, 3.0]}) <= 1
+
+
+@pytest.mark.parametrize("name", ADJUSTMENTS)
+def test_one_adjustment_of_floats_is_torchvisions(gallery: Path, name: str) -> None:
+    assert most(gallery, "color_jitter", "float32", **{name: [0.1, 0.5]}) <= EXACT
+
+
+def test_all_four_multiply_a_level_of_difference(gallery: Path) -> None:
+    """A later factor of up to 1.4 multiplies it, and each rounds again."""
+    found = compared(gallery, "color_jitter", **ALL)
+    assert max(d.most for d in found) <= 4
+    assert max(d.mean for d in found) < 0.4
+    assert most(gallery, "color_jitter", "float32", **ALL) <= 10 * EXACT
+
+
+def test_what_has_no_effect_costs_no_operator(gallery: Path) -> None:
+    with load(gallery, {"color_jitter": {"brightness": 0, "contrast": [1, 1], "hue": 0}}) as loader:
+        assert "adjust_contrast" not in emitted(loader)
+        plain = emitted(loader)
+    with load(gallery) as loader:
+        assert emitted(loader) == plain
+
+
+def test_factors_and_orders_are_uniform() -> None:
+    p = drawn("color_jitter", 60_000, brightness=0.4, contrast=[0.5, 2], saturation=3, hue=0.1)
+    for name, low, high in (
+        ("brightness", 0.6, 1.4),
+        ("contrast", 0.5, 2.0),
+        ("saturation", 0.0, 4.0),
+        ("hue", -0.1, 0.1),
+    ):
+        assert is_uniform(p[name], low, high), name
+    orders, counts = np.unique(p["order"], axis=0, return_counts=True)
+    assert {tuple(order) for order in orders} == set(itertools.permutations(range(4)))
+    assert ((counts - 2500) ** 2 / 2500).sum() < 49.7  # chi-square, 23 degrees, 1 in 1000
+
+
+def test_the_order_does_not_depend_on_factors() -> None:
+    p = drawn("color_jitter", **ALL)
+    first = p["order"][:, 0] == 0
+    assert abs(p["brightness"][first].mean() - p["brightness"].mean()) < 0.01
+
+
+def test_two_adjustments_have_two_orders() -> None:
+    p = drawn("color_jitter", contrast=0.1, hue=0.1)
+    assert sorted(p) == ["contrast", "hue", "order"]
+    orders, counts = np.unique(p["order"], axis=0, return_counts=True)
+    assert orders.tolist() == [[0, 1], [1, 0]]
+    assert abs(int(counts[0]) - 10_000) < 400
+
+
+@pytest.mark.parametrize("name", ADJUSTMENTS)
+@pytest.mark.parametrize("value", [0, 0.3, 0.5, [0.1, 0.4], [0, 0]])
+def test_short_forms_mean_what_they_mean_in_torchvision(name: str, value: Any) -> None:
+    step = ColorJitter.model_validate({name: value})
+    expected = getattr(v2.ColorJitter(**{name: value}), name)
+    assert step._ranges.get(name) == expected
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"brightness": -0.1},
+        {"contrast": [-0.1, 1]},
+        {"saturation": [1, 0.5]},
+        {"hue": 0.6},
+        {"hue": [-0.6, 0]},
+        {"hue": -0.1},
+        {"brightness": [1]},
+        {"brightness": [1, 2, 3]},
+        {"brightness": True},
+        {"brightness": "much"},
+    ],
+    ids=str,
+)
+def test_what_torchvision_refuses_is_refused(step: dict[str, Any]) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        ColorJitter.model_validate(step)
+
+
+def test_numbers_above_1_are_brighter_than_twice() -> None:
+    assert ColorJitter.model_validate({"brightness": 3}).brightness == (0.0, 4.0)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+from color_differences import EXACT, drawn, is_share, most
+from torchvision.transforms import v2
+
+from gpupipe.steps.random_adjust_sharpness import RandomAdjustSharpness
+
+
+@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
+def test_levels_are_within_one_of_torchvisions(gallery: Path, gray: bool) -> None:
+    assert most(gallery, "random_adjust_sharpness", gray=gray, p=1, sharpness_factor=2) <= 1
+
+
+@pytest.mark.parametrize("factor", [0, 0.5, 1, 5])
+def test_any_factor(gallery: Path, factor: float) -> None:
+    assert most(gallery, "random_adjust_sharpness", p=1, sharpness_factor=factor) <= 1
+
+
+def test_floats_are_torchvisions(gallery: Path) -> None:
+    found = most(gallery, "random_adjust_sharpness", "float32", p=1, sharpness_factor=2)
+    assert found <= EXACT
+
+
+def test_a_share_of_the_samples_is_changed() -> None:
+    assert is_share(drawn("random_adjust_sharpness", sharpness_factor=2, p=0.3)["runs"], 0.3)
+    assert RandomAdjustSharpness(sharpness_factor=2).p == v2.RandomAdjustSharpness(2).p
+
+
+@pytest.mark.parametrize("factor", [-0.1, float("inf"), True])
+def test_other_factors_are_refused(factor: float) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        RandomAdjustSharpness.model_validate({"sharpness_factor": factor})

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+from color_differences import drawn, is_share, most
+from torchvision.transforms import v2
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.steps.random_posterize import RandomPosterize
+
+
+@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
+def test_levels_are_torchvisions(gallery: Path, gray: bool) -> None:
+    assert most(gallery, "random_posterize", gray=gray, p=1, bits=3) <= 0
+
+
+@pytest.mark.parametrize("bits", [0, 1, 7, 8])
+def test_any_number_of_bits(gallery: Path, bits: int) -> None:
+    assert most(gallery, "random_posterize", p=1, bits=bits) == 0
+
+
+def test_a_share_of_the_samples_is_posterized() -> None:
+    assert is_share(drawn("random_posterize", bits=4, p=0.3)["runs"], 0.3)
+    assert RandomPosterize(bits=4).p == v2.RandomPosterize(4).p
+
+
+@pytest.mark.parametrize("bits", [-1, 9, 2.5, True])
+def test_other_bits_are_refused(bits: float) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        RandomPosterize.model_validate({"bits": bits})
+
+
+def test_floats_are_refused() -> None:
+    floats = Spec(encoded=False, channels=3, dtype="float32")
+    with pytest.raises(StepIncompatible, match="works on uint8, but gets float32: write 'to_dtype"):
+        RandomPosterize(bits=4).infer_spec(floats)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+from color_differences import EXACT, drawn, is_share, most
+from torchvision.transforms import v2
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.steps.random_solarize import RandomSolarize
+
+
+@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
+def test_levels_are_torchvisions(gallery: Path, gray: bool) -> None:
+    assert most(gallery, "random_solarize", gray=gray, p=1, threshold=128) <= 0
+
+
+@pytest.mark.parametrize("threshold", [-3, 0, 99.5, 255])
+def test_any_threshold(gallery: Path, threshold: float) -> None:
+    assert most(gallery, "random_solarize", p=1, threshold=threshold) == 0
+
+
+def test_floats_are_torchvisions(gallery: Path) -> None:
+    assert most(gallery, "random_solarize", "float32", p=1, threshold=0.5) <= EXACT
+
+
+def test_a_share_of_the_samples_is_solarized() -> None:
+    assert is_share(drawn("random_solarize", threshold=9, p=0.3)["runs"], 0.3)
+    assert RandomSolarize(threshold=9).p == v2.RandomSolarize(9).p
+
+
+@pytest.mark.parametrize(("dtype", "highest"), [("uint8", 255), ("float32", 1)])
+def test_a_threshold_that_no_pixel_reaches_is_refused(dtype: str, highest: int) -> None:
+    spec = Spec(encoded=False, channels=3, dtype=dtype)
+    assert RandomSolarize(threshold=highest).infer_spec(spec) == spec
+    with pytest.raises(StepIncompatible, match=f"threshold is 256, but {dtype} holds .*: write"):
+        RandomSolarize(threshold=256).infer_spec(spec)
+
+
+def test_an_infinite_threshold_is_refused() -> None:
+    with pytest.raises(pydantic.ValidationError):
+        RandomSolarize(threshold=float("inf"))
