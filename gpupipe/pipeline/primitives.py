@@ -116,8 +116,7 @@ COLOR_OPS: dict[str, str] = {
 
 Floats are in 0..1, and results are clamped to the range of the dtype. As in torchvision, a
 saturation, hue or permutation changes nothing in images of one channel. A back end may differ from
-torchvision by one level of uint8. Levels that torchvision rounds before it multiplies them by a
-factor above 2 can differ by more: the saturation by (factor - 1) / 2.
+torchvision by one level of uint8; by more in single pixels, for a saturation above 2.
 """
 
 

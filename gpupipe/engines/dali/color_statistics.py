@@ -9,9 +9,15 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 
-from gpupipe.engines.dali import ops
-from gpupipe.engines.dali.color import SHIFT, Format, Operators, to_pixels
-from gpupipe.pipeline.primitives import LUMA
+from gpupipe.engines.dali.color import (
+    SHIFT,
+    Format,
+    Operators,
+    limit,
+    luma,
+    round_to_levels,
+    to_pixels,
+)
 
 _ALL_BITS = types.Constant(255, types.UINT8)
 
@@ -20,12 +26,7 @@ def adjust_contrast(image: Format, factor: NDArray[Any]) -> Operators:
     """Blend with the mean of the luma."""
 
     def make(pixels: Any, factor: Any) -> Any:
-        luma = (
-            pixels
-            if image.channels == 1
-            else ops.transform_channels(pixels, list(LUMA), 1, image.dtype)
-        )
-        mean = fn.reductions.mean(luma)
+        mean = fn.reductions.mean(pixels if image.channels == 1 else luma(pixels, image))
         if image.device == "cpu" and image.dtype == "uint8":
             return fn.brightness_contrast(
                 pixels,
@@ -37,7 +38,7 @@ def adjust_contrast(image: Format, factor: NDArray[Any]) -> Operators:
         factor = image.on_device(factor)
         return to_pixels((pixels - mean) * factor + mean, image)
 
-    return Operators(make, (factor,))
+    return Operators(make, (limit(factor),))
 
 
 def autocontrast(image: Format) -> Operators:
@@ -73,6 +74,6 @@ def equalize(image: Format) -> Operators:
         can_divide = whole > np.float32(0.0)
         factor = can_divide * steps / dali_math.max(whole, np.float32(1.0))
         kept = pixels * (fn.cast(whole == np.float32(0.0), dtype=types.FLOAT))
-        return fn.cast(usual * factor + kept, dtype=types.UINT8)
+        return round_to_levels(usual * factor + kept)
 
     return Operators(make)

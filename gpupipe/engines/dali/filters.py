@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
-from gpupipe.engines.dali.color import Format, Operators, to_pixels
+from gpupipe.engines.dali.color import Format, Operators, limit, to_pixels
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 """PIL's filter SMOOTH, with which torchvision blends."""
@@ -29,11 +29,11 @@ def adjust_sharpness(image: Format, factor: NDArray[Any]) -> Operators:
 
     def make(pixels: Any, rest: Any) -> Any:
         smooth = fn.filter(pixels, types.Constant(_SMOOTH, device=image.device))
-        change = fn.cast(smooth, dtype=types.FLOAT) - pixels
+        change = smooth * np.float32(1.0) - pixels
         change = fn.erase(change, fill_value=0.0, **_BORDER)
         return to_pixels(pixels + change * image.on_device(rest), image)
 
-    return Operators(make, (1.0 - factor,))
+    return Operators(make, (1.0 - limit(factor),))
 
 
 def gaussian_blur(image: Format, kernel_size: NDArray[Any], sigma: NDArray[Any]) -> Operators:
