@@ -74,7 +74,9 @@ class Spec:
         """
         if wrong := explain_wrong_layout(layout, len(shape)):
             raise ValueError(wrong)
-        named = {_NAMES[axis]: n for axis, n in zip(layout, shape, strict=True) if axis in _NAMES}
+        named: dict[str, Any] = {
+            _NAMES[axis]: n for axis, n in zip(layout, shape, strict=True) if axis in _NAMES
+        }
         others = tuple(n for axis, n in zip(layout, shape, strict=True) if axis not in _NAMES)
         least = tuple(
             n or 1 for axis, n in zip(layout, shape, strict=True) if axis in spatial_axes(layout)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from nvidia.dali import fn, types
 
 from gpupipe.engines.dali import color, color_statistics, filters
-from gpupipe.engines.dali.color import Operators
+from gpupipe.engines.dali.color import Format, Operators
+from gpupipe.pipeline.spec_checks import count_channels, describe_small
+from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
 
 FUNCTIONS: dict[str, Callable[..., Operators]] = {
     function.__name__: function
@@ -29,6 +33,41 @@ FUNCTIONS: dict[str, Callable[..., Operators]] = {
     )
 }
 """The functions by torchvision's name; `COLOR_OPS` in pipeline/primitives.py documents them."""
+
+
+def find_operators(
+    op: str,
+    spec: Spec,
+    device: Literal["cpu", "gpu"],
+    values: Sequence[Any],
+    size: Any,
+    present: NDArray[np.bool_],
+) -> tuple[Callable[..., Any], tuple[NDArray[Any], ...]]:
+    """Return the operators of a function, and the arrays that they are fed.
+
+    Args:
+        op: The function's name.
+        spec: The spec of the images.
+        device: The device of the operators.
+        values: The function's values, arrays (B, ...).
+        size: [height, width] of each image, (B, 2) or (2,); None to skip the check of it.
+        present: Which samples of the batch the function works on, (B,).
+
+    Raises:
+        NoLowering: If there is no such function.
+        SampleIncompatible: If an image is smaller than the function takes.
+    """
+    if op not in FUNCTIONS:
+        raise NoLowering(f"the color function '{op}' has no DALI operators")
+    dtype = "float32" if spec.dtype == "float16" else spec.dtype
+    image = Format(dtype, device, count_channels(spec) or 1)
+    make, arrays, least = FUNCTIONS[op](image, *(np.asarray(v) for v in values))
+    if least is not None and size is not None:
+        small = np.flatnonzero((size < least).any(-1) & present)
+        if len(small):
+            sides = np.broadcast_to(size, least.shape)[small[0]]
+            raise SampleIncompatible(describe_small(op, sides, least[small[0]]))
+    return make, arrays
 
 
 def apply(make: Callable[..., Any], pixels: Any, nodes: list[Any], dtype: str) -> Any:

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.dali import color_functions, numbers, ops
-from gpupipe.engines.dali.color import Format, leave_alone
+from gpupipe.engines.dali.color import leave_alone
 from gpupipe.engines.dali.pending_ops import Emitted
 from gpupipe.pipeline.geometry import affine_matrix
-from gpupipe.pipeline.spec_checks import count_channels, describe_small
-from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
+from gpupipe.pipeline.step import SampleIncompatible, Spec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -143,19 +142,14 @@ class Node(ABC):
             self._on_pixels("color_space_conversion", ops.repeat_channel)
 
     def color(self, op: str, *values: Any) -> None:
-        function = color_functions.FUNCTIONS.get(op)
-        if function is None:
-            raise NoLowering(f"the color function '{op}' has no DALI operators")
         self._ready()
-        dtype = self.spec.dtype
-        computed = "float32" if dtype == "float16" else dtype
-        image = Format(computed, self.device, count_channels(self.spec) or 1)
-        make, arrays, least = function(image, *(np.asarray(v) for v in values))
-        if least is not None:
-            self._check_size(op, least)
+        spec, size = self.spec, None if self._node is not None else self._size
+        make, arrays = color_functions.find_operators(
+            op, spec, self.device, values, size, self._present
+        )
         nodes = [self._feed(_single(array)) for array in arrays]
         if make is not leave_alone:
-            self._on_pixels(op, lambda pixels: color_functions.apply(make, pixels, nodes, dtype))
+            self._on_pixels(op, lambda x: color_functions.apply(make, x, nodes, spec.dtype))
 
     def switch(self, index: Any, branches: Sequence[Callable[[Any], None]]) -> None:
         self._ready()
@@ -305,14 +299,6 @@ class Node(ABC):
             by = "x".join(map(str, window)), "x".join(map(str, room))
             outside = f"the window of {by[0]} pixels at {corner} is not inside the image"
             raise SampleIncompatible(f"{outside}, which has {by[1]}")
-
-    def _check_size(self, op: str, least: NDArray[Any]) -> None:
-        """Raise SampleIncompatible if an image is smaller than `least`; skipped for DataNodes."""
-        small = (self._size < least).any(-1) & self._present
-        if self._node is None and small.any():
-            number = int(np.flatnonzero(small)[0])
-            size = np.broadcast_to(self._size, least.shape)[number]
-            raise SampleIncompatible(describe_small(op, size, least[number]))
 
     def _argument(self, values: Any, ndim: int, dtype: Any) -> Any:
         """Return an operator's argument, which has `ndim` axes per sample.
