@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from reference import Difference, differences
 
 from gpupipe.pipeline import step_registry
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
-GRAY = {"mode": "gray"}
 EXACT = 2e-6
 """Floats as they are rounded."""
 
@@ -26,7 +26,19 @@ def compared(
     root: Path, name: str, dtype: str = "uint8", gray: bool = False, **step: Any
 ) -> list[Difference]:
     before = [] if dtype == "uint8" else [FLOATS]
-    return differences(root, *before, {name: step}, decode=GRAY if gray else None)
+    decode = {"mode": "gray"} if gray else None
+    return differences(as_gray(root) if gray else root, *before, {name: step}, decode=decode)
+
+
+def as_gray(root: Path) -> Path:
+    """The images under `root` in gray files, which all engines decode to the bit."""
+    gray = root.with_name(f"{root.name}-gray")
+    for file in sorted(root.glob("*/*.png")):
+        target = gray / file.relative_to(root)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Image.open(file).convert("L").save(target)
+    return gray
 
 
 def drawn(name: str, count: int = 20_000, **step: Any) -> dict[str, NDArray[Any]]:

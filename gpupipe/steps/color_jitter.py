@@ -46,7 +46,7 @@ class ColorJitter(ColorStep):
     interpolates: ClassVar[bool] = True  # a later factor multiplies the level of an earlier one
     num_uniforms: ClassVar[int] = 2 * len(ADJUSTMENTS)
     speed_advice: ClassVar[str] = (
-        "leave hue out on a CPU: it costs several times as much as the other three together"
+        "leave hue out on a CPU: it costs more than the other three together"
     )
 
     @property

@@ -15,10 +15,9 @@ from gpupipe.pipeline.step import SampleIncompatible, StepIncompatible
 from gpupipe.steps.gaussian_blur import GaussianBlur
 
 
-@pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
 @pytest.mark.parametrize(
-    "step",
-    [{"kernel_size": 5}, {"kernel_size": [3, 9], "sigma": 2}, {"kernel_size": 23, "sigma": [1, 9]}],
+    ("step", "gray"),
+    [({"kernel_size": [3, 9], "sigma": 2}, True), ({"kernel_size": 23, "sigma": [1, 9]}, False)],
     ids=str,
 )
 def test_levels_are_within_one_of_torchvisions(

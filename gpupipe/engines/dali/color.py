@@ -94,7 +94,8 @@ def round_to_levels(values: Any) -> Any:
 
 def limit(factor: NDArray[Any]) -> NDArray[Any]:
     """Limit a factor so that `round_to_levels` takes its results; a larger one clamps the same."""
-    return np.minimum(factor, 1e4)
+    limited: NDArray[Any] = np.minimum(factor, 1e4)
+    return limited
 
 
 def invert(image: Format) -> Operators:
