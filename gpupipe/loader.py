@@ -20,11 +20,18 @@ from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoaderParts
 from gpupipe.errors import GpupipeError, StandInWarning, UsageError, warn
-from gpupipe.loading.assembly import assemble, count_threads, refuse_in_worker, resolve_shard
+from gpupipe.loading.assembly import (
+    assemble,
+    count_threads,
+    create_mixer,
+    refuse_in_worker,
+    resolve_shard,
+)
 from gpupipe.loading.ignored_settings import log_ignored_settings
 from gpupipe.loading.life_cycle import LifeCycle
 from gpupipe.loading.resume import check_state, identify
 from gpupipe.runtime.transfer import to_device
+from gpupipe.sampling.sampler import Plan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,11 +142,16 @@ class Loader:
     `format: tuple` a batch is (first field, label); with `ids: true` the dict also has "id",
     int64 (B,), the rows of the samples in the index.
 
+    If the config has steps under `batch:`, such as mixup, the loader runs them on each batch. The
+    label is then soft: float32 (B, mixer.num_classes). What these steps draw depends on which
+    samples share a batch.
+
     Attributes:
         config: The configuration, with the rank and world size that the loader found.
         index: The table of samples; `len(loader.index)` is the size of the data set.
         sampler: The order of the samples; `sampler.set_epoch(n)` chooses the next epoch.
         engine: What makes the batches.
+        mixer: What runs the steps under `batch:` on the engine's batches.
         threads: CPU threads of the engine.
         as_tuple: Whether a batch is a tuple.
         waited: Seconds that iterations have waited for batches so far.
@@ -162,6 +174,7 @@ class Loader:
         """
         self.config, self.index = parts.config, parts.index
         self.sampler, self.engine = parts.sampler, parts.engine
+        self.mixer = create_mixer(parts.config, parts.index)
         self.threads = count_threads(parts.config.loader)
         self.as_tuple = parts.config.loader.format == "tuple"
         self._population = parts.population
@@ -191,7 +204,8 @@ class Loader:
             )
         return self._life_cycle.iterate(self._format_batch)
 
-    def _format_batch(self, batch: dict[str, Tensor]) -> Any:
+    def _format_batch(self, plan: Plan, batch: dict[str, Tensor]) -> Any:
+        batch = self.mixer.mix(plan.epoch, plan.ids, batch)
         if self.as_tuple:
             images = tuple(batch[name] for name in self.config.pipeline.main_outputs)
             return images if self.config.pipeline.views else images[0], batch["label"]
@@ -251,9 +265,11 @@ class Loader:
         size = "" if grows else f" of {sampler.epoch_size:,}"
         stands = f"epoch {state['epoch']}, {state['position']:,}{size}"
         steps = ", ".join(dict.fromkeys(e.key for e in pipeline.entries))
+        mixing = ", ".join(e.key for e in self.mixer.stage.entries)
         facts = {
             "batches": f"of {batches}" if grows else f"{len(self):,} an epoch, of {batches}{ranks}",
             "pipeline": f"{pipeline.name} ({steps})",
+            **({"mixed by": mixing} if mixing else {}),
             "engine": f"{engine.name} on {engine.device}, {engine.parallelism_with_unit}",
             "stands at": f"{stands} samples delivered",
         }

@@ -81,6 +81,9 @@ def check_loader(make: Make) -> None:
     """
     with _new(make, batch_size=3) as loader:
         count = len(loader.index)
+        assert not loader.mixer.stage.entries, (
+            "check_loader needs a config without 'batch:': its steps depend on the batch"
+        )
     assert count >= _MIN_SAMPLES, (
         f"check_loader needs {_MIN_SAMPLES} samples, and there are {count}"
     )

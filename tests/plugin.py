@@ -13,15 +13,17 @@ def install(folder: Path, name: str, code: str, **entry_points: str) -> Path:
         name: The name of the module, and of the package.
         code: The module's source.
         **entry_points: The module's classes by the name of their step; by `source_NAME` for a
-            source, and by `engine_NAME` for an engine.
+            source, by `engine_NAME` for an engine, and by `batch_NAME` for a step of the batch
+            stage.
     """
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    lines: dict[str, list[str]] = {"steps": [], "sources": [], "engines": []}
+    groups = {"source": "sources", "engine": "engines", "batch": "batch_steps"}
+    lines: dict[str, list[str]] = {"steps": [], **{group: [] for group in groups.values()}}
     for key, value in entry_points.items():
         kind, _, rest = key.partition("_")
-        group, entry = (f"{kind}s", rest) if kind in ("source", "engine") else ("steps", key)
+        group, entry = (groups[kind], rest) if kind in groups else ("steps", key)
         lines[group].append(f"{entry} = {name}:{value}")
     sections = [f"[gpupipe.{group}]\n" + "\n".join(rows) for group, rows in lines.items()]
     (info / "entry_points.txt").write_text("\n".join([*sections, ""]))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.bench.measure import image_of
 from gpupipe.config import Config, Shard
 from gpupipe.dataset.index import Index
@@ -188,7 +189,8 @@ def _pick_samples(config: Config, index: Index, samples: int) -> Index:
 def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> Config:
     """Return a config with only these steps and batches of one, since sizes may differ.
 
-    Settings that change the delivered batch, such as dtype, have their defaults.
+    Settings that change the delivered batch, such as dtype, have their defaults, and no steps run
+    on whole batches.
     """
     loader = {
         "batch_size": 1,
@@ -201,7 +203,8 @@ def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> C
         "on_error": "skip",
     }
     alone = config.loader.model_copy(update=loader | {"shard": Shard(), "max_bad": 1.0} | options)
-    return replace(config, pipeline=config.pipeline.first_steps(len(entries)), loader=alone)
+    steps = config.pipeline.first_steps(len(entries))
+    return replace(config, pipeline=steps, loader=alone, batch=BatchStage())
 
 
 def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:

@@ -165,6 +165,7 @@ def _state_file(checked: Config, given: dict[str, Any]) -> Path:
         given["mode"],
         given["clients"],
         given["address"],
+        *([checked.batch.fingerprint] if checked.batch.entries else []),
     ]
     return (
         cache_dir()

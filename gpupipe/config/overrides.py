@@ -16,7 +16,7 @@ from gpupipe.schema.document import Document
 
 Change = str | tuple[str, Any]
 """An override: a text "key=value", or a tuple (key, value)."""
-_TOP_LEVEL = ("data", "pipeline", "loader")
+_TOP_LEVEL = ("data", "pipeline", "batch", "loader")
 
 
 def to_plain_types(value: Any) -> Any:
@@ -101,7 +101,7 @@ def _apply_change(document: Document, change: _ParsedChange) -> None:
     elif loc[0] not in _TOP_LEVEL:
         wrong = f"{loc[0]}: unknown key{_suggest_key(change.key, document)}"
         raise ConfigError([Problem(change.location, wrong)])
-    if loc[0] == "pipeline":
+    if loc[0] in ("pipeline", "batch"):
         _check_step(document, loc, change.location)
     document.put(loc, change.value, change.location)
 
@@ -121,21 +121,22 @@ def _suggest_key(key: str, document: Document) -> str:
 
 def _check_step(document: Document, loc: tuple[str, ...], location: str) -> None:
     """Raise ConfigError if a change of a step names a step that is not at that position."""
-    steps = document.at(("pipeline",))
+    part = loc[0]
+    steps = document.at((part,))
     if isinstance(steps, str) and len(loc) > 1:
         raise ConfigError(
             [
                 Problem(
                     location,
-                    f"pipeline is a name, '{steps}': to change a step of it, write the list "
+                    f"{part} is a name, '{steps}': to change a step of it, write the list "
                     "of its steps in the config instead",
                 )
             ]
         )
-    step = document.at(("pipeline", int(loc[1]))) if len(loc) > 2 and loc[1].isdecimal() else None
+    step = document.at((part, int(loc[1]))) if len(loc) > 2 and loc[1].isdecimal() else None
     if isinstance(step, dict) and loc[2] not in step:
         raise ConfigError(
-            [Problem(location, f"pipeline.{loc[1]} is not '{loc[2]}' but '{next(iter(step), '')}'")]
+            [Problem(location, f"{part}.{loc[1]} is not '{loc[2]}' but '{next(iter(step), '')}'")]
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 from pydantic import BeforeValidator
 
+from gpupipe.batch_stage.batch_step import BatchField
+from gpupipe.batch_stage.build import build_batch_stage
+from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.dataset.source import RESERVED_NAMES, Source
@@ -19,13 +22,20 @@ from gpupipe.pipeline.pipeline import IMAGE, Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.pipeline.views import has_views
 from gpupipe.schema.document import UNRESOLVED, Document
-from gpupipe.schema.field_types import should_be
+from gpupipe.schema.field_types import is_number, should_be
 from gpupipe.schema.validation_errors import to_problems
 
 
 def _check_name_or_steps(value: Any) -> Any:
     if not isinstance(value, (str, list)) and not has_views(value):
         raise should_be("the name of a pipeline, or a list of steps")
+    return value
+
+
+def _check_batch_steps(value: Any) -> Any:
+    if not isinstance(value, list):
+        hint = "; the number of samples is loader.batch_size" if is_number(value) else ""
+        raise should_be(f"a list of steps, such as [mixup: {{alpha: 0.2}}]{hint}")
     return value
 
 
@@ -38,6 +48,7 @@ class TopLevel(pydantic.BaseModel):
         data: Where the samples are: {source: folder, root: PATH}.
         pipeline: The name of a pipeline, or a list of steps. For several views of an image, it is
             {steps: [...], views: {...}}.
+        batch: A list of steps on whole batches, such as mixup.
         loader: How samples become batches.
     """
 
@@ -45,6 +56,7 @@ class TopLevel(pydantic.BaseModel):
 
     data: dict[str, Any]
     pipeline: Annotated[str | list[Any] | dict[str, Any], BeforeValidator(_check_name_or_steps)]
+    batch: Annotated[list[Any], BeforeValidator(_check_batch_steps)] = []
     loader: LoaderConfig = LoaderConfig()
 
 
@@ -58,6 +70,7 @@ class Config:
         source: The source that `data` describes.
         pipeline: The steps, checked against the fields of the source.
         loader: The `loader` part.
+        batch: The steps on whole batches, after the engine; by default none.
     """
 
     name: str
@@ -65,6 +78,7 @@ class Config:
     source: Source
     pipeline: Pipeline
     loader: LoaderConfig
+    batch: BatchStage = field(default_factory=BatchStage)
 
 
 def validate(document: Document, config_dir: Path | None, problems: list[Problem]) -> Config:
@@ -90,6 +104,12 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         if isinstance(steps, (str, list)) or has_views(steps)
         else None
     )
+    fields = (
+        list_batch_fields(pipeline, shape.loader, checked_source.masks)
+        if pipeline and shape and checked_source
+        else None
+    )
+    batch = _build_batch_stage(document, fields, pipeline, problems)
     if problems or shape is None or checked_source is None or pipeline is None:
         raise ConfigError(problems)
     return Config(
@@ -98,6 +118,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         checked_source,
         pipeline,
         shape.loader,
+        batch,
     )
 
 
@@ -196,3 +217,33 @@ def _build_pipeline(
             p if p.where else Problem(document.where(("pipeline",)), p.what) for p in e.problems
         ]
         return None
+
+
+def list_batch_fields(
+    pipeline: Pipeline, loader: LoaderConfig, masks: Sequence[str]
+) -> dict[str, BatchField]:
+    """Return the fields of a batch as the loader delivers them, by name."""
+    fields = {}
+    for name in pipeline.outputs:
+        spec = pipeline.output_spec_of(name)
+        if name in pipeline.main_outputs and loader.dtype is not None:
+            spec = replace(spec, dtype=loader.dtype)
+        fields[name] = BatchField(spec, pipeline.source_of(name) in masks)
+    return fields
+
+
+def _build_batch_stage(
+    document: Document,
+    fields: Mapping[str, BatchField] | None,
+    pipeline: Pipeline | None,
+    problems: list[Problem],
+) -> BatchStage:
+    """Build the batch stage; append its mistakes to `problems`."""
+    if not isinstance(document.data.get("batch"), list):
+        return BatchStage()  # there is none, or `problems` holds that it is no list
+    main = () if pipeline is None else pipeline.main_outputs
+    try:
+        return build_batch_stage(document, ("batch",), fields, main)
+    except ConfigError as e:
+        problems += e.problems
+        return BatchStage()

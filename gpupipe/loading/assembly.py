@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.config import AutoShard, Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population
@@ -68,19 +69,31 @@ def create_sampler(
     )
 
 
+def create_mixer(config: Config, index: Index) -> BatchMixer:
+    """Create what runs the batch stage of a config.
+
+    Raises:
+        ConfigError: If the labels of the data cannot be mixed.
+    """
+    # The index of a server's client has no labels. The server checks its own.
+    labels = index.labels if registry.find(config.loader.engine).reads_data else None
+    return BatchMixer(config.batch, config.loader.seed, index.classes, labels)
+
+
 def assemble(config: Config, index: Index) -> LoaderParts:
     """Create the parts of a loader that reads the data itself.
 
     Raises:
-        ConfigError: If the samples cannot be split over the ranks.
+        ConfigError: If the samples cannot be split over the ranks, or their labels cannot be mixed.
         DeviceError: If the device or engine is not available.
         EngineError: If the engine cannot be built.
     """
     refuse_in_worker()
     config = replace(config, loader=resolve_shard(config.loader))
     options = config.loader
-    # Raises ConfigError before the engine starts anything.
+    # Both raise ConfigError before the engine starts anything.
     selection = create_sampler(config, index).selection
+    create_mixer(config, index)
     engine: Engine = registry.find(options.engine).on(
         LoadSpec(index, config.pipeline, options, count_threads(options), config.source.max_pixels),
         options.device,

@@ -123,11 +123,11 @@ class LifeCycle:
             return self._state.state_at_start
         return self._sampler.state_after(self._state.delivered)
 
-    def iterate(self, convert: Callable[[Batch], Any]) -> Iterator[Any]:
+    def iterate(self, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
         """Return an iterator over the next epoch. Older ones raise GpupipeError from now on.
 
         Args:
-            convert: Makes of a batch what the consumer gets.
+            convert: Makes of a batch and its plan what the consumer gets.
 
         Raises:
             GpupipeError: If the loader is closed.
@@ -149,7 +149,7 @@ class LifeCycle:
         self.stop()
         self._state = _Closed()
 
-    def _iterate(self, number: int, convert: Callable[[Batch], Any]) -> Iterator[Any]:
+    def _iterate(self, number: int, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
         self._check_newest(number)
         state = self._start_epoch()
         while not state.is_complete:
@@ -160,11 +160,16 @@ class LifeCycle:
                 state.run.early = item
                 break
             plan, batch = item
+            started = time.perf_counter()
+            converted = convert(plan, batch)
+            self.waited += time.perf_counter() - started
+            # The batch stage makes a new batch: keep the memory of the engine's no longer.
+            del batch, item
             if state.delivered is None and self._population is not None:
                 self._population.release(state.epoch.__le__)
             state.delivered = plan
             try:
-                yield convert(batch)
+                yield converted
             finally:
                 self._engine.mark_consumed(plan)
         if number == self._newest:

@@ -12,15 +12,24 @@ from gpupipe.sampling.selection import DEFAULTS
 
 _VERSION = 1
 _TAKES = "load_state_dict() takes the dict that state_dict() of a loader returned"
-_TYPES = {"version": int, "data": str, "pipeline": str, "seed": int, "shuffle": bool}
+_TYPES = {
+    "version": int,
+    "data": str,
+    "pipeline": str,
+    "batch": str,
+    "seed": int,
+    "shuffle": bool,
+}
 
 
 def identify(config: Config, index: Index) -> dict[str, Any]:
     """Return the part of a state that is the same for the whole life of a loader."""
+    batch = config.batch.fingerprint
     return {
         "version": _VERSION,
         "data": index.fingerprint,
         "pipeline": config.pipeline.fingerprint,
+        **({"batch": batch} if batch else {}),
     }
 
 
@@ -35,13 +44,13 @@ def check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
     if not isinstance(state, Mapping):
         actual = "None" if state is None else f"a {type(state).__name__}"
         raise StateError(f"{_TAKES}, and not {actual}")
-    missing = [key for key in own if key not in state and key not in DEFAULTS]
+    missing = [key for key in own if key not in state and key not in (*DEFAULTS, "batch")]
     if missing:
         keys = ", ".join(repr(key) for key in state)
         contents = f"that has {short(keys)}" if keys else "that is empty"
         raise StateError(f"{_TAKES}, and not one {contents}: it lacks {missing[0]!r}")
     for key, kind in _TYPES.items():
-        if type(state[key]) is not kind:
+        if key in state and type(state[key]) is not kind:
             raise StateError(f"{_TAKES}, and not one whose {key!r} is {short(repr(state[key]))}")
     if state["version"] != _VERSION:
         versions = f"{state['version']}, not {_VERSION}"
@@ -51,9 +60,11 @@ def check_state(state: object, own: Mapping[str, Any], strict: bool) -> None:
     for key, difference in (
         ("data", "other data (the paths or labels differ)"),
         ("pipeline", "another pipeline (its steps or their parameters differ)"),
+        ("batch", "another batch stage (its steps or their parameters differ)"),
     ):
-        if state[key] != own[key]:
+        theirs, mine = state.get(key), own.get(key)
+        if theirs != mine:
             raise StateError(
-                f"the state belongs to {difference}: {key} {state[key]} there, {own[key]} here; "
-                "strict=False goes on all the same"
+                f"the state belongs to {difference}: {key} {theirs or 'none'} there, "
+                f"{mine or 'none'} here; strict=False goes on all the same"
             )

@@ -42,6 +42,8 @@ def find(name: str) -> type[Step]:
         return getattr(module, _camel(name))  # type: ignore[no-any-return]
     if plugin := plugins.find(plugins.STEPS, name, Step):
         return plugin
+    if name.isidentifier() and importlib.util.find_spec(f"gpupipe.batch_stage.steps.{name}"):
+        raise LookupError(f"'{name}' works on whole batches: write it under 'batch:'")
     raise LookupError(f"unknown step '{name}'{did_you_mean(name, names())}")
 
 

@@ -19,6 +19,8 @@ STEPS, SOURCES, ENGINES = "gpupipe.steps", "gpupipe.sources", "gpupipe.engines"
 
 Each is also the name of the package that holds the built-in ones.
 """
+BATCH_STEPS = "gpupipe.batch_steps"
+"""Entry point group of other packages' steps of the batch stage."""
 _OWN_PACKAGE = __name__.partition(".")[0]
 
 
@@ -26,7 +28,7 @@ def find(group: str, name: str, base: type[_Base]) -> type[_Base] | None:
     """Load the class of an entry point.
 
     Args:
-        group: Entry point group, `STEPS`, `SOURCES` or `ENGINES`.
+        group: Entry point group: `STEPS`, `BATCH_STEPS`, `SOURCES` or `ENGINES`.
         name: Name of the entry point, which is the name of the step, source or engine in YAML.
         base: Class that the loaded class must derive from.
 
@@ -95,7 +97,7 @@ def origin(cls: type) -> str:
 
 def _distribution_of_module(module: str) -> str:
     """Return name and version of the distribution with a step in this top-level module, or ""."""
-    for entry in entry_points(group=STEPS):
+    for entry in (*entry_points(group=STEPS), *entry_points(group=BATCH_STEPS)):
         if entry.module.partition(".")[0] == module and entry.dist:
             return f"{entry.dist.name} {entry.dist.version}"
     return ""

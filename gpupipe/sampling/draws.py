@@ -54,6 +54,21 @@ def uniform(
     return fraction
 
 
+def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Hash the ids of a batch, in their order, to one id for `uniform`.
+
+    Draws that belong to a whole batch take it. They depend on which samples share the batch.
+
+    Args:
+        ids: The samples' rows in the index, int64 (B,).
+
+    Returns:
+        int64 (1,).
+    """
+    digest = hashlib.blake2b(ids.astype("<i8").tobytes(), digest_size=8).digest()
+    return np.frombuffer(digest, "<i8").astype(np.int64)
+
+
 def permutation(seed: int, epoch: int, count: int, purpose: str = _ORDER) -> NDArray[np.int64]:
     """Return a permutation of 0 .. count - 1, int64: the ids sorted by their hashes.
 

@@ -212,6 +212,7 @@ class Server:
         if self.options.state is None:
             return None
         config, index = self.loader.config, self.loader.index
+        batch = config.batch.fingerprint
         loader = config.loader.model_dump(
             mode="json", include={"batch_size", "shuffle", "seed", "last_batch", "shard"}
         )
@@ -221,6 +222,7 @@ class Server:
                 {
                     "data": index.fingerprint,
                     "pipeline": self._description["pipeline"]["fingerprint"],
+                    **({"batch": batch} if batch else {}),
                     **loader,
                     **self.loader.sampler.selection.settings,
                 }

@@ -42,6 +42,7 @@ KEYS = st.sampled_from(
     [
         "data",
         "pipeline",
+        "batch",
         "loader",
         "source",
         "root",
@@ -54,6 +55,11 @@ KEYS = st.sampled_from(
         "decode",
         "resize",
         "random_affine",
+        "mixup",
+        "random_choice",
+        "transforms",
+        "alpha",
+        "on",
         "normalize",
         "pad",
         "size",
@@ -90,6 +96,12 @@ STEP_TREES = st.dictionaries(
     min_size=1,
     max_size=1,
 )
+BATCH_TREES = st.dictionaries(
+    st.sampled_from(["mixup", "cutmix", "one_hot", "random_choice", "resize", "mixpu"]),
+    st.dictionaries(KEYS, TREES, max_size=3) | TREES,
+    min_size=1,
+    max_size=1,
+)
 CONFIGS = st.fixed_dictionaries(
     {},
     optional={
@@ -99,6 +111,7 @@ CONFIGS = st.fixed_dictionaries(
         )
         | TREES,
         "pipeline": st.lists(STEP_TREES | TREES | st.just("decode"), max_size=5) | TREES,
+        "batch": st.lists(BATCH_TREES | TREES | st.just("mixup"), max_size=3) | TREES,
         "loader": st.dictionaries(KEYS, TREES, max_size=6) | TREES,
         "zzz": TREES,
     },

@@ -10,6 +10,7 @@ import pydantic
 import pytest
 from config_texts import JARGON
 
+from gpupipe.batch_stage import registry
 from gpupipe.config.validation import TopLevel
 from gpupipe.dataset import source
 from gpupipe.pipeline import step_registry
@@ -38,6 +39,7 @@ MODELS = dict.fromkeys(
         TopLevel,
         *map(source.find_source, source.list_sources()),
         *map(step_registry.find, sorted(step_registry.builtin_names())),
+        *map(registry.find, sorted(registry.builtin_names())),
     )
     for model in models_of(root)
 )

@@ -15,7 +15,7 @@ KNOWN = "; known: " + ", ".join(sorted(config.LoaderConfig.model_fields))
     [
         # unknown keys
         (DATA + STEPS + "loeder: {seed: 1}\n", "3:1: loeder: unknown key; did you mean 'loader'?"),
-        (DATA + STEPS + "zzz: 1\n", "3:1: zzz: unknown key; known: data, loader, pipeline"),
+        (DATA + STEPS + "zzz: 1\n", "3:1: zzz: unknown key; known: batch, data, loader, pipeline"),
         (
             DATA + STEPS + "batch_size: 4\n",
             "3:1: batch_size: unknown key; it belongs under 'loader'",

@@ -47,7 +47,7 @@ class Counting(BatchStream):
         pass
 
 
-def ids(batch: Batch) -> list[int]:
+def ids(plan: Plan, batch: Batch) -> list[int]:
     return batch["id"].tolist()  # type: ignore[no-any-return]
 
 
@@ -57,6 +57,24 @@ def cycle_of(engine: Counting) -> LifeCycle:
 
 
 EPOCH = [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_batch_that_cannot_be_converted_does_not_count_as_delivered() -> None:
+    """The batch stage refuses it: a resume begins with it, and a server gets no acknowledgement."""
+
+    def refuse_the_second(plan: Plan, batch: Batch) -> list[int]:
+        if plan.ids[0] == 2:
+            raise ValueError("not this one")
+        return ids(plan, batch)
+
+    engine = Counting()
+    cycle = cycle_of(engine)
+    iterator = cycle.iterate(refuse_the_second)
+    assert next(iterator) == [0, 1]
+    with pytest.raises(ValueError, match="not this one"):
+        next(iterator)
+    assert cycle.position["position"] == 2
+    assert set(engine.consumed) == {(0, 2)}
 
 
 def test_the_engine_runs_from_one_epoch_into_the_next() -> None:

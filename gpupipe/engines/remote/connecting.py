@@ -181,6 +181,7 @@ def _check_agree(
         (
             f.index.fingerprint,
             f.config.pipeline.fingerprint,
+            f.config.batch.fingerprint,
             f.config.loader.model_dump_json(include={*Sampler.settings} - {"subset"}),
             f.selection.settings.get("subset"),
         )
@@ -203,10 +204,20 @@ def _check_agree(
 
 
 def _check_own(own: Config, served: Config, address: str) -> None:
-    """Raise ServerError if the pipeline of a config is not the one of the server."""
+    """Raise ServerError if the pipeline or the batch stage of a config is not the server's."""
     if own.pipeline.fingerprint != served.pipeline.fingerprint:
         raise ServerError(
             f"pipeline '{own.pipeline.name}' of this config is not the one that {address} "
             f"serves ('{served.pipeline.name}'): "
             "start the server with the same config, or take what it serves with gpupipe.connect()"
         )
+    if own.batch.fingerprint != served.batch.fingerprint:
+        raise ServerError(
+            f"the steps under 'batch:' of this config ({_list_steps(own)}) are not those that "
+            f"{address} serves ({_list_steps(served)}): start the server with the same config, or "
+            "take what it serves with gpupipe.connect()"
+        )
+
+
+def _list_steps(config: Config) -> str:
+    return ", ".join(str(step) for step in config.batch.as_steps()) or "none"

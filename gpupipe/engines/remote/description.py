@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.config import Config, LoaderConfig
+from gpupipe.batch_stage.build import build_batch_stage
+from gpupipe.batch_stage.stage import BatchStage
+from gpupipe.config import Config, LoaderConfig, list_batch_fields
 from gpupipe.dataset.columns import Column, FileColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, Source, ignore_progress
@@ -23,6 +25,7 @@ from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
 from gpupipe.sampling.sampler import Sampler
 from gpupipe.sampling.selection import Selection
@@ -138,6 +141,11 @@ def describe(config: Config, index: Index, head: int | None, sampler: Sampler) -
             "fingerprint": pipeline.fingerprint,
             "head": len(pipeline.entries) if head is None else head,
         },
+        "batch": {
+            "steps": config.batch.as_steps(),
+            "main": list(config.batch.main),
+            "fingerprint": config.batch.fingerprint,
+        },
         "loader": config.loader.model_dump(mode="json", include=set(SERVER_SETTINGS)),
     }
 
@@ -173,7 +181,7 @@ def parse_description(
     except (KeyError, TypeError, ValueError) as e:
         if isinstance(e, ConfigError):
             raise ServerError(
-                f"{address} serves a pipeline that this machine cannot build ({e}): install "
+                f"{address} serves steps that this machine cannot build ({e}): install "
                 "here what is installed there"
             ) from None
         raise ServerError(
@@ -215,6 +223,7 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         RemoteSource(root=description["data"]["root"], masks=tuple(described["masks"])),
         pipeline,
         settled,
+        _build_batch_stage(description["batch"], pipeline, settled, described["masks"]),
     )
     selection = Selection(
         settled.repeats, settled.epoch_size, settings=dict(description["selection"]["settings"])
@@ -227,6 +236,24 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         pipeline.entries[described["head"] :],
         settled.dtype if shipped else None,
     )
+
+
+def _build_batch_stage(
+    described: Mapping[str, Any], pipeline: Pipeline, loader: LoaderConfig, masks: Sequence[str]
+) -> BatchStage:
+    """Build the batch stage of the server, which this client runs."""
+    stage = build_batch_stage(
+        Document("the server's batch stage", {"batch": described["steps"]}),
+        ("batch",),
+        list_batch_fields(pipeline, loader, masks),
+        described["main"],
+    )
+    if stage.fingerprint != described["fingerprint"]:
+        raise ServerError(
+            "the server's batch stage is another one when it is built here: use the same version "
+            "of gpupipe on both sides"
+        )
+    return stage
 
 
 def _index(data: Mapping[str, Any], main: str) -> Index:

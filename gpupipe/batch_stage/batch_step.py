@@ -1,0 +1,121 @@
+"""The contract of a step of the batch stage.
+
+A step is a frozen pydantic model, with the names, defaults and meaning of torchvision v2. Its
+members are called in this order:
+
+    check(fields)             once: refuses fields that the step cannot process
+    num_uniforms              the number of uniform draws that one batch needs
+    sample(u)                 each batch: turns draws into parameters; the only place where
+                              randomness enters
+    torch(images, labels, p)  each batch: processes the batch on its device
+
+The draws are hashes of (seed, epoch, ids of the batch, step). So a sample's pixels depend on the
+samples that share its batch: on the batch size, and on the number of ranks. This is the one
+exception to the law that the same seed, epoch and sample have the same draws everywhere. A resumed
+run with the same batch size and number of ranks delivers the same batches, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gpupipe.dataset.labels import MOST_CLASSES
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.step import Params
+from gpupipe.schema.field_types import WHOLE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NumClasses = Annotated[int, Field(ge=1, le=MOST_CLASSES), WHOLE]
+
+
+@dataclass(frozen=True)
+class BatchField:
+    """A field of a batch.
+
+    Attributes:
+        spec: Shape, dtype and layout of one sample, as it is delivered.
+        is_mask: Whether its numbers are classes, as those of a segmentation mask.
+    """
+
+    spec: Spec
+    is_mask: bool = False
+
+
+class BatchStep(pydantic.BaseModel):
+    """The base of all steps of the batch stage.
+
+    Subclasses declare their parameters as pydantic fields and override `sample`, `check` and
+    `torch`. A package offers a step under the entry point group `gpupipe.batch_steps`; the entry
+    point's name is the name in YAML.
+
+    The draws of a step depend on all samples of the batch: see the head of this module.
+
+    Attributes:
+        num_classes: The number of classes, the width of the soft labels. By default the number of
+            classes of the data. All steps of a config share it.
+        num_uniforms: The number of uniform draws that one batch needs.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    num_classes: NumClasses | None = None
+
+    num_uniforms: ClassVar[int] = 0
+
+    def list_num_classes(self) -> list[int]:
+        """Return every number of classes that the step, or a step inside it, was given."""
+        return [] if self.num_classes is None else [self.num_classes]
+
+    def check(self, fields: Mapping[str, BatchField]) -> None:
+        """Refuse fields that the step cannot process; by default it takes all.
+
+        Args:
+            fields: The fields that the step works on, by name.
+
+        Raises:
+            StepIncompatible: If it cannot process them. The message says why and what to write
+                instead.
+        """
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Turn uniform draws into the parameters of batches.
+
+        Must be a pure function of `u` and the step's fields.
+
+        Args:
+            u: float64 (N, num_uniforms) in [0, 1), one row per batch.
+
+        Returns:
+            Arrays by name, each with N as its first axis. `torch` gets one batch's entry of each.
+        """
+        return {}
+
+    def torch(
+        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Process one batch on its device. Must not change its arguments in place.
+
+        Args:
+            images: The fields that the step works on, by name: (B, C, H, W), or (B, others..., C,
+                space...) for arrays that are no images.
+            labels: Soft labels, float32 (B, classes): the share of each class, one-hot before the
+                first step.
+            p: This batch's entry of each array that `sample` returned.
+
+        Returns:
+            The processed fields and labels, with the same shapes and dtypes.
+
+        Raises:
+            StepIncompatible: If it cannot process this batch; the message says why and what to
+                write instead.
+        """
+        raise NotImplementedError

@@ -1,0 +1,196 @@
+"""Builds the batch stage from the list under `batch:` in a YAML document."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from gpupipe.batch_stage import registry
+from gpupipe.batch_stage.batch_step import BatchField, BatchStep
+from gpupipe.batch_stage.container import BatchContainer, NestedBatchStep
+from gpupipe.batch_stage.stage import BatchEntry, BatchStage
+from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
+from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.runtime import plugins
+from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.schema.validation_errors import to_problems
+
+_SHAPE = "'- name: {parameter: value}' or '- name'"
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """One item of the list: the step, where it is, and what `on:` says (None if nothing)."""
+
+    name: str
+    step: BatchStep
+    loc: Loc
+    where: str
+    on: Any = None
+
+
+def build_batch_stage(
+    document: Document,
+    loc: Loc,
+    fields: Mapping[str, BatchField] | None,
+    main: Sequence[str] = (),
+) -> BatchStage:
+    """Build the batch stage from the list of steps at `loc` of a document.
+
+    Args:
+        document: The YAML document.
+        loc: The path of keys to the list.
+        fields: The fields of a batch, by name; None if they are not known, because other parts of
+            the config are wrong. Then only the parameters of the steps are checked.
+        main: The fields that a step works on unless it has `on:`.
+
+    Raises:
+        ConfigError: With all mistakes in the list.
+    """
+    problems: list[Problem] = []
+    items = document.at(loc)
+    parsed = [_parse(item, document, (*loc, i), problems) for i, item in enumerate(items)]
+    steps = [p for p in parsed if p is not None]
+    entries = [] if fields is None else _check(steps, document, fields, main, problems)
+    _check_num_classes(steps, problems)
+    if problems:
+        raise ConfigError(problems)
+    return BatchStage(tuple(entries), tuple(main) if entries else ())
+
+
+def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem]) -> _Parsed | None:
+    """Parse one item of the list; append its mistakes to `problems`."""
+    name, parameters = _split_item(item)
+    where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
+    if not name:
+        if item is not UNRESOLVED:
+            value = "empty" if item is None else shown(item)
+            problems.append(Problem(where, f"a step is {value}, but should be {_SHAPE}"))
+        return None
+    try:
+        model = registry.find(name)
+    except LookupError as e:
+        problems.append(Problem(where, e.args[0]))
+        return None
+    on = None
+    if isinstance(parameters, dict):
+        on = parameters.get("on")
+        parameters = {key: value for key, value in parameters.items() if key != "on"}
+    before = len(problems)
+    if issubclass(model, BatchContainer) and isinstance(parameters, dict):
+        parameters = _parse_nested(parameters, document, (*loc, name), problems)
+    if len(problems) > before:
+        return None
+    try:
+        with plugins.blamed(name, model, where, "validation", pydantic.ValidationError):
+            step = model.model_validate({} if parameters is None else parameters)
+    except pydantic.ValidationError as e:
+        problems.extend(to_problems(e, model, document, (*loc, name), prefix=name))
+        return None
+    return _Parsed(name, step, (*loc, name), where, on)
+
+
+def _parse_nested(
+    parameters: dict[str, Any], document: Document, loc: Loc, problems: list[Problem]
+) -> dict[str, Any]:
+    """Return a container's parameters with its list of steps parsed."""
+    items = parameters.get("transforms")
+    if not isinstance(items, list):
+        return parameters
+    nested = []
+    for i, item in enumerate(items):
+        parsed = _parse(item, document, (*loc, "transforms", i), problems)
+        if parsed is not None and parsed.on is not None:
+            problems.append(
+                Problem(
+                    document.where((*parsed.loc, "on"), of_key=True),
+                    f"{parsed.name}.on: write it beside 'transforms', for all steps",
+                )
+            )
+        elif parsed is not None:
+            nested.append(NestedBatchStep(name=parsed.name, step=parsed.step, where=parsed.where))
+    return parameters | {"transforms": nested}
+
+
+def _split_item(item: Any) -> tuple[str, Any]:
+    """Return an item's name and parameters; "" if it has no single name."""
+    if isinstance(item, str):
+        return item, None
+    return next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else ("", None)
+
+
+def _check(
+    steps: Sequence[_Parsed],
+    document: Document,
+    fields: Mapping[str, BatchField],
+    main: Sequence[str],
+    problems: list[Problem],
+) -> list[BatchEntry]:
+    """Check each step against its fields; append what does not fit to `problems`."""
+    entries: list[BatchEntry] = []
+    seen = Counter[str]()
+    for p in steps:
+        targets = _find_targets(p, document, fields, main, problems)
+        if not targets:
+            continue
+        try:
+            with plugins.blamed(p.name, type(p.step), p.where, "check()", StepIncompatible):
+                p.step.check({name: fields[name] for name in targets})
+        except StepIncompatible as e:
+            problems.append(Problem(e.where or p.where, f"{p.name} cannot stand here: {e}"))
+            continue
+        seen[p.name] += 1
+        key = p.name if seen[p.name] == 1 else f"{p.name}_{seen[p.name]}"
+        layouts = {name: fields[name].spec.layout for name in targets}
+        entries.append(BatchEntry(p.name, key, p.step, layouts, p.where))
+    return entries
+
+
+def _find_targets(
+    p: _Parsed,
+    document: Document,
+    fields: Mapping[str, BatchField],
+    main: Sequence[str],
+    problems: list[Problem],
+) -> Sequence[str]:
+    """Return the fields that a step works on; () if `on:` is wrong, which `problems` then holds."""
+    if p.on is None:
+        return main
+    if p.on is UNRESOLVED:
+        return ()
+    where = document.where((*p.loc, "on"))
+    names = [p.on] if isinstance(p.on, str) else p.on
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        problems.append(
+            Problem(
+                where,
+                f"on is {shown(p.on)}, but should be the name of a field, or a list of names: "
+                f"{', '.join(fields)}",
+            )
+        )
+        return ()
+    unknown = [n for n in names if n not in fields]
+    problems.extend(
+        Problem(where, f"on: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown
+    )
+    return () if unknown else tuple(dict.fromkeys(names))
+
+
+def _check_num_classes(steps: Sequence[_Parsed], problems: list[Problem]) -> None:
+    """Report a step whose number of classes differs from that of an earlier step."""
+    first: tuple[str, int] | None = None
+    for p in steps:
+        for number in p.step.list_num_classes():
+            first = first or (p.name, number)
+            if number != first[1]:
+                problems.append(
+                    Problem(
+                        p.where,
+                        f"{p.name}.num_classes is {number}, but {first[0]} has {first[1]}: write "
+                        "the same, or leave both out to take the classes of the data",
+                    )
+                )

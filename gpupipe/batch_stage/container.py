@@ -1,0 +1,90 @@
+"""BatchContainer: the base of steps of the batch stage that hold other steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, model_serializer
+
+from gpupipe.batch_stage.batch_step import BatchField, BatchStep
+from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.schema.field_types import should_be
+
+
+class NestedBatchStep(pydantic.BaseModel):
+    """A step inside a container.
+
+    Attributes:
+        name: The step's name in YAML.
+        step: The step.
+        where: Its place in the YAML, for messages.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    step: BatchStep
+    where: str = Field("", exclude=True)
+
+    @model_serializer
+    def _write(self) -> dict[str, Any]:
+        """Return the step as the YAML has it: {name: parameters}."""
+        return {self.name: self.step.model_dump(mode="json", exclude_none=True)}
+
+
+def _check_nested(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or not value:
+        raise should_be("a list of steps, each '- name: {parameter: value}' or '- name'")
+    return value
+
+
+class BatchContainer(BatchStep):
+    """The base of steps that hold other steps. Subclasses define `own_uniforms`, `draw`, `torch`.
+
+    The container's own draws come first, then those of its steps, in order.
+
+    Attributes:
+        transforms: The steps.
+    """
+
+    transforms: Annotated[tuple[NestedBatchStep, ...], BeforeValidator(_check_nested)]
+
+    own_uniforms: ClassVar[int] = 0
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of uniform draws that one batch needs."""
+        return self.own_uniforms + sum(nested.step.num_uniforms for nested in self.transforms)
+
+    def list_num_classes(self) -> list[int]:
+        nested = [n for inner in self.transforms for n in inner.step.list_num_classes()]
+        return super().list_num_classes() + nested
+
+    def check(self, fields: Mapping[str, BatchField]) -> None:
+        for nested in self.transforms:
+            try:
+                nested.step.check(fields)
+            except StepIncompatible as e:
+                raise StepIncompatible(f"{nested.name}: {e}", e.where or nested.where) from None
+
+    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Turn the container's own draws, (N, own_uniforms), into its parameters."""
+        raise NotImplementedError
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw for the container, and for all of its steps.
+
+        Returns:
+            What `draw` returns; and for each step what its `sample` returns, under "NUMBER.name".
+        """
+        sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
+        for number, nested in enumerate(self.transforms):
+            last = first + nested.step.num_uniforms
+            drawn = nested.step.sample(u[:, first:last])
+            sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
+            first = last
+        return sampled

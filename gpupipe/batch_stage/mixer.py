@@ -1,0 +1,163 @@
+"""BatchMixer: runs the batch stage on the batches of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch_stage.stage import BatchEntry, BatchStage
+from gpupipe.dataset.labels import make_unlabelled
+from gpupipe.dataset.spec import canonical_layout
+from gpupipe.errors import ConfigError, Problem, ShapeError, counted
+from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.runtime import plugins
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class BatchMixer:
+    """Runs a batch stage on batches, on their device.
+
+    The draws are hashes of (seed, epoch, ids of the batch, step). So they depend on which samples
+    share a batch, and a resumed run repeats them.
+
+    Args:
+        stage: The steps.
+        seed: The loader's seed.
+        classes: The names of the classes.
+        labels: The label of each sample of the data, (N,); None if only a server knows them.
+
+    Attributes:
+        stage: The steps.
+        num_classes: The width of the soft labels.
+
+    Raises:
+        ConfigError: If the labels cannot become soft labels of so many classes.
+    """
+
+    def __init__(
+        self,
+        stage: BatchStage,
+        seed: int,
+        classes: Sequence[str],
+        labels: NDArray[np.int64] | None,
+    ) -> None:
+        self.stage, self._seed = stage, seed
+        self.num_classes = stage.num_classes or len(classes)
+        if stage.entries:
+            _check_labels(stage.entries[0], self.num_classes, classes, labels)
+
+    def mix(
+        self, epoch: int, ids: NDArray[np.int64], batch: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the mixed batch; the batch itself if the stage has no steps.
+
+        Args:
+            epoch: The epoch, from 0.
+            ids: The rows of the batch's samples in the index, int64 (B,).
+            batch: Fields (B, ...), and "label", int64 (B,). It is not changed.
+
+        Returns:
+            The batch, its "label" float32 (B, num_classes).
+
+        Raises:
+            ShapeError: If a step cannot process the sizes of this batch.
+            StepError: If a step's code fails.
+        """
+        if not self.stage.entries:
+            return batch
+        mixed = batch | {"label": to_soft_labels(batch["label"], self.num_classes)}
+        for entry in self.stage.entries:
+            mixed |= _run(entry, self._seed, epoch, ids, mixed)
+        return mixed
+
+
+def to_soft_labels(labels: Tensor, num_classes: int) -> Tensor:
+    """Return one-hot labels, float32 (B, num_classes), on the device of the labels, (B,)."""
+    import torch
+
+    rows = torch.zeros(len(labels), num_classes, device=labels.device)
+    return rows.scatter_(1, labels.long().unsqueeze(1), 1.0)
+
+
+def _run(
+    entry: BatchEntry, seed: int, epoch: int, ids: NDArray[np.int64], batch: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Run one step, and return its fields and labels."""
+    parameters = entry.parameters(seed, epoch, ids)
+    images = {name: _to_step(batch[name], layout) for name, layout in entry.layouts.items()}
+    try:
+        with plugins.blamed(entry.key, type(entry.step), entry.where, "torch()", StepIncompatible):
+            done, labels = entry.step.torch(images, batch["label"], parameters)
+    except StepIncompatible as e:
+        raise ShapeError(f"{entry.where}: {entry.key}: {e}") from None
+    _check_result(entry, images | {"label": batch["label"]}, done | {"label": labels})
+    back = {name: _from_step(done[name], layout) for name, layout in entry.layouts.items()}
+    return back | {"label": labels}
+
+
+def _check_result(entry: BatchEntry, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
+    """Raise StepError if a step changed the shape or dtype of a field."""
+    for name, tensor in before.items():
+        result = after.get(name)
+        if result is None or (result.shape, result.dtype) != (tensor.shape, tensor.dtype):
+            made = "nothing" if result is None else f"{tuple(result.shape)} {result.dtype}"
+            raise plugins.step_wrong(
+                entry.key,
+                type(entry.step),
+                entry.where,
+                f"its torch() made {made} of '{name}', {tuple(tensor.shape)} {tensor.dtype}",
+            )
+
+
+def _to_step(field: Tensor, layout: str) -> Tensor:
+    """Return a view of a field with the axes (B, others..., C, space...)."""
+    if "C" not in layout:
+        field, layout = field.unsqueeze(1), f"C{layout}"
+    return field.permute(0, *(1 + layout.index(axis) for axis in canonical_layout(layout)))
+
+
+def _from_step(field: Tensor, layout: str) -> Tensor:
+    """Return a view with the axes in the order of `layout`: the inverse of `_to_step`."""
+    order = canonical_layout(layout)
+    if "C" not in layout:
+        field, order = field.squeeze(1 + order.index("C")), order.replace("C", "")
+    return field.permute(0, *(1 + order.index(axis) for axis in layout))
+
+
+def _check_labels(
+    first: BatchEntry, num_classes: int, classes: Sequence[str], labels: NDArray[np.int64] | None
+) -> None:
+    """Raise ConfigError, at the first step, unless all labels are numbers of the classes."""
+    if wrong := _explain_wrong_labels(num_classes, classes, labels):
+        raise ConfigError([Problem(first.where, f"{first.name} cannot stand here: {wrong}")])
+
+
+def _explain_wrong_labels(
+    num_classes: int, classes: Sequence[str], labels: NDArray[np.int64] | None
+) -> str:
+    """Say why labels cannot become soft labels of so many classes; "" if they can."""
+    if list(classes) == make_unlabelled(0)[1]:
+        return (
+            "it mixes labels, and the data has none, or only the class 0: name the labels in "
+            "'data:', or leave out 'batch:'"
+        )
+    if labels is not None and (labels.dtype.kind not in "iu" or labels.ndim != 1):
+        return (
+            f"it needs labels that are class numbers, int64 (N,), but those of the data are "
+            f"{labels.dtype} {labels.shape}: give classes as labels, and other numbers as values"
+        )
+    if num_classes < len(classes):
+        return (
+            f"num_classes is {num_classes}, but the data has "
+            f"{counted(len(classes), 'class', 'classes')}: write num_classes: {len(classes)}, or "
+            "leave it out"
+        )
+    if labels is not None and len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
+        wrong = labels.min() if labels.min() < 0 else labels.max()
+        return f"the data has the label {wrong}, but labels are 0 to {num_classes - 1}"
+    return ""

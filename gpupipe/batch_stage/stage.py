@@ -1,0 +1,103 @@
+"""BatchStage: the checked steps of `batch:` in a config, in order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch_stage.batch_step import BatchStep
+from gpupipe.runtime import plugins
+from gpupipe.sampling import draws
+
+
+@dataclass(frozen=True)
+class BatchEntry:
+    """One step at its position in the batch stage.
+
+    Attributes:
+        name: The step's name in YAML.
+        key: The name, with a number if the step occurs again: "mixup", "mixup_2". It seeds the
+            draws.
+        step: The step.
+        layouts: The layout of each field that the step works on, by name, such as "CHW".
+        where: The position in the YAML, for messages.
+    """
+
+    name: str
+    key: str
+    step: BatchStep
+    layouts: dict[str, str]
+    where: str
+
+    def parameters(self, seed: int, epoch: int, ids: NDArray[np.int64]) -> dict[str, Any]:
+        """Draw the step's parameters for one batch.
+
+        They are hashes of all arguments, so they depend on which samples share the batch.
+
+        Args:
+            seed: The loader's seed.
+            epoch: The epoch, from 0.
+            ids: The rows of the batch's samples in the index, int64 (B,), in their order.
+
+        Raises:
+            StepError: If the step's `sample` raises, or returns arrays of another length.
+        """
+        stream = draws.stream(f"batch: {self.key}")
+        uniform = draws.uniform(seed, epoch, draws.hash_ids(ids), stream, self.step.num_uniforms)
+        with plugins.blamed(self.key, type(self.step), self.where, "sample()"):
+            sampled = self.step.sample(uniform)
+        for name, values in sampled.items():
+            if np.shape(values)[:1] != (1,):
+                raise plugins.step_wrong(
+                    self.key,
+                    type(self.step),
+                    self.where,
+                    f"its sample() made '{name}' of shape {np.shape(values)} for one batch",
+                )
+        return {name: values[0] for name, values in sampled.items()}
+
+
+@dataclass(frozen=True)
+class BatchStage:
+    """The checked steps of the batch stage, in order. Without steps it leaves batches alone.
+
+    Attributes:
+        entries: The steps.
+        main: The fields that a step works on unless it has `on:`.
+    """
+
+    entries: tuple[BatchEntry, ...] = ()
+    main: tuple[str, ...] = ()
+
+    @property
+    def num_classes(self) -> int | None:
+        """The number of classes that the steps were given; None if it is that of the data."""
+        return next((n for e in self.entries for n in e.step.list_num_classes()), None)
+
+    def as_steps(self) -> list[dict[str, Any]]:
+        """Return the list of steps as plain JSON, from which `build_batch_stage` builds it."""
+        return [
+            {e.name: e.step.model_dump(mode="json", exclude_none=True) | {"on": list(e.layouts)}}
+            for e in self.entries
+        ]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the steps and their parameters, equal for two files that mean the same.
+
+        It is "" if there are no steps.
+        """
+        if not self.entries:
+            return ""
+        content = [
+            [e.key, e.step.model_dump(mode="json", exclude_none=True)]
+            + ([list(e.layouts)] if tuple(e.layouts) != self.main else [])
+            for e in self.entries
+        ]
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

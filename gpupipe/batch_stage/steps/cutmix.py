@@ -1,0 +1,101 @@
+"""cutmix: a box of each sample becomes that of the sample before it in the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch_stage.batch_step import BatchField, BatchStep
+from gpupipe.batch_stage.beta import symmetric_beta
+from gpupipe.batch_stage.mixing import mix_with_previous, paste_from_previous
+from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.schema.field_types import Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SAME_SIZE = "resize them to one size, or name only fields of one size in 'on:'"
+
+
+class Cutmix(BatchStep):
+    """Paste boxes and mix labels as torchvision.transforms.v2.CutMix (Yun et al. 2019).
+
+    All samples have the same box. It would have 1 - lam of the area, with lam drawn from
+    Beta(alpha, alpha), but it is cut off at the border; its center is drawn uniformly. Labels are
+    mixed by the area that the box then has. All of it depends on all samples of the batch.
+
+    Images may have any dtype. Fields that are masks get the same box.
+
+    Attributes:
+        alpha: Both parameters of the beta distribution, above 0. The default is 1, the uniform
+            distribution; the smaller it is, the nearer the box is to nothing or to all.
+    """
+
+    alpha: Positive = 1.0
+
+    num_uniforms: ClassVar[int] = 4
+
+    def check(self, fields: Mapping[str, BatchField]) -> None:
+        for name, field in fields.items():
+            if not set("HW") <= set(field.spec.layout):
+                raise StepIncompatible(
+                    f"it needs images, but '{name}' has the layout {field.spec.layout or 'of one'}"
+                    ", without height and width: name other fields in 'on:', or write 'mixup'"
+                )
+        sizes = {
+            name: (field.spec.height, field.spec.width)
+            for name, field in fields.items()
+            if None not in (field.spec.height, field.spec.width)
+        }
+        if len(set(sizes.values())) > 1:
+            raise StepIncompatible(
+                f"the fields differ in height x width ({_list_sizes(sizes)}): {_SAME_SIZE}"
+            )
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return lam, x and y, float64 (N,).
+
+        `lam` is the share of the area outside the box, before it is cut off at the border. `x` and
+        `y` are its center, in shares of width and height.
+        """
+        return {"lam": symmetric_beta(u[:, :2], self.alpha), "x": u[:, 2], "y": u[:, 3]}
+
+    def torch(
+        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        sizes = {name: tuple(image.shape[-2:]) for name, image in images.items()}
+        if len(set(sizes.values())) > 1:
+            raise StepIncompatible(
+                f"the fields differ in height x width ({_list_sizes(sizes)}): {_SAME_SIZE}"
+            )
+        height, width = next(iter(sizes.values()))
+        box, lam = find_box(height, width, p)
+        pasted = {name: paste_from_previous(image, box) for name, image in images.items()}
+        return pasted, mix_with_previous(labels, lam)
+
+
+def find_box(height: int, width: int, p: Params) -> tuple[tuple[int, int, int, int], float]:
+    """Return the box, (left, top, right, bottom), and the share of the area outside it.
+
+    The formula is that of torchvision.transforms.v2.CutMix.
+
+    Args:
+        height: Height of the images in pixels.
+        width: Their width.
+        p: One batch's entry of what `Cutmix.sample` returned.
+    """
+    center_x, center_y = int(p["x"] * width), int(p["y"] * height)
+    half = 0.5 * math.sqrt(1.0 - float(p["lam"]))
+    half_width, half_height = int(half * width), int(half * height)
+    left, right = max(center_x - half_width, 0), min(center_x + half_width, width)
+    top, bottom = max(center_y - half_height, 0), min(center_y + half_height, height)
+    outside = 1.0 - (right - left) * (bottom - top) / (width * height)
+    return (left, top, right, bottom), outside
+
+
+def _list_sizes(sizes: Mapping[str, tuple[int | None, ...]]) -> str:
+    return ", ".join(f"{name}: {'x'.join(map(str, size))}" for name, size in sizes.items())

@@ -1,0 +1,59 @@
+"""mixup: each sample becomes a mean of itself and the sample before it in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.batch_stage.batch_step import BatchField, BatchStep
+from gpupipe.batch_stage.beta import symmetric_beta
+from gpupipe.batch_stage.mixing import mix_with_previous
+from gpupipe.dataset.spec import FLOATS
+from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.schema.field_types import Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Mixup(BatchStep):
+    """Mix images and labels as torchvision.transforms.v2.MixUp (Zhang et al. 2018).
+
+    One share, drawn from Beta(alpha, alpha), is that of each sample in its own mean; the rest is
+    that of the sample before it. It depends on all samples of the batch.
+
+    Attributes:
+        alpha: Both parameters of the beta distribution, above 0. The default is 1, the uniform
+            distribution; the smaller it is, the less is mixed.
+    """
+
+    alpha: Positive = 1.0
+
+    num_uniforms: ClassVar[int] = 2
+
+    def check(self, fields: Mapping[str, BatchField]) -> None:
+        for name, field in fields.items():
+            if field.is_mask:
+                raise StepIncompatible(
+                    f"the field '{name}' is a mask, and a mean of class numbers is no class: leave "
+                    f"'{name}' out of 'on:', or write 'cutmix', which moves masks too"
+                )
+            if field.spec.dtype not in (*FLOATS, "float64"):
+                raise StepIncompatible(
+                    f"it needs floats, but '{name}' is {field.spec.dtype}: write 'to_dtype: "
+                    "{dtype: float32, scale: true}' as the last step of the pipeline"
+                )
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return lam: float64 (N,), the share of each sample in its own mean."""
+        return {"lam": symmetric_beta(u, self.alpha)}
+
+    def torch(
+        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        lam = float(p["lam"])
+        mixed = {name: mix_with_previous(image, lam) for name, image in images.items()}
+        return mixed, mix_with_previous(labels, lam)

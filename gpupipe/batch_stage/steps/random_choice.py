@@ -1,0 +1,60 @@
+"""random_choice: run one step of a list, drawn for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from gpupipe.batch_stage.container import BatchContainer
+from gpupipe.pipeline.container import select_params
+from gpupipe.pipeline.step import Params
+from gpupipe.schema.field_types import NUMBER
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
+
+
+class RandomStepChoice(BatchContainer):
+    """Run one step of a list, as torchvision.transforms.v2.RandomChoice on a batch.
+
+    The choice depends on all samples of the batch.
+
+    Attributes:
+        transforms: The steps, such as mixup and cutmix.
+        p: A weight for each step, 0 or more; divided by their sum, they are its probability. By
+            default all steps are equally probable.
+    """
+
+    p: tuple[Weight, ...] | None = None
+
+    own_uniforms: ClassVar[int] = 1
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> RandomStepChoice:
+        if self.p is not None and len(self.p) != len(self.transforms):
+            raise ValueError(
+                f"p has {len(self.p)} numbers for {len(self.transforms)} steps: write one per step"
+            )
+        if self.p is not None and not sum(self.p):
+            raise ValueError("p has no number above 0: write the weight of each step")
+        return self
+
+    def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return choice: int32 (N,), the number of each batch's step, from 0."""
+        weights = np.array(self.p or [1.0] * len(self.transforms))
+        bounds = np.cumsum(weights / weights.sum())
+        last = int(np.flatnonzero(weights)[-1])
+        choice = np.minimum(np.searchsorted(bounds, u[:, 0], side="right"), last)
+        return {"choice": choice.astype(np.int32)}
+
+    def torch(
+        self, images: Mapping[str, Tensor], labels: Tensor, p: Params
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        number = int(p["choice"])
+        return self.transforms[number].step.torch(images, labels, select_params(number, p))
