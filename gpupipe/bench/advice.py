@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpupipe.bench.compare import disturbance
-from gpupipe.bench.profile import DELIVER, READ, RECEIVE, Profile, Stage
+from gpupipe.bench.profile import BATCH_STAGE, DELIVER, READ, Profile, Stage
 from gpupipe.bench.training import Training
 from gpupipe.errors import counted
 
@@ -18,6 +18,8 @@ _ADVICE = {
     DELIVER: "make what is delivered smaller: loader.dtype=float16, or uint8 without to_dtype and "
     "normalize",
     READ: "a faster disk, or the files in memory",
+    BATCH_STAGE: "run it on a GPU, loader.device=gpu, or deliver smaller numbers, "
+    "loader.dtype=float16",
 }
 _OTHER_ADVICE = "do that step less often, or on smaller images"
 
@@ -50,7 +52,7 @@ def find_limit(
         step_advice: What costs less time than a step, by the name of its stage.
     """
     # A gpupipe server on this machine is part of the work, and no disturbance.
-    if profile.whole.name != RECEIVE and disturbance(profile.disturbed):
+    if not profile.is_received and disturbance(profile.disturbed):
         return Limit(
             "unknown",
             ("What limits cannot be determined while other processes use the same cores.",),
@@ -59,7 +61,7 @@ def find_limit(
         return Limit(
             "training", ("Training limits, not the loader: a faster loader would change nothing.",)
         )
-    if profile.whole.name == RECEIVE:
+    if profile.is_received:
         return _describe_server_limit(profile)
     return _find_local_limit(profile, threads, _ADVICE | dict(step_advice or {}))
 

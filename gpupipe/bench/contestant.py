@@ -122,6 +122,7 @@ def run(contest: Contest) -> ContestOutcome:
         data |= {
             "batch_size": checked.loader.batch_size,
             "steps": [e.key for e in checked.pipeline.entries],
+            "batch_stage": [e.key for e in checked.batch.entries],
         }
         return ContestOutcome(
             loader.engine.name,

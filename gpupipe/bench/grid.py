@@ -41,13 +41,21 @@ def save(loader: Loader, batch: Any, path: Path) -> None:
     for n, (tile, label) in enumerate(zip(tiles, labels.tolist(), strict=False)):
         left, top = n % columns * wide, n // columns * high + _TEXT_HEIGHT
         sheet.paste(tile, (left, top))
-        name = loader.index.classes[label]
         draw.text(
             (left + 2, top + tile.height + 2),
-            name[: wide // _LETTER_WIDTH - 1].encode("ascii", "replace").decode(),
+            _name(loader, label)[: wide // _LETTER_WIDTH - 1].encode("ascii", "replace").decode(),
             fill="black",
         )
     sheet.save(path)
+
+
+def _name(loader: Loader, label: int | list[float]) -> str:
+    """Return the class of a label; of a soft one the two largest, with their shares."""
+    classes = loader.index.classes
+    if isinstance(label, int):
+        return classes[label]
+    largest = sorted(range(len(classes)), key=lambda n: -label[n])[:2]
+    return ", ".join(f"{label[n]:.0%} {classes[n]}" for n in largest if label[n] > 0)
 
 
 def _title(loader: Loader) -> str:

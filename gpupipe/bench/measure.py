@@ -134,6 +134,7 @@ def describe_loader(loader: Loader) -> dict[str, Any]:
         "images": len(loader.index),
         "classes": len(loader.index.classes),
         "pipeline": loader.config.pipeline.name,
+        "batch_stage": [entry.key for entry in loader.mixer.stage.entries],
         "engine": loader.engine.name,
         "device": loader.engine.device,
         "parallelism_with_unit": loader.engine.parallelism_with_unit,

@@ -10,7 +10,7 @@ from gpupipe.dataset.index import build_empty
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoadSpec, Operator
 from gpupipe.errors import shown
-from gpupipe.loading.assembly import count_threads, create_sampler, resolve_shard
+from gpupipe.loading.assembly import count_threads, create_mixer, create_sampler, resolve_shard
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.selection import DEFAULTS
@@ -52,6 +52,7 @@ def _data(config: Config) -> Iterator[str]:
         return
     index = config.source.index()
     sampler = create_sampler(replace(config, loader=resolve_shard(loader)), index)
+    create_mixer(config, index)  # Raises ConfigError if the labels cannot be mixed.
     note = f" ({index.note})" if index.note else ""
     yield (
         f"data: {len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} "
@@ -69,9 +70,9 @@ def _batch(config: Config) -> str:
     unequal = [name for name in pipeline.outputs if None in pipeline.output_spec_of(name).shape]
     of = "" if unequal == list(pipeline.main_outputs) else f" of {' and '.join(unequal)}"
     equal = f"; no step fixes the size{of}, so all images must have the same" if unequal else ""
-    return (
-        f"{', '.join(_field(config, name) for name in pipeline.outputs)}, label int64 (B,){equal}"
-    )
+    fields = ", ".join(_field(config, name) for name in pipeline.outputs)
+    label = "float32 (B, classes)" if config.batch.entries else "int64 (B,)"
+    return f"{fields}, label {label}{equal}"
 
 
 def _field(config: Config, name: str) -> str:

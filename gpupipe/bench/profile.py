@@ -1,9 +1,10 @@
 """Finds where the time of a loader goes, by timing longer and longer beginnings of its work.
 
-The first stage only reads. The second also decodes, each later stage adds one step, and the last
-also delivers tensors. All stages are timed in turn, round after round. The cost of a step is the
+The first stage only reads. The second also decodes, each later stage adds one step, and the next
+also delivers tensors. If the config has steps on whole batches, the last stage runs them too. All
+stages are timed in turn, round after round. The cost of a step is the
 difference between two neighbouring stages in the same round. It can be negative: a crop lets the
-decoder decode only its window. An engine that is not Profilable has one stage, whole batches.
+decoder decode only its window. An engine that is not Profilable has no stages before whole batches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.bench.gpu import Utilisation
 from gpupipe.bench.machine import OtherLoad, machine
 from gpupipe.bench.measure import describe_loader, image_of, iter_endlessly, synchronise
@@ -23,10 +25,13 @@ from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, Profilable
 from gpupipe.errors import EngineError
 from gpupipe.loader import Loader, create_loader
+from gpupipe.loading.assembly import resolve_shard
 
 SCHEMA = "gpupipe-profile-1"
 READ, DELIVER, WHOLE, RECEIVE = "read", "to torch", "batches", "receive"
+BATCH_STAGE = "batch stage"
 _WARM_UP_BATCHES = 2
+_PATIENCE = 60.0
 _LEAST_BATCHES = 4
 """The fewest batches to time, per thread or worker."""
 
@@ -39,7 +44,8 @@ class Stage:
     """The measurements of all work up to and including one step, one number per round.
 
     Attributes:
-        name: The last step of the work; or "read", "to torch", "batches" or "receive".
+        name: The last step of the work; or "read", "to torch", "batches", "receive" or
+            "batch stage".
         seconds: Wall seconds per sample.
         cpu_seconds: CPU seconds per sample.
         others: How many cores other processes kept busy.
@@ -95,7 +101,12 @@ class Profile:
     @property
     def is_by_parts(self) -> bool:
         """Whether parts of the work were timed too. They are not if the engine cannot run one."""
-        return len(self.stages) > 1
+        return self.stages[0].name not in (WHOLE, RECEIVE)
+
+    @property
+    def is_received(self) -> bool:
+        """Whether a server makes the batches."""
+        return self.stages[0].name == RECEIVE
 
     @property
     def pairs(self) -> Iterator[tuple[Stage, Stage | None]]:
@@ -132,7 +143,7 @@ def measure(
         EngineError: If no sample gets through a stage.
     """
     with create_loader(config, index) as loader:
-        parts = _stage_names(loader.engine, config)
+        parts = _stage_names(loader.engine, loader.config)
         what = describe_loader(loader)
     stages = [Stage(name) for name in parts]
     busy: list[float] = []
@@ -151,15 +162,16 @@ def measure(
 
 
 def _stage_names(engine: Engine, config: Config) -> list[str]:
+    mixing = [BATCH_STAGE] if config.batch.entries else []
     if isinstance(engine, Profilable):
-        return [READ, *(e.key for e in config.pipeline.entries), DELIVER]
-    return [WHOLE if engine.reads_data else RECEIVE]
+        return [READ, *(e.key for e in config.pipeline.entries), DELIVER, *mixing]
+    return [WHOLE if engine.reads_data else RECEIVE, *mixing]
 
 
 def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float) -> float | None:
     """Add one round to a stage; return how busy the GPU was."""
-    whole = stage.name in (DELIVER, WHOLE, RECEIVE)
-    with create_loader(config if whole else _with_first_steps(config, done), index) as loader:
+    whole = stage.name in (DELIVER, WHOLE, RECEIVE, BATCH_STAGE)
+    with _create_loader(stage, done, config, index) as loader:
         counts = (
             (len(image_of(batch)) for batch in iter_endlessly(loader))
             if whole
@@ -178,6 +190,20 @@ def _time(stage: Stage, done: int, config: Config, index: Index, seconds: float)
     stage.cpu_seconds.append(other_load.cpu_seconds / samples)
     stage.others.append(other_load.cores)
     return utilisation.mean
+
+
+def _create_loader(stage: Stage, done: int, config: Config, index: Index) -> Loader:
+    """Create the loader that does the work of a stage."""
+    if stage.name == BATCH_STAGE:
+        return create_loader(config, index)
+    if stage.name == RECEIVE:
+        # The server refuses another config than its own: leave its batch stage out after that.
+        engine = registry.find(config.loader.engine)
+        parts = engine.connect(resolve_shard(config.loader), _PATIENCE, config)
+        return Loader(replace(parts, config=replace(parts.config, batch=BatchStage())))
+    alone = replace(config, batch=BatchStage())
+    whole = stage.name in (DELIVER, WHOLE)
+    return create_loader(alone if whole else _with_first_steps(alone, done), index)
 
 
 def _count_samples(

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gpupipe.bench.profile import Profile
 from gpupipe.bench.statistics import ratio
-from gpupipe.bench.tables import new_table
+from gpupipe.bench.tables import describe_batch_stage, new_table
 from gpupipe.bench.training import Training
 from gpupipe.bench.tune import TuneResult
 
@@ -19,7 +19,8 @@ def headline(profile: Profile) -> str:
     what = profile.what
     note = f" ({what['note']})" if what["note"] else ""
     return (
-        f"{what['config']}{note}: pipeline {what['pipeline']}, {what['engine']} on "
+        f"{what['config']}{note}: pipeline {what['pipeline']}, "
+        f"{describe_batch_stage(what['batch_stage'])}{what['engine']} on "
         f"{what['device']}, {what['parallelism_with_unit']}, batches of {what['batch_size']}"
     )
 

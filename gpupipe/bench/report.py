@@ -117,7 +117,11 @@ def _rounds(comparison: Comparison) -> int:
 
 
 def _pipeline(config: Config) -> str:
-    return f"pipeline {config.pipeline.name} ({' + '.join(e.key for e in config.pipeline.entries)})"
+    steps = (
+        f"pipeline {config.pipeline.name} ({' + '.join(e.key for e in config.pipeline.entries)})"
+    )
+    mixing = " + ".join(e.key for e in config.batch.entries)
+    return f"{steps}, batch {mixing}" if mixing else steps
 
 
 def _data(comparison: Comparison) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from gpupipe.batch_stage.stage import BatchStage
 from gpupipe.bench.comparison import Comparison, Result
 from gpupipe.bench.measure import Measurement, describe_loader
 from gpupipe.bench.memory import ADDED_UP, PSS
@@ -32,10 +33,15 @@ def headline(loader: Loader) -> str:
     rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
     return (
         f"{what['config']}{note}: {what['images']:,} images in {what['classes']:,} classes, "
-        f"pipeline {what['pipeline']}, "
+        f"pipeline {what['pipeline']}, {describe_batch_stage(what['batch_stage'])}"
         f"{_engine(loader)} on {what['device']}, {loader.engine.parallelism_with_unit}, batches of "
         f"{what['batch_size']}{rank}"
     )
+
+
+def describe_batch_stage(steps: Sequence[str]) -> str:
+    """Return the part of a headline about steps on whole batches, "" if there are none."""
+    return f"batch {' + '.join(steps)}, " if steps else ""
 
 
 def _engine(loader: Loader) -> str:
@@ -185,6 +191,18 @@ def steps_table(pipeline: Pipeline) -> Table:
             _shape(entry.output_spec, image),
             entry.output_spec.dtype,
             "HWC" if image else entry.output_spec.layout,
+        )
+    return table
+
+
+def batch_table(stage: BatchStage) -> Table:
+    """Return the table of the steps on whole batches, with the fields that each works on."""
+    table = new_table("batch, in torch on the loader's device", "step", "parameters", "works on")
+    for entry in stage.entries:
+        table.add_row(
+            entry.key,
+            _parameters(entry.step.model_dump(mode="json", exclude_none=True)),
+            ", ".join([*entry.layouts, "label"]),
         )
     return table
 

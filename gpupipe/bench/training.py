@@ -142,7 +142,7 @@ def _model(name: str, loader: Loader) -> Train:
 
     device = "cpu" if loader.engine.device == "cpu" else loader.engine.device.replace("gpu", "cuda")
     net = (
-        torchvision.models.get_model(name, weights=None, num_classes=len(loader.index.classes))
+        torchvision.models.get_model(name, weights=None, num_classes=loader.mixer.num_classes)
         .to(device)
         .train()
     )

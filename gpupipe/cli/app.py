@@ -139,6 +139,8 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     out = console()
     checked = configs.read(config, overrides)
     out.print(tables.steps_table(checked.pipeline))
+    if checked.batch.entries:
+        out.print(tables.batch_table(checked.batch))
     if not registry.find(checked.loader.engine).reads_data:
         out.print(
             f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe "
