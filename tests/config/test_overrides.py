@@ -86,9 +86,8 @@ def test_an_override_changes_one_step_and_not_its_aliases() -> None:
         ("rank=1", "rank: unknown key; did you mean 'shard.rank'?"),
         (
             "zzzz=1",
-            "zzzz: unknown key; known: data, pipeline, batch, loader, and what stands in them, such "
-            "as "
-            "data.root",
+            "zzzz: unknown key; known: data, pipeline, batch, loader, and what stands in them, "
+            "such as data.root",
         ),
         ("loader.bacth_size=3", "loader.bacth_size: unknown key; did you mean 'batch_size'?"),
         ("shard.rnk=1", "loader.shard.rnk: unknown key; did you mean 'rank'?"),
