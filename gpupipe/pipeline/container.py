@@ -19,6 +19,7 @@ from gpupipe.dataset.spec import Spec, Values
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import Params, Step, StepIncompatible
+from gpupipe.runtime import plugins
 from gpupipe.schema.field_types import should_be
 
 if TYPE_CHECKING:
@@ -99,6 +100,19 @@ class Container(Step):
     def interpolates(self) -> bool:  # type: ignore[override]
         """Whether one of the steps computes values between pixels."""
         return any(nested.step.interpolates for nested in self.transforms)
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether all of the steps have a torch lowering."""
+        return all(nested.step.has_torch for nested in self.transforms)
+
+    @property
+    def runs_unknown_code(self) -> bool:  # type: ignore[override]
+        """Whether one of the steps runs code that gpupipe does not know."""
+        return any(
+            nested.step.runs_unknown_code or plugins.is_foreign(type(nested.step))
+            for nested in self.transforms
+        )
 
     def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Turn the container's own draws, (B, own_uniforms), into its parameters."""

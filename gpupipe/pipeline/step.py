@@ -88,6 +88,10 @@ class Step(pydantic.BaseModel):
             the time goes to it.
         can_run_on_batches: Whether `torch` draws nothing and also takes a whole batch (B, C, H, W).
             Such steps may run on the client of a server, after delivery.
+        runs_unknown_code: Whether `lower` runs code that gpupipe does not know. The DALI engine
+            then checks its output against the spec, as it does for steps of other packages.
+        example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
+            250 pixels. Required if the step has parameters without a default.
 
     Example:
         A step that mirrors images with probability `p`::
@@ -119,6 +123,13 @@ class Step(pydantic.BaseModel):
     interpolates: ClassVar[bool] = False
     speed_advice: ClassVar[str] = ""
     can_run_on_batches: ClassVar[bool] = False
+    runs_unknown_code: ClassVar[bool] = False
+    example: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether the step has a torch lowering. Without one it runs on the DALI engine alone."""
+        return type(self).torch is not Step.torch
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Turn uniform draws into the parameters of each sample.

@@ -25,6 +25,14 @@ def should_be(words: str) -> PydanticCustomError:
     return PydanticCustomError("form", "{words}", {"words": words})
 
 
+def wrong_key(words: str) -> PydanticCustomError:
+    """Return the error of a key that should not be there: `words` says why, and what to write.
+
+    Validators raise it for keys that pydantic does not know.
+    """
+    return PydanticCustomError("wrong_key", "{words}", {"words": words})
+
+
 def _whole(value: Any) -> Any:
     if isinstance(value, bool):
         raise PydanticKnownError("int_type")

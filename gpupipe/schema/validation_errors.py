@@ -115,6 +115,8 @@ def _problem(
         return Problem(
             document.where(location, of_key=True), f"{name}: unknown key{_suggest(model, inner)}"
         )
+    if first["type"] == "wrong_key":
+        return Problem(document.where(location, of_key=True), f"{name}: {first['msg']}")
     if first["type"] == "missing" and not document.holds(location):
         return Problem(
             document.where(location[:-1], of_key=True),

@@ -1,7 +1,8 @@
 """Checks that the steps of other packages (plugins) produce in DALI what their spec promises.
 
-Each plugin step runs on a sample before the first batch. Later, the shape and dtype of each
-delivered batch are checked.
+Steps that run code which gpupipe does not know, such as `dali`, are checked too. Each such step
+runs on a sample before the first batch. Later, the shape and dtype of each delivered batch are
+checked.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def check_steps(job: LoadSpec, device_id: int | None) -> None:
         EngineError: The machine failed during the check.
     """
     for entry in job.pipeline.entries:
-        if is_foreign(type(entry.step)):
+        if _must_check(entry):
             _check_step(job, entry, device_id)
 
 
@@ -57,7 +58,7 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
     pipeline = job.pipeline
     for name in pipeline.outputs:
         steps = [e for n in (pipeline.source_of(name), name) for e in pipeline.entries_on(n)]
-        foreign = [entry for entry in steps if is_foreign(type(entry.step))]
+        foreign = [entry for entry in steps if _must_check(entry)]
         if not foreign:
             continue
         spec, tensor = pipeline.output_spec_of(name), batch[name]
@@ -68,6 +69,10 @@ def check_batch(job: LoadSpec, batch: Batch) -> None:
             raise _wrong(
                 foreign[-1], f"in a batch, '{name}' is {differs} after it and all later steps"
             )
+
+
+def _must_check(entry: Entry) -> bool:
+    return is_foreign(type(entry.step)) or entry.step.runs_unknown_code
 
 
 def _check_step(job: LoadSpec, entry: Entry, device_id: int | None) -> None:

@@ -155,7 +155,8 @@ class Lowering:
             try:
                 entry.lower(image, sampled)
             except NoLowering as e:
-                raise EngineError(f"{entry.where}: {e}; it cannot run on the DALI engine") from e
+                device = self.device.upper()
+                raise EngineError(f"{entry.where}: {e}; it cannot run on DALI on the {device}") from e
             on_step(entry, before, image.size)
         image.spec, image.step = self._job.pipeline.output_spec_of(name), ""
 

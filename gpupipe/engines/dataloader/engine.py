@@ -86,7 +86,7 @@ class DataLoaderEngine(Engine):
 
     @classmethod
     def can_run(cls, step: Step) -> bool:
-        return type(step).torch is not Step.torch
+        return step.has_torch
 
     @classmethod
     def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
@@ -110,7 +110,7 @@ class DataLoaderEngine(Engine):
             if not cls.can_run(entry.step):
                 raise EngineError(
                     f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it "
-                    "cannot run on the DataLoader engine: use engine: dali"
+                    "cannot run on the DataLoader engine, but on DALI only: use engine: dali"
                 )
         return [
             ("torch.utils.data", "cpu", ()),

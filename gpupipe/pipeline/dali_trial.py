@@ -1,0 +1,222 @@
+"""Tries a DALI operator on small images, to learn what it makes of them.
+
+DALI's schema does not say which size, dtype and layout the output has. So when a pipeline is
+checked, the operator runs once on DALI's CPU back end, on made images of two sizes and with extreme
+draws. It takes a few milliseconds and needs no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.formats.npy import DTYPES
+from gpupipe.pipeline.dali_operators import Operator
+from gpupipe.pipeline.step import Step, StepIncompatible
+from gpupipe.sampling import draws
+
+Images = list[NDArray[Any]]
+Sampled = Mapping[str, NDArray[Any]]
+
+_SIZES = (((120, 160), (165, 126)), ((1120, 1040), (1040, 1160)))
+"""[height, width] of the images: small ones first; large ones if the operator refuses those."""
+_ALMOST_ONE = 1.0 - 2.0**-53
+_TILE = 64
+_LABELS = (0, 1, 2, 5)
+_SIZE_ARGUMENTS = ("size", "keep_size", "resize_x", "crop", "shape")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What an operator makes of its input.
+
+    Attributes:
+        output_spec: The spec of its output.
+        size: [height, width] of each output, with None where the input's is kept.
+    """
+
+    output_spec: Spec
+    size: tuple[int | None, int | None]
+
+
+def try_operator(
+    operator: Operator,
+    make: Callable[..., Any],
+    step: Step,
+    input_spec: Spec,
+    is_mask: bool,
+) -> Trial:
+    """Run an operator on small images.
+
+    Args:
+        operator: The operator.
+        make: Adds it to a DALI pipeline: takes the pixels, a DataNode of layout HWC, and one
+            DataNode per array that the step samples. Returns a DataNode.
+        step: Samples the arguments.
+        input_spec: The spec of the input: images.
+        is_mask: Whether the values are class numbers.
+
+    Raises:
+        StepIncompatible: If the operator refuses such images, or does not make one image from each
+            that depends on that image alone and has a size that is known beforehand.
+    """
+    refusal: StepIncompatible | None = None
+    for sizes in _SIZES:
+        images = _make_images(input_spec, sizes, is_mask)
+        u = _make_draws(len(images), step.num_uniforms)
+        try:
+            outputs, layout = _run(make, images, step.sample(u))
+            alone, _ = _run(make, images[:1], step.sample(u[:1]))
+        except (RuntimeError, TypeError, ValueError) as e:
+            refusal = refusal or StepIncompatible(_describe_refusal(operator.name, input_spec, e))
+            continue
+        _check_samples(operator.name, outputs, alone[0], images, is_mask)
+        return _describe(operator, images, outputs, layout, input_spec)
+    assert refusal is not None
+    raise refusal
+
+
+def _make_images(spec: Spec, sizes: Sequence[tuple[int, int]], is_mask: bool) -> Images:
+    """Return six images (H, W, C) that such a spec allows, of two sizes where it allows them."""
+    u = draws.uniform(0, 0, np.arange(_TILE), draws.stream("trial"), _TILE * (spec.channels or 1))
+    tile = u.reshape(_TILE, _TILE, -1)
+    if is_mask:
+        tile = np.take(_LABELS, (tile * len(_LABELS)).astype(int))
+    elif not spec.dtype.startswith("float"):
+        tile = tile * (2.0 if spec.dtype == "bool" else 127.0)
+    images = []
+    for n in range(6):
+        written = zip(spec.sides, sizes[n % 2], spec.at_least, strict=True)
+        height, width = (known or max(side, least) for known, side, least in written)
+        repeats = (height // _TILE + 1, width // _TILE + 1, 1)
+        shifted = np.roll(tile, 7 * n, axis=1)
+        images.append(np.tile(shifted, repeats)[:height, :width].astype(spec.dtype))
+    return images
+
+
+def _make_draws(count: int, num_uniforms: int) -> NDArray[np.float64]:
+    """Return draws (count, num_uniforms): all least, all most, all middling, and others."""
+    u = draws.uniform(0, 1, np.arange(count), draws.stream("trial"), num_uniforms)
+    u[:3] = np.array([[0.0], [_ALMOST_ONE], [0.5]])
+    return u
+
+
+def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Images, str]:
+    """Run a pipeline of one operator; return the outputs and their layout.
+
+    Raises RuntimeError, TypeError, ValueError.
+    """
+    from nvidia.dali import Pipeline, fn, types
+
+    arrays = [np.ascontiguousarray(values) for values in sampled.values()]
+    pipe: Any = Pipeline(
+        batch_size=len(images),
+        num_threads=1,
+        device_id=None,
+        prefetch_queue_depth=1,
+        exec_dynamic=True,
+    )
+    with pipe:
+        pixels, *nodes = (
+            fn.external_source(
+                _repeat(data), batch=True, dtype=_dali_type(data), ndim=data[0].ndim, layout=layout
+            )
+            for data, layout in ((images, "HWC"), *((array, "") for array in arrays))
+        )
+        made = make(pixels, *nodes)
+        if not hasattr(made, "source"):
+            raise ValueError(f"it has {len(made)} outputs, and not one")
+        pipe.set_outputs(made)
+    pipe.build()
+    (output,) = pipe.run()
+    dtype = np.dtype(types.to_numpy_type(output.dtype))
+    outputs = [np.array(output[n]).view(dtype) for n in range(len(images))]
+    return outputs, str(output.layout())
+
+
+def _repeat(data: Any) -> Callable[[], Any]:
+    return lambda: data
+
+
+def _dali_type(data: Any) -> Any:
+    from nvidia.dali import types
+
+    return types.to_dali_type(data[0].dtype.name)
+
+
+def _check_samples(
+    name: str, outputs: Images, alone: NDArray[Any], images: Images, is_mask: bool
+) -> None:
+    """Raise StepIncompatible unless outputs depend on their own images alone, and suit a mask."""
+    if not np.array_equal(outputs[0], alone, equal_nan=alone.dtype.kind == "f"):
+        raise StepIncompatible(
+            f"what {name} makes of an image depends on the other images of its batch, and so on "
+            "the batch size: write an operator that works on each image alone"
+        )
+    if is_mask and not all(
+        np.isin(output, (*np.unique(image), 0)).all()
+        for output, image in zip(outputs, images, strict=True)
+    ):
+        raise StepIncompatible(
+            f"{name} makes numbers that are not in the mask, which are no classes: leave the mask "
+            "out of 'on'"
+        )
+
+
+def _describe(
+    operator: Operator, images: Images, outputs: Images, layout: str, input_spec: Spec
+) -> Trial:
+    """Return what an operator made of images; raise StepIncompatible if later steps cannot know."""
+    name, arguments = operator.name, operator.arguments
+    if any(output.ndim != 3 for output in outputs) or layout != "HWC":
+        what = f"an array with the layout {layout!r}" if layout else "an array without a layout"
+        advice = "write 'output_layout: HWC'" if "output_layout" in arguments else "leave it out"
+        raise StepIncompatible(f"{name} makes {what}, and no image (HWC): {advice}")
+    channels, dtype = {output.shape[2] for output in outputs}, outputs[0].dtype.name
+    if len(channels) > 1 or dtype not in DTYPES or _adds_channels(input_spec, channels):
+        raise StepIncompatible(
+            f"{name} makes images of {sorted(channels)} channels in {dtype}: leave it out"
+        )
+    size = tuple(_find_size(images, outputs, axis) for axis in (0, 1))
+    if -1 in size:
+        known = [f"'{argument}'" for argument in _SIZE_ARGUMENTS if argument in arguments]
+        advice = f"set its argument {' or '.join(known)}" if known else "leave it out"
+        raise StepIncompatible(
+            f"the size of what {name} makes depends on the image or the draws, so that later "
+            f"steps cannot know it: {advice}"
+        )
+    sides = [fixed or side for fixed, side in zip(size, input_spec.sides, strict=True)]
+    least = tuple(fixed or side for fixed, side in zip(size, input_spec.at_least, strict=True))
+    is_kept = input_spec.channels is None and channels == {images[0].shape[2]}
+    spec = replace(
+        input_spec.with_size(sides, least),
+        dtype=dtype,
+        channels=None if is_kept else channels.pop(),
+    )
+    return Trial(spec, (size[0], size[1]))
+
+
+def _find_size(images: Images, outputs: Images, axis: int) -> int | None:
+    """Return the size of the outputs along an axis: None if kept, -1 if it is neither."""
+    made = [output.shape[axis] for output in outputs]
+    if made == [image.shape[axis] for image in images]:
+        return None
+    return made[0] if len(set(made)) == 1 else -1
+
+
+def _adds_channels(input_spec: Spec, channels: set[int]) -> bool:
+    return "C" not in input_spec.layout and channels != {1}
+
+
+def _describe_refusal(name: str, input_spec: Spec, error: Exception) -> str:
+    """Return DALI's reason in one sentence, without its preamble."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    lines = [line for line in lines if not line.startswith(("Critical error", "Error in"))]
+    cause = (lines[0] if lines else "no reason given").removesuffix(".")
+    return f"DALI refuses {name} on images like {input_spec}: {cause}: change its arguments"

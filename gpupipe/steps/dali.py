@@ -1,0 +1,155 @@
+"""dali: run one of DALI's own operators."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+from pydantic import PrivateAttr, model_validator
+
+from gpupipe.pipeline import dali_operators
+from gpupipe.pipeline.dali_arguments import Arguments, read_arguments
+from gpupipe.pipeline.dali_operators import Operator
+from gpupipe.pipeline.dali_trial import Trial, try_operator
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import check_plane
+from gpupipe.pipeline.step import NoLowering, Params, Spec, Step, StepIncompatible
+from gpupipe.schema.field_types import wrong_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Dali(Step):
+    """Run one of DALI's own operators on each image.
+
+    The step runs on the DALI engine alone: there is no torch lowering, and so no parity check. All
+    other parameters are arguments of the operator, with DALI's names, defaults and meaning. Names
+    such as INTERP_LINEAR and FLOAT are text. An argument that DALI takes per sample may be drawn:
+    {uniform: [least, most]}, {normal: [mean, std]}, {choice: [...]} or {flip: p}. Whole numbers are
+    drawn with both ends, and rounded if they are normal.
+
+    The operator runs on small images when the pipeline is checked, which shows what it makes. An
+    operator without a CPU version is taken to keep size, dtype and channels.
+
+    Attributes:
+        op: The operator's name in nvidia.dali.fn, such as color_twist. It takes one image, returns
+            one, and draws nothing itself.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="allow")
+
+    op: str
+
+    example: ClassVar = {"op": "water", "ampl_x": 8.0, "ampl_y": 8.0, "mask": {"flip": 0.5}}
+    runs_unknown_code: ClassVar[bool] = True
+
+    _is_mask: bool = PrivateAttr(False)
+    _trials: dict[Spec, Trial] = PrivateAttr(default_factory=dict)
+    """What the operator makes of inputs; copies of the step share it."""
+
+    @model_validator(mode="after")
+    def _check_arguments(self) -> Self:
+        if not dali_operators.is_installed():
+            raise self._errors(
+                "op",
+                "it needs NVIDIA DALI, which is not installed: on Linux, run pip install "
+                "'gpupipe[cuda12]', or 'gpupipe[cuda13]' for CUDA 13",
+            )
+        try:
+            self.operator  # noqa: B018  # raises if there is none
+        except LookupError as e:
+            raise self._errors("op", str(e.args[0])) from None
+        if self.arguments.errors:
+            raise pydantic.ValidationError.from_exception_data("dali", self.arguments.errors)
+        return self
+
+    def _errors(self, key: str, message: str) -> pydantic.ValidationError:
+        details: Any = {"type": wrong_key(message), "loc": (key,), "input": self.op}
+        return pydantic.ValidationError.from_exception_data("dali", [details])
+
+    @cached_property
+    def operator(self) -> Operator:
+        return dali_operators.find(self.op)
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        return read_arguments(self.operator, self.model_extra or {})
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of uniform draws that one sample needs."""
+        return self.arguments.num_uniforms
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw the arguments that have a distribution.
+
+        Returns:
+            An array (B,) or (B, n) for each, by the argument's name: float32, or int32.
+        """
+        sampled, first = {}, 0
+        for name, draw in self.arguments.draws.items():
+            values = draw(u[:, first : first + draw.num_uniforms])
+            whole = self.operator.arguments[name].kind == "whole"
+            sampled[name] = values.astype(np.int32 if whole else np.float32)
+            first += draw.num_uniforms
+        return sampled
+
+    def adapt_to_mask(self) -> Self:
+        nearest = {"interp_type": "INTERP_NN"} if "interp_type" in self.operator.arguments else {}
+        adapted = type(self)(op=self.op, **((self.model_extra or {}) | nearest))
+        adapted._is_mask = True
+        return adapted
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return self._try(input_spec).output_spec
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        fixed = self._try(image.spec).size
+        size = None if fixed == (None, None) else _replace_sizes(image.size, fixed)
+        values = [p[name] for name in self.arguments.draws]
+        image.apply(self.op, self._make, *values, size=size)
+
+    def _make(self, pixels: Any, *nodes: Any) -> Any:
+        """Add the operator to a DALI pipeline."""
+        if pixels.device not in self.operator.backends:
+            raise NoLowering(
+                f"DALI has no {pixels.device.upper()} version of {self.op}: set 'device: "
+                f"{self.operator.backends[0]}', or leave the step out"
+            )
+        drawn = dict(zip(self.arguments.draws, nodes, strict=True))
+        return self.operator.function(pixels, **self.arguments.constants, **drawn)
+
+    def _try(self, input_spec: Spec) -> Trial:
+        """Return what the operator makes of an input; raise StepIncompatible if it refuses it."""
+        if input_spec not in self._trials:
+            self._trials[input_spec] = self._run_trial(_check_image(input_spec))
+        return self._trials[input_spec]
+
+    def _run_trial(self, input_spec: Spec) -> Trial:
+        if "cpu" in self.operator.backends:
+            return try_operator(self.operator, self._make, self, input_spec, self._is_mask)
+        if self._is_mask:
+            raise StepIncompatible(
+                f"{self.op} runs on a GPU alone, and cannot be tried on a mask: leave the mask out "
+                "of 'on'"
+            )
+        return Trial(input_spec, (None, None))
+
+
+def _check_image(input_spec: Spec) -> Spec:
+    layout = check_plane(input_spec).layout
+    if layout not in ("CHW", "HWC", "HW"):
+        raise StepIncompatible(
+            f"it works on images, but the array has further axes (layout {layout}): leave it out"
+        )
+    return input_spec
+
+
+def _replace_sizes(size: Any, fixed: tuple[int | None, int | None]) -> NDArray[np.float64]:
+    """Return `size`, [height, width], with those sides replaced that are fixed."""
+    is_fixed = np.array([n is not None for n in fixed])
+    return np.where(is_fixed, np.array([n or 0 for n in fixed], np.float64), size)
