@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from gpupipe.batch_stage.stage import BatchStage
@@ -14,6 +13,7 @@ from gpupipe.bench.measure import Measurement, describe_loader
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.bench.parity import Agreement
 from gpupipe.bench.statistics import Ratio
+from gpupipe.bench.table_style import new_table
 from gpupipe.bench.verdict import format_interval
 from gpupipe.engines import registry
 from gpupipe.errors import counted
@@ -253,18 +253,4 @@ def findings_table(rows: Iterable[Any]) -> Table:
             f"[{_STATUS_STYLE[row.status]}]{row.status}[/]",
             row.advice,
         )
-    return table
-
-
-def new_table(title: str, *columns: str) -> Table:
-    """Return an empty table in the style that all tables share."""
-    table = Table(
-        title=title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_header=any(columns),
-        pad_edge=False,
-    )
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=number == 0)
     return table

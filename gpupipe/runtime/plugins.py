@@ -49,6 +49,14 @@ def names(group: str) -> set[str]:
     return {entry.name for entry in entry_points(group=group)}
 
 
+def find_packages(group: str) -> dict[str, str]:
+    """Return the package of each entry point in `group`, such as "the package acme 1.2", by name.
+
+    Imports none of them.
+    """
+    return {entry.name: _distribution(entry) for entry in entry_points(group=group)}
+
+
 def _load_class(entry: EntryPoint, base: type[_Base]) -> type[_Base]:
     kind = base.__name__
     label = f"the {kind.lower()} '{entry.name}' of {_distribution(entry)}"

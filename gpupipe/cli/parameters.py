@@ -1,0 +1,176 @@
+"""Describes the fields of a settings model: type in words, default, and meaning."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pydantic
+from pydantic.fields import FieldInfo
+
+from gpupipe.errors import shown
+from gpupipe.schema.validation_errors import describe_field
+
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    Path: "path",
+    pydantic.ByteSize: "bytes, such as 64MB",
+    Any: "any value",
+}
+_PLURALS = {"whole number": "whole numbers", "number": "numbers", "path": "paths", "text": "texts"}
+_NONES = (None, type(None))
+"""The types of "none": a parameter may be left out if it has this default, as the table shows."""
+_HUGE = 2**53
+"""Bounds from here on are those of the computer, and tell the reader nothing."""
+_BOUNDS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A field of a settings model.
+
+    Attributes:
+        name: Its name in YAML.
+        type: Its type in words.
+        default: Its default as YAML shows it; "" if it has none.
+        meaning: The first sentence about it in the docstring.
+        model: The model of its own fields, if it has some.
+    """
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+    model: type[pydantic.BaseModel] | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it must be written."""
+        return not self.default
+
+
+def describe_parameters(model: type[pydantic.BaseModel]) -> list[Parameter]:
+    """Return the fields of a model, its own ones first."""
+    return [
+        Parameter(
+            name,
+            _describe_type(_annotation(info)),
+            "" if info.is_required() else _show(info.get_default(call_default_factory=True)),
+            describe_field(model, name),
+            _find_model(info.annotation),
+        )
+        for name, info in _list_fields(model)
+    ]
+
+
+def _list_fields(model: type[pydantic.BaseModel]) -> list[tuple[str, FieldInfo]]:
+    """Return the fields of a model, its own ones before those of its base classes."""
+    own = inspect.get_annotations(model)
+    fields = [(name, info) for name, info in model.model_fields.items() if not info.exclude]
+    return sorted(fields, key=lambda field: field[0] not in own)
+
+
+def summarize(model: type[Any]) -> str:
+    """Return the docstring of a class before its sections, such as Attributes."""
+    lines = []
+    for line in (inspect.getdoc(model) or "").splitlines():
+        if line.rstrip() in ("Attributes:", "Args:", "Example:", "Raises:"):
+            break
+        lines.append(line)
+    return "\n".join(lines).strip()
+
+
+def _show(default: Any) -> str:
+    if default is None:
+        return "none"
+    if isinstance(default, Enum):
+        default = default.value
+    if isinstance(default, pydantic.BaseModel):
+        default = default.model_dump(mode="json")
+    if isinstance(default, str) and default:
+        return default
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)
+    if isinstance(default, list | tuple):
+        return f"[{', '.join(map(_show, default))}]"
+    return shown(default)
+
+
+def _annotation(info: FieldInfo) -> Any:
+    """Return a field's annotation, with the metadata that pydantic took out of it."""
+    return Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+
+
+def _describe_type(annotation: Any) -> str:
+    bounds: list[Any] = []
+    while get_origin(annotation) is Annotated:
+        annotation, *metadata = get_args(annotation)
+        bounds = [*metadata, *bounds]
+    words = _describe_plain(annotation)
+    limits = _describe_bounds(bounds)
+    return f"{words}, {limits}" if limits else words
+
+
+def _describe_plain(annotation: Any) -> str:
+    """Describe an annotation without metadata."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        words = _join([_show(a) for a in arguments])
+    elif origin in (Union, types.UnionType):
+        words = _join(list(dict.fromkeys(_describe_type(a) for a in arguments if a not in _NONES)))
+    elif isinstance(origin, type) and issubclass(origin, tuple) and ... not in arguments:
+        words = _describe_list(arguments[0], f"{len(arguments)} ")
+    elif isinstance(origin, type) and issubclass(origin, (list, tuple, frozenset, set)):
+        words = _describe_list(arguments[0], "")
+    elif origin is not None or _find_model(annotation) is not None:
+        words = "keys with values"
+    else:
+        words = _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return words
+
+
+def _describe_list(part: Any, count: str) -> str:
+    model = _find_model(part)
+    if model is not None:
+        return "list of steps" if "step" in model.model_fields else "list of keys with values"
+    words = _describe_type(part)
+    word, comma, limits = words.partition(", ")
+    plural = _PLURALS.get(word)
+    if plural is None:
+        return f"list of {count}values, each {words}"
+    return f"list of {count}{plural}{f', each {limits}' if comma else ''}"
+
+
+def _describe_bounds(metadata: list[Any]) -> str:
+    """Return limits of a number in words, such as "0 to 1" or "at least 1"."""
+    found: dict[str, Any] = {}
+    for part in metadata:
+        for constraint in (part, *getattr(part, "metadata", ())):
+            for name in _BOUNDS:
+                bound = getattr(constraint, name, None)
+                if bound is not None and abs(bound) < _HUGE:
+                    found[name] = bound
+    if {"ge", "le"} <= found.keys():
+        return f"{found['ge']:,} to {found['le']:,}"
+    return " and ".join(
+        _BOUNDS[name].format(f"{found[name]:,}") for name in _BOUNDS if name in found
+    )
+
+
+def _join(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _find_model(annotation: Any) -> type[pydantic.BaseModel] | None:
+    """Return the model among the types of an annotation, or None."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    found = (_find_model(part) for part in get_args(annotation))
+    return next((model for model in found if model is not None), None)

@@ -1,0 +1,190 @@
+"""gpupipe list and gpupipe show."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from plugin import install
+
+from gpupipe.cli.app import main
+from gpupipe.cli.catalog import KINDS, first_sentence, list_items
+from gpupipe.pipeline import step_registry
+from gpupipe.schema import builtin_configs
+
+PLUGIN = '''\
+from gpupipe.pipeline.step import Step
+
+
+class Sparkle(Step):
+    """Add sparkles. They glitter.
+
+    Attributes:
+        count: How many sparkles.
+    """
+
+    count: int = 3
+'''
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with a step, and the entry point of another that is missing."""
+    install(tmp_path, "sparkling", PLUGIN, sparkle="Sparkle", broken="Gone")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "sparkling", raising=False)
+
+
+def test_everything_has_one_line_each() -> None:
+    done = run("list")
+    assert done.exit_code == 0, done.output
+    for kind in KINDS:
+        assert f"{kind}s\n" in done.output.replace(" ", "")
+    lines = done.output.splitlines()
+    for name in (*builtin_configs.names("configs"), *step_registry.builtin_names()):
+        assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_item_has_a_summary_of_one_sentence(kind: str) -> None:
+    items = list_items(kind)
+    assert items
+    for item in items:
+        assert 10 < len(item.summary) < 200, item
+        assert "\n" not in item.summary
+
+
+def test_one_kind_as_json() -> None:
+    done = run("list", "steps", "--json")
+    assert done.exit_code == 0
+    steps = json.loads(done.output)["steps"]
+    assert {"name", "summary", "package"} == steps[0].keys()
+    assert {step["name"] for step in steps} >= step_registry.builtin_names()
+    assert json.loads(run("list", "--json").output).keys() == {f"{kind}s" for kind in KINDS}
+    assert run("list", "step").output == run("list", "steps").output
+
+
+@pytest.mark.usefixtures("plugin")
+def test_plugins_are_listed_with_their_package_and_their_faults() -> None:
+    items = {item.name: item for item in list_items("step")}
+    assert items["sparkle"].summary == "Add sparkles."
+    assert items["sparkle"].package == "sparkling 1.0"
+    assert "cannot be imported from sparkling:Gone" in items["broken"].summary
+    assert "sparkling 1.0" in run("list", "steps").output
+    done = run("show", "sparkle")
+    assert "of sparkling 1.0" in done.output
+    assert "How many sparkles." in done.output
+    done = run("show", "broken")
+    assert done.exit_code == 1
+    assert "gpupipe: the step 'broken' of the package sparkling 1.0 cannot be" in done.output
+
+
+def test_a_file_is_shown_as_it_is() -> None:
+    (path,) = builtin_configs.folder("configs").glob("lfw.yaml")
+    assert run("show", "lfw").output == path.read_text()
+
+
+def test_a_name_of_two_kinds_shows_both_unless_one_is_chosen() -> None:
+    both = run("show", "imagenet_train").output
+    files = [
+        (builtin_configs.folder(kind) / "imagenet_train.yaml").read_text()
+        for kind in ("configs", "pipelines")
+    ]
+    assert all(text in both for text in files)
+    assert both.startswith("# config imagenet_train: ")
+    assert run("show", "imagenet_train", "--kind", "pipeline").output == files[1]
+    assert run("show", "imagenet_train", "--kind", "pipelines").output == files[1]
+
+
+def test_a_step_is_shown_with_its_parameters() -> None:
+    done = run("show", "random_affine")
+    words = " ".join(done.output.split())
+    assert "Each parameter is drawn uniformly from its range." in done.output
+    for row in (
+        "degrees list of 2 numbers must be written The angle, clockwise:",
+        "translate list of 2 numbers, each 0 to 1 none The largest shift",
+        "interpolation nearest or bilinear nearest",
+        "fill list of numbers, each 0 to 255 [0] The value outside",
+    ):
+        assert row in words
+    assert "transforms list of steps must be written" in " ".join(
+        run("show", "random_apply").output.split()
+    )
+
+
+def test_sources_and_loader_settings() -> None:
+    words = " ".join(run("show", "folder").output.split())
+    assert "root path must be written The folder;" in words
+    done = run("show", "loader.batch_size")
+    assert done.output.splitlines() == [
+        "setting loader.batch_size",
+        "type: whole number, 1 to 1,000,000",
+        "default: 256",
+        "Samples per batch on each rank, 1 to 1,000,000.",
+    ]
+    assert "world_size" in run("show", "loader.shard").output
+    assert "default: 0" in run("show", "loader.shard.rank").output
+    assert "prefetch" in run("show", "loader").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "lfww"], "there is no 'lfww': did you mean 'lfw'?"),
+        (["show", "random_afine"], "did you mean 'random_affine'?"),
+        (["show", "batch_size"], "did you mean 'loader.batch_size'?"),
+        (["show", "zzzz"], "'gpupipe list' shows all names"),
+        (
+            ["show", "loader.bach_size"],
+            "loader has no setting 'bach_size'; did you mean 'batch_size'?",
+        ),
+        (["show", "loader.seed.x"], "seed has no settings of its own"),
+        (["show", "lfw", "--kind", "step"], "there is no 'lfw'"),
+        (["list", "stpes"], "did you mean 'steps'?"),
+        (["list", "zzzz"], "known: configs, engines, pipelines, sources, steps"),
+    ],
+    ids=str,
+)
+def test_unknown_names_are_usage_mistakes(arguments: list[str], words: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert words in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "random_affine"], ["show", "dali"]])
+def test_neither_torch_nor_dali_is_imported(arguments: list[str]) -> None:
+    code = (
+        "import sys; from gpupipe.cli.app import main; main(sys.argv[1:], standalone_mode=False); "
+        "assert not {'torch', 'torchvision', 'nvidia.dali'} & sys.modules.keys()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("One. Two.", "One."),
+        ("Root/CLASS/..., in order. Two", "Root/CLASS/..., in order."),
+        ("One\nline. Two", "One line."),
+        ("One\n\nTwo.", "One"),
+        ("", ""),
+    ],
+)
+def test_first_sentence(text: str, sentence: str) -> None:
+    assert first_sentence(text) == sentence
