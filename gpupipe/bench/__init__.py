@@ -2,6 +2,6 @@
 
 `measure` times one loader (`gpupipe run`); `compare` times several sides in turn, each in a process
 that `contestant` runs; `comparison`, `verdict` and `report` hold the result. `parity` compares
-pixels, `profile` and `training` find what limits, `tune` searches settings. Only gpupipe.cli
-imports this folder. Start reading in measure.py.
+pixels, `profile` and `training` find what limits, `tune` searches settings, `gallery` draws what
+steps do. Only gpupipe.cli imports this folder. Start reading in measure.py.
 """

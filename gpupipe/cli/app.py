@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import gpupipe
-from gpupipe.cli import cache, compare, listing, profile, serve
+from gpupipe.cli import cache, compare, gallery, listing, profile, serve
 from gpupipe.cli.console import Screen, console, leave_interrupted
 from gpupipe.cli.output_files import OutputFile, PictureFile, write_json, writing
 from gpupipe.errors import ConfigError, GpupipeError, StepError
@@ -213,6 +213,7 @@ def _print_skipped(loader: Loader, result: Measurement) -> None:
 _PROFILING = (compare.compare, compare.parity, profile.profile, profile.tune)
 for _command in (
     *_PROFILING,
+    gallery.gallery,
     listing.list_,
     listing.show,
     cache.cache,

@@ -60,6 +60,11 @@ def is_stand_in(root: Path) -> bool:
     return (root / _MARKER).is_file()
 
 
+def draw_face(n: int, person: int) -> Image.Image:
+    """Return image `n` of `person`, as `make` writes it, 250x250 RGB."""
+    return _draw_face(n, person, _make_grain())
+
+
 def _make_grain() -> Image.Image:
     """Return a sheet of noise around level 128; each image takes another part of it."""
     sheet = np.full((_GRAIN_SIDE, _GRAIN_SIDE), 128.0, np.float32)

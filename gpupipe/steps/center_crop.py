@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ class CenterCrop(Step):
     """
 
     size: Window
+
+    example: ClassVar = {"size": 150}
 
     def resolve(self, input_spec: Spec) -> Self:
         return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from gpupipe.pipeline.primitives import LUMA, Primitives
 from gpupipe.pipeline.spec_checks import check_picture
@@ -22,6 +22,8 @@ class Grayscale(Step):
     """
 
     num_output_channels: Annotated[Literal[1, 3], WHOLE] = 1
+
+    example: ClassVar = {"num_output_channels": 3}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if "C" not in check_picture(input_spec).layout or input_spec.channels not in (None, 1, 3):

@@ -31,6 +31,7 @@ class Normalize(Step):
     mean: Channels
     std: PositiveChannels
 
+    example: ClassVar = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     can_run_on_batches: ClassVar[bool] = True
     speed_advice: ClassVar[str] = (
         "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter of one "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -40,6 +40,8 @@ class Pad(Step):
     padding: Padding
     fill: Value = Field(default=(0.0,))
     padding_mode: PaddingMode = "constant"
+
+    example: ClassVar = {"padding": 25, "padding_mode": "reflect"}
 
     def resolve(self, input_spec: Spec) -> Self:
         return (

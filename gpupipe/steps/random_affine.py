@@ -75,6 +75,7 @@ class RandomAffine(Step):
     fill: Fill = (0.0,)
     center: Point | None = None
 
+    example: ClassVar = {"degrees": 30, "translate": [0.1, 0.1], "scale": [0.7, 1.3]}
     num_uniforms: ClassVar[int] = 6
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"

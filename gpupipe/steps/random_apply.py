@@ -25,6 +25,7 @@ class RandomApply(Container):
 
     p: Probability = 0.5
 
+    example: ClassVar = {"transforms": [{"random_rotation": {"degrees": 90}}]}
     own_uniforms: ClassVar[int] = 1
 
     def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:

@@ -29,6 +29,9 @@ class RandomChoice(Container):
 
     p: tuple[Weight, ...] | None = None
 
+    example: ClassVar = {
+        "transforms": ["random_horizontal_flip", {"random_rotation": {"degrees": 90}}]
+    }
     own_uniforms: ClassVar[int] = 1
 
     @model_validator(mode="after")

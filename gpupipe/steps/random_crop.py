@@ -47,6 +47,7 @@ class RandomCrop(Step):
     fill: Value = (0.0,)
     padding_mode: PaddingMode = "constant"
 
+    example: ClassVar = {"size": 150}
     num_uniforms: ClassVar[int] = 3
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:

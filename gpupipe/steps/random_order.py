@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ class RandomOrder(Container):
     Attributes:
         transforms: The steps.
     """
+
+    example: ClassVar = {
+        "transforms": [{"random_rotation": {"degrees": 60}}, "random_horizontal_flip"]
+    }
 
     @property
     def own_uniforms(self) -> int:  # type: ignore[override]

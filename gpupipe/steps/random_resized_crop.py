@@ -49,6 +49,7 @@ class RandomResizedCrop(Step):
             )
         return self
 
+    example: ClassVar = {"size": 200}
     num_uniforms: ClassVar[int] = 2 * _TRIES + 2
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"

@@ -43,6 +43,7 @@ class RandomRotation(Step):
     center: Point | None = None
     fill: Fill = (0.0,)
 
+    example: ClassVar = {"degrees": 45}
     num_uniforms: ClassVar[int] = 1
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"

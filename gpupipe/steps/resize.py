@@ -37,6 +37,7 @@ class Resize(Step):
     max_size: Side | None = None
     antialias: bool = True
 
+    example: ClassVar = {"size": 100}
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"
 

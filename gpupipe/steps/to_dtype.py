@@ -52,6 +52,7 @@ class ToDtype(Step):
     ]
     scale: bool = False
 
+    example: ClassVar = {"dtype": "float32", "scale": True}
     can_run_on_batches: ClassVar[bool] = True
     speed_advice: ClassVar[str] = (
         "leave it out with normalize, and do both on the GPU: a batch of uint8 is a quarter of one "

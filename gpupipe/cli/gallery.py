@@ -1,0 +1,134 @@
+"""The command gallery: pictures of what steps do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpupipe.cli.output_files import OutputFolder, writing
+from gpupipe.errors import GpupipeError, did_you_mean
+
+if TYPE_CHECKING:
+    from gpupipe.bench.gallery import Gallery, Row
+
+_ALL = "all"
+
+
+@click.command()
+@click.argument("target", required=False, metavar="[PIPELINE|STEP]")
+@click.option("--out", type=OutputFolder(), required=True, help="The folder for the pages.")
+@click.option(
+    "--image",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="The photograph.  [default: a drawn face]",
+)
+@click.option(
+    "--engine",
+    help="The engine that runs the steps.  [default: the one of torchvision's functions]",
+)
+@click.option(
+    "--side",
+    type=click.IntRange(16, 1024),
+    default=120,
+    show_default=True,
+    help="The side of a picture in pixels.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="The seed of the draws.",
+)
+@click.option(
+    "--format",
+    "suffix",
+    type=click.Choice(["png", "jpg"]),
+    default="png",
+    show_default=True,
+    help="The format of the pages.",
+)
+def gallery(
+    target: str | None,
+    out: Path,
+    image: Path | None,
+    engine: str | None,
+    side: int,
+    seed: int,
+    suffix: str,
+) -> None:
+    """Draw what steps do to a photograph: the original, and eight draws of each step.
+
+    Without an argument it draws every step. STEP may have parameters, as in YAML: "random_affine:
+    {degrees: 30}". Of a PIPELINE it draws the image after each step. There is one page for each
+    step, and the page "all".
+    """
+    from gpupipe.bench.gallery import draw_page, open_gallery
+    from gpupipe.engines import registry
+
+    if engine is not None:
+        registry.find(engine)
+    with open_gallery(image, engine, seed) as opened:
+        rows = list(_draw_rows(opened, target))
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for row in rows:
+            draw_page([row], side).save(out / f"{row.name}.{suffix}")
+        draw_page(rows, side).save(out / f"{_ALL}.{suffix}")
+    click.echo(f"{out}: {len(rows)} pages, and all of them in {_ALL}.{suffix}")
+
+
+def _draw_rows(opened: Gallery, target: str | None) -> Iterator[Row]:
+    from gpupipe.pipeline import step_registry
+    from gpupipe.schema import builtin_configs
+
+    if target is None:
+        yield from _draw_every_step(opened)
+        return
+    name, parameters = _parse_step(target)
+    if name in step_registry.names():
+        yield opened.draw_step(name, parameters)
+    elif parameters is None and (
+        name in builtin_configs.names("pipelines") or name.endswith((".yaml", ".yml"))
+    ):
+        yield from opened.draw_pipeline(name)
+    else:
+        known = [*step_registry.names(), *builtin_configs.names("pipelines")]
+        raise click.BadParameter(
+            f"there is no step or pipeline '{name}'{did_you_mean(name, known)}",
+            param_hint="PIPELINE|STEP",
+        )
+
+
+def _draw_every_step(opened: Gallery) -> Iterator[Row]:
+    """Draw every step; print which ones cannot be drawn, and why."""
+    from gpupipe.pipeline import step_registry
+
+    for name in step_registry.names():
+        try:
+            yield opened.draw_step(name)
+        except (GpupipeError, LookupError) as e:
+            click.echo(f"gpupipe: {name} is left out: {e.args[0] if e.args else e}", err=True)
+
+
+def _parse_step(text: str) -> tuple[str, dict[str, Any] | None]:
+    """Split "name: {parameter: value}" into the name and the parameters, None without any."""
+    from gpupipe.schema import yaml_parser
+
+    if ":" not in text:
+        return text, None
+    data = yaml_parser.parse(text, "STEP").data
+    if not isinstance(data, dict) or len(data) != 1:
+        raise click.BadParameter(
+            "write one step, as in YAML: 'name: {parameter: value}'", param_hint="PIPELINE|STEP"
+        )
+    ((name, parameters),) = data.items()
+    if not isinstance(parameters, dict | None):
+        raise click.BadParameter(
+            f"the parameters of '{name}' are no mapping: write '{name}: {{parameter: value}}'",
+            param_hint="PIPELINE|STEP",
+        )
+    return name, parameters or {}

@@ -1,0 +1,128 @@
+"""Pictures of what steps do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import gpupipe
+from gpupipe.bench.gallery import DRAWS, LONGEST, Gallery, draw_page, open_gallery, page_size
+from gpupipe.pipeline import step_registry
+
+
+@pytest.fixture(scope="module")
+def photograph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A photograph that is larger than the pictures, wide, with a bright left half."""
+    pixels = np.random.default_rng(1).integers(0, 100, (200, 400, 3), np.uint8)
+    pixels[:, :200] += 100
+    path = tmp_path_factory.mktemp("photograph") / "wide.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def draws(gallery: Gallery, name: str, **parameters: object) -> list[np.ndarray]:
+    return [np.asarray(image) for image in gallery.draw_step(name, parameters or None).images]
+
+
+def test_the_original_comes_first_and_eight_draws_differ(photograph: Path) -> None:
+    with open_gallery(photograph) as gallery:
+        original, *drawn = draws(gallery, "random_affine", degrees=30)
+    with Image.open(photograph) as file:
+        file.thumbnail((LONGEST, LONGEST))
+        assert np.array_equal(original, np.asarray(file))
+    assert len(drawn) == DRAWS
+    assert len({image.tobytes() for image in (original, *drawn)}) == DRAWS + 1
+
+
+def test_a_step_that_draws_nothing_has_one_picture(photograph: Path) -> None:
+    with open_gallery(photograph) as gallery:
+        original, gray = draws(gallery, "grayscale", num_output_channels=3)
+    assert not np.array_equal(original, gray)
+    assert np.ptp(gray, axis=-1).max() == 0
+
+
+def test_floats_and_normalized_floats_are_shown(photograph: Path) -> None:
+    with open_gallery(photograph) as gallery:
+        original, scaled = draws(gallery, "to_dtype", dtype="float32", scale=True)
+        assert np.array_equal(original, scaled)
+        _, stretched = draws(gallery, "normalize", mean=0.5, std=0.1)
+    assert (stretched.min(), stretched.max()) == (0, 255)
+
+
+def test_engines_make_the_same_draws(photograph: Path) -> None:
+    made = []
+    for engine in ("dali", "dataloader", None):
+        with open_gallery(photograph, engine, seed=5) as gallery:
+            made.append(draws(gallery, "random_horizontal_flip"))
+    assert all(
+        np.array_equal(a, b) for other in made[1:] for a, b in zip(made[0], other, strict=True)
+    )
+    kinds = {image.tobytes() for image in made[0]}
+    assert len(kinds) == 2
+
+
+def test_a_step_without_torch_runs_on_dali_unless_another_engine_is_named(photograph: Path) -> None:
+    with open_gallery(photograph) as gallery:
+        original, sphere = draws(gallery, "dali", op="sphere")
+        assert not np.array_equal(original, sphere)
+    with (
+        open_gallery(photograph, "dataloader") as gallery,
+        pytest.raises(gpupipe.EngineError, match="DALI only"),
+    ):
+        draws(gallery, "dali", op="sphere")
+
+
+def test_a_pipeline_is_drawn_step_by_step(photograph: Path) -> None:
+    with open_gallery(photograph) as gallery:
+        rows = gallery.draw_pipeline("imagenet_train")
+    assert [row.name for row in rows] == [
+        "01_decode",
+        "02_random_resized_crop",
+        "03_random_horizontal_flip",
+        "04_to_dtype",
+        "05_normalize",
+    ]
+    assert [len(row.images) for row in rows] == [2, *[DRAWS + 1] * 4]
+    assert rows[1].title == "random_resized_crop: {size: [224, 224]}"
+    assert rows[1].images[1].size == (224, 224)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "words"),
+    [
+        ("random_affine", {"degrees": "x"}, "random_affine.degrees is 'x'"),
+        ("random_affine", {"degres": 3}, "did you mean 'degrees'?"),
+        ("normalize", {"mean": [0.5, 0.5], "std": 1}, "mean has 2 numbers"),
+    ],
+)
+def test_mistakes_are_told(photograph: Path, name: str, parameters: dict, words: str) -> None:
+    with (
+        open_gallery(photograph) as gallery,
+        pytest.raises(gpupipe.ConfigError) as error,
+    ):
+        gallery.draw_step(name, parameters)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(step_registry.names()))
+def test_each_step_has_an_example(name: str) -> None:
+    """A step with required parameters needs Step.example, with which the gallery shows it."""
+    with open_gallery() as gallery:
+        row = gallery.draw_step(name)
+    assert len(row.images) in (2, DRAWS + 1)
+    assert row.title.startswith(name)
+    page = draw_page([row], 40)
+    assert page.size == page_size(1, 40)
+    assert len(page.getcolors(page.width * page.height) or []) > 100
+
+
+def test_pages_show_rows_below_each_other(photograph: Path) -> None:
+    with open_gallery(photograph) as gallery:
+        rows = [gallery.draw_step("grayscale"), gallery.draw_step("random_rotation")]
+    page = draw_page(rows, 50)
+    assert page.size == page_size(2, 50)
+    assert page_size(2, 50)[1] - page_size(1, 50)[1] == page_size(3, 50)[1] - page_size(2, 50)[1]
+    assert page_size(1, 50)[0] >= (DRAWS + 1) * 50
