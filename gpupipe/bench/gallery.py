@@ -24,7 +24,6 @@ from gpupipe.fetch import synthetic_faces
 from gpupipe.loader import create_loader
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.entry import Entry
-from gpupipe.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -103,14 +102,11 @@ class Gallery:
             EngineError: If the engine cannot run a step.
         """
         checked = self._read(name)
-        entries = [e for e in checked.pipeline.entries if e.field == checked.pipeline.main]
         rows = []
-        for n, entry in enumerate(entries):
-            part = Pipeline(name, tuple(entries[: n + 1]), checked.pipeline.fields)
+        for n, entry in enumerate(checked.pipeline.entries):
+            part = replace(checked, pipeline=checked.pipeline.first_steps(n + 1))
             title = _write_yaml(entry.key, entry.step.model_dump(exclude_defaults=True))
-            rows.append(
-                self._draw(f"{n + 1:02d}_{entry.key}", title, replace(checked, pipeline=part))
-            )
+            rows.append(self._draw(f"{n + 1:02d}_{entry.key}".replace("/", "_"), title, part))
         return rows
 
     def _read(self, pipeline: str | list[Any]) -> Config:
@@ -123,17 +119,14 @@ class Gallery:
         )
 
     def _draw(self, name: str, title: str, checked: Config) -> Row:
-        decode, *steps = checked.pipeline.entries
-        original = self._run(checked, (decode,), 1)
-        has_draws = any(entry.step.num_uniforms for entry in steps)
-        return Row(
-            name, title, original + self._run(checked, (decode, *steps), DRAWS if has_draws else 1)
-        )
+        has_draws = any(entry.step.num_uniforms for entry in checked.pipeline.entries)
+        original = replace(checked, pipeline=checked.pipeline.first_steps(1))
+        images = self._run(original, 1) + self._run(checked, DRAWS if has_draws else 1)
+        return Row(name, title, images)
 
-    def _run(self, checked: Config, entries: tuple[Entry, ...], count: int) -> list[Image]:
-        pipeline = Pipeline(checked.pipeline.name, entries, checked.pipeline.fields)
-        loader = checked.loader.model_copy(update=self._choose_engine(entries))
-        part = replace(checked, pipeline=pipeline, loader=loader)
+    def _run(self, checked: Config, count: int) -> list[Image]:
+        settings = self._choose_engine(checked.pipeline.entries)
+        part = replace(checked, loader=checked.loader.model_copy(update=settings))
         with create_loader(part, self.index) as batches:
             return [
                 _to_picture(image_of(batch)[0].cpu())

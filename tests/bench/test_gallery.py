@@ -90,6 +90,31 @@ def test_a_pipeline_is_drawn_step_by_step(photograph: Path) -> None:
     assert rows[1].images[1].size == (224, 224)
 
 
+def test_the_steps_of_a_view_follow_those_before_all_views(
+    photograph: Path, tmp_path: Path
+) -> None:
+    text = (
+        "steps: [decode]\n"
+        "views:\n"
+        "  small: {steps: [{random_crop: {size: 40}}]}\n"
+        "  gray: {count: 2, steps: [{grayscale: {num_output_channels: 3}}]}\n"
+    )
+    path = tmp_path / "views.yaml"
+    path.write_text(text)
+    with open_gallery(photograph) as gallery:
+        rows = gallery.draw_pipeline(str(path))
+    assert [row.title.partition(" {")[0] for row in rows] == [
+        "decode",
+        "small/random_crop:",
+        "gray_0/grayscale:",
+        "gray_1/grayscale:",
+    ]
+    assert rows[1].name == "02_small_random_crop"
+    assert [len(row.images) for row in rows] == [2, DRAWS + 1, 2, 2]
+    assert rows[1].images[1].size == (40, 40)
+    assert rows[2].images[1].size == rows[0].images[0].size
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "words"),
     [

@@ -155,8 +155,8 @@ class Lowering:
             try:
                 entry.lower(image, sampled)
             except NoLowering as e:
-                device = self.device.upper()
-                raise EngineError(f"{entry.where}: {e}; it cannot run on DALI on the {device}") from e
+                where = f"on DALI on the {self.device.upper()}"
+                raise EngineError(f"{entry.where}: {e}; it cannot run {where}") from e
             on_step(entry, before, image.size)
         image.spec, image.step = self._job.pipeline.output_spec_of(name), ""
 
