@@ -40,7 +40,7 @@ _FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 
 
 @dataclass(frozen=True)
-class Row:
+class StepPictures:
     """What one step does to the photograph.
 
     Attributes:
@@ -69,7 +69,7 @@ class Gallery:
     engine: str | None = None
     seed: int = 0
 
-    def draw_step(self, name: str, parameters: Mapping[str, Any] | None = None) -> Row:
+    def draw_step(self, name: str, parameters: Mapping[str, Any] | None = None) -> StepPictures:
         """Run one step after decode; on floats, if the step does not take levels.
 
         Args:
@@ -91,7 +91,7 @@ class Gallery:
                 raise refusal from None
         return self._draw(name, _write_yaml(name, chosen), checked)
 
-    def draw_pipeline(self, name: str) -> list[Row]:
+    def draw_pipeline(self, name: str) -> list[StepPictures]:
         """Run a pipeline up to each of its steps.
 
         Args:
@@ -118,11 +118,11 @@ class Gallery:
             }
         )
 
-    def _draw(self, name: str, title: str, checked: Config) -> Row:
+    def _draw(self, name: str, title: str, checked: Config) -> StepPictures:
         has_draws = any(entry.step.num_uniforms for entry in checked.pipeline.entries)
         original = replace(checked, pipeline=checked.pipeline.first_steps(1))
         images = self._run(original, 1) + self._run(checked, DRAWS if has_draws else 1)
-        return Row(name, title, images)
+        return StepPictures(name, title, images)
 
     def _run(self, checked: Config, count: int) -> list[Image]:
         settings = self._choose_engine(checked.pipeline.entries)
@@ -178,7 +178,7 @@ def _open_photograph(path: Path) -> Image:
     return picture
 
 
-def draw_page(rows: Sequence[Row], side: int) -> Image:
+def draw_page(rows: Sequence[StepPictures], side: int) -> Image:
     """Draw rows below each other, with their titles; `side` is that of a picture in pixels."""
     from PIL import Image, ImageDraw
 

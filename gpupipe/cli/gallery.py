@@ -12,7 +12,7 @@ from gpupipe.cli.output_files import OutputFolder, writing
 from gpupipe.errors import GpupipeError, did_you_mean
 
 if TYPE_CHECKING:
-    from gpupipe.bench.gallery import Gallery, Row
+    from gpupipe.bench.gallery import Gallery, StepPictures
 
 _ALL = "all"
 
@@ -81,7 +81,7 @@ def gallery(
     click.echo(f"{out}: {len(rows)} pages, and all of them in {_ALL}.{suffix}")
 
 
-def _draw_rows(opened: Gallery, target: str | None) -> Iterator[Row]:
+def _draw_rows(opened: Gallery, target: str | None) -> Iterator[StepPictures]:
     from gpupipe.pipeline import step_registry
     from gpupipe.schema import builtin_configs
 
@@ -103,7 +103,7 @@ def _draw_rows(opened: Gallery, target: str | None) -> Iterator[Row]:
         )
 
 
-def _draw_every_step(opened: Gallery) -> Iterator[Row]:
+def _draw_every_step(opened: Gallery) -> Iterator[StepPictures]:
     """Draw every step; print which ones cannot be drawn, and why."""
     from gpupipe.pipeline import step_registry
 

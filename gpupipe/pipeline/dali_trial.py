@@ -25,7 +25,8 @@ Sampled = Mapping[str, NDArray[Any]]
 
 _SIZES = (((120, 160), (165, 126)), ((1120, 1040), (1040, 1160)))
 """[height, width] of the images: small ones first; large ones if the operator refuses those."""
-_ALMOST_ONE = 1.0 - 2.0**-53
+_ALMOST_ONE = 1.0 - 2.0**-20
+"""The largest draw; as the draw of a normal distribution it is 5.3 standard deviations away."""
 _TILE = 64
 _LABELS = (0, 1, 2, 5)
 _SIZE_ARGUMENTS = ("size", "keep_size", "resize_x", "crop", "shape")
