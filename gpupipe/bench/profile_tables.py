@@ -9,7 +9,8 @@ from rich.table import Table
 
 from gpupipe.bench.profile import Profile
 from gpupipe.bench.statistics import ratio
-from gpupipe.bench.tables import describe_batch_stage, new_table
+from gpupipe.bench.table_style import new_table
+from gpupipe.bench.tables import describe_batch_stage
 from gpupipe.bench.training import Training
 from gpupipe.bench.tune import TuneResult
 

@@ -20,20 +20,18 @@ _LOADER = "loader"
 _FOLDERS = {"config": "configs", "pipeline": "pipelines"}
 
 
-class _Kind(click.ParamType):
-    """The plural or singular of a kind of items."""
-
-    name = "kind"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        singular = str(value).removesuffix("s")
-        if singular not in KINDS:
-            self.fail(f"'{value}'{did_you_mean(str(value), [f'{kind}s' for kind in KINDS])}", param)
-        return singular
+def _parse_kind(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return the singular of a kind of items."""
+    if value is None:
+        return None
+    singular = value.removesuffix("s")
+    if singular not in KINDS:
+        raise click.BadParameter(f"'{value}'{did_you_mean(value, [f'{kind}s' for kind in KINDS])}")
+    return singular
 
 
 @click.command("list")
-@click.argument("kind", type=_Kind(), required=False, metavar="[KIND]")
+@click.argument("kind", callback=_parse_kind, required=False, metavar="[KIND]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def list_(kind: str | None, as_json: bool) -> None:
     """List what a config can name, with one line each: configs, pipelines, steps, sources and
@@ -69,7 +67,10 @@ def _items_table(title: str, items: Iterable[Item]) -> Any:
 @click.command()
 @click.argument("name")
 @click.option(
-    "--kind", type=_Kind(), metavar="KIND", help="Where to look, if several kinds have the name."
+    "--kind",
+    callback=_parse_kind,
+    metavar="KIND",
+    help="Where to look, if several kinds have the name.",
 )
 def show(name: str, kind: str | None) -> None:
     """Print what NAME is: a config or pipeline file as it is; the parameters of a step or source;
@@ -133,7 +134,7 @@ def _print_parameters(model: type[pydantic.BaseModel]) -> None:
     table = new_table("", "parameter", "type", "default", "meaning")
     for p in parameters:
         default = "must be written" if p.is_required else p.default
-        table.add_row(*map(_escape, (p.name, p.type, default, p.meaning)))
+        table.add_row(*map(_escape, (p.name, p.type_words, default, p.meaning)))
     console().print(table)
 
 
@@ -167,7 +168,7 @@ def _show_setting(name: str) -> None:
         if n == len(path) - 1:
             default = "must be written" if found.is_required else found.default
             out.print(f"[bold]setting {name}[/]", highlight=False)
-            for line in (f"type: {found.type}", f"default: {default}", found.meaning):
+            for line in (f"type: {found.type_words}", f"default: {default}", found.meaning):
                 out.print(line, highlight=False, markup=False, soft_wrap=True)
         if found.model is None:
             if n < len(path) - 1:

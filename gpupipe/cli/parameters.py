@@ -38,14 +38,14 @@ class Parameter:
 
     Attributes:
         name: Its name in YAML.
-        type: Its type in words.
+        type_words: Its type in words.
         default: Its default as YAML shows it; "" if it has none.
         meaning: The first sentence about it in the docstring.
         model: The model of its own fields, if it has some.
     """
 
     name: str
-    type: str
+    type_words: str
     default: str
     meaning: str
     model: type[pydantic.BaseModel] | None = None

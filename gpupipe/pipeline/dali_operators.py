@@ -29,10 +29,16 @@ _KINDS: dict[str, Kind] = {
     "DATA_TYPE": "dtype",
     "INTERP_TYPE": "interp_type",
     "IMAGE_TYPE": "image_type",
-} | dict.fromkeys(
-    ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "_INT32_VEC", "_INT64_VEC"),
-    "whole",
-)
+    "INT8": "whole",
+    "INT16": "whole",
+    "INT32": "whole",
+    "INT64": "whole",
+    "UINT8": "whole",
+    "UINT16": "whole",
+    "UINT32": "whole",
+    "_INT32_VEC": "whole",
+    "_INT64_VEC": "whole",
+}
 _WRITES_FILES = ("DumpImage",)
 
 

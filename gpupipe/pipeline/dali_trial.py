@@ -122,12 +122,13 @@ def _run(make: Callable[..., Any], images: Images, sampled: Sampled) -> tuple[Im
         prefetch_queue_depth=1,
         exec_dynamic=True,
     )
+    inputs: list[tuple[Any, str]] = [(images, "HWC"), *((array, "") for array in arrays)]
     with pipe:
         pixels, *nodes = (
             fn.external_source(
                 _repeat(data), batch=True, dtype=_dali_type(data), ndim=data[0].ndim, layout=layout
             )
-            for data, layout in ((images, "HWC"), *((array, "") for array in arrays))
+            for data, layout in inputs
         )
         made = make(pixels, *nodes)
         if not hasattr(made, "source"):
@@ -220,4 +221,7 @@ def _describe_refusal(name: str, input_spec: Spec, error: Exception) -> str:
     lines = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
     lines = [line for line in lines if not line.startswith(("Critical error", "Error in"))]
     cause = (lines[0] if lines else "no reason given").removesuffix(".")
-    return f"DALI refuses {name} on images like {input_spec}: {cause}: change its arguments"
+    return (
+        f"DALI refuses {name} on images like {input_spec}: {cause}: change its arguments, "
+        "or convert the images before it"
+    )
