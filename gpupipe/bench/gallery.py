@@ -79,8 +79,15 @@ class Gallery:
         Raises:
             ConfigError: If a parameter is wrong, or the step takes no such images.
             EngineError: If the engine cannot run the step.
+            GpupipeError: If the step needs parameters, and has no example.
         """
-        chosen = dict(step_registry.find(name).example if parameters is None else parameters)
+        model = step_registry.find(name)
+        chosen = dict(model.example if parameters is None else parameters)
+        required = [key for key, info in model.model_fields.items() if info.is_required()]
+        if parameters is None and not chosen and required:
+            raise GpupipeError(
+                f"{name} has no example for its parameters: write '{name}: {{{required[0]}: ...}}'"
+            )
         item = {name: chosen} if chosen else name
         try:
             checked = self._read([item] if name == "decode" else ["decode", item])
