@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,7 +79,7 @@ def show(name: str, kind: str | None) -> None:
     if kind is None and name.partition(".")[0] == _LOADER:
         _show_setting(name)
         return
-    kinds = [kind] if kind else KINDS
+    kinds = (kind,) if kind else KINDS
     found = [item for k in kinds for item in catalog.list_items(k) if item.name == name]
     if not found:
         raise click.BadParameter(_explain_unknown(name, kinds), param_hint="NAME")
@@ -87,11 +87,12 @@ def show(name: str, kind: str | None) -> None:
         _show_item(item, is_single=len(found) == 1)
 
 
-def _explain_unknown(name: str, kinds: Iterable[str]) -> str:
-    """Return the message for an unknown name, with the nearest one of all kinds."""
-    every = {item.name for kind in kinds for item in catalog.list_items(kind)}
-    settings = [f"{_LOADER}.{setting}" for setting in _loader_model().model_fields]
-    near = nearest(name, every) or nearest(name, settings) or nearest(f"{_LOADER}.{name}", settings)
+def _explain_unknown(name: str, kinds: Sequence[str]) -> str:
+    """Return the message for an unknown name, with the nearest one of these kinds."""
+    near = nearest(name, {item.name for kind in kinds for item in catalog.list_items(kind)})
+    if near is None and len(kinds) > 1:
+        setting = nearest(name, _loader_model().model_fields)
+        near = setting and f"{_LOADER}.{setting}"
     hint = f"did you mean '{near}'?" if near else "'gpupipe list' shows all names"
     return f"there is no '{name}': {hint}"
 

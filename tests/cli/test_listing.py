@@ -147,7 +147,7 @@ def test_sources_and_loader_settings() -> None:
             "loader has no setting 'bach_size'; did you mean 'batch_size'?",
         ),
         (["show", "loader.seed.x"], "seed has no settings of its own"),
-        (["show", "lfw", "--kind", "step"], "there is no 'lfw'"),
+        (["show", "lfw", "--kind", "step"], "there is no 'lfw': 'gpupipe list' shows"),
         (["list", "stpes"], "did you mean 'steps'?"),
         (["list", "zzzz"], "known: configs, engines, pipelines, sources, steps"),
     ],
