@@ -44,6 +44,7 @@ class ColorJitter(ColorStep):
     saturation: Factors | None = None
     hue: Turns | None = None
 
+    example: ClassVar = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
     interpolates: ClassVar[bool] = True  # a later factor multiplies the level of an earlier one
     num_uniforms: ClassVar[int] = 2 * len(ADJUSTMENTS)
     speed_advice: ClassVar[str] = (

@@ -39,6 +39,7 @@ class Jpeg(ColorStep):
 
     quality: Quality
 
+    example: ClassVar = {"quality": [2, 30]}
     num_uniforms: ClassVar[int] = 1
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
 

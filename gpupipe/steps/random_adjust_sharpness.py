@@ -25,5 +25,7 @@ class RandomAdjustSharpness(RandomColorStep):
 
     op: ClassVar[str] = "adjust_sharpness"
 
+    example: ClassVar = {"sharpness_factor": 5}
+
     def op_values(self) -> tuple[Any, ...]:
         return (self.sharpness_factor,)

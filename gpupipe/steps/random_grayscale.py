@@ -26,6 +26,7 @@ class RandomGrayscale(ColorStep):
 
     p: Probability = 0.1
 
+    example: ClassVar = {"p": 0.5}
     num_uniforms: ClassVar[int] = 1
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:

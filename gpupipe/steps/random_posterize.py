@@ -25,5 +25,7 @@ class RandomPosterize(RandomColorStep):
     op: ClassVar[str] = "posterize"
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
 
+    example: ClassVar = {"bits": 2}
+
     def op_values(self) -> tuple[Any, ...]:
         return (self.bits,)

@@ -24,6 +24,8 @@ class RandomSolarize(RandomColorStep):
 
     op: ClassVar[str] = "solarize"
 
+    example: ClassVar = {"threshold": 128}
+
     def op_values(self) -> tuple[Any, ...]:
         return (self.threshold,)
 
