@@ -57,6 +57,19 @@ STEPS: dict[str, list[dict[str, Any]]] = {
         {"padding": 2},
         *({"padding": 2, "padding_mode": m} for m in ("edge", "reflect", "symmetric")),
     ],
+    "identity": [{}],
+    "random_perspective": [{"p": 1}, {"p": 1, "interpolation": "nearest", "fill": 1}],
+    "random_zoom_out": [{"p": 1, "side_range": [1, 1.5], "fill": 1}],
+    "random_erasing": [{"p": 1, "value": 1}],
+    "scale_jitter": [{"target_size": [24, 20], "scale_range": [0.5, 1.5]}],
+    "random_resize": [
+        {"min_size": 10, "max_size": 16, "interpolation": i}
+        for i in ("nearest", "bilinear", "bicubic")
+    ],
+    "random_shortest_size": [{"min_size": [10, 12], "max_size": 30}],
+    "random_apply": [{"p": 1, "transforms": ["random_vertical_flip"]}],
+    "random_choice": [{"transforms": [{"random_vertical_flip": {"p": 1}}, "identity"]}],
+    "random_order": [{"transforms": [{"random_vertical_flip": {"p": 1}}, {"pad": {"padding": 2}}]}],
     "grayscale": [{}, {"num_output_channels": 3}],
     **COLORS,
     "normalize": [{"mean": 0.1, "std": 0.5}],

@@ -10,8 +10,10 @@ import numpy as np
 from every_step import STEPS
 
 from gpupipe.dataset.spec import Spec
-from gpupipe.pipeline import step_registry
-from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.errors import ConfigError
+from gpupipe.pipeline.build import build_pipeline
+from gpupipe.pipeline.step import Step
+from gpupipe.schema.document import Document
 
 CASES = [(name, options) for name, every in STEPS.items() for options in every]
 
@@ -22,15 +24,21 @@ def givens(name: str, options: dict[str, Any]) -> list[Spec]:
     for dtype in ("uint8", "float32"):
         given = Spec(encoded=False, channels=3, height=40, width=50, dtype=dtype)
         try:
-            step_registry.find(name)(**options).resolve(given).infer_spec(given)
-        except StepIncompatible:
+            resolved(name, options, given)
+        except ConfigError:
             continue
         found.append(given)
     return found
 
 
+def resolved(name: str, options: dict[str, Any], given: Spec) -> Step:
+    """The step of a pipeline whose only field is such an image."""
+    document = Document("example", [{name: options}])
+    return build_pipeline("example", document, fields={"image": given}).entries[0].step
+
+
 def drawn(name: str, options: dict[str, Any], given: Spec) -> tuple[Any, dict[str, Any]]:
     """The step, and what it draws for one sample."""
-    step = step_registry.find(name)(**options).resolve(given)
+    step = resolved(name, options, given)
     values = step.sample(np.full((1, step.num_uniforms), 0.3)) if step.num_uniforms else {}
     return step, {key: value[0] for key, value in values.items()}

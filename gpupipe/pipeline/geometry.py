@@ -84,3 +84,54 @@ def affine_matrix(linear: Any, source: Any, output: Any) -> Floats:
         (source - moved)[..., None],
     )
     return np.concatenate([linear, offset], -1)
+
+
+def perspective_matrix(start: Any, end: Any) -> Floats:
+    """Return the map from output to source coordinates that torchvision's perspective applies.
+
+    It maps each corner in `end` to its corner in `start`, as the coefficients of
+    _get_perspective_coeffs in torchvision/transforms/functional.py do. torchvision solves eight
+    equations per image. This is the closed form of Heckbert (1989, "Fundamentals of Texture Mapping
+    and Image Warping", 2.2.2) through the unit square, for a whole batch. If three corners lie on
+    one line, there is no such map, and the result is the identity.
+
+    Args:
+        start: The image's corners [top-left, top-right, bottom-right, bottom-left], each [x, y] in
+            pixels; a rectangle from [0, 0]. float64 (..., 4, 2).
+        end: Where these corners lie in the output. float64 (..., 4, 2).
+
+    Returns:
+        (..., 3, 3), with 1 as the last number.
+    """
+    side = (start[..., 2, :] - start[..., 0, :])[..., None]
+    first, second, third, fourth = (end[..., n, :] for n in range(4))
+    total = first - second + third - fourth
+    right, left = second - third, fourth - third
+    bottom = _cross(right, left)[..., None]
+    g, h = _cross(total, left)[..., None], _cross(right, total)[..., None]
+    columns = [
+        (second - first) * bottom + g * second,
+        (fourth - first) * bottom + h * fourth,
+        first * bottom,
+    ]
+    rows = [np.concatenate([column[..., n, None] for column in columns], -1) for n in range(2)] + [
+        np.concatenate([g, h, bottom], -1)
+    ]
+    # The adjugate of the matrix from the unit square to `end` is its inverse but for a factor.
+    inverse = np.stack(
+        [np.cross(rows[1], rows[2]), np.cross(rows[2], rows[0]), np.cross(rows[0], rows[1])], -1
+    )
+    matrix = np.concatenate([inverse[..., :2, :] * side, inverse[..., 2:, :]], -2)
+    last = matrix[..., 2:, 2:]
+    has_none = _has_three_on_a_line(start) | _has_three_on_a_line(end) | (last[..., 0, 0] == 0.0)
+    none = np.broadcast_to(has_none[..., None, None], matrix.shape)
+    return np.where(none, np.eye(3), matrix / np.where(none, 1.0, last))
+
+
+def _has_three_on_a_line(corners: Any) -> Any:
+    one, two = (np.roll(corners, -n, -2) - corners for n in (1, 2))
+    return (_cross(one, two) == 0.0).any(-1)
+
+
+def _cross(a: Any, b: Any) -> Any:
+    return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]

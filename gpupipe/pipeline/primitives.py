@@ -34,6 +34,13 @@ no image they hold one number per spatial axis, in the order of its layout.
                      | out  |     /      /    at linear @ (x - output) + source
                      |   x -+----/-> in /
                      +------+   /______/      `fill` outside the image
+    perspective      like warp, with a 3x3 matrix in homogeneous coordinates: the centre x, y of the
+                     output takes the value of the input at [a, b] / c, where [a, b, c] is
+                     matrix @ [x, y, 1]
+    erase            +--------------+
+                     |  +------+    |         out[y, x] = `value` inside the window
+                     |  | value|    |         out[y, x] = in[y, x] outside
+                     +--------------+
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
     to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
     normalize        (x - mean) / std
@@ -48,6 +55,8 @@ no image they hold one number per spatial axis, in the order of its layout.
     pad            CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies
     resize         H and W, any other axes [1] see below         interpolated, rounded to nearest
     warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
+    perspective    CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
+    erase          CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies of `value`
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
     color          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   as `COLOR_OPS` says
     to_dtype       any                         all               converted
@@ -80,6 +89,8 @@ DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
     "flip": DTYPES,
     "resize": ("float16", "float32", "int16", "uint8", "uint16"),
     "warp": IMAGE_DTYPES,
+    "perspective": IMAGE_DTYPES,
+    "erase": IMAGE_DTYPES,
     "pad": IMAGE_DTYPES,
     "color_matrix": IMAGE_DTYPES,
     "color": IMAGE_DTYPES,
@@ -208,6 +219,27 @@ class Primitives(Protocol):
             interpolation: "nearest" or "bilinear".
             fill: The value outside the image: one number, or one per channel.
             shape: [height, width] of the output in whole pixels; the image's own by default.
+        """
+
+    def perspective(self, matrix: Any, interpolation: str, fill: tuple[float, ...]) -> None:
+        """Resample through a perspective map from output to source coordinates.
+
+        The output has the size of the image.
+
+        Args:
+            matrix: float64 (B, 3, 3) or (3, 3), on [x, y, 1]. The third number of the product
+                divides the first two.
+            interpolation: "nearest" or "bilinear".
+            fill: The value outside the image: one number, or one per channel.
+        """
+
+    def erase(self, anchor: Any, shape: Any, value: tuple[float, ...]) -> None:
+        """Replace a window of the image by one value.
+
+        Args:
+            anchor: [top, left] of the window in whole pixels.
+            shape: [height, width] of the window in whole pixels. It lies inside the image.
+            value: One number, or one per channel; whole numbers for uint8.
         """
 
     def color_matrix(self, matrix: Any) -> None:

@@ -310,9 +310,15 @@ def _numbers(input_spec: Spec) -> str:
     return f"numbers of dtype {input_spec.dtype}"
 
 
-def check_fill(fill: tuple[float, ...], input_spec: Spec) -> Spec:
-    """Return `input_spec`; raise StepIncompatible if `fill` does not fit its channels and dtype."""
-    check_per_channel("fill", fill, input_spec)
+def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") -> Spec:
+    """Return `input_spec`; raise StepIncompatible if `fill` does not fit its channels and dtype.
+
+    Args:
+        fill: The parameter's value: one number, or one per channel.
+        input_spec: The step's input.
+        what: The parameter's name, for the message.
+    """
+    check_per_channel(what, fill, input_spec)
     if input_spec.dtype in ("float16", "float32", "float64", "bfloat16"):
         return input_spec
     lowest, highest = (
@@ -323,7 +329,7 @@ def check_fill(fill: tuple[float, ...], input_spec: Spec) -> Spec:
     wrong = next((n for n in fill if not lowest <= n <= highest), None)
     if wrong is not None:
         raise StepIncompatible(
-            f"fill is {wrong:g}, but {input_spec.dtype} holds {lowest:,} to {highest:,}: write a "
+            f"{what} is {wrong:g}, but {input_spec.dtype} holds {lowest:,} to {highest:,}: write a "
             "number between them"
         )
     return input_spec

@@ -15,8 +15,9 @@ from nvidia.dali import fn
 from gpupipe.dataset.spec import Spec, spatial_axes
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali import numbers, ops
+from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.layouts import channel_layout, video_layout
-from gpupipe.engines.dali.node import Feed, Node
+from gpupipe.engines.dali.node import Node
 from gpupipe.engines.dali.resampling import source_region
 
 _EXAMPLE_SIDE = 4096.0
@@ -63,7 +64,7 @@ class ArrayImage(Node):
         Args:
             data: DataNode of the arrays in CPU memory, or None to compute only argument values.
             size: The sizes along the spatial axes, (B, axes).
-            feed: Feeds one operator argument to the graph; see node.Feed.
+            feed: Feeds one operator argument to the graph; see branches.Feed.
             device: The device of the operators.
             spec: The spec of the arrays.
         """

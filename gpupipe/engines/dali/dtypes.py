@@ -21,6 +21,7 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "resize": ("uint8", "int16", "uint16", "float32"),
     "warp_affine": ("uint8", "int16", "int32", "float32"),
     "experimental.warp_perspective": ("uint8", "int16", "uint16", "float32"),
+    "erase": tuple(dtype for dtype in _NUMBERS if dtype != "float64"),
     "coord_transform": ("uint8", "int16", "uint16", "int32", "float32"),
     "color_space_conversion": ("uint8",),
     "crop_mirror_normalize": ("uint8", "int16", "uint16", "int32", "float16", "float32"),

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.dali import ops
-from gpupipe.engines.dali.node import Feed, Node
+from gpupipe.engines.dali.branches import Feed
+from gpupipe.engines.dali.node import Node
 from gpupipe.engines.dali.pending_ops import (
     Decoding,
     Flips,
@@ -49,7 +50,7 @@ class FusingImage(Node):
         Args:
             data: DataNode of encoded bytes, or None to compute only argument values.
             size: [height, width] of each decoded image, (B, 2).
-            feed: Feeds one operator argument to the graph; see node.Feed.
+            feed: Feeds one operator argument to the graph; see branches.Feed.
             device: The device of the operators.
             region_decode: Whether the decoder may decode a region of an image.
             decoder_options: Further arguments of DALI's decoder.

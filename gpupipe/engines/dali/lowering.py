@@ -16,9 +16,9 @@ from nvidia.dali import Pipeline, fn, types
 
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dali.array import ArrayImage, feed_format, some_size
+from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.delivery import delivered_dtype, delivered_layout
 from gpupipe.engines.dali.image import FusingImage
-from gpupipe.engines.dali.node import Feed
 from gpupipe.engines.dali.pending_ops import Decoding, Emitted
 from gpupipe.errors import EngineError
 from gpupipe.pipeline.entry import Entry

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.dali import color_functions, numbers, ops
+from gpupipe.engines.dali.branches import Feed, feed_part, merge_sizes
 from gpupipe.engines.dali.color import leave_alone
 from gpupipe.engines.dali.pending_ops import Emitted
 from gpupipe.pipeline.geometry import affine_matrix
@@ -24,9 +25,6 @@ from gpupipe.pipeline.step import SampleIncompatible, Spec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-Feed = Callable[[NDArray[Any]], Any]
-"""Takes the per-sample values of one operator argument, (B, ...), and returns their DataNode."""
 
 
 class Node(ABC):
@@ -123,6 +121,20 @@ class Node(ABC):
             )
         self._size = self._size if shape is None else np.asarray(shape, np.float64)
 
+    def perspective(self, matrix: Any, interpolation: str, fill: ops.Fill) -> None:
+        self._ready()
+        fill = fill * (self.spec.channels or 1) if len(fill) == 1 else fill
+        square = self._argument(matrix, 2, np.float32)
+        self._on_pixels(
+            "experimental.warp_perspective",
+            lambda pixels: ops.warp_perspective(pixels, square, None, interpolation, fill),
+        )
+
+    def erase(self, anchor: Any, shape: Any, value: ops.Fill) -> None:
+        self._ready()
+        start, extent = (self._argument(v, 1, np.float32) for v in (anchor, shape))
+        self._on_pixels("erase", lambda pixels: ops.erase(pixels, start, extent, value))
+
     def color_matrix(self, matrix: Any) -> None:
         self._ready()
         rows = np.asarray(matrix, np.float64)
@@ -158,7 +170,7 @@ class Node(ABC):
             np.asarray(index), list(enumerate(branches)), self._node, self._feed, parts
         )
         self.emitted += [emitted for part in parts for emitted in part.emitted]
-        self._size = _merge_sizes(self._size, [(part._present, part._size) for part in parts])
+        self._size = merge_sizes(self._size, [(part._present, part._size) for part in parts])
 
     # --- called by the engine
 
@@ -215,7 +227,7 @@ class Node(ABC):
         is_low = feed(index < branches[middle][0])
         halves = (None, None) if node is None else ops.split(node, is_low)
         low, high = (
-            self._run_branches(index, half, halves[side], _feed_part(feed, is_low, side), parts)
+            self._run_branches(index, half, halves[side], feed_part(feed, is_low, side), parts)
             for side, half in enumerate((branches[:middle], branches[middle:]))
         )
         return None if node is None else ops.merge(low, high, is_low)
@@ -317,34 +329,6 @@ class Node(ABC):
         """Return an affine matrix (..., 2, 3) as a perspective matrix argument (..., 3, 3)."""
         last = np.broadcast_to([0.0, 0.0, 1.0], (*matrix.shape[:-2], 1, 3))
         return self._argument(np.concatenate([matrix, last], -2), 2, np.float32)
-
-
-def _feed_part(feed: Feed, is_low: Any, side: int) -> Feed:
-    """Return a Feed that passes on one half of each argument."""
-
-    def feed_part(array: NDArray[Any]) -> Any:
-        node = feed(array)
-        return None if node is None else ops.split(node, is_low)[side]
-
-    return feed_part
-
-
-def _merge_sizes(before: Any, parts: list[tuple[NDArray[np.bool_], Any]]) -> Any:
-    """Return the sizes of all samples after a switch.
-
-    It stays one size for all samples, (2,), if each branch made that size.
-
-    Args:
-        before: The sizes before the switch.
-        parts: For each branch, which samples took it, and the sizes that it made.
-    """
-    sizes = [np.asarray(size) for _, size in parts]
-    if all(size.ndim == 1 and np.array_equal(size, sizes[0]) for size in sizes):
-        return sizes[0]
-    merged = np.array(np.broadcast_to(before, (len(parts[0][0]), sizes[0].shape[-1])), np.float64)
-    for (present, _), size in zip(parts, sizes, strict=True):
-        merged = np.where(present[:, None], size, merged)
-    return merged
 
 
 def _single(values: NDArray[Any]) -> NDArray[Any]:

@@ -150,6 +150,11 @@ def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
     )
 
 
+def erase(pixels: Any, anchor: Any, shape: Any, value: Fill) -> Any:
+    """Set the window at `anchor` of `shape`, [height, width], to one value per channel."""
+    return fn.erase(pixels, anchor=anchor, shape=shape, axes=[0, 1], fill_value=list(value))
+
+
 def _sized(size: Any) -> dict[str, Any]:
     return {} if size is None else {"size": size}
 

@@ -1,0 +1,21 @@
+"""identity: leave everything as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Step
+
+
+class Identity(Step):
+    """Leave everything as it is, as torchvision.transforms.v2.Identity.
+
+    It costs nothing. In random_choice it is the way on which nothing happens.
+    """
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        """Call no primitive."""
+
+    def torch(self, image: Any, p: Params) -> Any:
+        return image

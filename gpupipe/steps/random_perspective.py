@@ -1,0 +1,91 @@
+"""random_perspective: move the corners of the image at random."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.pipeline.geometry import perspective_matrix
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import check_per_channel, check_picture
+from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.tensors import in_float32
+from gpupipe.schema.field_types import Fill, Probability, Resampling
+
+_CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+"""Top-left, top-right, bottom-right, bottom-left; each [x, y], 1 for the right and the bottom."""
+
+
+class RandomPerspective(Step):
+    """Apply a random perspective transform, as torchvision.transforms.v2.RandomPerspective.
+
+    Each corner moves towards the centre by whole pixels. If three corners come to lie on one line,
+    the image is left alone. The samples that are left alone cost no time. The input must be an
+    image of 1 to 4 channels in uint8, float16 or float32.
+
+    Attributes:
+        distortion_scale: The largest move of a corner as a fraction of half the image's width and
+            height, 0 to 1. The default is 0.5.
+        p: The probability of a transform, 0 to 1. The default is 0.5.
+        interpolation: "nearest" or "bilinear" (the default).
+        fill: The value outside the image, 0 to 255: one number, or one per channel. The default
+            is 0.
+    """
+
+    distortion_scale: Probability = 0.5
+    p: Probability = 0.5
+    interpolation: Resampling = "bilinear"
+    fill: Fill = (0.0,)
+
+    num_uniforms: ClassVar[int] = 9
+    interpolates: ClassVar[bool] = True
+    speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw which samples are transformed, and how far their corners move.
+
+        Returns:
+            runs: int32 (B,), 1 for the samples that are transformed, else 0.
+            moves: (B, 4, 2), [x, y] of top-left, top-right, bottom-right and bottom-left, in
+                [0, 1): the position among those that the corner may take, from left to right and
+                from top to bottom.
+        """
+        return {
+            "runs": (u[:, 0] < self.p).astype(np.int32),
+            "moves": u[:, 1:].reshape(-1, 4, 2),
+        }
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        return check_per_channel("fill", self.fill, check_picture(input_spec))
+
+    def corners(self, p: Params, width_height: Any) -> tuple[Any, Any]:
+        """Return the corners of the image, and where they lie in the output, (..., 4, 2) each.
+
+        The formula is that of torchvision's make_params.
+        """
+        bounds = np.floor(self.distortion_scale * np.floor(width_height / 2.0)) + 1.0
+        start = _CORNERS * (width_height - 1.0)[..., None, :]
+        end = _CORNERS * (width_height - bounds)[..., None, :]
+        return start, end + np.floor(p["moves"] * bounds[..., None, :])
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        def run(part: Primitives) -> None:
+            matrix = perspective_matrix(*self.corners(p, part.width_height))
+            part.perspective(matrix, self.interpolation, self.fill)
+
+        image.switch(p["runs"], [lambda part: None, run])
+
+    def torch(self, image: Any, p: Params) -> Any:
+        from torchvision.transforms.v2 import InterpolationMode
+        from torchvision.transforms.v2 import functional as F
+
+        if not p["runs"]:
+            return image
+        width_height = np.array(image.shape[:-3:-1], np.float64)
+        matrix = perspective_matrix(*self.corners(p, width_height))
+        coefficients = matrix.astype(np.float32).ravel()[:8].tolist()
+        mode = InterpolationMode(self.interpolation)
+        how = (None, None, mode, list(self.fill), coefficients)
+        return in_float32(image, lambda pixels: F.perspective(pixels, *how))

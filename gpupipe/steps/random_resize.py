@@ -1,0 +1,53 @@
+"""random_resize: resize the shorter side to a random length."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from gpupipe.pipeline.resizing import ResizingStep
+from gpupipe.pipeline.step import Params
+from gpupipe.schema.field_types import Side
+
+
+class RandomResize(ResizingStep):
+    """Resize the shorter side to a random length, as torchvision.transforms.v2.RandomResize.
+
+    The aspect ratio is kept. Output sizes differ between samples, so a crop must follow.
+
+    Attributes:
+        min_size: The least length of the shorter side, in pixels.
+        max_size: The length of the shorter side is less than this, in pixels. As in torchvision,
+            it is drawn from min_size to max_size - 1.
+        interpolation: "nearest", "bilinear" (the default) or "bicubic".
+        antialias: Low-pass before shrinking. The default is true, and bicubic requires it.
+    """
+
+    min_size: Side
+    max_size: Side
+
+    num_uniforms: ClassVar[int] = 1
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> RandomResize:
+        if self.max_size <= self.min_size:
+            raise ValueError(
+                f"max_size is {self.max_size}, but must be larger than min_size, {self.min_size}: "
+                "sizes are drawn from min_size to max_size - 1"
+            )
+        return self
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return short: (B,), the length of the shorter side in whole pixels."""
+        return {"short": self.min_size + np.floor(u[:, 0] * (self.max_size - self.min_size))}
+
+    @property
+    def least(self) -> int:
+        return self.min_size
+
+    def shape(self, p: Params, size: Any) -> Any:
+        # F.resize computes int(short * longer / shorter), and takes `short` for the shorter side.
+        return np.floor(size * p["short"][..., None] / size.min(-1, keepdims=True))

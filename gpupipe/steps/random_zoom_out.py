@@ -1,0 +1,87 @@
+"""random_zoom_out: put the image at a random place on a larger canvas."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.spec_checks import check_fill, check_plane
+from gpupipe.pipeline.step import Params, Spec, Step
+from gpupipe.pipeline.tensors import cut
+from gpupipe.schema.field_types import NUMBER, Probability, Value, check_list, check_ordered
+
+_Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), NUMBER]
+
+
+def _range(value: Any) -> Any:
+    return check_list(value, (2,), "[least, most], both at least 1")
+
+
+class RandomZoomOut(Step):
+    """Put the image on a larger canvas at random, as torchvision.transforms.v2.RandomZoomOut.
+
+    Output sizes differ between samples, so a crop or a resize must follow. The samples that are
+    left alone cost no time.
+
+    Attributes:
+        fill: The value of the canvas: one number, or one per channel. The image's dtype must be
+            able to hold it. The default is 0.
+        side_range: The canvas's width and height relative to the image's, [least, most], both at
+            least 1. Drawn uniformly. The default is [1, 4].
+        p: The probability of a larger canvas, 0 to 1. The default is 0.5.
+    """
+
+    fill: Value = (0.0,)
+    side_range: Annotated[
+        tuple[_Factor, _Factor], BeforeValidator(_range), AfterValidator(check_ordered)
+    ] = (1.0, 4.0)
+    p: Probability = 0.5
+
+    num_uniforms: ClassVar[int] = 4
+    speed_advice: ClassVar[str] = "a smaller canvas, side_range, costs less"
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw which samples get a canvas, how large it is, and the image's place on it.
+
+        Returns:
+            runs: int32 (B,), 1 for the samples that get a canvas, else 0.
+            factor: (B, 1), the canvas's sides relative to the image's.
+            position: (B, 2), [top, left] as fractions of the free space, in [0, 1).
+        """
+        least, most = self.side_range
+        return {
+            "runs": (u[:, 0] < self.p).astype(np.int32),
+            "factor": least + u[:, 1:2] * (most - least),
+            "position": u[:, 2:],
+        }
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        check_fill(self.fill, check_plane(input_spec))
+        return input_spec.with_size((None, None), input_spec.at_least)
+
+    def canvas(self, p: Params, size: Any) -> tuple[Any, Any]:
+        """Return [top, left] of the canvas in the image, and [height, width] of the canvas.
+
+        The formula is that of torchvision's make_params.
+
+        Args:
+            p: What `sample` returned.
+            size: [height, width] of the image in pixels.
+        """
+        shape = np.floor(size * p["factor"])
+        return -np.floor((shape - size) * p["position"]), shape
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        def run(part: Primitives) -> None:
+            part.crop(*self.canvas(p, part.size), self.fill)
+
+        image.switch(p["runs"], [lambda part: None, run])
+
+    def torch(self, image: Any, p: Params) -> Any:
+        if not p["runs"]:
+            return image
+        return cut(image, *self.canvas(p, np.array(image.shape[-2:], np.float64)), self.fill)

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arrays import both, exactly, numbers, saved
+from distributions import largest_gap
+from many_fields import loaded, make, samples
+from pipeline_texts import FLOAT, NORM, build, mistakes
+from reference import differences, emitted, load
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import RandomErasing as Torchvision
+
+from gpupipe.pipeline.step import Params
+from gpupipe.steps.random_erasing import RandomErasing
+
+NORMALIZED = [
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}},
+]
+
+
+def drawn(step: RandomErasing, count: int, seed: int = 0) -> dict[str, Any]:
+    return step.sample(np.random.default_rng(seed).random((count, step.num_uniforms)))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"p": 1, "value": [7, 8, 9]},
+        {"p": 1, "scale": [0.9, 1.0], "ratio": [0.5, 2]},
+        {"p": 1, "scale": [0, 0]},
+    ],
+    ids=str,
+)
+def test_exact(gallery: Path, parameters: dict[str, Any]) -> None:
+    assert max(d.most for d in differences(gallery, {"random_erasing": parameters})) == 0
+
+
+def test_gray_images_are_as_after_decode(gallery: Path) -> None:
+    """Within a level."""
+    found = differences(gallery, {"random_erasing": {"p": 1, "value": 5}}, decode={"mode": "gray"})
+    assert max(d.most for d in found) <= 1
+    assert all((d.image == 5).any() for d in found)
+
+
+@pytest.mark.parametrize("value", [0, 0.25, [-1.5, 0.25, 1e4]], ids=str)
+def test_on_normalized_floats_the_values_are_exact(gallery: Path, value: Any) -> None:
+    """As after normalize alone, of which the tests are elsewhere."""
+    found = differences(gallery, *NORMALIZED, {"random_erasing": {"p": 1, "value": value}})
+    plain = differences(gallery, *NORMALIZED)
+    colour = torch.tensor(value).expand(3)[:, None]
+    for d, without in zip(found, plain, strict=True):
+        erased = (d.image != without.image).any(0)
+        assert erased.any()
+        assert torch.equal(d.image[:, erased], colour.expand(3, int(erased.sum())))
+        assert torch.equal(erased, (d.expected != without.expected).any(0))
+        assert torch.equal(d.image[:, ~erased], without.image[:, ~erased])
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [("CHW", "uint8"), ("HWC", "float16"), ("HW", "float32"), ("CHW", "float16")],
+)
+def test_arrays_are_exact(tmp_path: Path, layout: str, dtype: str) -> None:
+    shape = {"CHW": (3, 9, 12), "HWC": (9, 12, 3), "HW": (9, 12)}[layout]
+    data = saved(tmp_path, numbers(dtype, (5, *shape)), layout=layout)
+    exactly(both(data, [{"random_erasing": {"value": 3}}]))
+
+
+def by_the_book(p: Params, height: int, width: int) -> list[int] | None:
+    """torchvision's loop (v2 RandomErasing.make_params), fed with the step's own tries: (top, left,
+    height, width), or None if no window fits.
+    """
+    area = height * width
+    for factor_h, factor_w in p["factors"]:
+        h, w = round(area**0.5 * factor_h), round(area**0.5 * factor_w)
+        if not (h < height and w < width):
+            continue
+        top, left = (
+            int(u * (room + 1))
+            for u, room in zip(p["position"], (height - h, width - w), strict=True)
+        )
+        return [top, left, h, w]
+    return None
+
+
+@pytest.mark.parametrize("size", [(375, 500), (30, 900), (901, 31), (64, 64), (1, 1), (2, 3)])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"scale": [0.8, 1.0], "ratio": [0.2, 5.0]}, {"scale": [1, 1]}], ids=str
+)
+def test_ten_tries_then_none(size: tuple[int, int], parameters: dict[str, Any]) -> None:
+    step = RandomErasing.model_validate({"p": 1, **parameters})
+    p = drawn(step, 300, seed=size[0])
+    anchors, shapes, erased = step.window(p, np.array(size, np.float64))
+    missed = 0
+    for n in range(300):
+        expected = by_the_book({name: values[n] for name, values in p.items()}, *size)
+        assert (expected is not None) == erased[n]
+        assert expected is None or [*anchors[n], *shapes[n]] == expected
+        missed += expected is None
+    if parameters.get("scale") == [1, 1]:
+        assert missed == 300
+
+
+@pytest.mark.parametrize("parameters", [{}, {"scale": [0.2, 0.9], "ratio": [0.5, 4.0]}], ids=str)
+def test_distribution_is_torchvisions(parameters: dict[str, Any]) -> None:
+    step = RandomErasing(**parameters)
+    p = drawn(step, 20_000)
+    assert abs(p["runs"].mean() - 0.5) < 0.015
+    anchor, shape, erased = step.window(p | {"runs": p["runs"] * 0 + 1}, np.array([60.0, 80.0]))
+    torch.manual_seed(0)
+    transform, image = Torchvision(**parameters), torch.zeros(3, 60, 80)
+    made = [transform.make_params([image]) for _ in range(3000)]
+    theirs = np.array([[q[k] for k in "ijhw"] for q in made if q["v"] is not None])
+    assert abs(len(theirs) / 3000 - erased.mean()) < 0.02
+    ours = np.concatenate([anchor, shape], -1)[erased]
+    for n in range(4):
+        assert largest_gap(ours[:, n], theirs[:, n]) < 2.2
+
+
+@pytest.mark.parametrize(("p", "runs"), [(0, 0), (1, 1)])
+def test_p_at_its_ends(p: float, runs: int) -> None:
+    assert (drawn(RandomErasing(p=p), 1000)["runs"] == runs).all()
+
+
+def test_without_probability_it_is_no_operator(gallery: Path) -> None:
+    with load(gallery, {"random_erasing": {"p": 0}}) as loader:
+        assert emitted(loader) == ["decoders.image", "transpose"]
+    with load(gallery, "random_erasing") as loader:
+        assert emitted(loader) == ["decoders.image", "erase", "transpose"]
+
+
+def test_torchvision_leaves_masks_alone() -> None:
+    image = tv_tensors.Image(torch.ones(3, 20, 20))
+    mask = tv_tensors.Mask(torch.ones(1, 20, 20, dtype=torch.uint8))
+    with pytest.warns(UserWarning, match="passing through"):
+        erased, same = Torchvision(p=1)(image, mask)
+    assert not torch.equal(erased, image)
+    assert torch.equal(same, mask)
+
+
+@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_masks_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, nested: bool
+) -> None:
+    """And move with the image before and after it, under the same draws."""
+    data = make(tmp_path, monkeypatch)
+    decode = [{"decode": {"on": "image"}}, {"decode": {"mode": "gray", "on": "mask"}}]
+    on = {"on": ["image", "mask"]}
+    erasing = {"random_erasing": {"p": 1, "value": [1, 2, 3]}}
+    erase = (
+        {"random_apply": {"p": 1, "transforms": [erasing], **on}}
+        if nested
+        else {"random_erasing": erasing["random_erasing"] | on}
+    )
+    flip = {"random_horizontal_flip": on}
+    erased = samples(loaded(data, [*decode, erase, flip], engine=engine))
+    plain = samples(loaded(data, [*decode, flip], engine=engine))
+    for id, sample in erased.items():
+        assert torch.equal(sample["mask"], plain[id]["mask"])
+        window = (sample["image"] != plain[id]["image"]).any(0)
+        assert 0 < int(window.sum()) < window.numel()
+        assert (sample["image"][:, window] == torch.tensor([[1], [2], [3]])).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "{value: random}",
+            "2:27: random_erasing.value is 'random', but should be one number, or a list with one "
+            "for each channel: noise that differs from pixel to pixel, as torchvision's 'random', "
+            "is not available",
+        ),
+        (
+            "{value: [1, 2]}",
+            "2:3: random_erasing cannot stand here: value has 2 numbers, but the image has 3 "
+            "channels: write one, or 3",
+        ),
+        (
+            "{value: 256}",
+            "2:3: random_erasing cannot stand here: value is 256, but uint8 holds 0 to 255: write "
+            "a number between them",
+        ),
+        (
+            "{value: [0.485, 0.456, 0.406]}",
+            "2:3: random_erasing cannot stand here: value is 0.485, but uint8 holds whole numbers "
+            f"from 0 to 255: write one of them, or '{FLOAT}' before it",
+        ),
+        (
+            "{scale: [0.5, 1.5]}",
+            "2:33: random_erasing.scale.1 is 1.5, but should be at most 1",
+        ),
+        (
+            "{scale: [0.5, 0.2]}",
+            "2:27: random_erasing.scale is [0.5, 0.2], but should be [0.2, 0.5]: the smaller "
+            "number first",
+        ),
+        (
+            "{scale: 0.5}",
+            "2:27: random_erasing.scale is 0.5, but should be [least, most], each from 0 to 1",
+        ),
+        (
+            "{ratio: [0, 1]}",
+            "2:28: random_erasing.ratio.0 is 0, but should be above 0",
+        ),
+        (
+            "{inplace: true}",
+            "2:20: random_erasing.inplace: unknown key; known: p, ratio, scale, value",
+        ),
+    ],
+)
+def test_mistakes(text: str, message: str) -> None:
+    assert mistakes("decode", f"random_erasing: {text}") == [message]
+
+
+def test_values_of_normalized_images_may_be_any() -> None:
+    build("decode", FLOAT, NORM, "random_erasing: {value: [-0.3, 1e3, 0.5]}")

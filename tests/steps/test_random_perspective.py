@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+import pytest
+import torch
+from distributions import MOST, chi_square, largest_gap
+from pipeline_texts import mistakes
+from reference import Difference, differences, emitted, load
+from torchvision.transforms.v2 import RandomPerspective as Torchvision
+
+from gpupipe.pipeline.geometry import perspective_matrix
+from gpupipe.pipeline.step import Spec, StepIncompatible
+from gpupipe.sampling import draws
+from gpupipe.steps.random_perspective import RandomPerspective
+
+
+def params(step: RandomPerspective, id: int, epoch: int = 0) -> dict[str, Any]:
+    uniform = draws.uniform(
+        0, epoch, np.array([id]), draws.stream("random_perspective"), step.num_uniforms
+    )
+    return {name: values[0] for name, values in step.sample(uniform).items()}
+
+
+def inside(step: RandomPerspective, d: Difference) -> torch.Tensor:
+    """Where no neighbour that is blended lies outside the image: where an all-white image stays
+    white, less two pixels.
+    """
+    white = step.torch(torch.full_like(d.expected, 255), params(step, d.id))
+    return -torch.nn.functional.max_pool2d(-(white[:1] == 255).float()[None], 5, 1, 2)[0, 0] > 0
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"distortion_scale": 0.2}, {"distortion_scale": 0.8, "fill": [10, 200, 30]}],
+    ids=str,
+)
+def test_bilinear_is_within_a_level_inside_the_border(
+    gallery: Path, parameters: dict[str, Any]
+) -> None:
+    """At the border DALI blends with `fill`, and torchvision weights the image twice."""
+    step = RandomPerspective(p=1, **parameters)
+    covered = 0.0
+    for d in differences(gallery, {"random_perspective": {"p": 1, **parameters}}):
+        within = inside(step, d)
+        covered += float(within.double().mean())
+        assert float(d.levels[:, within].max()) <= 1
+        assert d.mean < 0.5
+    assert covered > 3, "of 10 images: the check must have looked at pixels"
+
+
+def test_floats_agree_inside_the_border(gallery: Path) -> None:
+    """In levels of 0 to 255: a CPU's weights between pixels have five bits."""
+    steps = [{"to_dtype": {"dtype": "float32", "scale": True}}, {"random_perspective": {"p": 1}}]
+    step = RandomPerspective(p=1)
+    for d in differences(gallery, *steps):
+        white = step.torch(torch.ones_like(d.expected), params(step, d.id))
+        blend = -torch.nn.functional.max_pool2d(-(white[:1] > 0.999).float()[None], 5, 1, 2)[0, 0]
+        assert 255 * float(d.levels[:, blend > 0].max()) < 8
+        assert 255 * d.mean < 0.5
+
+
+@pytest.mark.parametrize(("mode", "most"), [("rgb", 0), ("gray", 1)])
+def test_nearest_takes_the_same_pixels(gallery: Path, mode: str, most: int) -> None:
+    """Gray levels differ by one after decode."""
+    steps = {"random_perspective": {"p": 1, "interpolation": "nearest", "fill": 77}}
+    found = differences(gallery, steps, decode={"mode": mode})
+    assert max(float((d.levels > most).double().mean()) for d in found) < 0.001
+
+
+def test_samples_without_a_transform_are_left_alone(gallery: Path) -> None:
+    step = RandomPerspective(p=0.5)
+    plain = {d.id: d.image for d in differences(gallery)}
+    found = differences(gallery, {"random_perspective": {}})
+    runs = {d.id: bool(params(step, d.id)["runs"]) for d in found}
+    assert 0 < sum(runs.values()) < len(runs)
+    for d in found:
+        assert torch.equal(d.image, plain[d.id]) == (not runs[d.id])
+
+
+@pytest.mark.parametrize(("p", "runs"), [(0, 0), (1, 1)])
+def test_p_at_its_ends(p: float, runs: int) -> None:
+    step = RandomPerspective(p=p)
+    drawn = step.sample(np.random.default_rng(0).random((1000, step.num_uniforms)))["runs"]
+    assert (drawn == runs).all()
+
+
+def test_corners_are_distributed_as_torchvisions() -> None:
+    """20,000 draws of each: chi-square over the positions of each coordinate of each corner."""
+    height, width, count = 10, 13, 20_000
+    step = RandomPerspective(distortion_scale=0.6)
+    p = step.sample(np.random.default_rng(0).random((count, step.num_uniforms)))
+    assert abs(p["runs"].mean() - 0.5) < 0.02
+    start, end = step.corners(p, np.array([width, height], np.float64))
+    assert start.tolist() == [[0, 0], [12, 0], [12, 9], [0, 9]]
+    # torchvision: int(0.6 * 5) + 1 = 4 rows, int(0.6 * 6) + 1 = 4 columns.
+    for corner, (x, y) in enumerate([(0, 0), (9, 0), (9, 6), (0, 6)]):
+        for axis, first in enumerate((x, y)):
+            values, counts = np.unique(end[:, corner, axis], return_counts=True)
+            assert values.tolist() == [first, first + 1, first + 2, first + 3]
+            assert chi_square(counts) < MOST
+    torch.manual_seed(0)
+    transform, image = Torchvision(0.6), torch.zeros(3, height, width)
+    theirs = np.array(
+        [transform.make_params([image])["coefficients"] for _ in range(2000)], np.float64
+    )
+    ours = perspective_matrix(start, end).reshape(-1, 9)[:, :8]
+    for n in range(8):
+        assert largest_gap(ours[:, n].round(5), theirs[:, n].round(5)) < 2.2
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (2, 2), (3, 2)])
+def test_images_of_a_few_pixels(size: tuple[int, int]) -> None:
+    """torchvision's equations have no solution where a side has one pixel: they are left alone."""
+    step = RandomPerspective(p=1, distortion_scale=1, fill=(9.0,))
+    p = step.sample(np.random.default_rng(0).random((50, step.num_uniforms)))
+    image = torch.arange(3 * size[0] * size[1], dtype=torch.uint8).reshape(3, *size)
+    for n in range(50):
+        moved = step.torch(image, {name: values[n] for name, values in p.items()})
+        assert 1 not in size or torch.equal(moved, image)
+
+
+def test_it_is_one_operator(gallery: Path) -> None:
+    with load(gallery, {"random_perspective": {}}) as loader:
+        assert emitted(loader) == ["decoders.image", "experimental.warp_perspective", "transpose"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "{distortion_scale: 1.5}",
+            "2:42: random_perspective.distortion_scale is 1.5, but should be at most 1",
+        ),
+        (
+            "{distortion_scale: -0.5}",
+            "2:42: random_perspective.distortion_scale is -0.5, but should be at least 0",
+        ),
+        ("{p: 2}", "2:27: random_perspective.p is 2, but should be at most 1"),
+        (
+            "{interpolation: bicubic}",
+            "2:39: random_perspective.interpolation is 'bicubic', but should be 'nearest' or "
+            "'bilinear'",
+        ),
+        (
+            "{fill: [1, 2]}",
+            "2:3: random_perspective cannot stand here: fill has 2 numbers, but the image has 3 "
+            "channels: write one, or 3",
+        ),
+    ],
+)
+def test_mistakes(text: str, message: str) -> None:
+    assert mistakes("decode", f"random_perspective: {text}") == [message]
+
+
+def test_other_inputs_are_refused() -> None:
+    for spec in (Spec.of_array("int64", (3, 8, 8), "CHW"), Spec.of_array("uint8", (9,), "L")):
+        with pytest.raises(StepIncompatible):
+            RandomPerspective().infer_spec(spec)
+    with pytest.raises(pydantic.ValidationError):
+        RandomPerspective(distortion_scale=1.01)
