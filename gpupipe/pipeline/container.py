@@ -7,7 +7,7 @@ of its steps, in order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -24,6 +24,10 @@ from gpupipe.schema.field_types import should_be
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_SHARED = ("dtype", "channels", "layout", "others")
+"""What all samples of a field have in common, whatever way they take through a container."""
 
 
 class NestedStep(pydantic.BaseModel):
@@ -46,6 +50,11 @@ class NestedStep(pydantic.BaseModel):
     def _serialize(self, info: SerializationInfo) -> dict[str, Any]:
         """Return the step as YAML has it: {name: parameters}."""
         return {self.name: self.step.model_dump(mode=info.mode)}
+
+    @property
+    def input_spec(self) -> Spec:
+        """The spec for which `resolve` made this copy."""
+        return self._input_spec
 
     def resolve(self, input_spec: Spec) -> tuple[NestedStep, Spec]:
         """Return a copy for this input, and the spec of its output.
@@ -181,11 +190,43 @@ def chain_in_order(
     return tuple(resolved), spec
 
 
-def merge_specs(specs: Sequence[tuple[str, Spec]]) -> Spec:
+def place_of_change(steps: Sequence[NestedStep], output_spec: Spec) -> str:
+    """Return the place of the last of these steps that changes more than sizes; "" if none does.
+
+    Args:
+        steps: Steps as `chain_in_order` returns them.
+        output_spec: The spec of the last one's output.
+    """
+    specs = [*(nested.input_spec for nested in steps), output_spec]
+    changes = [
+        nested.where
+        for nested, before, after in zip(steps, specs, specs[1:], strict=False)
+        if any(getattr(before, what) != getattr(after, what) for what in _SHARED)
+    ]
+    return changes[-1] if changes else ""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of the ways that a sample may take through a container.
+
+    Attributes:
+        name: Its name in messages.
+        where: The place in the YAML of the step that changes more than sizes on this way.
+        spec: The spec of the samples that took it.
+    """
+
+    name: str
+    where: str
+    spec: Spec
+
+
+def merge_specs(input_spec: Spec, ways: Sequence[Way]) -> Spec:
     """Return the spec of samples that took different ways.
 
     Args:
-        specs: For each way, its name for messages and the spec of its samples.
+        input_spec: The spec of the samples before the ways part.
+        ways: The ways.
 
     Returns:
         The spec with a size of None along each axis where the ways differ. Its values are usual
@@ -194,21 +235,24 @@ def merge_specs(specs: Sequence[tuple[str, Spec]]) -> Spec:
     Raises:
         StepIncompatible: If dtypes, channels or layouts differ.
     """
-    first_name, first = specs[0]
-    for name, spec in specs[1:]:
-        for what in ("dtype", "channels", "layout", "others"):
-            one, other = getattr(first, what), getattr(spec, what)
-            if one != other:
-                raise StepIncompatible(
-                    f"the {what} would differ from sample to sample: {one} after {first_name}, "
-                    f"{other} after {name}: move the step that changes it out of the list"
-                )
+    specs = [way.spec for way in ways]
+    for what in _SHARED:
+        values = [getattr(spec, what) for spec in specs]
+        if any(value != values[0] for value in values):
+            changed = next(n for n, v in enumerate(values) if v != getattr(input_spec, what))
+            other = next(n for n, v in enumerate(values) if v != values[changed])
+            raise StepIncompatible(
+                f"the {what} would differ from sample to sample: {values[changed]} after "
+                f"{ways[changed].name}, {values[other]} after {ways[other].name}: move the step "
+                "that changes it out of the list",
+                ways[changed].where,
+            )
     sides = [
         sizes[0] if len(set(sizes)) == 1 else None
-        for sizes in zip(*(spec.sides for _, spec in specs), strict=True)
+        for sizes in zip(*(spec.sides for spec in specs), strict=True)
     ]
-    least = tuple(min(sizes) for sizes in zip(*(spec.at_least for _, spec in specs), strict=True))
-    return replace(first.with_size(sides, least), values=merge_values([s for _, s in specs]))
+    least = tuple(min(sizes) for sizes in zip(*(spec.at_least for spec in specs), strict=True))
+    return replace(specs[0].with_size(sides, least), values=merge_values(specs))
 
 
 def merge_values(specs: Sequence[Spec]) -> Values:

@@ -7,7 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.container import Container, NestedStep, chain_in_order, merge_specs
+from gpupipe.pipeline.container import (
+    Container,
+    NestedStep,
+    Way,
+    chain_in_order,
+    merge_specs,
+    place_of_change,
+)
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec
 from gpupipe.schema.field_types import Probability
@@ -34,8 +41,9 @@ class RandomApply(Container):
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         steps, output_spec = chain_in_order(self.transforms, input_spec)
-        ways = [("no step", input_spec), ("all steps", output_spec)]
-        return steps, merge_specs(ways)
+        changed = place_of_change(steps, output_spec)
+        ways = [Way("no step", "", input_spec), Way("all steps", changed, output_spec)]
+        return steps, merge_specs(input_spec, ways)
 
     def lower(self, image: Primitives, p: Params) -> None:
         def run_all(part: Primitives) -> None:

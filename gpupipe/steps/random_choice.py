@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from gpupipe.pipeline.container import Container, NestedStep, merge_specs
+from gpupipe.pipeline.container import Container, NestedStep, Way, merge_specs
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec
 
@@ -54,8 +54,8 @@ class RandomChoice(Container):
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         both = [nested.resolve(input_spec) for nested in self.transforms]
-        ways = [(nested.name, output_spec) for nested, output_spec in both]
-        return tuple(nested for nested, _ in both), merge_specs(ways)
+        ways = [Way(nested.name, nested.where, output_spec) for nested, output_spec in both]
+        return tuple(nested for nested, _ in both), merge_specs(input_spec, ways)
 
     def lower(self, image: Primitives, p: Params) -> None:
         branches = [partial(self.lower_step, number, p=p) for number in range(len(self.transforms))]
