@@ -30,6 +30,7 @@ class RandomResize(ResizingStep):
     max_size: Side
 
     num_uniforms: ClassVar[int] = 1
+    example: ClassVar = {"min_size": 128, "max_size": 384}
 
     @model_validator(mode="after")
     def _check_sizes(self) -> RandomResize:

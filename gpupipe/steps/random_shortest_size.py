@@ -39,6 +39,7 @@ class RandomShortestSize(ResizingStep):
     max_size: Side | None = None
 
     num_uniforms: ClassVar[int] = 1
+    example: ClassVar = {"min_size": [128, 192, 256]}
 
     @model_validator(mode="after")
     def _check_sizes(self) -> RandomShortestSize:

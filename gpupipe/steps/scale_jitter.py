@@ -36,6 +36,7 @@ class ScaleJitter(ResizingStep):
     scale_range: PositiveRange = (0.1, 2.0)
 
     num_uniforms: ClassVar[int] = 1
+    example: ClassVar = {"target_size": [320, 320]}
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return scale: (B,), the factor relative to the largest size that fits."""
