@@ -29,3 +29,7 @@ def test_a_share_of_the_samples_is_changed() -> None:
 def test_other_factors_are_refused(factor: float) -> None:
     with pytest.raises(pydantic.ValidationError):
         RandomAdjustSharpness.model_validate({"sharpness_factor": factor})
+
+
+def test_a_batch_in_which_no_sample_is_drawn(gallery: Path) -> None:
+    assert most(gallery, "random_adjust_sharpness", p=0, sharpness_factor=2) == 0

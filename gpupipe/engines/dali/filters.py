@@ -27,13 +27,15 @@ _BORDER: dict[str, Any] = {
 def adjust_sharpness(image: Format, factor: NDArray[Any]) -> Operators:
     """Blend with a smoothed image; the border of one pixel keeps its values."""
 
-    def make(pixels: Any, rest: Any) -> Any:
-        smooth = fn.filter(pixels, types.Constant(_SMOOTH, device=image.device))
+    # The filter is fed, so that `switch` splits it: a constant would reach an empty branch whole,
+    # where the operator then fails.
+    def make(pixels: Any, rest: Any, filter: Any) -> Any:
+        smooth = fn.filter(pixels, image.on_device(filter))
         change = smooth * np.float32(1.0) - pixels
         change = fn.erase(change, fill_value=0.0, **_BORDER)
         return to_pixels(pixels + change * image.on_device(rest), image)
 
-    return Operators(make, (1.0 - limit(factor),))
+    return Operators(make, (1.0 - limit(factor), np.tile(_SMOOTH, (len(factor), 1, 1))))
 
 
 def gaussian_blur(image: Format, kernel_size: NDArray[Any], sigma: NDArray[Any]) -> Operators:
