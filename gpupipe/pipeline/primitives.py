@@ -46,6 +46,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     normalize        (x - mean) / std
     color            one of torchvision's functions that change colours in place: see `COLOR_OPS`
     switch           each sample goes through one of several branches
+    blend            out = sum over n of weights[n] * branch n of the image
     apply            any operator of one back end: see `Primitives.apply`
 
     primitive      arrays                      dtypes            new pixels are
@@ -59,6 +60,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     erase          CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies of `value`
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
     color          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   as `COLOR_OPS` says
+    blend          any                         uint8             computed in float32, truncated
     to_dtype       any                         all               converted
     normalize      C and up to 4 others [2]    f16, f32, f64     computed in the input's dtype
 
@@ -94,6 +96,7 @@ DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
     "pad": IMAGE_DTYPES,
     "color_matrix": IMAGE_DTYPES,
     "color": IMAGE_DTYPES,
+    "blend": ("uint8",),
     "normalize": ("float16", "float32", "float64"),
 }
 """The dtypes that every back end takes, by primitive, so that a pipeline means the same everywhere.
@@ -111,6 +114,7 @@ COLOR_OPS: dict[str, str] = {
     "invert": "no values",
     "posterize": "bits: int32 (B,), 0 to 8; uint8 only",
     "solarize": "threshold: float64 (B,), in units of the pixels",
+    "solarize_add": "levels: int32 (B,), 0 to 128, added to values below 128; uint8 only; timm's",
     "autocontrast": "no values",
     "equalize": "no values; uint8 only",
     "adjust_brightness": "factor: float64 (B,), 0 or more; 1 changes nothing",
@@ -286,6 +290,18 @@ class Primitives(Protocol):
             branches: Each is called once with a `Primitives` of the samples that take the branch.
                 The arguments that it passes on are still those of the whole batch, (B, ...). A
                 branch that makes no call leaves its samples alone.
+        """
+
+    def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:
+        """Let each sample go through all of several branches, and sum the results.
+
+        The samples must be uint8, and the branches must keep size, dtype and channels. Results are
+        truncated to whole levels, and clamped to 0..255.
+
+        Args:
+            branches: Each is called once with a `Primitives` of all samples. A branch that makes
+                no call leaves them alone.
+            weights: float64 (B, len(branches)), the factor of each branch.
         """
 
     def apply(

@@ -11,7 +11,7 @@ node is a CPU tensor per sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from gpupipe.pipeline.primitives import LUMA
 _ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""
 _ALL_BITS = types.Constant(255, types.UINT8)
+_MIDDLE = types.Constant(128, types.UINT8)
 _LESS_THAN_ONE = 1e-3
 """torchvision's constant in to_dtype, which ends adjust_hue; see steps/to_dtype.py."""
 
@@ -92,6 +93,21 @@ def round_to_levels(values: Any) -> Any:
     return fn.cast(bits - types.Constant(0x4B400000, types.INT32), dtype=types.UINT8)
 
 
+def blend(images: Sequence[Any], weights: Sequence[Any], device: str) -> Any:
+    """Sum uint8 images, each times its weight, in float32; truncate to whole levels.
+
+    Args:
+        images: Nodes of equal shape.
+        weights: A float32 per sample for each image, on the CPU.
+        device: The device of the images.
+    """
+    factors = [weight.gpu() for weight in weights] if device == "gpu" else weights
+    total = images[0] * factors[0] - np.float32(_ALMOST_HALF)
+    for image, factor in zip(images[1:], factors[1:], strict=True):
+        total = total + image * factor
+    return round_to_levels(total)
+
+
 def limit(factor: NDArray[Any]) -> NDArray[Any]:
     """Limit a factor so that `round_to_levels` takes its results; a larger one clamps the same."""
     limited: NDArray[Any] = np.minimum(factor, 1e4)
@@ -124,6 +140,16 @@ def solarize(image: Format, threshold: NDArray[Any]) -> Operators:
         return pixels + reach * (np.float32(1.0) - pixels * np.float32(2.0))
 
     return Operators(make, (threshold,))
+
+
+def solarize_add(image: Format, levels: NDArray[Any]) -> Operators:
+    """Add levels to the values below 128 of uint8."""
+
+    def make(pixels: Any, levels: Any) -> Any:
+        added = image.on_device(fn.cast(levels, dtype=types.UINT8))
+        return pixels + (pixels < _MIDDLE) * added
+
+    return Operators(make, (levels,))
 
 
 def adjust_brightness(image: Format, factor: NDArray[Any]) -> Operators:

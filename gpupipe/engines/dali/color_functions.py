@@ -20,6 +20,7 @@ FUNCTIONS: dict[str, Callable[..., Operators]] = {
         color.invert,
         color.posterize,
         color.solarize,
+        color.solarize_add,
         color.adjust_brightness,
         color.adjust_saturation,
         color.adjust_hue,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.dali import color_functions, numbers, ops
 from gpupipe.engines.dali.branches import Feed, feed_part, merge_sizes
-from gpupipe.engines.dali.color import leave_alone
+from gpupipe.engines.dali.color import blend, leave_alone
 from gpupipe.engines.dali.pending_ops import Emitted
 from gpupipe.pipeline.geometry import affine_matrix
 from gpupipe.pipeline.step import SampleIncompatible, Spec
@@ -171,6 +171,16 @@ class Node(ABC):
         )
         self.emitted += [emitted for part in parts for emitted in part.emitted]
         self._size = merge_sizes(self._size, [(part._present, part._size) for part in parts])
+
+    def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:
+        parts = [self.fork() for _ in branches]
+        for part, branch in zip(parts, branches, strict=True):
+            branch(part)
+            part._ready()
+            self.emitted += part.emitted
+        nodes = [self._feed(_single(np.asarray(weights)[:, n])) for n in range(len(parts))]
+        pixels = [part._node for part in parts]
+        self._emit("blend", [self.step], lambda _: blend(pixels, nodes, self.device))
 
     # --- called by the engine
 

@@ -21,12 +21,13 @@ from gpupipe.pipeline.tensors import in_float32
 
 SIZES = [(40, 50), (90, 61), (37, 31), (16, 99), (1, 1), (2, 7), (3, 3)]
 COUNT = len(SIZES)
-UINT8_ONLY = ("posterize", "equalize", "jpeg")
+UINT8_ONLY = ("posterize", "solarize_add", "equalize", "jpeg")
 FACTORS = np.array([0.0, 0.5, 1.0, 1.9, 2.0, 0.3, 3.0])
 VALUES: dict[str, tuple[NDArray[Any], ...]] = {
     "invert": (),
     "posterize": (np.array([0, 3, 8, 4, 7, 1, 2]),),
     "solarize": (np.array([0.0, 128.0, 255.0, 77.5, 1.0, 200.0, 128.0]),),
+    "solarize_add": (np.array([0, 128, 77, 1, 110, 30, 127]),),
     "autocontrast": (),
     "equalize": (),
     "adjust_brightness": (FACTORS,),
@@ -43,6 +44,7 @@ VALUES: dict[str, tuple[NDArray[Any], ...]] = {
         np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0], [0, 2, 1], [1, 0, 2], [2, 0, 1]]),
     ),
 }
+EXACT = ("invert", "posterize", "solarize", "solarize_add", "permute_channels", "jpeg")
 CASES = [
     (op, dtype, channels)
     for op in VALUES
@@ -105,16 +107,22 @@ def made_by_dali(op: str, pixels: list[NDArray[Any]], values: Any) -> list[NDArr
     return [np.array(output[n]) for n in range(len(pixels))]
 
 
+def solarize_add(image: torch.Tensor, levels: int) -> torch.Tensor:
+    """timm's function, which torchvision does not have."""
+    return torch.where(image < 128, image + levels, image)
+
+
 def made_by_torchvision(op: str, pixels: NDArray[Any], values: list[Any]) -> NDArray[Any]:
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     arguments = [value.tolist() for value in values]
-    made = in_float32(image, lambda x: getattr(F, op)(x, *arguments))
+    function = solarize_add if op == "solarize_add" else getattr(F, op)
+    made = in_float32(image, lambda x: function(x, *arguments))
     return made.permute(1, 2, 0).numpy()
 
 
 def tolerance(op: str, dtype: str) -> float:
     if dtype == "uint8":
-        exact = op in ("invert", "posterize", "solarize", "permute_channels", "jpeg")
+        exact = op in EXACT
         return 0 if exact else 1
     return 2e-6 if dtype == "float32" else 2.0**-10
 
