@@ -36,6 +36,13 @@ COLORS: dict[str, list[dict[str, Any]]] = {
     "rgb": [{}],
 }
 """Steps that take colours from 0 to 1, or levels."""
+POLICIES: dict[str, list[dict[str, Any]]] = {
+    "auto_augment": [{"policy": policy} for policy in ("imagenet", "cifar10", "svhn")],
+    "rand_augment": [{}, {"num_ops": 1, "interpolation": "bilinear", "fill": 1}],
+    "trivial_augment_wide": [{}],
+    "aug_mix": [{}],
+}
+"""Steps that draw operations."""
 STEPS: dict[str, list[dict[str, Any]]] = {
     "resize": [{"size": [12, 10], "interpolation": i} for i in ("nearest", "bilinear", "bicubic")]
     + [{"size": 12, "antialias": False}],
@@ -72,6 +79,7 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "random_order": [{"transforms": [{"random_vertical_flip": {"p": 1}}, {"pad": {"padding": 2}}]}],
     "grayscale": [{}, {"num_output_channels": 3}],
     **COLORS,
+    **POLICIES,
     "normalize": [{"mean": 0.1, "std": 0.5}],
     "to_dtype": [{"dtype": dtype, "scale": scale} for dtype in DTYPES for scale in (False, True)],
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from arrays import ENGINES, numbers, saved
-from every_step import CASES, COLORS, SIZE, STEPS, of_image, photograph
+from every_step import CASES, COLORS, POLICIES, SIZE, STEPS, of_image, photograph
 
 import gpupipe
 from gpupipe import config
@@ -125,6 +125,7 @@ def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any], 
         "pad": ("pad", -1),
         "color_matrix": ("grayscale", 0),
         "color": ("random_channel_permutation", 0),
+        "blend": ("aug_mix", 0),
         "normalize": ("normalize", 0),
     }
     name, number = steps[what]
@@ -138,7 +139,7 @@ def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any], 
     assert taken == [dtype for dtype in DTYPES if dtype in DTYPES_TAKEN[what]]
 
 
-LEVELS = {"jpeg", "random_equalize", "random_posterize"}
+LEVELS = {"jpeg", "random_equalize", "random_posterize", *POLICIES}
 """Steps that take uint8 alone."""
 HALF = [
     case

@@ -1,0 +1,220 @@
+"""The operations of augmentation policies: what they mean, in torch and as primitives.
+
+A policy (augment_policy.py) draws the number of an operation in `OPS` and a value for each sample:
+
+    operation                      value
+    -----------------------------  ------------------------------------------------------------
+    Identity                       none
+    ShearX, ShearY                 the tangent of the angle; the top left corner stays in place
+    TranslateX, TranslateY         pixels to the right, or down
+    TranslateXRel, TranslateYRel   the same as a fraction of the width, or of the height
+    Rotate                         degrees, counter-clockwise, about the centre
+    Brightness, Color, Contrast,   the factor; 1 leaves the image as it is
+    Sharpness
+    Posterize                      bits to keep, 0 to 8
+    Solarize                       the threshold, 0 to 255
+    SolarizeAdd                    levels that are added to the values below 128, 0 to 128
+    GaussianBlur                   sigma in pixels, 0.1 to 2; the kernel covers 3 sigma
+    AutoContrast, Equalize,        none
+    Invert
+
+The names are those of torchvision's and timm's policies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.pipeline.geometry import affine_inverse
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.tensors import in_float32
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GEOMETRY = (
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "TranslateXRel",
+    "TranslateYRel",
+    "Rotate",
+)
+"""The operations that move pixels."""
+COLORS = {
+    "Brightness": "adjust_brightness",
+    "Color": "adjust_saturation",
+    "Contrast": "adjust_contrast",
+    "Sharpness": "adjust_sharpness",
+    "Posterize": "posterize",
+    "Solarize": "solarize",
+    "SolarizeAdd": "solarize_add",
+    "GaussianBlur": "gaussian_blur",
+    "AutoContrast": "autocontrast",
+    "Equalize": "equalize",
+    "Invert": "invert",
+}
+"""The operations that change colours, with their names for `Primitives.color`."""
+OPS = ("Identity", *GEOMETRY, *COLORS)
+
+_WITHOUT_VALUE = ("AutoContrast", "Equalize", "Invert")
+_MOST = {"Posterize": 8, "SolarizeAdd": 128}
+"""The largest values of operations whose values are whole numbers."""
+_SIGMA = (0.1, 2.0)
+_SOLARIZE_ADD_BELOW = 128
+
+
+@dataclass(frozen=True)
+class Warping:
+    """How the operations that move pixels compute them.
+
+    Attributes:
+        interpolation: "nearest" or "bilinear".
+        fill: The value outside the image: one number, or one per channel. None is black.
+        has_whole_shifts: Whether shifts are cut to whole pixels, as torchvision's are.
+    """
+
+    interpolation: str
+    fill: tuple[float, ...] | None
+    has_whole_shifts: bool
+
+
+def op_numbers(names: Sequence[str]) -> NDArray[np.int32]:
+    """Return the numbers of operations: their positions in `OPS`."""
+    return np.array([OPS.index(name) for name in names], np.int32)
+
+
+def lower_op(
+    image: Primitives,
+    names: Sequence[str],
+    op: NDArray[np.int32],
+    value: NDArray[np.float64],
+    warping: Warping,
+    changes_colors: bool = True,
+) -> None:
+    """Apply one operation to each sample by calling primitives.
+
+    All operations that move pixels are one branch with a matrix per sample: so a batch is split
+    into fewer and larger parts than with a branch for each of them.
+
+    Args:
+        image: The batch.
+        names: The operations that a sample may draw.
+        op: The number of each sample's operation, int32 (B,).
+        value: Its value, float64 (B,).
+        warping: How pixels are moved.
+        changes_colors: False leaves samples alone whose operation changes colours.
+    """
+    branch_of_op = np.zeros(len(OPS), np.int32)
+    branches: list[Callable[[Primitives], None]] = [lambda part: None]
+
+    def warp(part: Primitives) -> None:
+        linear, source, output = _affine_map(op, value, part.width_height, warping)
+        part.warp(linear, source, output, warping.interpolation, warping.fill or (0.0,))
+
+    if moving := [name for name in names if name in GEOMETRY]:
+        branch_of_op[op_numbers(moving)] = len(branches)
+        branches.append(warp)
+    for name in names if changes_colors else ():
+        if name in COLORS:
+            branch_of_op[OPS.index(name)] = len(branches)
+            branches.append(_color_branch(name, value))
+    if len(branches) > 1:
+        image.switch(branch_of_op[op], branches)
+
+
+def _color_branch(name: str, value: NDArray[np.float64]) -> Callable[[Primitives], None]:
+    """Return a branch that applies an operation which changes colours."""
+    return lambda part: part.color(COLORS[name], *_color_values(name, value, part.width_height))
+
+
+def _color_values(name: str, value: NDArray[np.float64], width_height: Any) -> tuple[Any, ...]:
+    """Return the values of an operation that changes colours, as `COLOR_OPS` has them."""
+    if name in _WITHOUT_VALUE:
+        return ()
+    if name in _MOST:
+        return (np.clip(value, 0, _MOST[name]).astype(np.int32),)
+    if name == "GaussianBlur":
+        sigma = np.stack([np.clip(value, *_SIGMA)] * 2, -1)
+        margin = np.minimum(np.ceil(3.0 * sigma), width_height - 1.0)
+        return (2.0 * margin + 1.0).astype(np.int32), sigma
+    return (value,)
+
+
+def apply_op(
+    image: Tensor, op: int, value: float, warping: Warping, changes_colors: bool = True
+) -> Tensor:
+    """Apply one operation to an image in torch, as torchvision's policies do.
+
+    Args:
+        image: Tensor (C, H, W).
+        op: The number of the operation.
+        value: Its value.
+        warping: How pixels are moved.
+        changes_colors: False returns the image as it is if the operation changes colours.
+    """
+    name = OPS[op]
+    if name in GEOMETRY:
+        return in_float32(image, lambda pixels: _move(pixels, name, value, warping))
+    if name == "Identity" or not changes_colors:
+        return image
+    size = np.array(image.shape[:-3:-1], np.float64)
+    values = [v.tolist() for v in _color_values(name, np.array(value), size)]
+    if name == "SolarizeAdd":
+        return image + (image < _SOLARIZE_ADD_BELOW).to(image.dtype) * values[0]
+    from torchvision.transforms.v2 import functional as F
+
+    return getattr(F, COLORS[name])(image, *values)  # type: ignore[no-any-return]
+
+
+def _move(image: Tensor, name: str, value: float, warping: Warping) -> Tensor:
+    from torchvision.transforms.v2 import InterpolationMode
+    from torchvision.transforms.v2 import functional as F
+
+    mode = InterpolationMode(warping.interpolation)
+    fill = None if warping.fill is None else list(warping.fill)
+    if name == "Rotate":
+        return F.rotate(image, value, mode, fill=fill)  # type: ignore[no-any-return]
+    axis = int("Y" in name)
+    if name in ("ShearX", "ShearY"):
+        shear = [0.0, 0.0]
+        shear[axis] = math.degrees(math.atan(value))
+        return F.affine(image, 0.0, [0, 0], 1.0, shear, mode, fill, [0.0, 0.0])  # type: ignore[no-any-return]
+    size = np.array(image.shape[:-3:-1], np.float64)
+    shift = _shift(np.array(OPS.index(name)), np.array(value), size, warping).tolist()
+    return F.affine(image, 0.0, shift, 1.0, [0.0, 0.0], mode, fill)  # type: ignore[no-any-return]
+
+
+def _affine_map(op: Any, value: Any, width_height: Any, warping: Warping) -> tuple[Any, Any, Any]:
+    """Return linear (B, 2, 2), source (B, 2) and output (B, 2) of `Primitives.warp`."""
+    is_rotate = op == OPS.index("Rotate")
+    zero = np.zeros_like(value)
+    linear = affine_inverse(np.where(is_rotate, -value, 0.0), zero + 1.0, zero, zero)
+    linear[:, 0, 1] += np.where(op == OPS.index("ShearX"), value, 0.0)
+    linear[:, 1, 0] += np.where(op == OPS.index("ShearY"), value, 0.0)
+    source = np.where(is_rotate[:, None], width_height / 2.0, 0.0)
+    return linear, source, source + _shift(op, value, width_height, warping)
+
+
+def _shift(op: Any, value: Any, width_height: Any, warping: Warping) -> NDArray[np.float64]:
+    """Return how far pixels move along [x, y], (..., 2); 0 for operations that do not translate.
+
+    Whole shifts are cut from float32 numbers: torchvision computes them in float32.
+    """
+    pixels, relative = (
+        np.stack(
+            [np.where(op == OPS.index(f"Translate{axis}{kind}"), value, 0.0) for axis in "XY"], -1
+        )
+        for kind in ("", "Rel")
+    )
+    shift: NDArray[np.float64] = pixels + relative * width_height
+    return (
+        np.trunc(shift.astype(np.float32)).astype(np.float64) if warping.has_whole_shifts else shift
+    )

@@ -1,0 +1,130 @@
+"""aug_mix: blend chains of drawn operations with the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.augment_mix import (
+    MAX_DRAWN_DEPTH,
+    cut_chains,
+    draw_depths,
+    draw_weights,
+    lower_mix,
+    num_weight_uniforms,
+    torch_mix,
+)
+from gpupipe.pipeline.augment_policy import (
+    AugmentPolicy,
+    Magnitudes,
+    OpTable,
+    choose,
+    make_table,
+)
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.schema.field_types import NUMBER, WHOLE, Resampling
+
+_OPS = (
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "Rotate",
+    "Posterize",
+    "Solarize",
+    "AutoContrast",
+    "Equalize",
+)
+_FURTHER_OPS = ("Brightness", "Color", "Contrast", "Sharpness")
+_LARGEST = Magnitudes(0.3, ("Rel", 1.0 / 3.0), 30.0, 0.9, (4, 4))
+_NUM_BINS = 10
+_DRAWS_PER_OP = 3
+_NEGATIVE_BELOW = 0.5
+
+
+class AugMix(AugmentPolicy):
+    """Blend chains of drawn operations with the image, as torchvision.transforms.v2.AugMix.
+
+    The weights of the chains are drawn from a Dirichlet distribution, and that of the image from a
+    beta distribution. Source: https://arxiv.org/abs/1912.02781. It works on uint8 images of 1 or 3
+    channels, and not on masks.
+
+    Attributes:
+        severity: How many of the ten magnitude bins are drawn from, 1 to 10. The default is 3.
+        mixture_width: The number of chains, 1 to 16. The default is 3.
+        chain_depth: The number of operations in a chain, 1 to 16. The default, -1, draws it from 1
+            to 3 for each chain.
+        alpha: The parameter of both distributions, 0.05 to 100. The default is 1.
+        all_ops: Whether Brightness, Color, Contrast and Sharpness are among the operations. The
+            default is true.
+        interpolation: "nearest" or "bilinear" (the default), for the operations that move pixels.
+    """
+
+    severity: Annotated[int, Field(ge=1, le=_NUM_BINS), WHOLE] = 3
+    mixture_width: Annotated[int, Field(ge=1, le=16), WHOLE] = 3
+    chain_depth: Annotated[int, Field(ge=-1, le=16), WHOLE] = -1
+    alpha: Annotated[float, Field(ge=0.05, le=100), NUMBER] = 1.0
+    all_ops: bool = True
+    interpolation: Resampling = "bilinear"
+
+    @field_validator("chain_depth")
+    @classmethod
+    def _check_depth(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("chain_depth is 0: write -1 to draw it from 1 to 3, or at least 1")
+        return value
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of uniform draws that one sample needs."""
+        chains = self.mixture_width * (_DRAWS_PER_OP * self._longest + 1)
+        return num_weight_uniforms(self.mixture_width) + chains
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw the chains of each sample.
+
+        Returns:
+            op: int32 (B, mixture_width, longest), numbers in OPS; 0 after the end of a chain.
+            value: float64 of the same shape, their values: see augment_ops.
+            weight: float64 (B, mixture_width + 1), of the image and of each chain.
+        """
+        first = num_weight_uniforms(self.mixture_width)
+        weight = draw_weights(u[:, :first], self.alpha, self.mixture_width)
+        last = first + self.mixture_width
+        depth = draw_depths(u[:, first:last]) if self.chain_depth < 0 else self.chain_depth
+        of_ops = u[:, last:].reshape(len(u), _DRAWS_PER_OP, self.mixture_width, self._longest)
+        index = choose(of_ops[:, 0], len(self.op_names))
+        magnitude_bin = choose(of_ops[:, 1], self.severity)
+        drawn = self._table.look_up(index, magnitude_bin, of_ops[:, 2] < _NEGATIVE_BELOW)
+        depths = np.broadcast_to(depth, index.shape[:2])
+        return {"op": cut_chains(drawn["op"], depths), "value": drawn["value"], "weight": weight}
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        if self._is_mask:
+            raise StepIncompatible("it blends images, and no masks: leave the mask out of 'on'")
+        return super().infer_spec(input_spec)
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        lower_mix(self, image, p)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        return torch_mix(self, image, p)
+
+    @property
+    def op_names(self) -> Sequence[str]:
+        return self._table.names
+
+    @property
+    def _longest(self) -> int:
+        return MAX_DRAWN_DEPTH if self.chain_depth < 0 else self.chain_depth
+
+    @property
+    def _table(self) -> OpTable:
+        names = (*_OPS, *_FURTHER_OPS) if self.all_ops else _OPS
+        return make_table(names, _LARGEST, _NUM_BINS)

@@ -1,0 +1,67 @@
+"""trivial_augment_wide: apply one drawn operation with a drawn magnitude."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gpupipe.pipeline.augment_policy import AugmentPolicy, Magnitudes, OpTable, choose, make_table
+from gpupipe.schema.field_types import WHOLE
+
+_OPS = (
+    "Identity",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
+    "Rotate",
+    "Brightness",
+    "Color",
+    "Contrast",
+    "Sharpness",
+    "Posterize",
+    "Solarize",
+    "AutoContrast",
+    "Equalize",
+)
+_LARGEST = Magnitudes(0.99, ("", 32.0), 135.0, 0.99, (8, 6))
+_NEGATIVE_BELOW = 0.5
+
+
+class TrivialAugmentWide(AugmentPolicy):
+    """Apply one operation of 14, as torchvision.transforms.v2.TrivialAugmentWide.
+
+    The operation and its magnitude are drawn with equal probabilities; half of the shears,
+    translations, rotations and changes of a factor get a negative sign. Source:
+    https://arxiv.org/abs/2103.10158. It works on uint8 images of 1 or 3 channels.
+
+    Attributes:
+        num_magnitude_bins: The number of magnitude bins, 2 to 1000. The default is 31.
+    """
+
+    num_magnitude_bins: Annotated[int, Field(ge=2, le=1000), WHOLE] = 31
+
+    num_uniforms: ClassVar[int] = 3
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Draw the operation of each sample.
+
+        Returns:
+            op: int32 (B, 1), the number in OPS.
+            value: float64 (B, 1), its value: see augment_ops.
+        """
+        index = choose(u[:, :1], len(_OPS))
+        magnitude_bin = choose(u[:, 1:2], self.num_magnitude_bins)
+        return self._table.look_up(index, magnitude_bin, u[:, 2:] < _NEGATIVE_BELOW)
+
+    @property
+    def op_names(self) -> Sequence[str]:
+        return self._table.names
+
+    @property
+    def _table(self) -> OpTable:
+        return make_table(_OPS, _LARGEST, self.num_magnitude_bins)
