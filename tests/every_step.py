@@ -41,6 +41,9 @@ POLICIES: dict[str, list[dict[str, Any]]] = {
     "rand_augment": [{}, {"num_ops": 1, "interpolation": "bilinear", "fill": 1}],
     "trivial_augment_wide": [{}],
     "aug_mix": [{}],
+    "timm_augment": [
+        {"policy": policy} for policy in ("rand-m7-mstd0.5-inc1", "v0", "3a", "augmix-m5-w4")
+    ],
 }
 """Steps that draw operations."""
 STEPS: dict[str, list[dict[str, Any]]] = {

@@ -1,0 +1,280 @@
+"""Reads timm's policy strings, such as rand-m7-mstd0.5-inc1.
+
+Source: auto_augment_transform, rand_augment_transform and augment_and_mix_transform in
+timm/data/auto_augment.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from gpupipe.errors import did_you_mean, nearest
+from gpupipe.pipeline.sub_policies import IMAGENET, V0, SubPolicies
+from gpupipe.pipeline.timm_ops import MAX_LEVEL, UNIFORM
+
+RAND_OPS = (
+    "AutoContrast",
+    "Equalize",
+    "Invert",
+    "Rotate",
+    "Posterize",
+    "Solarize",
+    "SolarizeAdd",
+    "Color",
+    "Contrast",
+    "Brightness",
+    "Sharpness",
+    "ShearX",
+    "ShearY",
+    "TranslateXRel",
+    "TranslateYRel",
+)
+_GROWS = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
+"""The operations with a variant that grows stronger with the level."""
+RAND_INCREASING_OPS = tuple(f"{n}Increasing" if n in _GROWS else n for n in RAND_OPS)
+MIX_OPS = tuple(n for n in RAND_INCREASING_OPS if n not in ("Invert", "SolarizeAdd"))
+_OP_SETS: dict[str, dict[str, float]] = {
+    "weights": {
+        "Rotate": 3,
+        "ShearX": 2,
+        "ShearY": 2,
+        "TranslateXRel": 1,
+        "TranslateYRel": 1,
+        "ColorIncreasing": 0.25,
+        "SharpnessIncreasing": 0.25,
+        "AutoContrast": 0.25,
+        "SolarizeIncreasing": 0.05,
+        "SolarizeAdd": 0.05,
+        "ContrastIncreasing": 0.05,
+        "BrightnessIncreasing": 0.05,
+        "Equalize": 0.05,
+        "PosterizeIncreasing": 0.05,
+        "Invert": 0.05,
+    },
+    "3aw": {
+        "SolarizeIncreasing": 6,
+        "Desaturate": 6,
+        "GaussianBlur": 6,
+        "Rotate": 3,
+        "ShearX": 2,
+        "ShearY": 2,
+        "PosterizeIncreasing": 1,
+        "AutoContrast": 1,
+        "ColorIncreasing": 1,
+        "SharpnessIncreasing": 1,
+        "ContrastIncreasing": 1,
+        "BrightnessIncreasing": 1,
+        "Equalize": 1,
+        "Invert": 1,
+    },
+}
+"""Weighted sets of operations, by what follows `t`."""
+_3A = ("SolarizeIncreasing", "Desaturate", "GaussianBlur")
+_W0 = {
+    "Rotate": 0.3,
+    "ShearX": 0.2,
+    "ShearY": 0.2,
+    "TranslateXRel": 0.1,
+    "TranslateYRel": 0.1,
+    "Color": 0.025,
+    "Sharpness": 0.025,
+    "AutoContrast": 0.025,
+    "Solarize": 0.005,
+    "SolarizeAdd": 0.005,
+    "Contrast": 0.005,
+    "Brightness": 0.005,
+    "Equalize": 0.005,
+    "Posterize": 0.0,
+    "Invert": 0.0,
+}
+"""The weights of `w0`, which timm had until 2022."""
+
+
+def _rename(table: SubPolicies, posterize: str) -> SubPolicies:
+    """Return a table with a variant of Posterize."""
+    return tuple(
+        tuple((posterize if name == "Posterize" else name, p, level) for name, p, level in pair)
+        for pair in table
+    )
+
+
+AUTO_POLICIES: Mapping[str, SubPolicies] = {
+    "v0": V0,
+    "v0r": _rename(V0, "PosterizeIncreasing"),
+    "original": _rename(IMAGENET, "PosterizeOriginal"),
+    "originalr": _rename(IMAGENET, "PosterizeIncreasing"),
+    "3a": ((("Solarize", 1.0, 5),), (("Desaturate", 1.0, 10),), (("GaussianBlurRand", 1.0, 10),)),
+}
+_KEYS = {
+    "auto": ("mstd",),
+    "rand": ("m", "n", "p", "mstd", "mmax", "inc", "w"),
+    "augmix": ("m", "w", "d", "b", "mstd", "a"),
+}
+_WHOLE = ("m", "n", "w", "d", "mmax", "inc", "b")
+_NAMES = (*AUTO_POLICIES, "rand", "augmix")
+_MAX_COUNT = 16
+
+
+@dataclass(frozen=True)
+class TimmPolicy:
+    """A policy string, read.
+
+    Attributes:
+        kind: "auto", "rand" or "augmix".
+        ops: timm's names of the operations; for "auto" those of all sub-policies.
+        sub_policies: For "auto".
+        weights: For "rand": the weights of the operations. Weighted operations are drawn without
+            replacement. None draws them with equal probabilities.
+        num_ops: For "rand": how many operations follow each other.
+        probability: For "rand": the probability that each of them is applied.
+        magnitude: The magnitude of all operations, for "rand" and "augmix".
+        std: The standard deviation of the levels; UNIFORM draws from 0 to the magnitude.
+        largest: The largest level.
+        width: For "augmix": the number of chains.
+        depth: For "augmix": the length of the chains; 0 to draw it from 1 to 3.
+        alpha: For "augmix": the parameter of its distributions.
+    """
+
+    kind: str
+    ops: tuple[str, ...]
+    sub_policies: SubPolicies = ()
+    weights: tuple[float, ...] | None = None
+    num_ops: int = 2
+    probability: float = 0.5
+    magnitude: float = MAX_LEVEL
+    std: float = 0.0
+    largest: float = MAX_LEVEL
+    width: int = 3
+    depth: int = 0
+    alpha: float = 1.0
+
+
+@cache
+def read_policy(text: str) -> TimmPolicy:
+    """Read a policy string.
+
+    Raises:
+        ValueError: If timm would not know a part of it, or would ignore it. The message names the
+            part, and says what to write instead.
+    """
+    name, *sections = text.split("-")
+    if name not in _NAMES:
+        raise ValueError(
+            f"policy {text!r}: there is no policy {name!r}{did_you_mean(name, _NAMES)}"
+        )
+    kind = "auto" if name in AUTO_POLICIES else name
+    try:
+        op_set, numbers = _read_sections(kind, sections)
+        if kind == "auto":
+            return _auto(name, numbers)
+        return _rand(numbers, op_set) if kind == "rand" else _augmix(numbers)
+    except ValueError as e:
+        raise ValueError(f"policy {text!r}: {e}") from None
+
+
+def _read_sections(kind: str, sections: list[str]) -> tuple[str, dict[str, float]]:
+    """Return the name of the set of operations, or "", and the numbers of the other sections."""
+    op_set, numbers = "", dict[str, float]()
+    for section in sections:
+        parts = re.fullmatch(r"([a-z]+)([0-9]+(?:\.[0-9]+)?)", section)
+        key = parts[1] if parts else section
+        if kind == "rand" and section.startswith("t"):
+            sets = [f"t{name}" for name in (*_OP_SETS, "3a")]
+            if section not in sets:
+                raise ValueError(f"unknown section {section!r}{did_you_mean(section, sets)}")
+            key, op_set = "t", section[1:]
+        elif key not in _KEYS[kind]:
+            raise ValueError(_explain_unknown(kind, section, key))
+        elif parts is None:
+            raise ValueError(f"the section {section!r} has no number: write one, such as {key}1")
+        elif key in _WHOLE and "." in parts[2]:
+            raise ValueError(f"the number of {section!r} is not whole: write one that is")
+        if key in numbers:
+            raise ValueError(f"the section {key!r} stands twice: leave one out")
+        numbers[key] = float(parts[2]) if parts else 0.0
+    for key in ("inc", "b"):
+        if numbers.get(key, 1) != 1:
+            raise ValueError(
+                f"timm reads any number after {key!r} as 1: write {key}1 or leave it out"
+            )
+    return op_set, numbers
+
+
+def _explain_unknown(kind: str, section: str, key: str) -> str:
+    number = section[len(key) :]
+    near = nearest(key, _KEYS[kind])
+    hint = f"; did you mean '{near}{number}'?" if near else did_you_mean(key, _KEYS[kind])
+    return f"unknown section {section!r}{hint}"
+
+
+def _auto(name: str, numbers: Mapping[str, float]) -> TimmPolicy:
+    table = AUTO_POLICIES[name]
+    ops = tuple(sorted({op for sub_policy in table for op, _, _ in sub_policy}))
+    return TimmPolicy("auto", ops, table, std=numbers.get("mstd", 0.0))
+
+
+def _rand(numbers: Mapping[str, float], op_set: str) -> TimmPolicy:
+    names = RAND_INCREASING_OPS if "inc" in numbers else RAND_OPS
+    std = numbers.get("mstd", 0.0)
+    policy = TimmPolicy(
+        "rand",
+        names,
+        num_ops=_count("n", numbers, 2),
+        probability=numbers.get("p", 0.5),
+        magnitude=numbers.get("m", MAX_LEVEL),
+        std=UNIFORM if std > 100.0 else std,
+        # timm takes mmax0 for the default.
+        largest=numbers.get("mmax", 0.0) or MAX_LEVEL,
+    )
+    if policy.probability > 1.0:
+        raise ValueError(f"p is {policy.probability:g}: write a probability, 0 to 1")
+    if op_set == "3a":
+        policy = replace(policy, ops=_3A)
+    elif op_set:
+        policy = replace(
+            policy, ops=tuple(_OP_SETS[op_set]), weights=tuple(_OP_SETS[op_set].values())
+        )
+    if "w" in numbers:
+        policy = replace(policy, weights=_old_weights(numbers["w"], op_set))
+    drawable = sum(weight > 0 for weight in policy.weights or ())
+    if policy.weights is not None and policy.num_ops > drawable:
+        raise ValueError(
+            f"n is {policy.num_ops}, but {drawable} weighted operations are drawn without "
+            f"replacement: write n{drawable} at most"
+        )
+    return policy
+
+
+def _old_weights(number: float, op_set: str) -> tuple[float, ...]:
+    if number != 0 or op_set:
+        raise ValueError(
+            f"'w' is {number:g} beside {f't{op_set}'!r}: leave one out"
+            if op_set
+            else f"timm has no weights {number:g}: write w0 or tweights"
+        )
+    return tuple(_W0[name] for name in RAND_OPS)
+
+
+def _augmix(numbers: Mapping[str, float]) -> TimmPolicy:
+    alpha = numbers.get("a", 1.0)
+    if not 0.05 <= alpha <= 100.0:
+        raise ValueError(f"a is {alpha:g}: write a number from 0.05 to 100")
+    return TimmPolicy(
+        "augmix",
+        MIX_OPS,
+        magnitude=numbers.get("m", 3.0),
+        std=numbers.get("mstd", UNIFORM),
+        width=_count("w", numbers, 3),
+        depth=_count("d", numbers, 0) if "d" in numbers else 0,
+        alpha=alpha,
+    )
+
+
+def _count(key: str, numbers: Mapping[str, float], default: int) -> int:
+    count = int(numbers.get(key, default))
+    if not 1 <= count <= _MAX_COUNT:
+        raise ValueError(f"{key} is {count}: write a number from 1 to {_MAX_COUNT}")
+    return count

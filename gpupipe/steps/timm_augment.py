@@ -1,0 +1,187 @@
+"""timm_augment: the policies that timm writes as strings, such as rand-m9-mstd0.5-inc1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import field_validator
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.augment_mix import (
+    MAX_DRAWN_DEPTH,
+    cut_chains,
+    draw_depths,
+    draw_weights,
+    lower_mix,
+    num_weight_uniforms,
+    torch_mix,
+)
+from gpupipe.pipeline.augment_policy import AugmentPolicy, choose
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, StepIncompatible
+from gpupipe.pipeline.timm_ops import draw_levels, look_up, op_names
+from gpupipe.pipeline.timm_policies import TimmPolicy, read_policy
+from gpupipe.schema.field_types import Fill, Resampling
+
+Floats = NDArray[np.float64]
+Sampled = dict[str, NDArray[Any]]
+
+_DRAWS_PER_OP = 6
+"""Which operation, whether it is applied, two for its level, its sign, and its value."""
+
+
+class TimmAugment(AugmentPolicy):
+    """Apply a policy that timm writes as a string (its parameter `auto_augment`).
+
+    The policies are rand, augmix, original, originalr, v0, v0r and 3a, followed by sections, each
+    with a number:
+
+    - rand: m (magnitude, 10), n (operations, 2), p (the probability of each, 0.5), mstd (standard
+      deviation of the magnitude; above 100: uniform from 0), mmax (the largest magnitude, 10),
+      inc1 (operations that grow stronger with the magnitude), and tweights, t3a, t3aw or w0
+      (weighted sets of operations).
+    - augmix: m (magnitude, 3), w (chains, 3), d (length of a chain; drawn from 1 to 3), a (alpha,
+      1), mstd (by default the magnitude is uniform), b1 (changes rounding only, and nothing here).
+    - the others: mstd.
+
+    Operations are drawn as timm draws them, and are computed with torchvision's functions, where
+    timm computes them with PIL. It works on uint8 images of 1 or 3 channels. Source:
+    timm/data/auto_augment.py.
+
+    Attributes:
+        policy: The policy, such as rand-m7-mstd0.5-inc1.
+        interpolation: "nearest" or "bilinear" (the default). timm draws bilinear or bicubic for
+            each operation, unless its training interpolation is set.
+        fill: The value outside the image, 0 to 255: one number, or one per channel. The default
+            is 128. timm's loader takes 255 times the mean, [124, 116, 104] for ImageNet.
+    """
+
+    policy: str
+    interpolation: Resampling = "bilinear"
+    fill: Fill | None = (128.0,)
+
+    has_whole_shifts: ClassVar[bool] = False
+
+    @field_validator("policy")
+    @classmethod
+    def _check_policy(cls, value: str) -> str:
+        read_policy(value)
+        return value
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of uniform draws that one sample needs."""
+        policy = self._read
+        if policy.kind == "augmix":
+            of_ops = policy.width * _longest(policy) * _DRAWS_PER_OP
+            return num_weight_uniforms(policy.width) + policy.width + of_ops
+        return _num_slots(policy) * _DRAWS_PER_OP + (policy.kind == "auto")
+
+    def sample(self, u: Floats) -> Sampled:
+        """Draw the operations of each sample.
+
+        Returns:
+            op: int32 (B, slots), numbers in OPS. For augmix (B, chains, slots).
+            value: float64 of the same shape, their values: see augment_ops.
+            weight: float64 (B, chains + 1), of the image and of each chain; only for augmix.
+        """
+        policy = self._read
+        return {"auto": _draw_auto, "rand": _draw_rand, "augmix": _draw_mix}[policy.kind](policy, u)
+
+    def infer_spec(self, input_spec: Spec) -> Spec:
+        if self._is_mask and self._read.kind == "augmix":
+            raise StepIncompatible("it blends images, and no masks: leave the mask out of 'on'")
+        return super().infer_spec(input_spec)
+
+    def lower(self, image: Primitives, p: Params) -> None:
+        if self._read.kind == "augmix":
+            lower_mix(self, image, p)
+        else:
+            super().lower(image, p)
+
+    def torch(self, image: Any, p: Params) -> Any:
+        return torch_mix(self, image, p) if self._read.kind == "augmix" else super().torch(image, p)
+
+    @property
+    def op_names(self) -> Sequence[str]:
+        return op_names(self._read.ops)
+
+    @property
+    def _read(self) -> TimmPolicy:
+        return read_policy(self.policy)
+
+
+def _longest(policy: TimmPolicy) -> int:
+    return policy.depth or MAX_DRAWN_DEPTH
+
+
+def _num_slots(policy: TimmPolicy) -> int:
+    return max(map(len, policy.sub_policies)) if policy.kind == "auto" else policy.num_ops
+
+
+def _draw_rand(policy: TimmPolicy, u: Floats) -> Sampled:
+    draws = _by_draw(u, policy.num_ops)
+    if policy.weights is None:
+        index = choose(draws[0], len(policy.ops))
+    else:
+        index = _choose_weighted(draws[0], policy.weights)
+    level = draw_levels(policy.magnitude, policy.std, policy.largest, draws[2:4])
+    drawn = look_up(policy.ops, index, level, draws[4:])
+    return _apply_with(policy.probability, drawn, draws[1])
+
+
+def _draw_auto(policy: TimmPolicy, u: Floats) -> Sampled:
+    """Draw a sub-policy; those with fewer operations than others end with Identity."""
+    slots = _num_slots(policy)
+    padded = [
+        (*ops, *[(policy.ops[0], 0.0, 0)] * (slots - len(ops))) for ops in policy.sub_policies
+    ]
+    drawn_policy = choose(u[:, 0], len(padded))
+    index = np.array([[policy.ops.index(op) for op, _, _ in ops] for ops in padded])[drawn_policy]
+    probability = np.array([[p for _, p, _ in ops] for ops in padded])[drawn_policy]
+    magnitude = np.array([[level for _, _, level in ops] for ops in padded])[drawn_policy]
+    draws = _by_draw(u[:, 1:], slots)
+    level = draw_levels(magnitude, policy.std, policy.largest, draws[2:4])
+    return _apply_with(probability, look_up(policy.ops, index, level, draws[4:]), draws[1])
+
+
+def _draw_mix(policy: TimmPolicy, u: Floats) -> Sampled:
+    width, longest = policy.width, _longest(policy)
+    first = num_weight_uniforms(width)
+    weight = draw_weights(u[:, :first], policy.alpha, width)
+    drawn_depth = draw_depths(u[:, first : first + width])
+    depth = np.full_like(drawn_depth, policy.depth) if policy.depth else drawn_depth
+    draws = _by_draw(u[:, first + width :], width, longest)
+    level = draw_levels(policy.magnitude, policy.std, policy.largest, draws[2:4])
+    drawn = look_up(policy.ops, choose(draws[0], len(policy.ops)), level, draws[4:])
+    return {"op": cut_chains(drawn["op"], depth), "value": drawn["value"], "weight": weight}
+
+
+def _by_draw(u: Floats, *shape: int) -> Floats:
+    """Return (draws per operation, B, *shape)."""
+    return np.moveaxis(u.reshape(len(u), _DRAWS_PER_OP, *shape), 1, 0)
+
+
+def _apply_with(probability: Any, drawn: Sampled, u: Floats) -> Sampled:
+    """Replace operations with Identity where the draw is not below the probability."""
+    op = np.where(u < probability, drawn["op"], 0).astype(np.int32)
+    return {"op": op, "value": drawn["value"]}
+
+
+def _choose_weighted(u: Floats, weights: Sequence[float]) -> NDArray[np.int64]:
+    """Choose a position for each column of `u`, without replacement.
+
+    As np.random.choice does with `p`: what is drawn gets weight 0 for the next draws.
+    """
+    left = np.tile(np.array(weights, np.float64), (len(u), 1))
+    rows = np.arange(len(u))
+    index = np.zeros(u.shape, np.int64)
+    for slot in range(u.shape[1]):
+        bounds = np.cumsum(left, 1)
+        target = u[:, slot] * bounds[:, -1]
+        index[:, slot] = (bounds <= target[:, None]).sum(1)
+        left[rows, index[:, slot]] = 0.0
+    return index
