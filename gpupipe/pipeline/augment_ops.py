@@ -168,7 +168,8 @@ def apply_op(
     size = np.array(image.shape[:-3:-1], np.float64)
     values = [v.tolist() for v in _color_values(name, np.array(value), size)]
     if name == "SolarizeAdd":
-        return image + (image < _SOLARIZE_ADD_BELOW).to(image.dtype) * values[0]
+        added: Tensor = image + (image < _SOLARIZE_ADD_BELOW).to(image.dtype) * values[0]
+        return added
     from torchvision.transforms.v2 import functional as F
 
     return getattr(F, COLORS[name])(image, *values)  # type: ignore[no-any-return]

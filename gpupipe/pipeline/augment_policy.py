@@ -108,7 +108,7 @@ class OpTable:
     @property
     def num_bins(self) -> int:
         """The number of magnitude bins."""
-        return self.magnitudes.shape[1]
+        return int(self.magnitudes.shape[1])
 
     def look_up(self, index: Any, magnitude_bin: Any, is_negative: Any) -> dict[str, Any]:
         """Return op and value of draws.
