@@ -32,19 +32,21 @@ def find(name: str) -> type[Step]:
         LookupError: If there is no such step, or a plugin package is broken. The message suggests
             the nearest name, or names the package.
     """
-    if (
-        name.isidentifier()
-        and not name.startswith("_")
-        and importlib.util.find_spec(f"gpupipe.steps.{name}")
-    ):
+    if _has_module("gpupipe.steps", name):
         module = importlib.import_module(f"gpupipe.steps.{name}")
         # Every built-in module holds one class, named like the module in CamelCase.
         return getattr(module, _camel(name))  # type: ignore[no-any-return]
     if plugin := plugins.find(plugins.STEPS, name, Step):
         return plugin
-    if name.isidentifier() and importlib.util.find_spec(f"gpupipe.batch_stage.steps.{name}"):
+    if _has_module("gpupipe.batch_stage.steps", name):
         raise LookupError(f"'{name}' works on whole batches: write it under 'batch:'")
     raise LookupError(f"unknown step '{name}'{did_you_mean(name, names())}")
+
+
+def _has_module(package: str, name: str) -> bool:
+    """Return whether a package has a public module of this name."""
+    is_public = name.isidentifier() and not name.startswith("_")
+    return is_public and importlib.util.find_spec(f"{package}.{name}") is not None
 
 
 def _camel(name: str) -> str:

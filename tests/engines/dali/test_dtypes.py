@@ -179,7 +179,15 @@ OPERATORS_OF = {
 """The operators of each primitive; "normalize" computes float64 with arithmetic."""
 
 
-@pytest.mark.parametrize("primitive", DTYPES_TAKEN)
+OF_ARITHMETIC = {"color", "blend"}
+"""Primitives that compute with DALI's arithmetic: tests/engines/dali/test_color_functions.py."""
+
+
+def test_every_primitive_is_looked_at() -> None:
+    assert DTYPES_TAKEN.keys() == OPERATORS_OF.keys() | OF_ARITHMETIC
+
+
+@pytest.mark.parametrize("primitive", OPERATORS_OF)
 def test_every_dtype_of_a_primitive_passes_through_its_operators(primitive: str) -> None:
     for dtype in DTYPES_TAKEN[primitive]:
         if (primitive, dtype) != ("normalize", "float64"):
