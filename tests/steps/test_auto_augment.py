@@ -63,7 +63,7 @@ def test_it_stands_before_normalize() -> None:
         {"normalize": {"mean": 0.5, "std": 0.5}},
         "auto_augment",
     ]
-    with pytest.raises(gpupipe.ConfigError, match=r"pipeline\.3: auto_augment cannot .* uint8"):
+    with pytest.raises(gpupipe.ConfigError, match=r"pipeline\.3: auto_augment .*before 'normal"):
         config.read({"data": _DATA, "pipeline": steps})
 
 

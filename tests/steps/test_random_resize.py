@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from arrays import ENGINES
+from color_differences import as_gray
 from distributions import MOST, chi_square
 from pipeline_texts import mistakes
 from reference import differences, emitted, load
@@ -18,11 +19,11 @@ from gpupipe.pipeline.step import Spec
 from gpupipe.steps.random_resize import RandomResize
 
 
-@pytest.mark.parametrize(("mode", "most"), [("rgb", 1), ("gray", 2)])
+@pytest.mark.parametrize(("mode", "most"), [("rgb", 1), ("gray", 1)])
 def test_pixels_are_torchvisions_but_for_the_edge(gallery: Path, mode: str, most: int) -> None:
-    """Gray levels differ by one after decode."""
     parameters = {"random_resize": {"min_size": 100, "max_size": 300}}
-    found = differences(gallery, parameters, decode={"mode": mode})
+    root = as_gray(gallery) if mode == "gray" else gallery
+    found = differences(root, parameters, decode={"mode": mode})
     assert max(d.mean for d in found) < 0.35
     assert max(abs(d.offset) for d in found) < 0.2
     assert max(float(d.levels[:, 6:-6, 6:-6].max()) for d in found) <= most
@@ -35,10 +36,13 @@ def test_pixels_are_torchvisions_but_for_the_edge(gallery: Path, mode: str, most
     ids=str,
 )
 def test_other_interpolations(gallery: Path, parameters: dict[str, Any], most: int) -> None:
-    """Nearest pixels differ only where float32 and float64 disagree about a whole number."""
+    """Nearest pixels differ only where float32 and float64 disagree about a whole number.
+
+    That may be two of about a hundred rows and columns.
+    """
     sizes = {"min_size": 100, "max_size": 300}
     found = differences(gallery, {"random_resize": sizes | parameters})
-    assert max(float((d.levels > most).double().mean()) for d in found) < 0.01
+    assert max(float((d.levels > most).double().mean()) for d in found) < 0.02
 
 
 def test_floats(gallery: Path) -> None:

@@ -116,7 +116,7 @@ def test_of_gray_images(gallery: Path) -> None:
     step = {"timm_augment": {"policy": "rand-m9-n4-p1-mstd0.5-inc1"}}
     found = differences(as_gray(gallery), step, decode={"mode": "gray"})
     assert found[0].image.shape[0] == 1
-    assert max(d.mean for d in found) < 1
+    assert max(d.mean for d in found) < 2, "half a level for each of four operations"
 
 
 def test_defaults_are_timms() -> None:
