@@ -58,6 +58,7 @@ def _items_table(title: str, items: Iterable[Item]) -> Any:
     items = list(items)
     is_mixed = any(item.package != OWN_PACKAGE for item in items)
     table = new_table(title, "name", "is", *(["package"] if is_mixed else []))
+    table.columns[0].min_width = max((len(item.name) for item in items), default=0)
     table.columns[1].no_wrap, table.columns[1].overflow = True, "ellipsis"
     for item in items:
         table.add_row(item.name, item.summary, *([item.package] if is_mixed else []))
