@@ -72,7 +72,9 @@ def test_ranks_have_equal_steps_and_the_samples_of_a_data_loaders_ranks(
 def test_broadcast_gives_everything_to_everyone_and_makes_it_once(config: dict[str, Any]) -> None:
     with gpupipe.load(config) as loader:
         whole = [[b["id"].tolist() for b in loader] for _ in range(2)]
-    with serving(config, mode="broadcast", hwm=3) as server:
+    # The server keeps the last `hwm` batches for who comes later: those of a whole epoch here, so
+    # that a client that other load holds up finds them.
+    with serving(config, mode="broadcast", hwm=8) as server:
         made = []
         batches = server.loader.engine.batches
 
