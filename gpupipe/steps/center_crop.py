@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ class CenterCrop(Step):
 
     size: Window
 
-    example: ClassVar = {"size": 150}
+    example: ClassVar[Mapping[str, Any]] = {"size": 150}
 
     def resolve(self, input_spec: Spec) -> Self:
         return (

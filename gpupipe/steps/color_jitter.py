@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -44,7 +45,12 @@ class ColorJitter(ColorStep):
     saturation: Factors | None = None
     hue: Turns | None = None
 
-    example: ClassVar = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
+    example: ClassVar[Mapping[str, Any]] = {
+        "brightness": 0.4,
+        "contrast": 0.4,
+        "saturation": 0.4,
+        "hue": 0.1,
+    }
     interpolates: ClassVar[bool] = True  # a later factor multiplies the level of an earlier one
     num_uniforms: ClassVar[int] = 2 * len(ADJUSTMENTS)
     speed_advice: ClassVar[str] = (

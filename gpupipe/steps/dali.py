@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,7 +45,12 @@ class Dali(Step):
 
     op: str
 
-    example: ClassVar = {"op": "water", "ampl_x": 8.0, "ampl_y": 8.0, "mask": {"flip": 0.5}}
+    example: ClassVar[Mapping[str, Any]] = {
+        "op": "water",
+        "ampl_x": 8.0,
+        "ampl_y": 8.0,
+        "mask": {"flip": 0.5},
+    }
     runs_unknown_code: ClassVar[bool] = True
 
     _is_mask: bool = PrivateAttr(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -63,7 +63,7 @@ class GaussianBlur(ColorStep):
     kernel_size: KernelSize
     sigma: Sigma = (0.1, 2.0)
 
-    example: ClassVar = {"kernel_size": 9, "sigma": [0.5, 4.0]}
+    example: ClassVar[Mapping[str, Any]] = {"kernel_size": 9, "sigma": [0.5, 4.0]}
     num_uniforms: ClassVar[int] = 1
     takes_any_values: ClassVar[bool] = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,7 +24,7 @@ class Grayscale(Step):
 
     num_output_channels: Annotated[Literal[1, 3], WHOLE] = 1
 
-    example: ClassVar = {"num_output_channels": 3}
+    example: ClassVar[Mapping[str, Any]] = {"num_output_channels": 3}
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         if "C" not in check_picture(input_spec).layout or input_spec.channels not in (None, 1, 3):

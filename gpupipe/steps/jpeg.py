@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -39,7 +40,7 @@ class Jpeg(ColorStep):
 
     quality: Quality
 
-    example: ClassVar = {"quality": [2, 30]}
+    example: ClassVar[Mapping[str, Any]] = {"quality": [2, 30]}
     num_uniforms: ClassVar[int] = 1
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
 

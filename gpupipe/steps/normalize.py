@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -31,7 +32,10 @@ class Normalize(Step):
     mean: Channels
     std: PositiveChannels
 
-    example: ClassVar = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    example: ClassVar[Mapping[str, Any]] = {
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    }
     can_run_on_batches: ClassVar[bool] = True
     speed_advice: ClassVar[str] = (
         "leave it out with to_dtype, and do both on the GPU: a batch of uint8 is a quarter of one "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -41,7 +42,7 @@ class Pad(Step):
     fill: Value = Field(default=(0.0,))
     padding_mode: PaddingMode = "constant"
 
-    example: ClassVar = {"padding": 25, "padding_mode": "reflect"}
+    example: ClassVar[Mapping[str, Any]] = {"padding": 25, "padding_mode": "reflect"}
 
     def resolve(self, input_spec: Spec) -> Self:
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -25,7 +26,7 @@ class RandomAdjustSharpness(RandomColorStep):
 
     op: ClassVar[str] = "adjust_sharpness"
 
-    example: ClassVar = {"sharpness_factor": 5}
+    example: ClassVar[Mapping[str, Any]] = {"sharpness_factor": 5}
 
     def op_values(self) -> tuple[Any, ...]:
         return (self.sharpness_factor,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -75,7 +76,11 @@ class RandomAffine(Step):
     fill: Fill = (0.0,)
     center: Point | None = None
 
-    example: ClassVar = {"degrees": 30, "translate": [0.1, 0.1], "scale": [0.7, 1.3]}
+    example: ClassVar[Mapping[str, Any]] = {
+        "degrees": 30,
+        "translate": [0.1, 0.1],
+        "scale": [0.7, 1.3],
+    }
     num_uniforms: ClassVar[int] = 6
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"

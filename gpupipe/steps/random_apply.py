@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +33,7 @@ class RandomApply(Container):
 
     p: Probability = 0.5
 
-    example: ClassVar = {"transforms": [{"random_rotation": {"degrees": 90}}]}
+    example: ClassVar[Mapping[str, Any]] = {"transforms": [{"random_rotation": {"degrees": 90}}]}
     own_uniforms: ClassVar[int] = 1
 
     def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -29,7 +30,7 @@ class RandomChoice(Container):
 
     p: tuple[Weight, ...] | None = None
 
-    example: ClassVar = {
+    example: ClassVar[Mapping[str, Any]] = {
         "transforms": ["random_horizontal_flip", {"random_rotation": {"degrees": 90}}]
     }
     own_uniforms: ClassVar[int] = 1

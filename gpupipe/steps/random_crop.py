@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -47,7 +48,7 @@ class RandomCrop(Step):
     fill: Value = (0.0,)
     padding_mode: PaddingMode = "constant"
 
-    example: ClassVar = {"size": 150}
+    example: ClassVar[Mapping[str, Any]] = {"size": 150}
     num_uniforms: ClassVar[int] = 3
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:

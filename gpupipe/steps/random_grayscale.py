@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +27,7 @@ class RandomGrayscale(ColorStep):
 
     p: Probability = 0.1
 
-    example: ClassVar = {"p": 0.5}
+    example: ClassVar[Mapping[str, Any]] = {"p": 0.5}
     num_uniforms: ClassVar[int] = 1
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:

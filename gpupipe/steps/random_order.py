@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ class RandomOrder(Container):
         transforms: The steps.
     """
 
-    example: ClassVar = {
+    example: ClassVar[Mapping[str, Any]] = {
         "transforms": [{"random_rotation": {"degrees": 60}}, "random_horizontal_flip"]
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -25,7 +26,7 @@ class RandomPosterize(RandomColorStep):
     op: ClassVar[str] = "posterize"
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
 
-    example: ClassVar = {"bits": 2}
+    example: ClassVar[Mapping[str, Any]] = {"bits": 2}
 
     def op_values(self) -> tuple[Any, ...]:
         return (self.bits,)

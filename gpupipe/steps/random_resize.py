@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +31,7 @@ class RandomResize(ResizingStep):
     max_size: Side
 
     num_uniforms: ClassVar[int] = 1
-    example: ClassVar = {"min_size": 128, "max_size": 384}
+    example: ClassVar[Mapping[str, Any]] = {"min_size": 128, "max_size": 384}
 
     @model_validator(mode="after")
     def _check_sizes(self) -> RandomResize:

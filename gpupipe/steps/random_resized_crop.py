@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,7 +50,7 @@ class RandomResizedCrop(Step):
             )
         return self
 
-    example: ClassVar = {"size": 200}
+    example: ClassVar[Mapping[str, Any]] = {"size": 200}
     num_uniforms: ClassVar[int] = 2 * _TRIES + 2
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"

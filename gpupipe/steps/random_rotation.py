@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,7 +44,7 @@ class RandomRotation(Step):
     center: Point | None = None
     fill: Fill = (0.0,)
 
-    example: ClassVar = {"degrees": 45}
+    example: ClassVar[Mapping[str, Any]] = {"degrees": 45}
     num_uniforms: ClassVar[int] = 1
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "interpolation: nearest costs less than bilinear"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -39,7 +40,7 @@ class RandomShortestSize(ResizingStep):
     max_size: Side | None = None
 
     num_uniforms: ClassVar[int] = 1
-    example: ClassVar = {"min_size": [128, 192, 256]}
+    example: ClassVar[Mapping[str, Any]] = {"min_size": [128, 192, 256]}
 
     @model_validator(mode="after")
     def _check_sizes(self) -> RandomShortestSize:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from gpupipe.dataset.spec import Spec
@@ -24,7 +25,7 @@ class RandomSolarize(RandomColorStep):
 
     op: ClassVar[str] = "solarize"
 
-    example: ClassVar = {"threshold": 128}
+    example: ClassVar[Mapping[str, Any]] = {"threshold": 128}
 
     def op_values(self) -> tuple[Any, ...]:
         return (self.threshold,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -37,7 +38,7 @@ class Resize(Step):
     max_size: Side | None = None
     antialias: bool = True
 
-    example: ClassVar = {"size": 100}
+    example: ClassVar[Mapping[str, Any]] = {"size": 100}
     interpolates: ClassVar[bool] = True
     speed_advice: ClassVar[str] = "store images nearer to the size that is trained on"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -36,7 +37,7 @@ class ScaleJitter(ResizingStep):
     scale_range: PositiveRange = (0.1, 2.0)
 
     num_uniforms: ClassVar[int] = 1
-    example: ClassVar = {"target_size": [320, 320]}
+    example: ClassVar[Mapping[str, Any]] = {"target_size": [320, 320]}
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return scale: (B,), the factor relative to the largest size that fits."""

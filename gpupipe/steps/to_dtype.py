@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -52,7 +53,7 @@ class ToDtype(Step):
     ]
     scale: bool = False
 
-    example: ClassVar = {"dtype": "float32", "scale": True}
+    example: ClassVar[Mapping[str, Any]] = {"dtype": "float32", "scale": True}
     can_run_on_batches: ClassVar[bool] = True
     speed_advice: ClassVar[str] = (
         "leave it out with normalize, and do both on the GPU: a batch of uint8 is a quarter of one "
