@@ -19,8 +19,8 @@ from round_statistics import ratio
 from torchvision.transforms import v2
 
 from gpupipe.batch_stage.batch_step import BatchField
-from gpupipe.batch_stage.build import build_batch_stage
 from gpupipe.batch_stage.mixer import BatchMixer
+from gpupipe.batch_stage.stage_builder import build_batch_stage
 from gpupipe.dataset.spec import Spec
 from gpupipe.schema.document import Document
 

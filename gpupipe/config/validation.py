@@ -11,8 +11,8 @@ import pydantic
 from pydantic import BeforeValidator
 
 from gpupipe.batch_stage.batch_step import BatchField
-from gpupipe.batch_stage.build import build_batch_stage
 from gpupipe.batch_stage.stage import BatchStage
+from gpupipe.batch_stage.stage_builder import build_batch_stage
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.dataset.source import RESERVED_NAMES, Source

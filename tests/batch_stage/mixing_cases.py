@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from gpupipe.batch_stage.batch_step import BatchField
-from gpupipe.batch_stage.build import build_batch_stage
 from gpupipe.batch_stage.mixer import BatchMixer
 from gpupipe.batch_stage.stage import BatchStage
+from gpupipe.batch_stage.stage_builder import build_batch_stage
 from gpupipe.dataset.spec import Spec
 from gpupipe.schema import yaml_parser
 from gpupipe.schema.document import Document

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from gpupipe.batch_stage.container import BatchContainer
+from gpupipe.batch_stage.batch_container import BatchContainer
 from gpupipe.pipeline.container import select_params
 from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import NUMBER

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.batch_stage.build import build_batch_stage
 from gpupipe.batch_stage.stage import BatchStage
+from gpupipe.batch_stage.stage_builder import build_batch_stage
 from gpupipe.config import Config, LoaderConfig, list_batch_fields
 from gpupipe.dataset.columns import Column, FileColumn
 from gpupipe.dataset.index import Index

@@ -10,8 +10,8 @@ from typing import Any
 import pydantic
 
 from gpupipe.batch_stage import registry
+from gpupipe.batch_stage.batch_container import BatchContainer, NestedBatchStep
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
-from gpupipe.batch_stage.container import BatchContainer, NestedBatchStep
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
 from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
 from gpupipe.pipeline.step import StepIncompatible

@@ -9,7 +9,7 @@ import pytest
 from batch_stage.mixing_cases import IMAGE, MASK, read, stage_of
 
 from gpupipe import config
-from gpupipe.batch_stage.build import build_batch_stage
+from gpupipe.batch_stage.stage_builder import build_batch_stage
 from gpupipe.errors import ConfigError
 
 HEAD = """data: {source: folder, root: /x}
