@@ -193,7 +193,7 @@ def _ends(case: _Case) -> None:
 
 
 def _raises(iterator: Iterator[Any], rule: str) -> None:
-    """Raise AssertionError with the rule unless the iterator raises GpupipeError."""
+    """Check that the iterator raises GpupipeError; if not, raise AssertionError with the rule."""
     try:
         next(iterator)
     except GpupipeError:

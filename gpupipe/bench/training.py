@@ -73,7 +73,7 @@ def measure(
     seconds: float,
     tick: Tick,
 ) -> Training:
-    """Train for `seconds` on each kind of batches, `rounds` times; raise what load() raises.
+    """Time a training step on the loader's batches, then on batches kept in memory.
 
     Args:
         config: The config to load.
@@ -83,6 +83,9 @@ def measure(
         rounds: How many rounds to run.
         seconds: How long to train on each kind of batches in a round.
         tick: Called before each measurement with its description, the number done, and the total.
+
+    Raises:
+        GpupipeError: As load().
     """
     result = Training(what)
     for number in range(rounds):

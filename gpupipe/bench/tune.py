@@ -1,7 +1,8 @@
 """Searches the fastest loader settings on this machine.
 
 It optimises one setting after the other, then compares the best settings with the original ones.
-`candidates` says which settings and values it tries. Every trial runs in a fresh process, and
+`candidates` says which settings and values it tries: those that the engine's `tunable` returns, and
+the batch size. Every trial runs in a fresh process, and
 rivals take turns, as in gpupipe.bench.compare.
 """
 

@@ -124,7 +124,7 @@ class Container(Step):
         )
 
     def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """Turn the container's own draws, (B, own_uniforms), into its parameters."""
+        """Compute the container's own parameters from uniform draws `u`, (B, own_uniforms)."""
         raise NotImplementedError
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
@@ -136,7 +136,7 @@ class Container(Step):
         raise NotImplementedError
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-        """Draw for the container, and for all of its steps.
+        """Compute the parameters of the container and of all of its steps from uniform draws `u`.
 
         Returns:
             What `draw` returns; and for each step what its `sample` returns, under "NUMBER.name".
@@ -165,11 +165,11 @@ class Container(Step):
         return self.model_copy(update={"transforms": adapted})
 
     def lower_step(self, number: int, image: Primitives, p: Params) -> None:
-        """Apply one of the steps to a batch."""
+        """Apply step `number` to a batch, by calling primitives of `image`."""
         self.transforms[number].lower(image, select_params(number, p))
 
     def torch_step(self, number: int, image: Any, p: Params) -> Any:
-        """Apply one of the steps to an image in torch."""
+        """Apply step `number` to one image, in torch."""
         return self.transforms[number].step.torch(image, select_params(number, p))
 
 

@@ -1,4 +1,8 @@
-"""Leases of single batches: lease, acknowledge, requeue. leases.py has the rules and the terms."""
+"""Leases of single batches: lease, mark as consumed, requeue.
+
+leases.py has the rules and the terms; `acknowledge`, which a client's message calls, is in
+pass_schedule.py.
+"""
 
 from __future__ import annotations
 
