@@ -1,8 +1,8 @@
 """Decode images with Pillow, to the same pixels on every engine.
 
 This decodes the images that are not plain (see gpupipe.formats.image_header), and all images with
-`decoder: pil`. Plain JPEGs and others are decoded in gpupipe/engines/dali/ops.py by DALI, and in
-gpupipe/steps/decode.py by torchvision. Because every engine calls this code, these rules hold on all of them:
+`decoder: pil`. DALI decodes the others in gpupipe/engines/dali/ops.py, and torchvision in
+gpupipe/steps/decode.py. Because every engine calls this code, these rules hold on all of them:
 
 - Only the first frame is decoded, and alpha is dropped.
 - 16 bits become 8 by dropping the low byte (value >> 8), as in Pillow, libpng and `to_dtype`. For
