@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_serializer
 
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
+from gpupipe.pipeline.container import sample_nested
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.schema.field_types import should_be
 
@@ -81,10 +82,5 @@ class BatchContainer(BatchStep):
         Returns:
             What `draw` returns; and for each step what its `sample` returns, under "NUMBER.name".
         """
-        sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
-        for number, nested in enumerate(self.transforms):
-            last = first + nested.step.num_uniforms
-            drawn = nested.step.sample(u[:, first:last])
-            sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
-            first = last
-        return sampled
+        own = self.draw(u[:, : self.own_uniforms])
+        return own | sample_nested([n.step for n in self.transforms], u[:, self.own_uniforms :])

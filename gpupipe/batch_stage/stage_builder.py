@@ -13,7 +13,8 @@ from gpupipe.batch_stage import registry
 from gpupipe.batch_stage.batch_container import BatchContainer, NestedBatchStep
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
-from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
+from gpupipe.errors import ConfigError, Problem, shown
+from gpupipe.pipeline.parsing import parse_targets
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.runtime import plugins
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
@@ -160,24 +161,7 @@ def _find_targets(
     """Return the fields that a step works on; () if `on:` is wrong, which `problems` then holds."""
     if p.on is None:
         return main
-    if p.on is UNRESOLVED:
-        return ()
-    where = document.where((*p.loc, "on"))
-    names = [p.on] if isinstance(p.on, str) else p.on
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
-        problems.append(
-            Problem(
-                where,
-                f"on is {shown(p.on)}, but should be the name of a field, or a list of names: "
-                f"{', '.join(fields)}",
-            )
-        )
-        return ()
-    unknown = [n for n in names if n not in fields]
-    problems.extend(
-        Problem(where, f"on: there is no field '{n}'{did_you_mean(n, fields)}") for n in unknown
-    )
-    return () if unknown else tuple(dict.fromkeys(names))
+    return parse_targets(p.on, fields, document.where((*p.loc, "on")), problems)
 
 
 def _check_num_classes(steps: Sequence[_Parsed], problems: list[Problem]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import pydantic
@@ -141,13 +141,8 @@ class Container(Step):
         Returns:
             What `draw` returns; and for each step what its `sample` returns, under "NUMBER.name".
         """
-        sampled, first = self.draw(u[:, : self.own_uniforms]), self.own_uniforms
-        for number, nested in enumerate(self.transforms):
-            last = first + nested.step.num_uniforms
-            drawn = nested.step.sample(u[:, first:last])
-            sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
-            first = last
-        return sampled
+        own = self.draw(u[:, : self.own_uniforms])
+        return own | sample_nested([n.step for n in self.transforms], u[:, self.own_uniforms :])
 
     def resolve(self, input_spec: Spec) -> Self:
         resolved = super().resolve(input_spec)
@@ -171,6 +166,31 @@ class Container(Step):
     def torch_step(self, number: int, image: Any, p: Params) -> Any:
         """Apply step `number` to one image, in torch."""
         return self.transforms[number].step.torch(image, select_params(number, p))
+
+
+class _Sampled(Protocol):
+    """What draws: a step of a pipeline, or of the batch stage."""
+
+    @property
+    def num_uniforms(self) -> int: ...
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]: ...
+
+
+def sample_nested(steps: Sequence[_Sampled], u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    """Compute the parameters of steps from uniform draws, of which each takes its own in order.
+
+    Returns:
+        For each step what its `sample` returns, under "NUMBER.name".
+    """
+    sampled: dict[str, NDArray[Any]] = {}
+    first = 0
+    for number, step in enumerate(steps):
+        last = first + step.num_uniforms
+        drawn = step.sample(u[:, first:last])
+        sampled |= {f"{number}.{name}": values for name, values in drawn.items()}
+        first = last
+    return sampled
 
 
 def select_params(number: int, p: Params) -> Mapping[str, Any]:

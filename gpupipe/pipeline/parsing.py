@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pydantic
@@ -37,7 +37,7 @@ def parse_step(
     on = next(iter(fields))
     if isinstance(input_spec, dict) and "on" in input_spec:
         on, input_spec = input_spec["on"], {k: v for k, v in input_spec.items() if k != "on"}
-    targets = _parse_targets(on, fields, document.where((*loc, name, "on")), problems)
+    targets = parse_targets(on, fields, document.where((*loc, name, "on")), problems)
     wrong = ParsedStep(name, None, where, targets or tuple(fields))
     if not name:
         if item is not UNRESOLVED:
@@ -113,8 +113,8 @@ def _describe_item(item: Any) -> str:
     )
 
 
-def _parse_targets(
-    on: Any, fields: Mapping[str, Spec], where: str, problems: list[Problem]
+def parse_targets(
+    on: Any, fields: Collection[str], where: str, problems: list[Problem]
 ) -> tuple[str, ...]:
     """Return the fields that `on:` names; () if one is unknown, which `problems` then holds."""
     if on is UNRESOLVED:

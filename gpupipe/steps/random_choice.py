@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from gpupipe.pipeline.container import Container, NestedStep, Way, merge_specs
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec
-
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+from gpupipe.pipeline.weighted_choice import Weight, check_weights, choose
 
 
 class RandomChoice(Container):
@@ -37,21 +36,12 @@ class RandomChoice(Container):
 
     @model_validator(mode="after")
     def _check_weights(self) -> RandomChoice:
-        if self.p is not None and len(self.p) != len(self.transforms):
-            raise ValueError(
-                f"p has {len(self.p)} numbers for {len(self.transforms)} steps: write one per step"
-            )
-        if self.p is not None and not sum(self.p):
-            raise ValueError("p has no number above 0: write the weight of each step")
+        check_weights(self.p, len(self.transforms))
         return self
 
     def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return choice: int32 (B,), the number of each sample's step, from 0."""
-        weights = np.array(self.p or [1.0] * len(self.transforms))
-        bounds = np.cumsum(weights / weights.sum())
-        last = int(np.flatnonzero(weights)[-1])
-        choice = np.minimum(np.searchsorted(bounds, u[:, 0], side="right"), last)
-        return {"choice": choice.astype(np.int32)}
+        return {"choice": choose(self.p, len(self.transforms), u[:, 0])}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         both = [nested.resolve(input_spec) for nested in self.transforms]

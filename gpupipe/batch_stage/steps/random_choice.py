@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from gpupipe.batch_stage.batch_container import BatchContainer
 from gpupipe.pipeline.container import select_params
 from gpupipe.pipeline.step import Params
-from gpupipe.schema.field_types import NUMBER
+from gpupipe.pipeline.weighted_choice import Weight, check_weights, choose
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
 
 
 class RandomStepChoice(BatchContainer):
@@ -37,21 +35,12 @@ class RandomStepChoice(BatchContainer):
 
     @model_validator(mode="after")
     def _check_weights(self) -> RandomStepChoice:
-        if self.p is not None and len(self.p) != len(self.transforms):
-            raise ValueError(
-                f"p has {len(self.p)} numbers for {len(self.transforms)} steps: write one per step"
-            )
-        if self.p is not None and not sum(self.p):
-            raise ValueError("p has no number above 0: write the weight of each step")
+        check_weights(self.p, len(self.transforms))
         return self
 
     def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return choice: int32 (N,), the number of each batch's step, from 0."""
-        weights = np.array(self.p or [1.0] * len(self.transforms))
-        bounds = np.cumsum(weights / weights.sum())
-        last = int(np.flatnonzero(weights)[-1])
-        choice = np.minimum(np.searchsorted(bounds, u[:, 0], side="right"), last)
-        return {"choice": choice.astype(np.int32)}
+        return {"choice": choose(self.p, len(self.transforms), u[:, 0])}
 
     def torch(
         self, images: Mapping[str, Tensor], labels: Tensor, p: Params
