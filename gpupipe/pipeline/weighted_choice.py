@@ -22,7 +22,9 @@ def check_weights(weights: Sequence[float] | None, count: int) -> None:
         raise ValueError("p has no number above 0: write the weight of each step")
 
 
-def choose(weights: Sequence[float] | None, count: int, u: NDArray[np.float64]) -> NDArray[Any]:
+def choose_by_weight(
+    weights: Sequence[float] | None, count: int, u: NDArray[np.float64]
+) -> NDArray[Any]:
     """Choose one of `count` steps for each uniform draw.
 
     Args:

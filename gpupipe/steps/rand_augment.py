@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from gpupipe.pipeline.augment_policy import (
     RAND_AUGMENT_MAGNITUDES,
+    RAND_AUGMENT_OPS,
     AugmentPolicy,
     OpTable,
     choose,
@@ -18,22 +19,6 @@ from gpupipe.pipeline.augment_policy import (
 )
 from gpupipe.schema.field_types import WHOLE
 
-_OPS = (
-    "Identity",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Rotate",
-    "Brightness",
-    "Color",
-    "Contrast",
-    "Sharpness",
-    "Posterize",
-    "Solarize",
-    "AutoContrast",
-    "Equalize",
-)
 _DRAWS_PER_OP = 2
 _NEGATIVE_BELOW = 0.5
 
@@ -78,7 +63,7 @@ class RandAugment(AugmentPolicy):
             op: int32 (B, num_ops), numbers in OPS.
             value: float64 (B, num_ops), their values: see augment_ops.
         """
-        index = choose(u[:, : self.num_ops], len(_OPS))
+        index = choose(u[:, : self.num_ops], len(RAND_AUGMENT_OPS))
         is_negative = u[:, self.num_ops :] < _NEGATIVE_BELOW
         return self._table.look_up(index, self.magnitude, is_negative)
 
@@ -88,4 +73,4 @@ class RandAugment(AugmentPolicy):
 
     @property
     def _table(self) -> OpTable:
-        return make_table(_OPS, RAND_AUGMENT_MAGNITUDES, self.num_magnitude_bins)
+        return make_table(RAND_AUGMENT_OPS, RAND_AUGMENT_MAGNITUDES, self.num_magnitude_bins)

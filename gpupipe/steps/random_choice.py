@@ -13,7 +13,7 @@ from pydantic import model_validator
 from gpupipe.pipeline.container import Container, NestedStep, Way, merge_specs
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec
-from gpupipe.pipeline.weighted_choice import Weight, check_weights, choose
+from gpupipe.pipeline.weighted_choice import Weight, check_weights, choose_by_weight
 
 
 class RandomChoice(Container):
@@ -41,7 +41,7 @@ class RandomChoice(Container):
 
     def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return choice: int32 (B,), the number of each sample's step, from 0."""
-        return {"choice": choose(self.p, len(self.transforms), u[:, 0])}
+        return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 
     def chain(self, input_spec: Spec) -> tuple[tuple[NestedStep, ...], Spec]:
         both = [nested.resolve(input_spec) for nested in self.transforms]

@@ -9,25 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpupipe.pipeline.augment_policy import AugmentPolicy, Magnitudes, OpTable, choose, make_table
+from gpupipe.pipeline.augment_policy import (
+    RAND_AUGMENT_OPS,
+    AugmentPolicy,
+    Magnitudes,
+    OpTable,
+    choose,
+    make_table,
+)
 from gpupipe.schema.field_types import WHOLE
 
-_OPS = (
-    "Identity",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Rotate",
-    "Brightness",
-    "Color",
-    "Contrast",
-    "Sharpness",
-    "Posterize",
-    "Solarize",
-    "AutoContrast",
-    "Equalize",
-)
 _LARGEST = Magnitudes(0.99, ("", 32.0), 135.0, 0.99, (8, 6))
 _NEGATIVE_BELOW = 0.5
 
@@ -54,7 +45,7 @@ class TrivialAugmentWide(AugmentPolicy):
             op: int32 (B, 1), the number in OPS.
             value: float64 (B, 1), its value: see augment_ops.
         """
-        index = choose(u[:, :1], len(_OPS))
+        index = choose(u[:, :1], len(RAND_AUGMENT_OPS))
         magnitude_bin = choose(u[:, 1:2], self.num_magnitude_bins)
         return self._table.look_up(index, magnitude_bin, u[:, 2:] < _NEGATIVE_BELOW)
 
@@ -64,4 +55,4 @@ class TrivialAugmentWide(AugmentPolicy):
 
     @property
     def _table(self) -> OpTable:
-        return make_table(_OPS, _LARGEST, self.num_magnitude_bins)
+        return make_table(RAND_AUGMENT_OPS, _LARGEST, self.num_magnitude_bins)

@@ -12,7 +12,7 @@ from pydantic import model_validator
 from gpupipe.batch_stage.batch_container import BatchContainer
 from gpupipe.pipeline.container import select_params
 from gpupipe.pipeline.step import Params
-from gpupipe.pipeline.weighted_choice import Weight, check_weights, choose
+from gpupipe.pipeline.weighted_choice import Weight, check_weights, choose_by_weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ class RandomStepChoice(BatchContainer):
 
     def draw(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Return choice: int32 (N,), the number of each batch's step, from 0."""
-        return {"choice": choose(self.p, len(self.transforms), u[:, 0])}
+        return {"choice": choose_by_weight(self.p, len(self.transforms), u[:, 0])}
 
     def torch(
         self, images: Mapping[str, Tensor], labels: Tensor, p: Params
