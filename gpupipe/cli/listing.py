@@ -118,7 +118,8 @@ def _show_item(item: Item, is_single: bool) -> None:
 def _show_file(item: Item, is_single: bool) -> None:
     from gpupipe.schema import builtin_configs
 
-    path = builtin_configs.folder(_FOLDERS[item.kind]) / f"{item.name}.yaml"  # type: ignore[arg-type]
+    folder = builtin_configs.folder(_FOLDERS[item.kind])  # type: ignore[arg-type]
+    path = folder / f"{item.name}.yaml"
     if not is_single:
         click.echo(f"# {item.kind} {item.name}: {path}")
     click.echo(path.read_text(encoding="utf-8"), nl=False)

@@ -187,7 +187,9 @@ def _move(image: Tensor, name: str, value: float, warping: Warping) -> Tensor:
     if name in ("ShearX", "ShearY"):
         shear = [0.0, 0.0]
         shear[axis] = math.degrees(math.atan(value))
-        return F.affine(image, 0.0, [0, 0], 1.0, shear, mode, fill, [0.0, 0.0])  # type: ignore[no-any-return]
+        return F.affine(  # type: ignore[no-any-return]
+            image, 0.0, [0, 0], 1.0, shear, mode, fill, [0.0, 0.0]
+        )
     size = np.array(image.shape[:-3:-1], np.float64)
     shift = _shift(np.array(OPS.index(name)), np.array(value), size, warping).tolist()
     return F.affine(image, 0.0, shift, 1.0, [0.0, 0.0], mode, fill)  # type: ignore[no-any-return]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.augment_ops import Warping, apply_op, lower_op, op_numbers
+from gpupipe.pipeline.channel_checks import check_color, check_per_channel, check_picture
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_color, check_per_channel, check_picture
 from gpupipe.pipeline.step import Params, Step
 from gpupipe.schema.field_types import Fill, Resampling
 

@@ -10,8 +10,9 @@ import pydantic
 from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.channel_checks import check_color
 from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
-from gpupipe.pipeline.spec_checks import check_color, check_decoded
+from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import Params, Step
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Probability

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from gpupipe.pipeline.channel_checks import check_picture
 from gpupipe.pipeline.primitives import LUMA, Primitives
-from gpupipe.pipeline.spec_checks import check_picture
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import WHOLE

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from pydantic import model_validator
 
 from gpupipe.dataset.spec import PAIR
+from gpupipe.pipeline.channel_checks import check_channels, check_per_channel
 from gpupipe.pipeline.primitives import DTYPES_TAKEN, Primitives
-from gpupipe.pipeline.spec_checks import check_channels, check_decoded, check_per_channel
+from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import Channels, PositiveChannels

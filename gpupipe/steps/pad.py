@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from gpupipe.pipeline.channel_checks import check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import (
-    before_and_after,
-    check_fill,
-    check_mirror,
-    check_picture,
-    expand_margins,
-)
+from gpupipe.pipeline.spec_checks import before_and_after, check_mirror, expand_margins
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import Padding, PaddingMode, Value

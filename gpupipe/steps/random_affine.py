@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
+from gpupipe.pipeline.channel_checks import check_per_channel, check_picture
 from gpupipe.pipeline.geometry import affine_inverse, round_half_up
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_per_channel, check_picture
 from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import (

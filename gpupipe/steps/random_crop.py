@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.pipeline.channel_checks import check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import (
     before_and_after,
-    check_fill,
     check_mirror,
-    check_picture,
     expand_margins,
     expand_sides,
 )

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
+from gpupipe.pipeline.channel_checks import check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_decoded, check_fill, check_picture
+from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
 from gpupipe.runtime.transfer import to_device
 from gpupipe.schema.field_types import (

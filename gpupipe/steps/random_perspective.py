@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.pipeline.channel_checks import check_per_channel, check_picture
 from gpupipe.pipeline.geometry import perspective_matrix
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_per_channel, check_picture
 from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import Fill, Probability, Resampling

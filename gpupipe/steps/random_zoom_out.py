@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from gpupipe.pipeline.channel_checks import check_fill
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_fill, check_plane
+from gpupipe.pipeline.spec_checks import check_plane
 from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import NUMBER, Probability, Value, check_list, check_ordered

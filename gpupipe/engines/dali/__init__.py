@@ -2,8 +2,9 @@
 
 `engine` draws the line of start-up: `mmap_reader`, `lowering`, `reader`, `graph_source`, `graph`,
 `graph_runner`, `repair`. `image` and `array` implement the primitives that steps lower onto; both
-derive from `node`, and `ops` holds DALI's operators. `files` checks headers of images before DALI
-decodes them. The registry of engines imports this package by name. Start reading in engine.py.
+derive from `node`, which shares out the samples of a batch and derives from `emitter`. `ops` holds
+DALI's operators. `files` checks headers of images before DALI decodes them. The registry of engines
+imports this package by name. Start reading in engine.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from nvidia.dali import fn, types
 
 from gpupipe.engines.dali import color, color_statistics, filters
 from gpupipe.engines.dali.color import Format, Operators
-from gpupipe.pipeline.spec_checks import count_channels, describe_small
+from gpupipe.pipeline.channel_checks import count_channels
+from gpupipe.pipeline.spec_checks import describe_small
 from gpupipe.pipeline.step import NoLowering, SampleIncompatible, Spec
 
 FUNCTIONS: dict[str, Callable[..., Operators]] = {
