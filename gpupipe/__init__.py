@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpupipe.monitor import Monitor
     from gpupipe.remote_loader import ServerDataStream, connect
     from gpupipe.server.start import start_server
+    from gpupipe.torchvision_adapter.adapter import from_torchvision
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ _MODULES = {
     "Monitor": "gpupipe.monitor",
     "connect": "gpupipe.remote_loader",
     "ServerDataStream": "gpupipe.remote_loader",
+    "from_torchvision": "gpupipe.torchvision_adapter.adapter",
     "start_server": "gpupipe.server.start",
 }
 
@@ -64,6 +66,7 @@ __all__ = [
     "TooManyBadError",
     "UsageError",
     "connect",
+    "from_torchvision",
     "load",
     "start_server",
 ]

@@ -31,6 +31,7 @@ def test_names() -> None:
         "TooManyBadError",
         "UsageError",
         "connect",
+        "from_torchvision",
         "load",
         "start_server",
     ]
@@ -49,6 +50,7 @@ def test_every_error_is_a_gpupipe_error() -> None:
 
 HEAVY = (
     "torch",
+    "torchvision",
     "nvidia.dali",
     "numpy",
     "pydantic",

@@ -1,0 +1,259 @@
+"""from_torchvision() turns a torchvision Compose into the steps of a pipeline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pydantic
+import yaml
+
+from gpupipe.config import to_plain_types
+from gpupipe.errors import ConfigError, Problem
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.build import build_pipeline
+from gpupipe.schema.document import UNRESOLVED, Document, Loc
+from gpupipe.schema.validation_errors import to_problems
+from gpupipe.torchvision_adapter.parameters import NoCounterpart, read_dtype, read_parameters
+
+_OWN_STEP = "write a step of your own (CONTRIBUTING.md, 'Add a step')"
+_NOTHING_TO_DO = ("ToImage", "PILToTensor", "ToPureTensor")
+"""Classes that only change the type of the image: here it is a tensor from `decode` on."""
+_NO_BOXES = "a pipeline has no boxes and key points: leave it out, or keep torchvision's transforms"
+_ADVICE = {
+    "ToPILImage": "steps work on tensors: leave it out",
+    "UniformTemporalSubsample": "a pipeline has no videos: choose the frames beforehand",
+    "Lambda": f"a function cannot stand in YAML: {_OWN_STEP}",
+    **dict.fromkeys(
+        (
+            "ClampBoundingBoxes",
+            "ClampKeyPoints",
+            "ConvertBoundingBoxFormat",
+            "RandomIoUCrop",
+            "SanitizeBoundingBoxes",
+            "SanitizeKeyPoints",
+            "SetClampingMode",
+        ),
+        _NO_BOXES,
+    ),
+}
+"""What to write instead of classes that have no step, by name."""
+_BATCH_STEPS = {"CutMix": "cutmix", "MixUp": "mixup"}
+
+
+class StepList(list[Any]):
+    """The steps of a pipeline as plain values, as a config has them under `pipeline:`.
+
+    It is a list like any other: steps can be added, changed and removed before load() gets it.
+
+    Example:
+        >>> steps = gpupipe.from_torchvision(compose)
+        >>> print(steps)  # the YAML
+        >>> loader = gpupipe.load("imagenet_train", pipeline=steps)
+    """
+
+    def to_yaml(self) -> str:
+        """Return the YAML of the pipeline, as a file in `pipelines/` has it."""
+        return "".join(
+            f"- {item}\n"
+            if isinstance(item, str)
+            else yaml.safe_dump([item], default_flow_style=None, sort_keys=False, width=96)
+            for item in self
+        )
+
+    __str__ = to_yaml
+
+
+def from_torchvision(
+    transform: Callable[..., Any], *, mode: Literal["rgb", "gray"] = "rgb"
+) -> StepList:
+    """Return the steps that do what a torchvision transform does, with `decode` as the first.
+
+    Transforms of torchvision.transforms.v2 are read, and those of torchvision.transforms. Their
+    parameters come from the attributes of the objects; those that have their defaults are left out.
+    ToImage, PILToTensor and ToPureTensor need no step. The steps work on the image: torchvision
+    also moves masks with it, which here needs `on: [image, mask]` (docs/configuration.md).
+
+    Args:
+        transform: A Compose, another container, or a single transform.
+        mode: What `decode` delivers: "rgb" (3 channels) or "gray" (1 channel).
+
+    Returns:
+        The steps. load() takes them as `pipeline=`, and print() shows their YAML.
+
+    Raises:
+        ConfigError: If a transform has no counterpart: subclasses, functions, parameters that a
+            step does not take, and an order of steps that is refused. It holds all of them, each
+            with what to write instead.
+
+    Example:
+        >>> compose = v2.Compose([v2.RandomResizedCrop(224), v2.ToImage(),
+        ...                       v2.ToDtype(torch.float32, scale=True)])
+        >>> print(gpupipe.from_torchvision(compose))
+        - decode
+        - random_resized_crop:
+            size: [224, 224]
+        - to_dtype: {dtype: float32, scale: true}
+    """
+    problems: list[Problem] = []
+    decode = _Adapted("decode" if mode == "rgb" else {"decode": {"mode": mode}}, "decode")
+    adapted = [decode, *_adapt(transform, "", problems)]
+    steps = [part.item for part in adapted]
+    places: dict[Loc, str] = {}
+    for number, part in enumerate(adapted):
+        places.update(part.list_places((number,)))
+    try:
+        build_pipeline("from_torchvision", Document("from_torchvision", steps, values=places))
+    except ConfigError as e:
+        problems += e.problems
+    if problems:
+        raise ConfigError(problems)
+    return StepList(steps)
+
+
+@dataclass(frozen=True)
+class _Adapted:
+    """An item of a list of steps; UNRESOLVED if the transform has no counterpart.
+
+    Attributes:
+        item: The item.
+        where: The place of the transform, for messages.
+        nested: What the items of a container were adapted from.
+    """
+
+    item: Any
+    where: str
+    nested: Sequence[_Adapted] = ()
+
+    def list_places(self, loc: Loc) -> dict[Loc, str]:
+        """Return the places of the item, which is at `loc`, and of all items inside it."""
+        places = {loc: self.where}
+        for number, part in enumerate(self.nested):
+            inner = (*loc, next(iter(self.item)), "transforms", number)
+            places |= part.list_places(inner)
+        return places
+
+
+def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]:
+    """Return the steps of one transform; append what has no counterpart to `problems`."""
+    name, where = _own_name(transform), _describe_place(transform, path)
+    if name in ("Compose", "Sequential"):
+        parts = enumerate(_children(transform))
+        return [a for n, part in parts for a in _adapt(part, _join(path, n), problems)]
+    if name in _NOTHING_TO_DO:
+        return []
+    if name in ("RandomApply", "RandomChoice", "RandomOrder"):
+        return _adapt_container(name, transform, path, problems)
+    step = _snake_case(name)
+    try:
+        if name in ("ToTensor", "ToDtype", "ConvertImageDtype"):
+            step, parameters = "to_dtype", read_dtype(name, transform)
+            if parameters["dtype"] is None:
+                return []
+        elif step in step_registry.names():
+            parameters = read_parameters(step, transform)
+        else:
+            raise NoCounterpart(_advise(name, transform))
+    except NoCounterpart as e:
+        problems.append(Problem(where, str(e)))
+        return [_Adapted(UNRESOLVED, where)]
+    return [_Adapted(_make_item(step, parameters, where, problems), where)]
+
+
+def _adapt_container(
+    name: str, container: Any, path: str, problems: list[Problem]
+) -> list[_Adapted]:
+    where = _describe_place(container, path)
+    ways = [
+        _adapt(part, _join(path, number), problems)
+        for number, part in enumerate(_children(container))
+    ]
+    if name == "RandomApply":
+        nested = [part for way in ways for part in way]
+        parameters = {"p": container.p}
+        if not nested:
+            return []
+    else:
+        nested = [_as_one(way, where) for way in ways]
+        weights = getattr(container, "p", None)
+        parameters = {"p": list(weights)} if weights and len(set(weights)) > 1 else {}
+    if any(part.item is UNRESOLVED for part in nested):
+        return [_Adapted(UNRESOLVED, where)]
+    parameters["transforms"] = [part.item for part in nested]
+    return [_Adapted({_snake_case(name): to_plain_types(parameters)}, where, nested)]
+
+
+def _as_one(way: Sequence[_Adapted], where: str) -> _Adapted:
+    """Return one step for a way of random_choice or random_order."""
+    if any(part.item is UNRESOLVED for part in way):
+        return _Adapted(UNRESOLVED, where)
+    if len(way) == 1:
+        return way[0]
+    if not way:
+        return _Adapted("identity", where)
+    together = {"p": 1.0, "transforms": [part.item for part in way]}
+    return _Adapted({"random_apply": together}, where, way)
+
+
+def _make_item(
+    step: str, parameters: dict[str, Any], where: str, problems: list[Problem]
+) -> dict[str, Any] | str | Any:
+    """Return a step as YAML has it, without the parameters that have their defaults."""
+    model = step_registry.find(step)
+    try:
+        checked = model.model_validate(parameters)
+    except pydantic.ValidationError as e:
+        problems += to_problems(e, model, Document(where, parameters), prefix=step)
+        return UNRESOLVED
+    fields = model.model_fields
+    written = {k: v for k, v in parameters.items() if getattr(checked, k) != fields[k].default}
+    return {step: written} if written else step
+
+
+def _own_name(transform: Any) -> str:
+    """Return the name of a class of torchvision, or nn.Sequential; "" for any other class.
+
+    A subclass is another class: it may do something else than its base.
+    """
+    from torch import nn
+    from torchvision import transforms
+    from torchvision.transforms import v2
+
+    kind = type(transform)
+    own = [nn.Sequential, *(getattr(module, kind.__name__, None) for module in (v2, transforms))]
+    return kind.__name__ if any(kind is found for found in own) else ""
+
+
+def _children(container: Any) -> Iterable[Any]:
+    return getattr(container, "transforms", container)  # type: ignore[no-any-return]
+
+
+def _join(path: str, number: int) -> str:
+    return f"{path}{'.' if path else ''}transforms[{number}]"
+
+
+def _describe_place(transform: Any, path: str) -> str:
+    name = getattr(transform, "__name__", type(transform).__name__)
+    return f"{path} ({name})" if path else name
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _advise(name: str, transform: Any) -> str:
+    """Return why a transform has no counterpart, and what to write instead."""
+    if name in _BATCH_STEPS:
+        step = f"{_BATCH_STEPS[name]}: {{alpha: {transform.alpha:g}}}"
+        return f"it mixes whole batches: write 'batch: [{step}]' in the config (docs/batch.md)"
+    if name:
+        return _ADVICE.get(name, f"there is no step '{_snake_case(name)}': {_OWN_STEP}")
+    bases = [
+        b for b in type(transform).__mro__ if b.__module__.startswith("torchvision.transforms")
+    ]
+    if bases and bases[0].__name__ != "Transform":
+        base = bases[0].__name__
+        return f"a subclass may do something else than {base}: take {base}, or {_OWN_STEP}"
+    return f"it is no class of torchvision, and code cannot stand in YAML: {_OWN_STEP}"

@@ -1,0 +1,107 @@
+"""Reads the parameters of a step from the attributes of a torchvision object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from gpupipe.config import to_plain_types
+from gpupipe.errors import shown
+from gpupipe.pipeline import step_registry
+
+
+class NoCounterpart(Exception):
+    """A transform has no counterpart; the message says what to write instead."""
+
+
+def read_dtype(name: str, transform: Any) -> dict[str, Any]:
+    """Return the parameters of to_dtype; its dtype is None if images keep theirs."""
+    if name == "ToTensor":
+        return {"dtype": "float32", "scale": True}
+    dtype = transform.dtype
+    if isinstance(dtype, dict):
+        kinds = _split_kinds(dtype)
+        if kinds.get("mask") is not None:
+            mask = to_plain_types(kinds["mask"])
+            raise NoCounterpart(
+                f"its dtype for Mask needs a step of its own: write 'to_dtype: {{dtype: {mask}, "
+                "on: mask}' in the YAML, and leave Mask out here"
+            )
+        dtype = kinds.get("image")
+    scale = name == "ConvertImageDtype" or transform.scale
+    return {"dtype": to_plain_types(dtype), "scale": scale}
+
+
+def _split_kinds(by_type: dict[Any, Any]) -> dict[str, Any]:
+    """Return the "image" and "mask" of a dict by types, as `fill` and `dtype` of torchvision."""
+    import torch
+    from PIL import Image
+    from torchvision import tv_tensors
+
+    image = (tv_tensors.Image, Image.Image, torch.Tensor, "others")
+    kinds = {"image": image, "mask": (tv_tensors.Mask,)}
+    return {
+        kind: next(by_type[key] for key in keys if key in by_type)
+        for kind, keys in kinds.items()
+        if any(key in by_type for key in keys)
+    }
+
+
+def read_parameters(step: str, transform: Any) -> dict[str, Any]:
+    """Return the parameters of a step from the attributes of the torchvision object."""
+    names = step_registry.find(step).model_fields
+    return {
+        name: _CONVERSIONS.get(name, to_plain_types)(_plain(_get(transform, name)))
+        for name in names
+        if hasattr(transform, name)
+    }
+
+
+def _get(transform: Any, name: str) -> Any:
+    """Return an attribute. v2.RandomCrop has its padding as [left, right, top, bottom]."""
+    from torchvision.transforms import v2
+
+    value = getattr(transform, name)
+    if name == "padding" and value and isinstance(transform, v2.RandomCrop):
+        left, right, top, bottom = value
+        return [left, top, right, bottom]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of an enum, the numbers of a tensor, or the value itself."""
+    if isinstance(value, Enum):
+        return value.value
+    return (
+        value.tolist() if type(value).__module__ == "torch" and hasattr(value, "tolist") else value
+    )
+
+
+def _read_interpolation(value: Any) -> Any:
+    from PIL import Image
+
+    return Image.Resampling(value).name.lower() if isinstance(value, int) else value
+
+
+def _read_fill(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return to_plain_types(value)
+    kinds = _split_kinds(value)
+    if kinds.get("mask", 0) != 0:
+        raise NoCounterpart(
+            f"its fill for Mask is {shown(kinds['mask'])}, but masks are filled with 0: leave "
+            "Mask out"
+        )
+    return to_plain_types(kinds.get("image"))
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "fill": _read_fill,
+    "interpolation": _read_interpolation,
+    # v2.Resize has [224] for 224.
+    "size": lambda v: to_plain_types(v[0] if isinstance(v, Sequence) and len(v) == 1 else v),
+    # v2.RandomErasing has None for "random".
+    "value": lambda v: "random" if v is None else to_plain_types(v),
+}
+"""Parameters that torchvision stores in another form, by name."""

@@ -1,0 +1,189 @@
+"""Each torchvision class becomes its step, with the parameters of the object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.functional import InterpolationMode
+
+import gpupipe
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.build import build_pipeline
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.schema import yaml_parser
+
+CLASSES = {
+    name.lower(): name
+    for name in dir(v2)
+    if isinstance(getattr(v2, name), type) and issubclass(getattr(v2, name), v2.Transform)
+}
+STEPS = {
+    step: CLASSES[step.replace("_", "")]
+    for step in sorted(step_registry.builtin_names())
+    if step.replace("_", "") in CLASSES
+}
+"""The torchvision class of each step that has one."""
+CONTAINERS = ("random_apply", "random_choice", "random_order")
+FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
+ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "aug_mix": [{}, {"severity": 5, "mixture_width": 2, "chain_depth": 3, "alpha": 0.5}],
+    "auto_augment": [{}, {"interpolation": "bilinear", "fill": [1, 2, 3]}],
+    "center_crop": [{"size": 20}, {"size": [20, 30]}],
+    "color_jitter": [
+        {},
+        {"brightness": 0.4, "contrast": [0.5, 1.5], "saturation": 0.2, "hue": [-0.1, 0.2]},
+    ],
+    "gaussian_blur": [{"kernel_size": 5}, {"kernel_size": [3, 7], "sigma": 1.5}],
+    "grayscale": [{}, {"num_output_channels": 3}],
+    "jpeg": [{"quality": 40}, {"quality": [40, 90]}],
+    "normalize": [{"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}],
+    "pad": [
+        {"padding": 4},
+        {"padding": [1, 2], "fill": 3},
+        {"padding": [1, 2, 3, 4], "fill": [1, 2, 3]},
+        {"padding": 2, "padding_mode": "reflect"},
+    ],
+    "rand_augment": [{}, {"num_ops": 3, "magnitude": 5, "num_magnitude_bins": 11, "fill": 7}],
+    "random_adjust_sharpness": [{"sharpness_factor": 2, "p": 0.3}],
+    "random_affine": [
+        {"degrees": 10},
+        {"degrees": [-5, 15], "translate": [0.1, 0.2], "scale": [0.5, 1.5], "shear": 8},
+        {"degrees": 0, "shear": [1, 2, 3, 4], "interpolation": "bilinear", "center": [3, 4]},
+        {"degrees": 0, "shear": [1, 2], "fill": [1, 2, 3]},
+    ],
+    "random_crop": [
+        {"size": 20},
+        {"size": [20, 24], "padding": 4, "fill": 9},
+        {"size": 20, "padding": [1, 2, 3, 4]},
+        {"size": 20, "padding": [1, 2], "pad_if_needed": True, "padding_mode": "edge"},
+    ],
+    "random_erasing": [
+        {},
+        {"p": 0.1, "scale": [0.1, 0.2], "ratio": [0.5, 2.0], "value": 3.0},
+        {"value": [1.0, 2.0, 3.0]},
+    ],
+    "random_perspective": [{}, {"distortion_scale": 0.3, "p": 0.2, "fill": 5}],
+    "random_photometric_distort": [{}, {"brightness": [0.5, 1.5], "hue": [-0.1, 0.1], "p": 0.1}],
+    "random_posterize": [{"bits": 3}],
+    "random_resize": [{"min_size": 20, "max_size": 40, "interpolation": "bicubic"}],
+    "random_resized_crop": [
+        {"size": 20},
+        {"size": [20, 24], "scale": [0.2, 0.9], "ratio": [0.5, 2.0], "antialias": False},
+    ],
+    "random_rotation": [
+        {"degrees": 10},
+        {"degrees": [0, 90], "interpolation": "bilinear", "expand": True, "fill": 4},
+        {"degrees": 5, "center": [3, 4]},
+    ],
+    "random_shortest_size": [{"min_size": 20}, {"min_size": [20, 30], "max_size": 50}],
+    "random_solarize": [{"threshold": 100, "p": 0.2}],
+    "random_zoom_out": [{}, {"fill": 3, "side_range": [1.5, 2.0], "p": 0.9}],
+    "resize": [{"size": 20}, {"size": [20, 30]}, {"size": 20, "max_size": 50}],
+    "scale_jitter": [{"target_size": [20, 30], "scale_range": [0.5, 1.5]}],
+    "to_dtype": [{"dtype": "float32", "scale": True}, {"dtype": "float16", "scale": True}],
+    "trivial_augment_wide": [{}, {"num_magnitude_bins": 11, "interpolation": "bilinear"}],
+}
+"""What torchvision's constructor gets, and what a user writes in YAML. Steps that are not here get
+their example.
+"""
+CASES = [
+    pytest.param(step, arguments, id=f"{step}-{n}")
+    for step in STEPS
+    if step not in CONTAINERS
+    for n, arguments in enumerate(ARGUMENTS.get(step, [dict(step_registry.find(step).example)]))
+]
+
+
+def build(text: str) -> Pipeline:
+    return build_pipeline("p", yaml_parser.parse(text, "p.yaml"))
+
+
+def write(*steps: Any) -> str:
+    return yaml.safe_dump(["decode", *steps])
+
+
+def make(module: Any, step: str, arguments: dict[str, Any]) -> Any:
+    """Construct torchvision's object as its users do, with a dtype of torch."""
+    if "dtype" in arguments:
+        arguments = arguments | {"dtype": getattr(torch, arguments["dtype"])}
+    return getattr(module, STEPS[step])(**arguments)
+
+
+def adapt(transform: Any, step: str = "") -> str:
+    before = [v2.ToDtype(torch.float32, scale=True)] if step == "normalize" else []
+    return gpupipe.from_torchvision(v2.Compose([*before, transform])).to_yaml()
+
+
+@pytest.mark.parametrize(("step", "arguments"), CASES)
+def test_a_step_has_the_parameters_that_a_user_would_write(
+    step: str, arguments: dict[str, Any]
+) -> None:
+    before = [FLOATS] if step == "normalize" else []
+    by_hand = build(write(*before, {step: arguments}))
+    for module in (v2, v1):
+        if hasattr(module, STEPS[step]):
+            found = build(adapt(make(module, step, arguments), step))
+            assert [e.key for e in found.entries] == [e.key for e in by_hand.entries]
+            assert found.entries[-1].dump() == by_hand.entries[-1].dump()
+            assert found.fingerprint == by_hand.fingerprint
+
+
+@pytest.mark.parametrize(("step", "arguments"), CASES)
+def test_no_parameter_of_torchvision_is_passed_over(step: str, arguments: dict[str, Any]) -> None:
+    transform = make(v2, step, arguments)
+    public = {name for name in vars(transform) if not name.startswith("_")}
+    without_meaning = {"training", "inplace"}
+    assert public - without_meaning <= step_registry.find(step).model_fields.keys()
+
+
+@pytest.mark.parametrize("policy", v2.AutoAugmentPolicy)
+def test_policies_of_auto_augment(policy: v2.AutoAugmentPolicy) -> None:
+    by_hand = build(write({"auto_augment": {"policy": policy.value}}))
+    assert build(adapt(v2.AutoAugment(policy))).fingerprint == by_hand.fingerprint
+
+
+@pytest.mark.parametrize("interpolation", [InterpolationMode.BICUBIC, "bicubic", 3])
+def test_every_form_of_an_interpolation(interpolation: Any) -> None:
+    text = adapt(v2.Resize(20, interpolation=interpolation))
+    assert text == "- decode\n- resize: {size: 20, interpolation: bicubic}\n"
+
+
+@pytest.mark.parametrize(
+    ("transform", "step"),
+    [
+        (v1.ToTensor(), FLOATS),
+        (v1.ConvertImageDtype(torch.float32), FLOATS),
+        (v2.ConvertImageDtype(torch.float16), {"to_dtype": {"dtype": "float16", "scale": True}}),
+        (v2.ToDtype(torch.float32), {"to_dtype": {"dtype": "float32"}}),
+        (v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True), FLOATS),
+        (v2.ToDtype({torch.Tensor: torch.float32, tv_tensors.Mask: None}, scale=True), FLOATS),
+    ],
+)
+def test_conversions_of_dtype(transform: Any, step: dict[str, Any]) -> None:
+    assert build(adapt(transform)).fingerprint == build(write(step)).fingerprint
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v2.ToImage(),
+        v2.PILToTensor(),
+        v1.PILToTensor(),
+        v2.ToPureTensor(),
+        v2.ToDtype({tv_tensors.Mask: None, "others": None}),
+    ],
+)
+def test_what_changes_only_the_type_of_the_image_needs_no_step(transform: Any) -> None:
+    assert adapt(transform) == "- decode\n"
+
+
+def test_a_fill_by_type_is_that_of_the_image() -> None:
+    transform = v2.Pad(2, fill={tv_tensors.Image: 7, tv_tensors.Mask: 0, "others": 1})
+    assert adapt(transform) == "- decode\n- pad: {padding: 2, fill: 7}\n"
+    assert adapt(v2.Pad(2, fill={"others": 1})) == "- decode\n- pad: {padding: 2, fill: 1}\n"
