@@ -45,20 +45,22 @@ def list_(kind: str | None, as_json: bool) -> None:
         return
     out = console()
     for k, found in items.items():
-        out.print(_items_table(f"{k}s", found))
+        out.print(items_table(f"{k}s", found))
 
 
 def _as_json(item: Item) -> dict[str, str]:
     return {"name": item.name, "summary": item.summary, "package": item.package}
 
 
-def _items_table(title: str, items: Iterable[Item]) -> Any:
+def items_table(title: str, items: Iterable[Item]) -> Any:
+    """Return a table with one line per item; a summary that does not fit ends in an ellipsis."""
     from gpupipe.bench.table_style import new_table
 
     items = list(items)
     is_mixed = any(item.package != OWN_PACKAGE for item in items)
     table = new_table(title, "name", "is", *(["package"] if is_mixed else []))
-    table.columns[0].min_width = max((len(item.name) for item in items), default=0)
+    # In a table that expands, rich leaves to a column with a ratio what the others do not need.
+    table.expand, table.columns[1].ratio = True, 1
     table.columns[1].no_wrap, table.columns[1].overflow = True, "ellipsis"
     for item in items:
         table.add_row(item.name, item.summary, *([item.package] if is_mixed else []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from plugin import install
+from rich.console import Console
 
 from gpupipe.cli.app import main
-from gpupipe.cli.catalog import KINDS, first_sentence, list_items
+from gpupipe.cli.catalog import KINDS, OWN_PACKAGE, Item, first_sentence, list_items
+from gpupipe.cli.listing import items_table
 from gpupipe.pipeline import step_registry
 from gpupipe.schema import builtin_configs
 
@@ -51,6 +54,26 @@ def test_everything_has_one_line_each() -> None:
     lines = done.output.splitlines()
     for name in (*builtin_configs.names("configs"), *step_registry.builtin_names()):
         assert any(line.split()[:1] == [name] and len(line.split()) > 3 for line in lines), name
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_summary_that_does_not_fit_ends_in_an_ellipsis(kind: str, width: int) -> None:
+    long = Item("step", "a_name_of_thirty_characters_xx", "Long words. " * 20, OWN_PACKAGE)
+    other = Item("step", "other", "Long words. " * 20, "some-package 1.0")
+    items = [*list_items(kind), long]
+    for shown in (items, [*items, other]):
+        out = io.StringIO()
+        Console(width=width, file=out).print(items_table(kind, shown))
+        lines = out.getvalue().splitlines()
+        assert all(len(line) <= width for line in lines)
+        for item in shown:
+            (line,) = (line for line in lines if line.split()[:1] == [item.name])
+            words = line.strip().removeprefix(item.name).removesuffix(item.package).strip()
+            assert words == item.summary.strip() or (
+                words.endswith("…") and item.summary.startswith(words[:-1].rstrip())
+            )
+            assert item is not other or item.package in line
 
 
 @pytest.mark.parametrize("kind", KINDS)
