@@ -35,22 +35,20 @@ def prepare_loader(loader: Loader, options: ServerOptions) -> tuple[Loader, dict
             "what a server serves cannot be served again: connect to the server itself, or "
             "serve the config where its data is"
         )
-    served_loader, head = (
-        (loader, None) if options.ship == "batch" else _without_client_steps(loader)
-    )
-    description = describe(loader.config, loader.index, head, loader.sampler)
+    served_loader, tail = (loader, ()) if options.ship == "batch" else _without_client_steps(loader)
+    description = describe(loader.config, loader.index, tail, loader.sampler)
     _check_fits(description)
     return served_loader, description
 
 
-def _without_client_steps(loader: Loader) -> tuple[Loader, int]:
-    """Replace a loader by one that stops after the last uint8 image. Also return its step count.
+def _without_client_steps(loader: Loader) -> tuple[Loader, tuple[int, ...]]:
+    """Replace a loader by one that makes uint8 images. Also return the steps left to clients.
 
     Raises ServerError if the pipeline cannot be split.
     """
-    shorter, head = split_pipeline(loader.config)
+    shorter, tail = split_pipeline(loader.config)
     loader.close()
-    return open_loader(shorter), head
+    return open_loader(shorter), tail
 
 
 def _check_fits(description: dict[str, Any]) -> None:

@@ -24,6 +24,15 @@ FLOATS = [
     {"to_dtype": {"dtype": "float32", "scale": True}},
     {"normalize": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.2]}},
 ]
+VIEWS = {
+    "steps": ["decode"],
+    "views": {
+        "global": {"count": 2, "steps": [{"random_crop": {"size": 8}}, *FLOATS[1:]]},
+        "local": {"steps": [{"random_crop": {"size": 4}}, *FLOATS[2:3]]},
+        "whole": {"steps": []},
+    },
+}
+"""Views of floats, whose last steps differ, and one of the decoded image."""
 Batches = list[dict[str, torch.Tensor]]
 
 
@@ -69,6 +78,8 @@ def test_the_contract_of_a_loader(config: dict[str, Any]) -> None:
         ({}, {"changes": {"memory_format": "channels_last"}}),
         ({"ship": "uint8"}, {"changes": {"pipeline": FLOATS, "dtype": "bfloat16"}}),
         ({"ship": "uint8"}, {"changes": {"pipeline": FLOATS}}),
+        ({"ship": "uint8"}, {"changes": {"pipeline": VIEWS}}),
+        ({"ship": "uint8"}, {"changes": {"pipeline": VIEWS, "dtype": "float16"}}),
     ],
     ids=str,
 )

@@ -125,7 +125,7 @@ def _open(
         index=first.index,
         sampler=sampler,
         head=head,
-        tail=[e.key for e in first.tail],
+        tail=list(dict.fromkeys(e.key for e in first.tail)),
     )
 
 

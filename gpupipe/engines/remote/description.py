@@ -74,36 +74,50 @@ class RemoteDataset:
     dtype: str | None
 
 
-def split_pipeline(config: Config) -> tuple[Config, int]:
+def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
     """Split off the last steps of a pipeline, so that the server sends uint8 (`ship: uint8`).
+
+    Each field of a batch, such as a view, has last steps of its own.
 
     Args:
         config: The whole config.
 
     Returns:
-        The config without those of its last steps that can run on batches, and the number of
-        pipeline entries that it keeps. Its dtype setting is removed: the client applies it after
+        The config without those last steps that can run on batches, and their numbers among the
+        entries of the whole pipeline. Its dtype setting is removed: the client applies it after
         its steps.
 
     Raises:
         ServerError: If the pipeline does not end in such steps, or they do not follow uint8 images.
     """
-    if config.pipeline.views:
-        raise ServerError("ship: uint8 sends no views: serve with --ship batch")
-    entries = config.pipeline.entries
-    head = len(entries)
-    while head and entries[head - 1].step.can_run_on_batches:
-        head -= 1
-    shorter = replace(config.pipeline, entries=entries[:head])
-    if shorter.output_spec.dtype != "uint8" or shorter.output_spec.encoded or head == len(entries):
+    pipeline = config.pipeline
+    tail = sorted(n for name in pipeline.outputs for n in _find_tail(pipeline, name))
+    shorter = replace(
+        pipeline, entries=tuple(e for n, e in enumerate(pipeline.entries) if n not in tail)
+    )
+    sent = [shorter.output_spec_of(name) for name in shorter.main_outputs]
+    wrong = [spec for spec in sent if not _is_uint8(spec)]
+    if wrong or not tail:
         raise ServerError(
             f"ship: uint8 needs a pipeline that ends in {' and '.join(_names_on_batches())} after "
-            f"uint8 images; pipeline '{config.pipeline.name}' has "
-            f"{shorter.output_spec} before them: serve with --ship batch"
+            f"uint8 images; pipeline '{pipeline.name}' has {[*wrong, *sent][0]} before them: "
+            "serve with --ship batch"
         )
-    return replace(
-        config, pipeline=shorter, loader=config.loader.model_copy(update={"dtype": None})
-    ), head
+    loader = config.loader.model_copy(update={"dtype": None})
+    return replace(config, pipeline=shorter, loader=loader), tuple(tail)
+
+
+def _find_tail(pipeline: Pipeline, name: str) -> list[int]:
+    """Return the numbers of the last steps on a field, if they can run on uint8 batches of it."""
+    numbers = [n for n, entry in enumerate(pipeline.entries) if entry.field == name]
+    tail: list[int] = []
+    while numbers and pipeline.entries[numbers[-1]].step.can_run_on_batches:
+        tail.append(numbers.pop())
+    return tail if tail and _is_uint8(pipeline.entries[tail[-1]].input_spec) else []
+
+
+def _is_uint8(spec: Spec) -> bool:
+    return spec.dtype == "uint8" and not spec.encoded
 
 
 def _names_on_batches() -> list[str]:
@@ -112,13 +126,13 @@ def _names_on_batches() -> list[str]:
     return [name for name in names if step_registry.find(name).can_run_on_batches]
 
 
-def describe(config: Config, index: Index, head: int | None, sampler: Sampler) -> dict[str, Any]:
+def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler) -> dict[str, Any]:
     """Return the description that a server sends to its clients, as plain data.
 
     Args:
         config: The whole config.
         index: The samples.
-        head: Number of pipeline entries that the server runs; None: all.
+        tail: Numbers of the pipeline entries that the server leaves to its clients.
         sampler: The order of the samples.
     """
     pipeline = config.pipeline
@@ -139,7 +153,7 @@ def describe(config: Config, index: Index, head: int | None, sampler: Sampler) -
             "fields": {name: asdict(spec) for name, spec in pipeline.fields.items()},
             "masks": list(config.source.masks),
             "fingerprint": pipeline.fingerprint,
-            "head": len(pipeline.entries) if head is None else head,
+            "tail": list(tail),
         },
         "batch": {
             "steps": config.batch.as_steps(),
@@ -178,7 +192,7 @@ def parse_description(
     """
     try:
         return _build(description, loader)
-    except (KeyError, TypeError, ValueError) as e:
+    except (LookupError, TypeError, ValueError) as e:
         if isinstance(e, ConfigError):
             raise ServerError(
                 f"{address} serves steps that this machine cannot build ({e}): install "
@@ -216,7 +230,7 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
             "use the same version of gpupipe on both sides"
         )
     settled = LoaderConfig.model_validate(loader.model_dump() | description["loader"])
-    shipped = described["head"] < len(pipeline.entries)
+    tail = tuple(pipeline.entries[n] for n in described["tail"])
     config = Config(
         description["name"],
         description["source"],
@@ -233,8 +247,8 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         _index(description["data"], pipeline.main),
         int(description["selection"]["count"]),
         selection,
-        pipeline.entries[described["head"] :],
-        settled.dtype if shipped else None,
+        tail,
+        settled.dtype if tail else None,
     )
 
 

@@ -1,0 +1,70 @@
+"""Which steps `ship: uint8` leaves to the clients of a server, and what cannot be served so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpupipe import config as configs
+from gpupipe.config import Config
+from gpupipe.engines.remote.description import split_pipeline
+from gpupipe.errors import ServerError
+
+SCALE: dict[str, Any] = {"to_dtype": {"dtype": "float32", "scale": True}}
+NORMALIZE: dict[str, Any] = {"normalize": {"mean": [0.5], "std": [0.5]}}
+
+
+def read(tmp_path: Path, pipeline: Any) -> Config:
+    return configs.read(
+        {
+            "data": {"source": "folder", "root": str(tmp_path)},
+            "pipeline": pipeline,
+            "loader": {"dtype": "float16"},
+        }
+    )
+
+
+def views_of(**views: list[Any]) -> dict[str, Any]:
+    return {"steps": ["decode"], "views": {name: {"steps": s} for name, s in views.items()}}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "kept", "tail"),
+    [
+        (["decode", SCALE, NORMALIZE], ["decode"], [1, 2]),
+        (
+            views_of(one=[{"resize": {"size": 8}}, SCALE, NORMALIZE], two=[SCALE], three=[]),
+            ["decode", "one/resize"],
+            [2, 3, 4],
+        ),
+    ],
+)
+def test_the_last_steps_of_each_field_are_the_clients(
+    tmp_path: Path, pipeline: Any, kept: list[str], tail: list[int]
+) -> None:
+    whole = read(tmp_path, pipeline)
+    shorter, numbers = split_pipeline(whole)
+    assert list(numbers) == tail
+    assert [entry.key for entry in shorter.pipeline.entries] == kept
+    assert shorter.pipeline.outputs == whole.pipeline.outputs
+    assert (whole.loader.dtype, shorter.loader.dtype) == ("float16", None)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "spec"),
+    [
+        (["decode"], r"\(3, \?, \?\) uint8"),
+        (views_of(one=[], two=[{"resize": {"size": [8, 8]}}]), r"\(3, \?, \?\) uint8"),
+        (["decode", SCALE, {"random_erasing": {}}, NORMALIZE], r"\(3, \?, \?\) float32"),
+        (
+            views_of(one=[SCALE], two=[{"resize": {"size": [8, 8]}}, SCALE, "random_erasing"]),
+            r"\(3, 8, 8\) float32",
+        ),
+    ],
+)
+def test_what_sends_no_uint8_is_refused(tmp_path: Path, pipeline: Any, spec: str) -> None:
+    message = rf"ends in normalize and to_dtype after uint8 images; .* {spec} before them.*batch$"
+    with pytest.raises(ServerError, match=message):
+        split_pipeline(read(tmp_path, pipeline))
