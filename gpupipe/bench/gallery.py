@@ -1,6 +1,7 @@
-"""Draws what steps do to a photograph: the original, and eight draws of each step.
+"""Runs steps on a photograph: the original, and eight draws of each step.
 
 Each step runs in an engine, as in a loader: eight samples of one file, whose draws differ.
+`gallery_page` draws the pages.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpupipe import config as configs
+from gpupipe.bench.gallery_page import DRAWS, StepPictures
 from gpupipe.bench.measure import image_of
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
@@ -29,29 +31,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-DRAWS = 8
-"""How many draws of a step are shown."""
 LONGEST = 250
 """The longest side of the photograph in pixels; a larger one is reduced before the steps."""
-_GAP = 6
-_TITLE_HEIGHT = 18
-_LETTER_WIDTH = 6
+DEFAULT_SEED = 1
+"""With it each step of chance changes one of the eight samples or more."""
 _FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
-
-
-@dataclass(frozen=True)
-class StepPictures:
-    """What one step does to the photograph.
-
-    Attributes:
-        name: The name of the page, without a suffix.
-        title: The step as YAML.
-        images: The original, then the draws: eight, or one if the step draws nothing.
-    """
-
-    name: str
-    title: str
-    images: list[Image]
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,7 @@ class Gallery:
 
     index: Index
     engine: str | None = None
-    seed: int = 0
+    seed: int = DEFAULT_SEED
 
     def draw_step(self, name: str, parameters: Mapping[str, Any] | None = None) -> StepPictures:
         """Run one step after decode; on floats, if the step does not take levels.
@@ -151,7 +135,7 @@ class Gallery:
 
 @contextmanager
 def open_gallery(
-    image: Path | None = None, engine: str | None = None, seed: int = 0
+    image: Path | None = None, engine: str | None = None, seed: int = DEFAULT_SEED
 ) -> Iterator[Gallery]:
     """Prepare a photograph.
 
@@ -183,40 +167,6 @@ def _open_photograph(path: Path) -> Image:
         raise GpupipeError(f"{path} cannot be drawn: {why}") from e
     picture.thumbnail((LONGEST, LONGEST))
     return picture
-
-
-def draw_page(rows: Sequence[StepPictures], side: int) -> Image:
-    """Draw rows below each other, with their titles; `side` is that of a picture in pixels."""
-    from PIL import Image, ImageDraw
-
-    page = Image.new("RGB", page_size(len(rows), side), "white")
-    draw = ImageDraw.Draw(page)
-    for n, row in enumerate(rows):
-        top = _GAP + n * (_TITLE_HEIGHT + side + _GAP)
-        letters = (page.width - 2 * _GAP) // _LETTER_WIDTH
-        title = row.title if len(row.title) <= letters else f"{row.title[: letters - 3]}..."
-        draw.text((_GAP, top), title.encode("ascii", "replace").decode(), fill="black")
-        scale = side / max(row.images[0].size)
-        for column, image in enumerate(row.images):
-            tile = _fit(image, scale, side)
-            left = _GAP + column * (side + _GAP)
-            page.paste(tile, (left, top + _TITLE_HEIGHT))
-    return page
-
-
-def page_size(rows: int, side: int) -> tuple[int, int]:
-    """Return the width and height of a page of so many rows."""
-    width = _GAP + (DRAWS + 1) * (side + _GAP)
-    return width, _GAP + rows * (_TITLE_HEIGHT + side + _GAP)
-
-
-def _fit(image: Image, scale: float, side: int) -> Image:
-    """Reduce an image as the original is reduced; more, if it would be larger than `side`."""
-    from PIL import Image
-
-    scale = min(scale, side / max(image.size))
-    size = tuple(max(1, round(n * scale)) for n in image.size)
-    return image.resize((size[0], size[1]), Image.Resampling.BILINEAR)
 
 
 def _to_picture(image: Tensor) -> Image:

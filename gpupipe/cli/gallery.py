@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from gpupipe.cli.output_files import OutputFolder, writing
 from gpupipe.errors import GpupipeError, did_you_mean
 
 if TYPE_CHECKING:
-    from gpupipe.bench.gallery import Gallery, StepPictures
+    from gpupipe.bench.gallery import Gallery
+    from gpupipe.bench.gallery_page import StepPictures
 
 _ALL = "all"
 
 
 @click.command()
-@click.argument("target", required=False, metavar="[PIPELINE|STEP]")
+@click.argument("targets", nargs=-1, metavar="[PIPELINE|STEP]...")
 @click.option("--out", type=OutputFolder(), required=True, help="The folder for the pages.")
 @click.option(
     "--image",
@@ -39,7 +41,7 @@ _ALL = "all"
 @click.option(
     "--seed",
     type=click.IntRange(0),
-    default=0,
+    default=1,
     show_default=True,
     help="The seed of the draws.",
 )
@@ -52,7 +54,7 @@ _ALL = "all"
     help="The format of the pages.",
 )
 def gallery(
-    target: str | None,
+    targets: tuple[str, ...],
     out: Path,
     image: Path | None,
     engine: str | None,
@@ -66,28 +68,41 @@ def gallery(
     {degrees: 30}". Of a PIPELINE it draws the image after each step. There is one page for each
     step, and the page "all".
     """
-    from gpupipe.bench.gallery import draw_page, open_gallery
+    from gpupipe.bench.gallery import open_gallery
+    from gpupipe.bench.gallery_page import draw_page
     from gpupipe.engines import registry
 
     if engine is not None:
         registry.find(engine)
     with open_gallery(image, engine, seed) as opened:
-        rows = list(_draw_rows(opened, target))
+        rows = list(_draw_rows(opened, targets))
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        for row in rows:
-            draw_page([row], side).save(out / f"{row.name}.{suffix}")
+        for name, row in zip(_name_pages(rows), rows, strict=True):
+            draw_page([row], side).save(out / f"{name}.{suffix}")
         draw_page(rows, side).save(out / f"{_ALL}.{suffix}")
     click.echo(f"{out}: {len(rows)} pages, and all of them in {_ALL}.{suffix}")
 
 
-def _draw_rows(opened: Gallery, target: str | None) -> Iterator[StepPictures]:
+def _name_pages(rows: Sequence[StepPictures]) -> Iterator[str]:
+    """Name the pages after their rows; the second of a name gets the number 2."""
+    seen = Counter[str]()
+    for row in rows:
+        seen[row.name] += 1
+        yield row.name if seen[row.name] == 1 else f"{row.name}_{seen[row.name]}"
+
+
+def _draw_rows(opened: Gallery, targets: Sequence[str]) -> Iterator[StepPictures]:
+    if not targets:
+        yield from _draw_every_step(opened)
+    for target in targets:
+        yield from _draw_target(opened, target)
+
+
+def _draw_target(opened: Gallery, target: str) -> Iterator[StepPictures]:
     from gpupipe.pipeline import step_registry
     from gpupipe.schema import builtin_configs
 
-    if target is None:
-        yield from _draw_every_step(opened)
-        return
     name, parameters = _parse_step(target)
     if name in step_registry.names():
         yield opened.draw_step(name, parameters)

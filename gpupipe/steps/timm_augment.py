@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,6 +64,7 @@ class TimmAugment(AugmentPolicy):
     fill: Fill | None = (128.0,)
 
     has_whole_shifts: ClassVar[bool] = False
+    example: ClassVar[Mapping[str, Any]] = {"policy": "rand-m9-mstd0.5-inc1"}
 
     @field_validator("policy")
     @classmethod

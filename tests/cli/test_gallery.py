@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from gpupipe.bench.gallery import page_size
+from gpupipe.bench.gallery_page import page_width
 from gpupipe.cli.app import main
 
 
@@ -27,17 +27,34 @@ def pages(folder: Path) -> dict[str, tuple[int, int]]:
 def test_a_step_with_parameters(tmp_path: Path) -> None:
     done = run("random_affine: {degrees: 30}", "--out", tmp_path / "new", "--side", 64)
     assert done.exit_code == 0, done.output
-    expected = page_size(1, 64)
-    assert pages(tmp_path / "new") == {"random_affine.png": expected, "all.png": expected}
+    found = pages(tmp_path / "new")
+    assert found.keys() == {"random_affine.png", "all.png"}
+    assert found["random_affine.png"] == found["all.png"]
+    width, height = found["all.png"]
+    assert width == page_width(64)
+    assert 64 < height < 2 * 64
 
 
 def test_a_pipeline_has_a_page_for_each_step_and_one_for_all(tmp_path: Path) -> None:
     done = run("imagenet_eval", "--out", tmp_path, "--side", 32, "--format", "jpg")
     assert done.exit_code == 0, done.output
     found = pages(tmp_path)
-    assert found.pop("all.jpg") == page_size(5, 32)
+    width, height = found.pop("all.jpg")
     assert len(found) == 5
-    assert set(found.values()) == {page_size(1, 32)}
+    assert {width} == {page[0] for page in found.values()}
+    assert height > sum(page[1] - 12 for page in found.values())
+
+
+def test_several_steps_and_pipelines_are_on_one_page(tmp_path: Path) -> None:
+    rotations = "random_rotation: {degrees: 10}", "random_rotation: {degrees: 80}"
+    done = run(*rotations, "imagenet_eval", "--out", tmp_path, "--side", 32)
+    assert done.exit_code == 0, done.output
+    found = pages(tmp_path)
+    assert found.keys() >= {"random_rotation.png", "random_rotation_2.png", "01_decode.png"}
+    assert len(found) == 2 + 5 + 1
+    assert "7 pages" in done.output
+    both = [(tmp_path / f"random_rotation{suffix}.png").read_bytes() for suffix in ("", "_2")]
+    assert both[0] != both[1]
 
 
 def test_draws_depend_on_the_seed(tmp_path: Path) -> None:
