@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,10 @@ from gpupipe.errors import GpupipeError
 from gpupipe.loader import Loader
 
 Make = Callable[..., Loader]
-_Samples = dict[int, tuple[int, bytes]]
-"""By id, the label of a sample and a hash of its first field, in the order of delivery."""
+_Sample = tuple[int, bytes]
+"""The label of a sample, and a hash of its first field."""
+_Samples = dict[int, _Sample]
+"""Samples by id, in the order of delivery."""
 _MIN_SAMPLES = 8
 _MAX_CHECKED = 100
 """Most rules look only at about this many samples of an epoch, to save time."""
@@ -68,13 +71,14 @@ def check_loader(make: Make) -> None:
 
     The rules: every sample comes once per epoch; draws do not depend on the batch size; len() is
     exact; iterations, set_epoch(), state_dict() and close() work as documented; ranks share an
-    epoch. It takes as long as about nine epochs, or longer if there are at most 100 samples.
+    epoch; with `repeats` a sample that comes again has other draws. It takes as long as about
+    twelve epochs, or longer if there are at most 100 samples.
 
     Args:
         make: Creates a Loader with the settings that it gets as keyword arguments: batch_size,
-            seed, shard, ids, format, last_batch. The data set must have at least 8 samples, none
-            of them corrupt, and an epoch must be every sample once: no repeats, weights,
-            epoch_size or subset. It is called about 20 times.
+            seed, shard, ids, format, last_batch, repeats. The data set must have at least 8
+            samples, none of them corrupt, and without `repeats` among the settings an epoch must be
+            every sample once: no weights, epoch_size or subset. It is called about 25 times.
 
     Raises:
         AssertionError: If a rule is broken; the message names the rule.
@@ -97,6 +101,7 @@ def check_loader(make: Make) -> None:
         _iterations,
         _states,
         _ranks,
+        _repeats,
         _ends,
     ):
         rule(case)
@@ -177,6 +182,44 @@ def _ranks(case: _Case) -> None:
         assert samples == case.epochs[0], f"{world_size} ranks share an epoch out"
 
 
+def _repeats(case: _Case) -> None:
+    size = case.size | 1  # An odd batch separates the repeats of a sample.
+    states: list[dict[str, Any]] = []
+    with case.new(repeats=2, batch_size=size) as loader:
+        samples = list(_iter_samples(_record_states(loader, states)))
+        has_draws = any(entry.step.num_uniforms for entry in loader.config.pipeline.entries)
+    times = Counter(i for i, _ in samples)
+    ones = sum(n == 1 for n in times.values())
+    assert len(samples) == case.count and ones == case.count % 2 and max(times.values()) == 2, (
+        "with repeats: 2 an epoch has as many samples, and each that comes, comes twice"
+    )
+    firsts = dict(reversed(samples))
+    other = {i for i, sample in firsts.items() if sample != case.epochs[0][i]}
+    assert not other, f"samples {_few(other)} differ from what they are without repeats"
+    assert not has_draws or len(set(samples)) > len(times), (
+        "a sample that comes again has other draws"
+    )
+    with case.new(repeats=2, batch_size=size) as loader:
+        loader.load_state_dict(states[0])
+        rest = list(_iter_samples(loader, case.max_samples))
+    least = min(case.max_samples, len(samples) - size)
+    assert rest == samples[size:][: max(len(rest), int(least))], (
+        "a state between two repeats of a sample goes on with the second"
+    )
+    shared: Counter[tuple[int, _Sample]] = Counter()
+    for rank in range(2):
+        with case.new(repeats=2, shard={"rank": rank, "world_size": 2}) as loader:
+            shared.update(_iter_samples(loader))
+    assert shared == Counter(samples), "2 ranks share the repeats of an epoch out"
+
+
+def _record_states(loader: Loader, states: list[dict[str, Any]]) -> Iterator[Any]:
+    """Yield the batches, and append the state of the loader after each."""
+    for batch in loader:
+        states.append(json.loads(json.dumps(loader.state_dict())))
+        yield batch
+
+
 def _ends(case: _Case) -> None:
     loader = case.new()
     old = iter(loader)
@@ -208,13 +251,32 @@ def _collect(batches: Iterable[Any], max_samples: float) -> tuple[_Samples, bool
     """
     samples: _Samples = {}
     for batch in batches:
-        fields = batch["id"].tolist(), batch["label"].tolist(), next(iter(batch.values())).cpu()
-        for id, label, array in zip(*fields, strict=True):
+        for id, sample in _read_batch(batch):
             assert id not in samples, f"sample {id} came twice in an epoch"
-            samples[id] = label, _hash(array)
+            samples[id] = sample
         if len(samples) >= max_samples:
             return samples, False
     return samples, True
+
+
+def _iter_samples(
+    batches: Iterable[Any], max_samples: float = math.inf
+) -> Iterator[tuple[int, _Sample]]:
+    """Yield the ids and samples of the first batches; stop as `_collect` does."""
+    count = 0
+    for batch in batches:
+        for sample in _read_batch(batch):
+            count += 1
+            yield sample
+        if count >= max_samples:
+            return
+
+
+def _read_batch(batch: Any) -> Iterator[tuple[int, _Sample]]:
+    """Yield the ids and samples of a batch."""
+    fields = batch["id"].tolist(), batch["label"].tolist(), next(iter(batch.values())).cpu()
+    for id, label, array in zip(*fields, strict=True):
+        yield id, (label, _hash(array))
 
 
 def _hash(array: torch.Tensor) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_a_larger_set_takes_a_few_epochs(many: Path) -> None:
         return loader
 
     check_loader(make)
-    assert 7 * 400 <= sum(delivered) < 13 * 400
+    assert 9 * 400 <= sum(delivered) < 16 * 400
 
 
 def config_of(root: Path, steps: list[Any]) -> dict[str, Any]:
@@ -117,6 +118,30 @@ def test_what_breaks_the_contract_is_named(
         loader = gpupipe.load(config, **QUICK, **changes)
         loader.sampler.__class__ = Cheating
         loader.sampler.cheat = cheat
+        return loader
+
+    with pytest.raises(AssertionError, match=said):
+        check_loader(make)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "said"),
+    [
+        ({"repeats": None}, "comes again has other draws"),
+        ({"epoch": 1}, "differ from what they are without repeats"),
+    ],
+    ids=str,
+)
+def test_an_engine_that_draws_repeats_wrongly_is_named(
+    few: Path, cheat: dict[str, Any], said: str
+) -> None:
+    def make(**changes: Any) -> gpupipe.Loader:
+        loader = gpupipe.load(config_of(few, STEPS), **QUICK, **changes)
+        batches = loader.engine.batches
+        if "repeats" in changes:
+            loader.engine.batches = lambda plans: batches(  # type: ignore[method-assign]
+                replace(plan, **cheat) for plan in plans
+            )
         return loader
 
     with pytest.raises(AssertionError, match=said):
