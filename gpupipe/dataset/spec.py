@@ -15,7 +15,7 @@ _FURTHER = "ABEFGIJKMNOQRSTUVXYZ"
 _NAMES = {"C": "channels", "D": "depth", "H": "height", "W": "width", "L": "length"}
 
 Sizes = tuple[int | None, ...]
-Values = Literal["usual", "unscaled", "normalized"]
+Values = Literal["usual", "unscaled", "filled", "normalized"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Spec:
         others: Sizes of all other axes, P included, in the order of `layout`.
         values: "usual" if the numbers span the usual range of the dtype: all of an integer dtype,
             or 0 to 1 for floats. Fields of image files and arrays begin so. "unscaled" for floats
-            that were made of integers without scaling, "normalized" after a mean was subtracted.
+            that were made of integers without scaling, "filled" for floats with a fill outside 0
+            to 1, "normalized" after a mean was subtracted.
     """
 
     encoded: bool = True

@@ -7,6 +7,7 @@ The checks return the spec of a step's input, or raise StepIncompatible with wha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -130,6 +131,11 @@ def _check_usual_values(input_spec: Spec) -> None:
             f"it works on {input_spec.dtype} from 0 to 1, but gets unscaled levels: write 'scale: "
             "true' in the 'to_dtype' before it, or move it before 'to_dtype'"
         )
+    if input_spec.values == "filled":
+        raise StepIncompatible(
+            "it works on colours from 0 to 1, but a step before it fills with a number outside "
+            "them: write a fill or value from 0 to 1 there, or move this step before it"
+        )
 
 
 def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") -> Spec:
@@ -155,3 +161,10 @@ def check_fill(fill: tuple[float, ...], input_spec: Spec, what: str = "fill") ->
             "number between them"
         )
     return input_spec
+
+
+def add_fill(fill: tuple[float, ...], spec: Spec) -> Spec:
+    """Return the spec of images of `spec` after parts of them were filled; see Spec.values."""
+    if spec.dtype in FLOATS and spec.values == "usual" and not all(0 <= n <= 1 for n in fill):
+        return replace(spec, values="filled")
+    return spec

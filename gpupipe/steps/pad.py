@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from gpupipe.pipeline.channel_checks import check_fill, check_picture
+from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import before_and_after, check_mirror, expand_margins
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
@@ -58,7 +58,8 @@ class Pad(Step):
                 f"{input_spec.size[0]}x{input_spec.size[1]}"
             )
         more = [int(n) for n in before + after]
-        return input_spec.with_size(
+        fill = self.fill if self.padding_mode == "constant" else ()
+        return add_fill(fill, input_spec).with_size(
             [None if n is None else n + m for n, m in zip(input_spec.sides, more, strict=True)],
             tuple(n + m for n, m in zip(input_spec.at_least, more, strict=True)),
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
-from gpupipe.pipeline.channel_checks import check_per_channel, check_picture
+from gpupipe.pipeline.channel_checks import add_fill, check_per_channel, check_picture
 from gpupipe.pipeline.geometry import affine_inverse, round_half_up
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, Step
@@ -113,7 +113,7 @@ class RandomAffine(Step):
         }
 
     def infer_spec(self, input_spec: Spec) -> Spec:
-        return check_per_channel("fill", self.fill, check_picture(input_spec))
+        return add_fill(self.fill, check_per_channel("fill", self.fill, check_picture(input_spec)))
 
     def shift(self, p: Params, width_height: Any) -> Any:
         """Return the shift [x, y] in whole pixels."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.channel_checks import check_fill, check_picture
+from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import (
     before_and_after,
@@ -88,7 +88,8 @@ class RandomCrop(Step):
                     f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, "
                     "resize first, or set pad_if_needed: true"
                 )
-        return input_spec.with_size(size)
+        fill = self.fill if self.pads and self.padding_mode == "constant" else ()
+        return add_fill(fill, input_spec).with_size(size)
 
     @property
     def pads(self) -> bool:

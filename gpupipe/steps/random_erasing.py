@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
-from gpupipe.pipeline.channel_checks import check_fill, check_picture
+from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
@@ -101,7 +101,7 @@ class RandomErasing(Step):
                 f"value is {parts[0]:g}, but uint8 holds whole numbers from 0 to 255: write one of "
                 "them, or 'to_dtype: {dtype: float32, scale: true}' before it"
             )
-        return input_spec
+        return add_fill(self.value, input_spec)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any, Any]:
         """Return [top, left] and [height, width] of the window in pixels, and whether it is erased.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.channel_checks import check_per_channel, check_picture
+from gpupipe.pipeline.channel_checks import add_fill, check_per_channel, check_picture
 from gpupipe.pipeline.geometry import perspective_matrix
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, Step
@@ -58,7 +58,7 @@ class RandomPerspective(Step):
         }
 
     def infer_spec(self, input_spec: Spec) -> Spec:
-        return check_per_channel("fill", self.fill, check_picture(input_spec))
+        return add_fill(self.fill, check_per_channel("fill", self.fill, check_picture(input_spec)))
 
     def corners(self, p: Params, width_height: Any) -> tuple[Any, Any]:
         """Return the corners of the image, and where they lie in the output, (..., 4, 2) each.

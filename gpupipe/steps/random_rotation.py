@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.pipeline.channel_checks import check_per_channel, check_picture
+from gpupipe.pipeline.channel_checks import add_fill, check_per_channel, check_picture
 from gpupipe.pipeline.geometry import affine_inverse
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, Step
@@ -68,9 +68,8 @@ class RandomRotation(Step):
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         check_per_channel("fill", self.fill, check_picture(input_spec))
-        return (
-            input_spec.with_size((None, None), input_spec.at_least) if self.expand else input_spec
-        )
+        filled = add_fill(self.fill, input_spec)
+        return filled.with_size((None, None), filled.at_least) if self.expand else filled
 
     def expanded(self, p: Params, width_height: Any) -> Any:
         """Return [width, height] that hold the whole rotated image, in pixels.

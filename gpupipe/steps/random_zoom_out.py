@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from gpupipe.pipeline.channel_checks import check_fill
+from gpupipe.pipeline.channel_checks import add_fill, check_fill
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_plane
 from gpupipe.pipeline.step import Params, Spec, Step
@@ -62,7 +62,7 @@ class RandomZoomOut(Step):
 
     def infer_spec(self, input_spec: Spec) -> Spec:
         check_fill(self.fill, check_plane(input_spec))
-        return input_spec.with_size((None, None), input_spec.at_least)
+        return add_fill(self.fill, input_spec).with_size((None, None), input_spec.at_least)
 
     def canvas(self, p: Params, size: Any) -> tuple[Any, Any]:
         """Return [top, left] of the canvas in the image, and [height, width] of the canvas.

@@ -92,6 +92,12 @@ def test_the_yaml_says_where_the_step_is_to_go() -> None:
     ]
 
 
+def test_colours_after_a_fill_outside_their_range_are_refused() -> None:
+    (mistake,) = mistakes("decode", FLOAT, "random_erasing: {value: -1}", "random_invert")
+    assert "fills with a number outside them: write a fill or value from 0 to 1 there" in mistake
+    build("decode", FLOAT, "random_invert", "random_erasing: {value: -1}")
+
+
 def test_a_normalize_that_is_wrong_itself_is_remembered() -> None:
     assert len(mistakes("decode", FLOAT, "normalize: {mean: x, std: 1}", "random_invert")) == 2
 
@@ -106,6 +112,19 @@ def test_a_normalize_that_is_wrong_itself_is_remembered() -> None:
         (["decode", "to_dtype: {dtype: float32}", "to_dtype: {dtype: float16}"], "unscaled"),
         (["decode", "to_dtype: {dtype: float32}", "to_dtype: {dtype: uint8}"], "usual"),
         (["decode", FLOAT, NORM], "normalized"),
+        (["decode", FLOAT, "random_erasing: {value: 2}"], "filled"),
+        (["decode", FLOAT, "random_erasing: {value: [0, 1, 0.5]}"], "usual"),
+        (["decode", "random_erasing: {value: 2}", FLOAT], "usual"),
+        (["decode", FLOAT, "random_affine: {degrees: 9, fill: 128}"], "filled"),
+        (["decode", FLOAT, "random_perspective: {fill: [0, 128, 0]}"], "filled"),
+        (["decode", FLOAT, "random_rotation: {degrees: 9, fill: 128, expand: true}"], "filled"),
+        (["decode", FLOAT, "random_zoom_out: {fill: -1}"], "filled"),
+        (["decode", FLOAT, "pad: {padding: 2, fill: 2}"], "filled"),
+        (["decode", FLOAT, "pad: {padding: 2, fill: 2, padding_mode: edge}"], "usual"),
+        (["decode", FLOAT, "random_crop: {size: 8, padding: 2, fill: 2}"], "filled"),
+        (["decode", FLOAT, "random_crop: {size: 8, fill: 2}"], "usual"),
+        (["decode", FLOAT, "random_erasing: {value: 2}", NORM], "normalized"),
+        (["decode", FLOAT, NORM, "random_erasing: {value: 2}"], "normalized"),
         (["decode", FLOAT, NORM, "resize: {size: 8}"], "normalized"),
         (["decode", FLOAT, NORM, "to_dtype: {dtype: float32}"], "normalized"),
         (["decode", "to_dtype: {dtype: float32}", NORM], "normalized"),
