@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_serializer
 
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
-from gpupipe.pipeline.container import sample_nested
+from gpupipe.pipeline.container import check_nested, sample_nested
 from gpupipe.pipeline.step import StepIncompatible
-from gpupipe.schema.field_types import should_be
 
 
 class NestedBatchStep(pydantic.BaseModel):
@@ -37,12 +36,6 @@ class NestedBatchStep(pydantic.BaseModel):
         return {self.name: self.step.model_dump(mode="json", exclude_none=True)}
 
 
-def _check_nested(value: Any) -> Any:
-    if not isinstance(value, list | tuple) or not value:
-        raise should_be("a list of steps, each '- name: {parameter: value}' or '- name'")
-    return value
-
-
 class BatchContainer(BatchStep):
     """The base of steps that hold other steps. Subclasses define `own_uniforms`, `draw`, `torch`.
 
@@ -52,7 +45,7 @@ class BatchContainer(BatchStep):
         transforms: The steps.
     """
 
-    transforms: Annotated[tuple[NestedBatchStep, ...], BeforeValidator(_check_nested)]
+    transforms: Annotated[tuple[NestedBatchStep, ...], BeforeValidator(check_nested)]
 
     own_uniforms: ClassVar[int] = 0
 

@@ -14,7 +14,7 @@ from gpupipe.batch_stage.batch_container import BatchContainer, NestedBatchStep
 from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
 from gpupipe.errors import ConfigError, Problem, shown
-from gpupipe.pipeline.parsing import parse_targets
+from gpupipe.pipeline.parsing import parse_targets, split_item
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.runtime import plugins
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
@@ -65,7 +65,7 @@ def build_batch_stage(
 
 def _parse(item: Any, document: Document, loc: Loc, problems: list[Problem]) -> _Parsed | None:
     """Parse one item of the list; append its mistakes to `problems`."""
-    name, parameters = _split_item(item)
+    name, parameters = split_item(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
     if not name:
         if item is not UNRESOLVED:
@@ -115,13 +115,6 @@ def _parse_nested(
         elif parsed is not None:
             nested.append(NestedBatchStep(name=parsed.name, step=parsed.step, where=parsed.where))
     return parameters | {"transforms": nested}
-
-
-def _split_item(item: Any) -> tuple[str, Any]:
-    """Return an item's name and parameters; "" if it has no single name."""
-    if isinstance(item, str):
-        return item, None
-    return next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else ("", None)
 
 
 def _check(

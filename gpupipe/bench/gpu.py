@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-from types import TracebackType
 
 from gpupipe.runtime import nvml
 
@@ -32,12 +31,7 @@ class Utilisation:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._done.set()
         if self._number is not None:
             self._thread.join()

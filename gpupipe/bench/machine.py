@@ -12,6 +12,7 @@ from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
+from gpupipe.protocol.processes import read_stat
 from gpupipe.runtime.devices import cores, gpu_count
 
 _PACKAGES = (
@@ -127,16 +128,8 @@ def _all_cpu_seconds() -> float:
 
 
 def _ticks(pid: int | None) -> int:
-    try:
-        fields = (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="ascii", errors="replace")
-            .rpartition(")")[2]
-            .split()
-        )
-    except OSError:
-        return 0
-    return int(fields[11]) + int(fields[12])
+    fields = [] if pid is None else read_stat(pid)
+    return int(fields[11]) + int(fields[12]) if fields else 0
 
 
 def _gpu() -> str | None:

@@ -19,7 +19,6 @@ import select
 import sys
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 _SECONDS_BETWEEN = 0.25
@@ -71,12 +70,7 @@ class PeakMemory:
         if not self.bytes:
             self.bytes, self.kind = _own_peaks(), OWN_PEAKS
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 

@@ -77,13 +77,14 @@ class NestedStep(pydantic.BaseModel):
         self.step.lower(image, p)
 
 
-def _check_nested(value: Any) -> Any:
+def check_nested(value: Any) -> Any:
+    """Return the value of `transforms`; raise an error if it is no list, or an empty one."""
     if not isinstance(value, list | tuple) or not value:
         raise should_be("a list of steps, each '- name: {parameter: value}' or '- name'")
     return value
 
 
-NestedSteps = Annotated[tuple[NestedStep, ...], BeforeValidator(_check_nested)]
+NestedSteps = Annotated[tuple[NestedStep, ...], BeforeValidator(check_nested)]
 """The type of a list of steps as a parameter. The pipeline's builder parses the list."""
 
 

@@ -32,7 +32,7 @@ def parse_step(
         problems: Gets the mistakes appended.
         fields: The fields of a sample, the main field first.
     """
-    name, input_spec = _split_item(item)
+    name, input_spec = split_item(item)
     where = document.where((*loc, name) if isinstance(item, dict) and name else loc, of_key=True)
     on = next(iter(fields))
     if isinstance(input_spec, dict) and "on" in input_spec:
@@ -85,7 +85,7 @@ def parse_nested_step(
     item: Any, document: Document, loc: Loc, problems: list[Problem], fields: Mapping[str, Spec]
 ) -> ParsedStep | None:
     """Parse a step of a container or a view, which has no `on:`; None if it has one."""
-    name, parameters = _split_item(item)
+    name, parameters = split_item(item)
     if isinstance(parameters, dict) and "on" in parameters:
         where = document.where((*loc, name, "on"), of_key=True)
         rule = "a step of a container or a view has no 'on': it works where they work"
@@ -94,7 +94,7 @@ def parse_nested_step(
     return parse_step(item, document, loc, problems, fields)
 
 
-def _split_item(item: Any) -> tuple[str, Any]:
+def split_item(item: Any) -> tuple[str, Any]:
     """Return an item's name and parameters; "" if it has no single name."""
     if isinstance(item, str):
         return item, None
