@@ -106,7 +106,7 @@ class Source(pydantic.BaseModel):
         grows: Whether later epochs may have more samples: see `population`.
         separate_files: Whether each image is a file of its own, not a part of a larger file.
         masks: Fields whose numbers are classes, such as segmentation masks. Steps resample them
-            with the nearest pixel, and fill them with 0.
+            with the nearest pixel, and fill them with 0, or with what `fill` has under `mask`.
         max_pixels: Image files of more pixels are broken samples. The header is checked before
             anything is decoded. null means no limit; the default is Pillow's limit.
     """

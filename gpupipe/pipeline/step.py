@@ -34,6 +34,7 @@ from gpupipe.dataset.spec import FLOATS as FLOATS  # noqa: PLC0414  # plugins im
 from gpupipe.dataset.spec import Spec as Spec  # noqa: PLC0414  # plugins import it from here
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.runtime import plugins
+from gpupipe.schema.field_types import mask_fill
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +65,7 @@ class SampleIncompatible(RuntimeError):
     """
 
 
-_ON_MASKS = {"interpolation": "nearest", "antialias": False, "fill": (0.0,)}
+_ON_MASKS = {"interpolation": "nearest", "antialias": False}
 
 
 class Step(pydantic.BaseModel):
@@ -198,10 +199,12 @@ class Step(pydantic.BaseModel):
         """Return the step as it works on a mask, whose values are class numbers.
 
         By default the parameters `interpolation`, `antialias` and `fill`, if the step has them, are
-        set so that it takes nearest pixels, and class 0 outside the image.
+        set so that it takes nearest pixels, and class 0 outside the image, or the class that `fill`
+        has under `mask`.
         """
+        on_masks = _ON_MASKS | {"fill": mask_fill(getattr(self, "fill", None))}
         fields = type(self).model_fields
-        changed = {name: value for name, value in _ON_MASKS.items() if name in fields}
+        changed = {name: value for name, value in on_masks.items() if name in fields}
         return self.model_copy(update=changed) if changed else self
 
     def lower(self, image: Primitives, p: Params) -> None:

@@ -140,6 +140,33 @@ def _one_for_all(value: Any) -> Any:
     return [value] if is_number(value) else check_list(value, range(1, _MOST_CHANNELS + 1), words)
 
 
+class FillByKind(tuple[float, ...]):
+    """The fill of images, where the YAML has `{image: ..., mask: ...}`.
+
+    Attributes:
+        mask: The fill of masks. See `mask_fill`.
+    """
+
+    mask: tuple[float, ...]
+
+
+def mask_fill(fill: tuple[float, ...] | None) -> tuple[float, ...]:
+    """Return what a step with this `fill` fills masks with: 0, unless the YAML has `mask:`."""
+    return fill.mask if isinstance(fill, FillByKind) else (0.0,)
+
+
+def _fill(value: Any, handler: Callable[[Any], tuple[float, ...]]) -> tuple[float, ...]:
+    if not isinstance(value, dict):
+        return handler(_one_for_all(value))
+    if value.keys() != {"image", "mask"}:
+        raise should_be(
+            "{image: ..., mask: ...}, each one number, or a list with one for each channel"
+        )
+    fill = FillByKind(handler(_one_for_all(value["image"])))
+    fill.mask = handler(_one_for_all(value["mask"]))
+    return fill
+
+
 def _pair(words: str) -> BeforeValidator:
     return BeforeValidator(lambda value: check_list(value, (2,), words))
 
@@ -179,8 +206,11 @@ Degrees = Annotated[
 ]
 Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]
 Shares = Annotated[tuple[Probability, Probability], _pair("[x, y], each from 0 to 1")]
-Fill = Annotated[tuple[Level, ...], BeforeValidator(_one_for_all)]
+Fill = Annotated[tuple[Level, ...], WrapValidator(_fill)]
+"""The value outside an image, 0 to 255; or {image: ..., mask: ...}, like torchvision's dict."""
+AnyFill = Annotated[tuple[Finite, ...], WrapValidator(_fill)]
+"""The same in units of the array's numbers; `channel_checks.check_fill` checks it."""
 Value = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
-"""A fill in units of the array's numbers; `axes.filled` checks it against the dtype."""
+"""A value in units of the array's numbers."""
 Channels = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 PositiveChannels = Annotated[tuple[Positive, ...], BeforeValidator(_one_for_all)]

@@ -13,7 +13,7 @@ from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import before_and_after, check_mirror, expand_margins
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible
 from gpupipe.pipeline.tensors import cut
-from gpupipe.schema.field_types import Padding, PaddingMode, Value
+from gpupipe.schema.field_types import AnyFill, Padding, PaddingMode
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,14 +27,14 @@ class Pad(Step):
             bottom]. Each is 0 to 65535. For a volume, one number or [left, top, front, right,
             bottom, back]; for a series, one number or [before, after].
         fill: The value of constant padding: one number, or one per channel. The image's dtype must
-            be able to hold it. The default is 0.
+            be able to hold it. The default is 0. Masks get 0; {image: ..., mask: ...} changes that.
         padding_mode: "constant" (the default), "edge" (repeat the last pixel), "reflect" (mirror
             without repeating the last pixel) or "symmetric" (mirror and repeat it). All but
             "constant" need an image of 1 to 4 channels.
     """
 
     padding: Padding
-    fill: Value = Field(default=(0.0,))
+    fill: AnyFill = Field(default=(0.0,))
     padding_mode: PaddingMode = "constant"
 
     example: ClassVar[Mapping[str, Any]] = {"padding": 25, "padding_mode": "reflect"}

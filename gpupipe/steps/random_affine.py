@@ -63,7 +63,7 @@ class RandomAffine(Step):
             The default is no shear.
         interpolation: "nearest" (the default) or "bilinear".
         fill: The value outside the image, 0 to 255: one number, or one per channel. The default
-            is 0.
+            is 0. Masks get 0; {image: ..., mask: ...} changes that.
         center: [x, y] of the fixed point in pixels from the top left corner. The default is the
             centre of the image.
     """

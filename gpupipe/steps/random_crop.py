@@ -18,7 +18,7 @@ from gpupipe.pipeline.spec_checks import (
 )
 from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, Step, StepIncompatible
 from gpupipe.pipeline.tensors import cut
-from gpupipe.schema.field_types import Padding, PaddingMode, Value, Window
+from gpupipe.schema.field_types import AnyFill, Padding, PaddingMode, Window
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,7 +36,7 @@ class RandomCrop(Step):
         pad_if_needed: Pad a side that is too short by the missing pixels, at both ends. Otherwise a
             smaller image is an error. The default is false.
         fill: The value of constant padding: one number, or one per channel. The image's dtype must
-            be able to hold it. The default is 0.
+            be able to hold it. The default is 0. Masks get 0; {image: ..., mask: ...} changes that.
         padding_mode: "constant" (the default), "edge", "reflect" or "symmetric", as in pad. All but
             "constant" need an image of 1 to 4 channels.
     """
@@ -44,7 +44,7 @@ class RandomCrop(Step):
     size: Window
     padding: Padding | None = None
     pad_if_needed: bool = False
-    fill: Value = (0.0,)
+    fill: AnyFill = (0.0,)
     padding_mode: PaddingMode = "constant"
 
     example: ClassVar[Mapping[str, Any]] = {"size": 150}

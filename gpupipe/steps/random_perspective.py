@@ -31,7 +31,7 @@ class RandomPerspective(Step):
         p: The probability of a transform, 0 to 1. The default is 0.5.
         interpolation: "nearest" or "bilinear" (the default).
         fill: The value outside the image, 0 to 255: one number, or one per channel. The default
-            is 0.
+            is 0. Masks get 0; {image: ..., mask: ...} changes that.
     """
 
     distortion_scale: Probability = 0.5

@@ -13,7 +13,7 @@ from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_plane
 from gpupipe.pipeline.step import Params, Spec, Step
 from gpupipe.pipeline.tensors import cut
-from gpupipe.schema.field_types import NUMBER, Probability, Value, check_list, check_ordered
+from gpupipe.schema.field_types import NUMBER, AnyFill, Probability, check_list, check_ordered
 
 _Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), NUMBER]
 
@@ -30,13 +30,13 @@ class RandomZoomOut(Step):
 
     Attributes:
         fill: The value of the canvas: one number, or one per channel. The image's dtype must be
-            able to hold it. The default is 0.
+            able to hold it. The default is 0. Masks get 0; {image: ..., mask: ...} changes that.
         side_range: The canvas's width and height relative to the image's, [least, most], both at
             least 1. Drawn uniformly. The default is [1, 4].
         p: The probability of a larger canvas, 0 to 1. The default is 0.5.
     """
 
-    fill: Value = (0.0,)
+    fill: AnyFill = (0.0,)
     side_range: Annotated[
         tuple[_Factor, _Factor], BeforeValidator(_range), AfterValidator(check_ordered)
     ] = (1.0, 4.0)

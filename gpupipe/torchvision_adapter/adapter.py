@@ -207,8 +207,12 @@ def _make_item(
     except pydantic.ValidationError as e:
         problems += to_problems(e, model, Document(where, parameters), prefix=step)
         return UNRESOLVED
-    fields = model.model_fields
-    written = {k: v for k, v in parameters.items() if getattr(checked, k) != fields[k].default}
+    # A fill by kinds is equal to its part for images, so that it is always written.
+    written = {
+        name: value
+        for name, value in parameters.items()
+        if isinstance(value, dict) or getattr(checked, name) != model.model_fields[name].default
+    }
     return {step: written} if written else step
 
 

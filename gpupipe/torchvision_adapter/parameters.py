@@ -7,7 +7,6 @@ from enum import Enum
 from typing import Any
 
 from gpupipe.config import to_plain_types
-from gpupipe.errors import shown
 from gpupipe.pipeline import step_registry
 
 
@@ -88,12 +87,7 @@ def _read_fill(value: Any) -> Any:
     if not isinstance(value, dict):
         return to_plain_types(value)
     kinds = _split_kinds(value)
-    if kinds.get("mask", 0) != 0:
-        raise NoCounterpart(
-            f"its fill for Mask is {shown(kinds['mask'])}, but masks are filled with 0: leave "
-            "Mask out"
-        )
-    return to_plain_types(kinds.get("image"))
+    return to_plain_types({"image": None, **kinds} if "mask" in kinds else kinds.get("image"))
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {

@@ -64,6 +64,47 @@ def test_a_mask_moves_with_its_image_and_has_no_class_between_two(
     assert moved > 500
 
 
+FILL = {"image": 9, "mask": 255}
+FILLING = [
+    {"pad": {"padding": 4}},
+    {"random_crop": {"size": SIDE + 6, "pad_if_needed": True}},
+    {"random_affine": {"degrees": 30}},
+    {"random_rotation": {"degrees": [20, 40]}},
+    {"random_perspective": {"p": 1, "interpolation": "nearest"}},
+    {"random_zoom_out": {"p": 1, "side_range": [1.5, 2]}},
+]
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+@pytest.mark.parametrize("step", FILLING, ids=lambda step: next(iter(step)))
+def test_masks_have_their_own_fill(
+    data: dict[str, Any], step: dict[str, Any], options: dict[str, Any]
+) -> None:
+    ((name, parameters),) = step.items()
+    inner = {name: parameters | {"fill": FILL}}
+    outer = {"random_apply": {"p": 1.0, "transforms": [inner], "on": ["image", "mask"]}}
+    resize = {"size": [SIDE, SIDE], "interpolation": "nearest", "on": ["image", "mask"]}
+    steps = [*STEPS[:2], outer, {"resize": resize | {"antialias": False}}]
+    filled, values = 0, []
+    for sample in samples(loaded(data, steps, **options)).values():
+        image, mask = sample["image"][0], sample["mask"][0]
+        assert set(mask.unique().tolist()) <= {100, 200, 255}
+        filled += int((mask == 255).sum())
+        values += image[mask == 255].tolist()
+    assert filled > 100
+    assert np.mean(np.array(values) == 9) > 0.95
+
+
+def test_a_fill_that_is_not_of_images_and_masks_is_refused(data: dict[str, Any]) -> None:
+    for wrong in ({"mask": 255}, {"image": 0, "masks": 255}, {"image": 0, "mask": 300}):
+        with pytest.raises(gpupipe.ConfigError, match=r"random_affine\.fill is \{.*should be"):
+            loaded(data, ["decode", {"random_affine": {"degrees": 3, "fill": wrong}}])
+    with pytest.raises(gpupipe.ConfigError, match=r"pad cannot stand here on mask: fill is 256"):
+        steps = [*STEPS[:2], {"pad": {"padding": 1, "on": ["image", "mask"]}}]
+        steps[-1]["pad"]["fill"] = {"image": 0, "mask": 256}
+        loaded(data, steps)
+
+
 def test_both_engines_agree_on_every_field(data: dict[str, Any]) -> None:
     one, other = (samples(loaded(data, **options)) for options in ENGINES)
     for id, sample in one.items():

@@ -183,7 +183,17 @@ def test_what_changes_only_the_type_of_the_image_needs_no_step(transform: Any) -
     assert adapt(transform) == "- decode\n"
 
 
-def test_a_fill_by_type_is_that_of_the_image() -> None:
-    transform = v2.Pad(2, fill={tv_tensors.Image: 7, tv_tensors.Mask: 0, "others": 1})
-    assert adapt(transform) == "- decode\n- pad: {padding: 2, fill: 7}\n"
-    assert adapt(v2.Pad(2, fill={"others": 1})) == "- decode\n- pad: {padding: 2, fill: 1}\n"
+@pytest.mark.parametrize(
+    ("fill", "text"),
+    [
+        ({tv_tensors.Image: 7, "others": 1}, "7"),
+        ({"others": 1}, "1"),
+        ({tv_tensors.Mask: 255, "others": 0}, "{image: 0, mask: 255}"),
+        ({tv_tensors.Mask: 255, tv_tensors.Image: (1, 2, 3)}, "{image: [1, 2, 3], mask: 255}"),
+    ],
+    ids=["image", "others", "mask", "both"],
+)
+def test_a_fill_by_type(fill: dict[Any, Any], text: str) -> None:
+    steps = gpupipe.from_torchvision(v2.Pad(2, fill=fill))
+    assert steps == ["decode", {"pad": {"padding": 2, "fill": yaml.safe_load(text)}}]
+    assert yaml.safe_load(str(steps)) == steps
