@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+import gpupipe
 from gpupipe import config as configs
 from gpupipe.bench import parity
 from gpupipe.schema import builtin_configs
@@ -21,11 +26,67 @@ def test_a_shipped_config_is_valid_and_names_its_source(name: str) -> None:
     assert text.startswith("# ") and len(text.splitlines()[0]) > 20
 
 
+@pytest.fixture(scope="module")
+def segmented(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The list of eight photographs, each with a mask of four classes: its brightness."""
+    folder = tmp_path_factory.mktemp("segmented")
+    lines = ["image,mask"]
+    for number, photo in enumerate(sorted(photos.glob("*/*.jpg"))[:8]):
+        levels = np.asarray(Image.open(photo).convert("L"))
+        Image.fromarray(levels // 64).save(folder / f"{number}.png")
+        lines.append(f"{photo},{folder / str(number)}.png")
+    (folder / "train.csv").write_text("\n".join(lines))
+    return folder / "train.csv"
+
+
+@pytest.fixture
+def data(name: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The changes of data with which a config reads photographs, and the masks that it needs."""
+    if name != "segmentation_train":
+        return {"source": "folder", "root": str(request.getfixturevalue("photos"))}
+    file = request.getfixturevalue("segmented")
+    columns = {"path": "image", "label": None, "fields": {"mask": "mask"}, "masks": ["mask"]}
+    return {"source": "file_list", "file": str(file), "root": "/", **columns}
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_engines_agree_on_a_recipe(photos: Path, name: str) -> None:
-    config = configs.read(
-        {"data": {"source": "folder", "root": str(photos)}, "pipeline": name}, device="cpu"
-    )
+def test_engines_agree_on_a_recipe(data: dict[str, Any], name: str) -> None:
+    config = configs.read({"data": data, "pipeline": name}, device="cpu")
     (found,) = parity.measure(config, config.source.index(), ["cpu"], 4, last=True)
     assert found.images == 4
     assert found.holds, found
+
+
+@pytest.mark.parametrize("name", ["autoaugment", "cifar10", "randaugment", "segmentation_train"])
+@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+def test_a_config_runs_on_photographs(data: dict[str, Any], name: str, engine: str) -> None:
+    side = {"cifar10": 32, "segmentation_train": 480}.get(name, 224)
+    workers = {"workers": 0} if engine == "dataloader" else {}
+    with gpupipe.load(
+        name, data=data, device="cpu", engine=engine, batch_size=2, **workers
+    ) as loader:
+        batch = next(iter(loader))
+    assert batch["image"].shape == (2, 3, side, side)
+    assert batch["image"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["segmentation_train"])
+def test_masks_of_segmentation_move_with_their_images(data: dict[str, Any]) -> None:
+    black = (0 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor([0.229, 0.224, 0.225])
+    batches = []
+    for options in ({"engine": "dali"}, {"engine": "dataloader", "workers": 0}):
+        with gpupipe.load(
+            "segmentation_train", data=data, device="cpu", batch_size=8, **options
+        ) as loader:
+            batches.append(next(iter(loader)))
+    for batch in batches:
+        mask = batch["mask"][:, 0]
+        assert (mask.dtype, mask.shape) == (torch.int64, (8, 480, 480))
+        assert set(mask.unique().tolist()) == {0, 1, 2, 3, 255}
+        outside = batch["image"].movedim(1, -1)[mask == 255]
+        assert torch.allclose(outside, black.expand_as(outside), atol=1e-5)
+        inside = batch["image"].mean(1)
+        brightness = [float(inside[mask == value].mean()) for value in range(4)]
+        assert brightness == sorted(brightness)
+        assert brightness[3] - brightness[0] > 2
+    assert (batches[0]["mask"] != batches[1]["mask"]).float().mean() < 0.01
