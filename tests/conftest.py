@@ -21,6 +21,10 @@ _GPU = Path(__file__).with_name("gpu")
 # error where the plugin is not installed.
 os.environ.setdefault("PYTEST_TIMEOUT", "300")
 
+# torch's OpenMP threads spin when they wait. Several test processes share the cores, so that took
+# two fifths of the CPU time of tests that transform images. libgomp reads it when it is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # A shell starts background jobs with Ctrl-C ignored, and a child process inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
