@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import numpy as np
 import pytest
 import torch
@@ -150,13 +149,7 @@ def test_the_rest_of_an_epoch_follows_a_state_bit_for_bit(faces: Path, delivered
 
 def in_new_process(state: dict[str, Any], root: Path, **options: Any) -> str:
     argument = json.dumps([state, str(root), options])
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_NEW_PROCESS, argument],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked_python.run(["-c", IN_A_NEW_PROCESS, argument], cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 from plugin import install
 
@@ -49,13 +48,7 @@ def load(*steps):
         device="cpu", batch_size=4, batch=list(steps),
     )
 """
-    done = subprocess.run(
-        [sys.executable, "-c", start + code],
-        env=os.environ | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked_python.run(["-c", start + code], env=os.environ | {"PYTHONPATH": str(site)})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 from made_comparison import RATES, measured
 
@@ -21,16 +21,8 @@ def cli() -> Any:
     """Runs the command in a folder; words and environment as given."""
 
     def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gpupipe", *words]
-        return subprocess.run(
-            command,
-            cwd=folder,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=250,
-        )
+        command = ["-m", "gpupipe", *words]
+        return forked_python.run(command, cwd=folder, env=os.environ | environment)
 
     return run
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked_python
 import pytest
 from PIL import Image
 
@@ -31,14 +32,7 @@ def config(faces: Path, tmp_path: Path) -> Path:
 
 
 def gpupipe(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpupipe", *map(str, arguments)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return forked_python.run(["-m", "gpupipe", *arguments], env=os.environ | environment)
 
 
 def test_run_says_what_runs_and_ends_with_a_table(config: Path) -> None:
@@ -230,4 +224,5 @@ def test_ctrl_c_ends_at_once(config: Path, seconds: float) -> None:
 
 
 def test_version() -> None:
-    assert gpupipe("--version").stdout.startswith("gpupipe, version 0.")
+    command = [sys.executable, "-m", "gpupipe", "--version"]
+    assert subprocess.check_output(command, text=True).startswith("gpupipe, version 0.")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import disks
+import forked_python
 import pytest
 
 COMMANDS = [
@@ -52,13 +53,7 @@ def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
 
 
 def gpupipe(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gpupipe", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
+    return forked_python.run(["-m", "gpupipe", *words])
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import forked_python
 import loaders
 import numpy as np
 import pytest
@@ -76,8 +75,7 @@ def run(root: Path, engine: str, tmp_path: Path, batch_size: int) -> dict[str, o
         "batch_size": batch_size,
         "quarantine": str(tmp_path / "bad.jsonl"),
     }
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(root), json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = forked_python.run(["-W", "ignore", "-c", PROGRAM, root, json.dumps(options)])
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-2000:]}"
     said: dict[str, object] = json.loads(done.stdout)
     return said
@@ -304,6 +302,5 @@ def test_files_that_change_between_epochs_and_keep_their_length(tmp_path: Path) 
     root = folder(tmp_path / "data", {f"bad_{n:02}.jpg": plain for n in range(32)}, 32)
     (tmp_path / "damaged").write_bytes(damaged)
     arguments = [str(root), str(tmp_path / "damaged"), str(tmp_path / "bad.jsonl")]
-    command = [sys.executable, "-W", "ignore", "-c", CHANGING, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = forked_python.run(["-W", "ignore", "-c", CHANGING, *arguments])
     assert (done.returncode, done.stdout) == (0, "32\n"), done.stderr[-2000:]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 from plugin import install
 
@@ -62,14 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(site: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        env=os.environ | {"PYTHONPATH": str(site)},
-        cwd=site,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forked_python.run(command, env=os.environ | {"PYTHONPATH": str(site)}, cwd=site)
 
 
 def test_the_engine_of_a_plugin_loads_batches(site: Path, faces: Path) -> None:

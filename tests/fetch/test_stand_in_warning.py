@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 from served import serving
 
@@ -27,10 +27,7 @@ def _without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *words]
-    return subprocess.run(
-        command, cwd=folder, env=os.environ, capture_output=True, text=True, check=True, timeout=200
-    )  # fmt: skip
+    return forked_python.run(words, cwd=folder, check=True)
 
 
 def test_load_warns_at_the_users_line_each_time() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 import yaml
 from served import serving
@@ -101,9 +100,9 @@ def test_what_is_the_servers_to_say_is_told(faces: Path, caplog: pytest.LogCaptu
 
 def test_check_tells_it(faces: Path, tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config(faces)))
-    command = [sys.executable, "-m", "gpupipe", "check", "c.yaml", "engine=dali", "workers=3"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    command = ["-m", "gpupipe", "check", "c.yaml", "engine=dali", "workers=3"]
+    done = forked_python.run(command, cwd=tmp_path, check=True)
     assert done.stdout.count("loader.workers=3 has no effect: engine dali does not use it") == 1
     remote = [*command[:-2], "engine=remote", "server=tcp://127.0.0.1:5557", "threads=3"]
-    done = subprocess.run(remote, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = forked_python.run(remote, cwd=tmp_path, check=True)
     assert "loader.threads=3 has no effect: engine remote does not use it" in done.stdout

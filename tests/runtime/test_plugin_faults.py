@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 from odd_steps import ENGINES, HEAD, Plugin, failure, installer, load
 from PIL import Image
@@ -95,10 +95,7 @@ def test_what_is_broken_and_not_used_is_no_matter(tmp_path: Path, faces: Path) -
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(folder)}
-    words = (sys.executable, "-m", "gpupipe", *words)
-    return subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200
-    )
+    return forked_python.run(["-m", "gpupipe", *words], cwd=folder, env=environment)
 
 
 # --- exceptions in a step's code

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 from plugin import install
 
@@ -62,13 +61,7 @@ def site(tmp_path: Path, faces: Path) -> Path:
 
 def python(site: Path, code: str) -> str:
     paths = os.pathsep.join([str(site), str(Path(__file__).parents[1])])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked_python.run(["-c", code], env=os.environ | {"PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

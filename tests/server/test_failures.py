@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from forked_python import Process
 from PIL import Image
 from served import serving
 
@@ -40,7 +40,6 @@ def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(
     """Who iterates, who is connected, and who comes later."""
     (tmp_path / "little.yaml").write_text(yaml.safe_dump(config))
     words = [
-        sys.executable,
         "-m",
         "gpupipe",
         "serve",
@@ -51,9 +50,7 @@ def test_a_server_whose_worker_was_killed_ends_and_tells_everyone(
         "1",
         "workers=1",
     ]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
+    with Process(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
             assert server.stderr is not None

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked_python import Process
 from served import Batches, ids_of, same_batches, serving
 
 import gpupipe
@@ -38,13 +38,11 @@ class Commands:
         self._environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
 
     @contextmanager
-    def serve(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        command = [sys.executable, "-m", "gpupipe", "serve", *self._words, *words]
-        with subprocess.Popen(
-            command,
+    def serve(self, *words: str) -> Iterator[Process]:
+        with Process(
+            ["-m", "gpupipe", "serve", *self._words, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             env=self._environment,
         ) as process:
             try:
@@ -60,7 +58,7 @@ def commands(config: dict[str, Any], tmp_path: Path) -> Commands:
     return Commands(config, tmp_path)
 
 
-def _stop(process: subprocess.Popen[str], number: int) -> str:
+def _stop(process: Process, number: int) -> str:
     """What it said on the standard error stream."""
     assert process.stderr is not None
     process.send_signal(number)
@@ -143,13 +141,10 @@ for n, batch in enumerate(loader):
 
 
 @contextmanager
-def _other_client(address: str) -> Iterator[subprocess.Popen[str]]:
+def _other_client(address: str) -> Iterator[Process]:
     """A client in a process of its own, which has consumed two batches and holds the third."""
-    with subprocess.Popen(
-        [sys.executable, "-c", CONSUME, address],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    with Process(
+        ["-c", CONSUME, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
             assert process.stdout is not None
@@ -206,7 +201,6 @@ def test_a_server_process_ends_its_run_when_it_is_closed_and_not_when_its_parent
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     words = [
-        sys.executable,
         "-c",
         PARENT,
         json.dumps(config),
@@ -214,9 +208,7 @@ def test_a_server_process_ends_its_run_when_it_is_closed_and_not_when_its_parent
         str(tmp_path / "state"),
         end,
     ]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with Process(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdin is not None
         address = parent.stdout.readline().strip()

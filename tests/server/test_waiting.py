@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 from served import free_port, serving
 
@@ -19,7 +18,7 @@ from gpupipe.protocol import peer
 def test_what_is_waited_for_is_said_once_on_the_standard_error_stream() -> None:
     address = f"tcp://127.0.0.1:{free_port()}"
     code = f"import gpupipe; gpupipe.connect({address!r}, device='cpu', patience=5)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = forked_python.run(["-c", code])
     said = [line for line in done.stderr.splitlines() if line.startswith("gpupipe: ")]
     assert said == [
         f"gpupipe: waiting for the server at {address} for up to 5 s: nothing listens there"

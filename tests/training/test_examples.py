@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_python
 import pytest
 import yaml
 
@@ -27,15 +25,7 @@ def folder(faces: Path, tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    done = forked_python.run(words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

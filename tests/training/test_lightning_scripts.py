@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import pytest
 
 CLI = """
-import sys
 from lightning.pytorch.cli import LightningCLI
 from gpupipe.lightning import PipeDataModule
 from nets import Seen
@@ -21,7 +19,6 @@ print({e: len(b) for e, b in cli.model.trained.items()})
 """
 
 OTHER = """
-import sys
 import pytorch_lightning as pl
 from gpupipe.lightning import PipeDataModule, DataWaitMonitor
 assert issubclass(PipeDataModule, pl.LightningDataModule)
@@ -44,14 +41,8 @@ print(trainer.global_step)
 
 def python(code: str, folder: Path, *words: str) -> str:
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
+    done = forked_python.run(
+        ["-c", code, *words], cwd=folder, env=os.environ | {"PYTHONPATH": path}
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
