@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_LEVELS = {"mean": [255 * m for m in MEAN], "std": [255 * s for s in STD]}
+LEVELS = {"mean": [255 * m for m in MEAN], "std": [255 * s for s in STD]}
 _CENTRE = [125.0, 125.0]
 
 
@@ -84,14 +84,14 @@ def _random_matrix() -> Any:
     )
 
 
-_CROP = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3]}
+CROP = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3]}
 
 
 def train_region(encoded: Any, device: str, **decoder: Any) -> Any:
     """Decodes only what the random crop needs."""
     from nvidia.dali import fn, types
 
-    images = fn.decoders.image_random_crop(encoded, device=_decoding(device), **_CROP, **decoder)
+    images = fn.decoders.image_random_crop(encoded, device=_decoding(device), **CROP, **decoder)
     images = fn.resize(images, size=[224, 224], interp_type=types.INTERP_LINEAR, antialias=True)
     return _mirrored_and_normalised(images)
 
@@ -102,7 +102,7 @@ def train_whole(encoded: Any, device: str, **decoder: Any) -> Any:
 
     images = fn.decoders.image(encoded, device=_decoding(device), **decoder)
     images = fn.random_resized_crop(
-        images, size=[224, 224], interp_type=types.INTERP_LINEAR, antialias=True, **_CROP
+        images, size=[224, 224], interp_type=types.INTERP_LINEAR, antialias=True, **CROP
     )
     return _mirrored_and_normalised(images)
 
@@ -115,7 +115,7 @@ def _mirrored_and_normalised(images: Any) -> Any:
         dtype=types.FLOAT,
         output_layout="CHW",
         mirror=fn.random.coin_flip(probability=0.5),
-        **_LEVELS,
+        **LEVELS,
     )
 
 
@@ -125,7 +125,7 @@ def evaluate(encoded: Any, device: str, **decoder: Any) -> Any:
     images = fn.decoders.image(encoded, device=_decoding(device), **decoder)
     images = fn.resize(images, resize_shorter=256, interp_type=types.INTERP_LINEAR, antialias=True)
     return fn.crop_mirror_normalize(
-        images, dtype=types.FLOAT, output_layout="CHW", crop=(224, 224), **_LEVELS
+        images, dtype=types.FLOAT, output_layout="CHW", crop=(224, 224), **LEVELS
     )
 
 
@@ -142,7 +142,7 @@ def decode_region(encoded: Any, device: str, **decoder: Any) -> Any:
     """
     from nvidia.dali import fn
 
-    return fn.decoders.image_random_crop(encoded, device=_decoding(device), **_CROP, **decoder)
+    return fn.decoders.image_random_crop(encoded, device=_decoding(device), **CROP, **decoder)
 
 
 def _decoding(device: str) -> str:
@@ -213,26 +213,26 @@ def dali_size(batch: Any) -> int:
 def torchvision_batches(
     workload: Workload, root: Path, decoder: str, workers: int, **loader: Any
 ) -> Any:
+    """A DataLoader over an ImageFolder, for a workload; see `image_folder_batches`."""
+    transform = _transform(workload.pipeline, decoder)
+    options = {"batch_size": workload.batch_size, "shuffle": workload.shuffle}
+    return image_folder_batches(root, transform, decoder, workers, **options, **loader)
+
+
+def image_folder_batches(
+    root: Path, transform: Callable[[Any], Any], decoder: str, workers: int, **loader: Any
+) -> Any:
     """A DataLoader over an ImageFolder.
 
-    decoder: "tensor" (torchvision.io) or "pil"; each then transforms what it decodes to.
+    decoder: "tensor" (torchvision.io) or "pil"; `transform` gets what it decodes to.
     """
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
 
-    dataset = ImageFolder(
-        str(root),
-        _transform(workload.pipeline, decoder),
-        loader=_read_tensor if decoder == "tensor" else _read_pil,
-    )
+    read = _read_tensor if decoder == "tensor" else _read_pil
     kept = {"worker_init_fn": _one_thread, "persistent_workers": True} if workers else {}
     return DataLoader(
-        dataset,
-        workload.batch_size,
-        shuffle=workload.shuffle,
-        num_workers=workers,
-        **kept,
-        **loader,
+        ImageFolder(str(root), transform, loader=read), num_workers=workers, **kept, **loader
     )
 
 

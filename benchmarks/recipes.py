@@ -1,0 +1,185 @@
+"""Training recipes on a CPU: gpupipe against the same recipe in torchvision, and against DALI's own
+auto_aug.rand_augment, on the same cores.
+
+    # about 40 minutes, with nothing beside it; writes benchmarks/results/recipes.json
+    python benchmarks/recipes.py
+    python benchmarks/recipes.py --only simclr  # one recipe; writes recipes.simclr.json
+    python benchmarks/recipes.py --quick  # a check that it runs
+    # one contestant, one process, one line of JSON
+    python benchmarks/recipes.py --one gpupipe simclr
+    python benchmarks/recipes.py --one torchvision-pil-2 simclr
+
+Each recipe is the shipped config, with its batch stage, on 1,000 photographs of 500x375; only
+`repeats` is left out, so that every contestant reads each photograph once an epoch. Recipes of
+torchvision run at the worker count and with the decoder that a preliminary run finds best.
+Contestants take turns, in fresh processes; ratios are taken round by round. An image is a
+photograph that was read: both views of simclr count as one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+import measuring
+import photos
+import round_statistics
+
+_DALI = "hand-written"
+_GOALS = {
+    "torchvision_resnet50_v2": ("torchvision", 1.2),
+    "timm_a2": ("torchvision", 1.2),
+    "simclr": ("torchvision", 1.2),
+    "randaugment": (_DALI, 1.0),
+}
+"""What each recipe is measured against, and the least ratio."""
+_BATCH_SIZE = 128
+_PRELIMINARY_SECONDS, _WARM_SECONDS = 4.0, 2.0
+
+
+def main() -> None:
+    arguments = _arguments()
+    harness.prepare(arguments)
+    if arguments.one:
+        print(json.dumps(one(*arguments.one, arguments)))
+        return
+    photos.imagenet_like(arguments.data, arguments.images)
+    names = [arguments.only] if arguments.only else list(_GOALS)
+    recipes = {
+        name: compare(
+            name, functools.partial(_run, name, arguments), arguments.rounds, arguments.seconds
+        )
+        for name in names
+    }
+    file = f"recipes.{arguments.only}" if arguments.only else "recipes"
+    path = harness.write(file, {"recipes": recipes}, arguments)
+    for name, result in recipes.items():
+        print(f"\n{name}")
+        round_statistics.print_table(result["rounds"])
+        round_statistics.print_ratio(f"gpupipe / {result['against']}", result["ratio"])
+        round_statistics.print_goals([result["goal"]])
+    print(f"written to {path}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = harness.contest(__doc__, rounds=5, seconds=8.0)
+    parser.add_argument(
+        "--images", type=int, default=1000, help="photographs (default: %(default)s)"
+    )
+    parser.add_argument("--only", choices=sorted(_GOALS), help="one recipe")
+    parser.add_argument(
+        "--one",
+        nargs=2,
+        metavar=("CONTESTANT", "RECIPE"),
+        help="run one contestant here, and print one line of JSON",
+    )
+    return harness.parsed(parser, images=300)
+
+
+# --- one contestant, in a process of its own
+
+
+def one(contestant: str, recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a contestant does with a recipe: what measuring.measure returns."""
+    root = photos.imagenet_like(arguments.data, arguments.images)
+    kind, *how = contestant.split("-")
+    if kind == "torchvision":
+        return _torchvision(recipe, root, how[0], int(how[1]), arguments)
+    return (_gpupipe if kind == "gpupipe" else _hand_written)(recipe, root, arguments)
+
+
+def _gpupipe(recipe: str, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    import gpupipe.engines.dali.engine
+    import gpupipe.loader
+
+    options: dict[str, Any] = {"batch_size": _BATCH_SIZE, "device": "cpu", "repeats": 1}
+    data = {"source": "folder", "root": str(root)}
+    if recipe == "randaugment":
+        config: Any = {"data": data, "pipeline": recipe}
+    else:
+        config = recipe
+        options["data"] = data
+
+    def build() -> Any:
+        return gpupipe.loader.load(config, **options)
+
+    return measuring.measure(
+        build, lambda batch: len(batch["label"]), arguments.seconds, _WARM_SECONDS
+    )
+
+
+def _hand_written(recipe: str, root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    import baselines
+    import nvidia.dali.plugin.pytorch  # noqa: F401  # before the clock starts
+    import recipe_baselines
+
+    def build() -> Any:
+        return baselines.dali_batches(
+            recipe_baselines.dali_rand_augment(root, _BATCH_SIZE, harness.threads())
+        )
+
+    return measuring.measure(build, baselines.dali_size, arguments.seconds, _WARM_SECONDS)
+
+
+def _torchvision(
+    recipe: str, root: Path, decoder: str, workers: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    import baselines
+    import recipe_baselines
+
+    def build() -> Any:
+        return recipe_baselines.torchvision_batches(recipe, root, decoder, workers, _BATCH_SIZE)
+
+    return measuring.measure(build, baselines.torchvision_size, arguments.seconds, _WARM_SECONDS)
+
+
+# --- all of them, compared
+
+
+Run = Callable[[str, float], dict[str, Any]]
+"""Runs a contestant for least seconds, and returns what measuring.measure returns."""
+
+
+def compare(recipe: str, run: Run, rounds: int, seconds: float) -> dict[str, Any]:
+    """A recipe's rounds, and what they say."""
+    other, least = _GOALS[recipe]
+    preliminary: dict[str, Any] = {}
+    if other == "torchvision":
+        preliminary = {c: run(c, min(seconds, _PRELIMINARY_SECONDS)) for c in _data_loaders()}
+        other = max(preliminary, key=lambda c: preliminary[c]["images_per_second"])
+        harness.say(f"{recipe}: the best DataLoader is {other}")
+    results = harness.interleaved(lambda c: run(c, seconds), ["gpupipe", other], rounds, recipe)
+    what, ratio = f"gpupipe / {other}", round_statistics.ratio(*results.values())
+    return {
+        "against": other,
+        "disturbed": round_statistics.disturbed({c: [r] for c, r in preliminary.items()} | results),
+        "preliminary": preliminary,
+        "rounds": results,
+        "ratio": ratio,
+        "goal": round_statistics.goal(f"{recipe}: {what}", ratio["median"], least),
+    }
+
+
+def _data_loaders() -> list[str]:
+    """The DataLoaders to try: no worker, and half of the cores' number to one more than it."""
+    cores = harness.threads()
+    workers = sorted({0, max(1, cores // 2), cores, cores + 1})
+    return [f"torchvision-{decoder}-{n}" for decoder in ("tensor", "pil") for n in workers]
+
+
+def _run(
+    recipe: str, arguments: argparse.Namespace, contestant: str, seconds: float
+) -> dict[str, Any]:
+    size = ["--seconds", str(seconds)]
+    return harness.fresh(
+        __file__, "--one", contestant, recipe, *size, *harness.passed_on(arguments, "images")
+    )
+
+
+if __name__ == "__main__":
+    main()
