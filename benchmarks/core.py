@@ -70,13 +70,7 @@ def _arguments() -> argparse.Namespace:
         default=1,
         help="names of each file, for longer epochs (default: %(default)s)",
     )
-    parser.add_argument("--only", choices=sorted(baselines.WORKLOADS), help="one workload")
-    parser.add_argument(
-        "--one",
-        nargs=2,
-        metavar=("CONTESTANT", "WORKLOAD"),
-        help="run one contestant here, and print one line of JSON",
-    )
+    harness.add_selection(parser, baselines.WORKLOADS)
     return harness.parsed(parser, images=500)
 
 

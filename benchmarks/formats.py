@@ -62,13 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--images", type=int, default=4096, help="images in the files (default: %(default)s)"
     )
-    parser.add_argument("--only", choices=sorted(FORMATS), help="one format")
-    parser.add_argument(
-        "--one",
-        nargs=2,
-        metavar=("CONTESTANT", "FORMAT"),
-        help="run one contestant here, and print one line of JSON",
-    )
+    harness.add_selection(parser, FORMATS)
     return harness.parsed(parser, images=512)
 
 

@@ -62,6 +62,17 @@ def contest(description: str | None, rounds: int, seconds: float) -> argparse.Ar
     return parser
 
 
+def add_selection(parser: argparse.ArgumentParser, workloads: Iterable[str]) -> None:
+    """The options --only and --one, of benchmarks whose workloads are measured one by one."""
+    parser.add_argument("--only", choices=sorted(workloads), help="one workload")
+    parser.add_argument(
+        "--one",
+        nargs=2,
+        metavar=("CONTESTANT", "WORKLOAD"),
+        help="run one contestant here, and print one line of JSON",
+    )
+
+
 def parsed(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
     """What the command line says.
 

@@ -71,13 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--images", type=int, default=1000, help="photographs (default: %(default)s)"
     )
-    parser.add_argument("--only", choices=sorted(_GOALS), help="one recipe")
-    parser.add_argument(
-        "--one",
-        nargs=2,
-        metavar=("CONTESTANT", "RECIPE"),
-        help="run one contestant here, and print one line of JSON",
-    )
+    harness.add_selection(parser, _GOALS)
     return harness.parsed(parser, images=300)
 
 

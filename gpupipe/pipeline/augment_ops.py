@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,24 +116,28 @@ def lower_op(
     branch_of_op = np.zeros(len(OPS), np.int32)
     branches: list[Callable[[Primitives], None]] = [lambda part: None]
 
-    def warp(part: Primitives) -> None:
-        linear, source, output = _affine_map(op, value, part.width_height, warping)
-        part.warp(linear, source, output, warping.interpolation, warping.fill or (0.0,))
-
     if moving := [name for name in names if name in GEOMETRY]:
         branch_of_op[op_numbers(moving)] = len(branches)
-        branches.append(warp)
+        branches.append(lambda part: lower_move(part, op, value, warping))
     for name in names if changes_colors else ():
         if name in COLORS:
             branch_of_op[OPS.index(name)] = len(branches)
-            branches.append(_color_branch(name, value))
+            branches.append(partial(lower_color, name=name, value=value))
     if len(branches) > 1:
         image.switch(branch_of_op[op], branches)
 
 
-def _color_branch(name: str, value: NDArray[np.float64]) -> Callable[[Primitives], None]:
-    """Return a branch that applies an operation which changes colours."""
-    return lambda part: part.color(COLORS[name], *_color_values(name, value, part.width_height))
+def lower_move(
+    image: Primitives, op: NDArray[np.int32], value: NDArray[np.float64], warping: Warping
+) -> None:
+    """Move the pixels of each sample by the matrix of its operation; see `lower_op`."""
+    linear, source, output = _affine_map(op, value, image.width_height, warping)
+    image.warp(linear, source, output, warping.interpolation, warping.fill or (0.0,))
+
+
+def lower_color(image: Primitives, name: str, value: NDArray[np.float64]) -> None:
+    """Apply one operation that changes colours to all samples; see `lower_op`."""
+    image.color(COLORS[name], *_color_values(name, value, image.width_height))
 
 
 def _color_values(name: str, value: NDArray[np.float64], width_height: Any) -> tuple[Any, ...]:
