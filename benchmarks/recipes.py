@@ -160,9 +160,9 @@ def compare(recipe: str, run: Run, rounds: int, seconds: float) -> dict[str, Any
 
 
 def _data_loaders() -> list[str]:
-    """The DataLoaders to try: no worker, and half of the cores' number to one more than it."""
+    """The DataLoaders to try, with half as many workers as cores to one more than cores."""
     cores = harness.threads()
-    workers = sorted({0, max(1, cores // 2), cores, cores + 1})
+    workers = sorted({max(1, cores // 2), cores, cores + 1})
     return [f"torchvision-{decoder}-{n}" for decoder in ("tensor", "pil") for n in workers]
 
 
