@@ -102,8 +102,10 @@ def lower_op(
 ) -> None:
     """Apply one operation to each sample by calling primitives.
 
-    All operations that move pixels are one branch with a matrix per sample: so a batch is split
-    into fewer and larger parts than with a branch for each of them.
+    All operations that move pixels are one branch with a matrix per sample. Against a branch of
+    DALI's conditionals for each, that makes 1.12 times the images a second where only moves are
+    drawn (1.05 to 1.23 in 40 rounds on a CPU). Among all operations of TrivialAugmentWide it is
+    1.02 (0.90 to 1.20), no clear difference. benchmarks/policy_branches.py measures both.
 
     Args:
         image: The batch.
