@@ -99,7 +99,7 @@ def test_a_whole_config_as_text_is_no_name() -> None:
 def test_the_shipped_configs_load(name: str) -> None:
     loaded = config.read(name)
     assert loaded.name == name
-    assert loaded.source_name == "folder"
+    assert loaded.source_name == ("file_list" if name == "segmentation_train" else "folder")
     assert loaded.pipeline.output_spec.dtype == "float32"
 
 

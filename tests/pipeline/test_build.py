@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from pipeline_texts import DEGREES, PER_CHANNEL, SHAPE, SIDES, STEPS, mistakes
 
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
+from gpupipe.pipeline.pipeline import IMAGE
 from gpupipe.schema import builtin_configs, yaml_parser
 
 
@@ -277,9 +279,13 @@ def test_a_file_that_is_no_pipeline(text: str, message: str) -> None:
     assert str(error.value) == message
 
 
+MASKED = {"image": Spec(), "mask": Spec()}
+
+
 @pytest.mark.parametrize("name", builtin_configs.names("pipelines"))
 def test_the_shipped_pipelines_load(name: str) -> None:
-    built = build_pipeline(name, find_pipeline(name, None))
+    fields, masks = (MASKED, ("mask",)) if name == "segmentation_train" else (IMAGE, ())
+    built = build_pipeline(name, find_pipeline(name, None), (), fields, masks)
     assert (built.name, built.output_spec.dtype, built.output_spec.channels) == (name, "float32", 3)
 
 
