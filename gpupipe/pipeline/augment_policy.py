@@ -105,11 +105,6 @@ class OpTable:
     is_signed: NDArray[np.bool_]
     neutral: Floats
 
-    @property
-    def num_bins(self) -> int:
-        """The number of magnitude bins."""
-        return int(self.magnitudes.shape[1])
-
     def look_up(self, index: Any, magnitude_bin: Any, is_negative: Any) -> dict[str, Any]:
         """Return op and value of draws.
 

@@ -104,6 +104,13 @@ def test_chains_of_augmix_draw_from_13_operations() -> None:
     assert 4.9 < level.max() < 5
 
 
+def test_levels_of_augmix_with_a_standard_deviation_lie_around_the_magnitude() -> None:
+    drawn = augment_draws.sampled(TimmAugment(policy="augmix-m5-mstd0.5"))
+    level = np.abs(drawn["value"][drawn["op"] == OPS.index("Rotate")]) / 3.0
+    assert abs(level.mean() - 5) < 0.05
+    assert abs(level.std() - 0.5) < 0.05
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_dali_agrees_with_torch(gallery: Path, policy: str) -> None:
     """In the mean: see test_auto_augment.py."""

@@ -71,6 +71,14 @@ def test_the_area_has_the_mean_of_its_distribution_where_no_border_cuts_it_off()
         assert ((counts - 200) ** 2 / 200).sum() < 27.9, "chi-square of 9 degrees, 0.001"
 
 
+def test_area_and_center_are_drawn_independently() -> None:
+    step = Cutmix(alpha=1.0)
+    drawn = step.sample(draws.uniform(1, 0, np.arange(4000), 5, step.num_uniforms))
+    assert np.abs(np.corrcoef(list(drawn.values())) - np.eye(3)).max() < 0.08
+    for name in ("x", "y"):
+        assert np.abs(np.quantile(drawn[name], [0, 0.5, 1]) - [0, 0.5, 1]).max() < 0.04
+
+
 def test_a_mask_gets_the_same_box() -> None:
     mixer = mixer_of({"cutmix": {"on": ["image", "mask"]}}, fields={"image": IMAGE, "mask": MASK})
     batch = made_batch()

@@ -1,0 +1,55 @@
+"""The parameters of steps have torchvision's names and defaults."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from typing import Any
+
+import pytest
+from torchvision.transforms import v2
+
+from gpupipe.pipeline import step_registry
+from gpupipe.pipeline.step import Step
+
+
+def find_torchvision(name: str) -> Any:
+    """Return torchvision's transform of a step, or None."""
+    return getattr(v2, step_registry.find(name).__name__, None) or getattr(v2, name.upper(), None)
+
+
+def defaults_of(transform: Any, step: type[Step]) -> list[tuple[str, Any, Any]]:
+    """Return name, torchvision's default and ours of each parameter; "required" without one."""
+    return [
+        (
+            key,
+            "required" if parameter.default is parameter.empty else plain(parameter.default),
+            "required" if field.is_required() else plain(field.get_default()),
+        )
+        for key, parameter in inspect.signature(transform).parameters.items()
+        if (field := step.model_fields.get(key)) is not None
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Return enums as their values, and tuples as lists; one number alone, if a list has one."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, list | tuple):
+        return plain(value[0]) if len(value) == 1 else [plain(part) for part in value]
+    return value
+
+
+SHARED = [name for name in sorted(step_registry.builtin_names()) if find_torchvision(name)]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_defaults_are_torchvisions(name: str) -> None:
+    for key, theirs, ours in defaults_of(find_torchvision(name), step_registry.find(name)):
+        assert ours == theirs, key
+
+
+def test_nearly_all_steps_are_compared() -> None:
+    assert len(SHARED) >= 39
+    own = {"decode", "dali", "timm_augment"}
+    assert own.isdisjoint(SHARED)
