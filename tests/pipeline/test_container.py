@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from arrays import ENGINES
 from many_fields import loaded, make, samples
 from pipeline_texts import STEPS, build, mistakes
 
+from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.build import build_pipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema.document import Document
@@ -99,6 +102,23 @@ def test_a_later_step_gets_what_the_container_makes() -> None:
     assert mistakes("decode", gray, "pad: {padding: 1, fill: [1, 2, 3]}") == [
         "3:3: pad cannot stand here: fill has 3 numbers, but the image has 1 channel: write one"
     ]
+
+
+def test_short_forms_inside_are_written_out_for_the_input() -> None:
+    """One number is a cube of a volume."""
+    volume = Spec.of_array("float32", [1, 8, 8, 8], "CDHW")
+    crops = [{"center_crop": {"size": 4}}, {"random_crop": {"size": 4}}]
+    built = build_pipeline(
+        "p",
+        Document("p", [{"random_choice": {"transforms": crops}}]),
+        fields={"volume": volume},
+    )
+    (entry,) = built.entries
+    assert entry.output_spec.shape == (1, 4, 4, 4)
+    drawn = entry.parameters(0, 0, np.arange(20))
+    for n in range(20):
+        p = {name: values[n] for name, values in drawn.items()}
+        assert entry.step.torch(torch.zeros(1, 8, 8, 8), p).shape == (1, 4, 4, 4)
 
 
 # --- the fingerprint

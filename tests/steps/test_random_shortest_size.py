@@ -34,6 +34,15 @@ def test_nearest_takes_the_same_pixels(gallery: Path) -> None:
 
 
 @pytest.mark.parametrize("max_size", [None, 150])
+def test_each_sample_of_a_batch_gets_the_size_that_it_gets_alone(max_size: int | None) -> None:
+    step = RandomShortestSize(min_size=(50, 70, 90), max_size=max_size)
+    sizes = np.array([[375.0, 500.0], [500.0, 100.0], [49.0, 49.0]])
+    lengths = np.array([50.0, 90.0, 70.0])
+    alone = [step.shape({"short": s}, size) for s, size in zip(lengths, sizes, strict=True)]
+    assert step.shape({"short": lengths}, sizes).tolist() == np.stack(alone).tolist()
+
+
+@pytest.mark.parametrize("max_size", [None, 150])
 def test_sizes_are_those_of_torchvision(max_size: int | None) -> None:
     """torchvision may round a length down to one less: 49 * (1 / 49) is less than 1."""
     image_sizes = [(375, 500), (500, 333), (49, 49), (49, 300), (98, 120), (7, 5)]

@@ -22,6 +22,12 @@ def test_the_formula_of_timm(smoothing: float) -> None:
     assert torch.equal(mixed["image"], batch["image"])
 
 
+def test_without_parameters_nothing_is_smoothed() -> None:
+    batch = made_batch()
+    soft = mixer_of("one_hot").mix(0, np.arange(5), batch)["label"]
+    assert torch.equal(soft, torch.nn.functional.one_hot(batch["label"], 4).float())
+
+
 def test_the_loss_is_that_of_torchs_label_smoothing() -> None:
     batch, scores = made_batch(), torch.randn(5, 4)
     soft = mixer_of({"one_hot": {"label_smoothing": 0.2}}).mix(0, np.arange(5), batch)["label"]
