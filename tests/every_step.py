@@ -23,6 +23,7 @@ COLORS: dict[str, list[dict[str, Any]]] = {
         {"brightness": 0.2, "contrast": [0.8, 1.3], "saturation": 0.2, "hue": [0.0, 0.1]},
     ],
     "gaussian_blur": [{"kernel_size": 5}],
+    "gaussian_noise": [{}, {"mean": 0.1, "sigma": 0.2}],
     "jpeg": [{"quality": [50, 90]}],
     "random_adjust_sharpness": [{"sharpness_factor": 1.5, "p": 1}],
     "random_autocontrast": [{"p": 1}],
@@ -70,7 +71,7 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "identity": [{}],
     "random_perspective": [{"p": 1}, {"p": 1, "interpolation": "nearest", "fill": 1}],
     "random_zoom_out": [{"p": 1, "side_range": [1, 1.5], "fill": 1}],
-    "random_erasing": [{"p": 1, "value": 1}],
+    "random_erasing": [{"p": 1, "value": 1}, {"p": 1, "value": "random"}],
     "scale_jitter": [{"target_size": [24, 20], "scale_range": [0.5, 1.5]}],
     "random_resize": [
         {"min_size": 10, "max_size": 16, "interpolation": i}
@@ -86,6 +87,11 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "normalize": [{"mean": 0.1, "std": 0.5}],
     "to_dtype": [{"dtype": dtype, "scale": scale} for dtype in DTYPES for scale in (False, True)],
 }
+ONE_SIZE = [
+    *({"gaussian_noise": parameters} for parameters in COLORS["gaussian_noise"]),
+    {"random_erasing": STEPS["random_erasing"][1]},
+]
+"""Steps that need images of one size."""
 CASES = [{name: parameters} for name, every in STEPS.items() for parameters in every]
 
 
@@ -96,6 +102,7 @@ def photograph(folder: Path) -> dict[str, Any]:
     return {"source": "folder", "root": str(folder)}
 
 
-def of_image(dtype: str) -> list[Any]:
-    """Steps that make an image file pixels of a dtype."""
-    return ["decode", {"to_dtype": {"dtype": dtype}}]
+def of_image(dtype: str, scale: bool = False, case: dict[str, Any] | None = None) -> list[Any]:
+    """Steps that make an image file pixels of a dtype; of one size, if the step `case` needs it."""
+    crop = [{"center_crop": {"size": list(SIZE)}}] if case in ONE_SIZE else []
+    return ["decode", *crop, {"to_dtype": {"dtype": dtype, "scale": scale}}]

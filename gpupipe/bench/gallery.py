@@ -36,6 +36,9 @@ LONGEST = 250
 DEFAULT_SEED = 1
 """With it each step of chance changes one of the eight samples or more."""
 _FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
+_CROP = {"center_crop": {"size": 200}}
+_BEFORE: tuple[list[Any], ...] = ([], [_FLOATS], [_CROP], [_CROP, _FLOATS])
+"""What may stand between decode and a step, for steps that take floats, or images of one size."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Gallery:
     seed: int = DEFAULT_SEED
 
     def draw_step(self, name: str, parameters: Mapping[str, Any] | None = None) -> StepPictures:
-        """Run one step after decode; on floats, if the step does not take levels.
+        """Run one step after decode; on floats or on a crop, if the step does not take the rest.
 
         Args:
             name: The step's name.
@@ -73,13 +76,9 @@ class Gallery:
                 f"{name} has no example for its parameters: write '{name}: {{{required[0]}: ...}}'"
             )
         item = {name: chosen} if chosen else name
-        try:
-            checked = self._read([item] if name == "decode" else ["decode", item])
-        except ConfigError as refusal:
-            try:
-                checked = self._read(["decode", _FLOATS, item])
-            except ConfigError:
-                raise refusal from None
+        checked = self._read_first(
+            [[item]] if name == "decode" else [["decode", *before, item] for before in _BEFORE]
+        )
         return self._draw(name, _write_yaml(name, chosen), checked)
 
     def draw_pipeline(self, name: str) -> list[StepPictures]:
@@ -99,6 +98,16 @@ class Gallery:
             title = _write_yaml(entry.key, entry.step.model_dump(exclude_defaults=True))
             rows.append(self._draw(f"{n + 1:02d}_{entry.key}".replace("/", "_"), title, part))
         return rows
+
+    def _read_first(self, pipelines: Sequence[Any]) -> Config:
+        """Return the first pipeline without mistakes, or raise the ConfigError of the first."""
+        refusals = []
+        for pipeline in pipelines:
+            try:
+                return self._read(pipeline)
+            except ConfigError as refusal:
+                refusals.append(refusal)
+        raise refusals[0]
 
     def _read(self, pipeline: str | list[Any]) -> Config:
         return configs.read(

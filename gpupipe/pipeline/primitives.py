@@ -41,10 +41,11 @@ no image they hold one number per spatial axis, in the order of its layout.
                      |  +------+    |         out[y, x] = `value` inside the window
                      |  | value|    |         out[y, x] = in[y, x] outside
                      +--------------+
+    add              out = in + values, a number for each channel of each pixel
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
     to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
     normalize        (x - mean) / std
-    color            one of torchvision's functions that change colours in place: see `COLOR_OPS`
+    color            one of torchvision's functions that change colours: see color_ops.py
     switch           each sample goes through one of several branches
     blend            out = sum over n of weights[n] * branch n of the image
     apply            any operator of one back end: see `Primitives.apply`
@@ -58,8 +59,9 @@ no image they hold one number per spatial axis, in the order of its layout.
     warp           CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     perspective    CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     erase          CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies of `value`
+    add            CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   computed in int16 or float32
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
-    color          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   as `COLOR_OPS` says
+    color          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   as color_ops.py says
     blend          any                         uint8             computed in float32, truncated
     to_dtype       any                         all               converted
     normalize      C and up to 4 others [2]    f16, f32, f64     computed in the input's dtype
@@ -78,6 +80,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.dataset.spec import Spec
@@ -93,6 +96,7 @@ DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
     "warp": IMAGE_DTYPES,
     "perspective": IMAGE_DTYPES,
     "erase": IMAGE_DTYPES,
+    "add": IMAGE_DTYPES,
     "pad": IMAGE_DTYPES,
     "color_matrix": IMAGE_DTYPES,
     "color": IMAGE_DTYPES,
@@ -102,36 +106,6 @@ DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
 """The dtypes that every back end takes, by primitive, so that a pipeline means the same everywhere.
 
 Steps refuse inputs by this table. Primitives that are not listed take all dtypes.
-"""
-
-LUMA = (0.2989, 0.587, 0.114)
-"""torchvision's weights of red, green and blue (v2.functional.rgb_to_grayscale).
-
-They sum to 0.9999, and torchvision truncates the luma of uint8.
-"""
-
-COLOR_OPS: dict[str, str] = {
-    "invert": "no values",
-    "posterize": "bits: int32 (B,), 0 to 8; uint8 only",
-    "solarize": "threshold: float64 (B,), in units of the pixels",
-    "solarize_add": "levels: int32 (B,), 0 to 128, added to values below 128; uint8 only; timm's",
-    "autocontrast": "no values",
-    "equalize": "no values; uint8 only",
-    "adjust_brightness": "factor: float64 (B,), 0 or more; 1 changes nothing",
-    "adjust_contrast": "factor: float64 (B,), 0 or more; 1 changes nothing",
-    "adjust_saturation": "factor: float64 (B,), 0 or more; 1 changes nothing",
-    "adjust_hue": "factor: float64 (B,), -0.5 to 0.5 of a full turn",
-    "adjust_sharpness": "factor: float64 (B,), 0 or more; 1 changes nothing",
-    "gaussian_blur": "kernel_size: int32 (B, 2), odd; sigma: float64 (B, 2); both [x, y] in pixels",
-    "jpeg": "quality: int32 (B,), 1 to 100; uint8 only",
-    "permute_channels": "permutation: int32 (B, channels); channel n of the output is channel "
-    "permutation[n]",
-}
-"""What `Primitives.color` takes: names of torchvision.transforms.v2.functional, and their values.
-
-Floats are in 0..1, and results are clamped to the range of the dtype. As in torchvision, a
-saturation, hue or permutation changes nothing in images of one channel. A back end may differ from
-torchvision by one level of uint8; by more in single pixels, for a saturation above 2.
 """
 
 
@@ -145,9 +119,12 @@ class Primitives(Protocol):
 
     Attributes:
         spec: Shape, dtype and layout of the samples at this point.
+        present: bool (B,), the samples of the batch to which the calls apply: all of them outside
+            of `switch`. Arguments of the others have no effect.
     """
 
     spec: Spec
+    present: NDArray[np.bool_]
 
     @property
     def size(self) -> Any:
@@ -246,6 +223,15 @@ class Primitives(Protocol):
             value: One number, or one per channel; whole numbers for uint8.
         """
 
+    def add(self, values: NDArray[Any], clip: bool) -> None:
+        """Add a number to each channel of each pixel, such as noise.
+
+        Args:
+            values: (B, H, W, C), int16 for uint8 images, else float32. All images have the size
+                (H, W). uint8 results are clamped to 0..255.
+            clip: Whether results of floats are clamped to 0..1.
+        """
+
     def color_matrix(self, matrix: Any) -> None:
         """Multiply the channels of each pixel by a matrix.
 
@@ -271,7 +257,7 @@ class Primitives(Protocol):
         """Apply a function of torchvision.transforms.v2.functional that changes colours.
 
         Args:
-            op: The function's name, one of `COLOR_OPS`.
+            op: The function's name, one of `color_ops.COLOR_OPS`.
             *values: Its values per sample, arrays (B, ...) as `COLOR_OPS` says.
 
         Raises:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from gpupipe.pipeline.channel_checks import check_picture
-from gpupipe.pipeline.primitives import LUMA, Primitives
+from gpupipe.pipeline.color_ops import LUMA
+from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params, Spec, Step, StepIncompatible, of_any_size
 from gpupipe.pipeline.tensors import in_float32
 from gpupipe.schema.field_types import WHOLE

@@ -1,13 +1,14 @@
-"""random_erasing: replace a random window of the image by one value."""
+"""random_erasing: replace a random window of the image by one value, or by noise."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator
 
+from gpupipe.pipeline import noise
 from gpupipe.pipeline.channel_checks import add_fill, check_fill, check_picture
 from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import check_decoded
@@ -26,23 +27,24 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _TRIES = 10
+RANDOM = "random"
+"""The `value` of noise."""
+_SEED = 2 * _TRIES + 3
+"""The draw that makes the seed of the noise."""
 
 
 def _shares(value: Any) -> Any:
     return check_list(value, (2,), "[least, most], each from 0 to 1")
 
 
-def _numbers(value: Any) -> Any:
-    if isinstance(value, str):
-        raise should_be(
-            "one number, or a list with one for each channel: noise that differs from pixel to "
-            "pixel, as torchvision's 'random', is not available"
-        )
+def _numbers_or_random(value: Any) -> Any:
+    if isinstance(value, str) and value != RANDOM:
+        raise should_be(f"one number, a list with one for each channel, or '{RANDOM}'")
     return value
 
 
 class RandomErasing(Step):
-    """Replace a random window by one value, as torchvision.transforms.v2.RandomErasing.
+    """Replace a random window by one value or noise, as torchvision.transforms.v2.RandomErasing.
 
     Like torchvision, it draws ten windows and takes the first that is smaller than the image on
     both sides. If none is, the image is left alone. Masks are left alone. The samples that are left
@@ -55,7 +57,10 @@ class RandomErasing(Step):
         ratio: The window's height / width, [least, most], both above 0. Drawn log-uniformly. The
             default is [0.3, 3.3].
         value: The value inside the window, in units of the step's input: one number, or one per
-            channel. The default is 0, which after normalize is the mean colour.
+            channel. The default is 0, which after normalize is the mean colour. "random" draws a
+            standard normal number for each channel of each pixel; all images must be floats of one
+            size then. This noise is made on the CPU for both engines, 8 ns a number; see
+            pipeline/noise.py.
     """
 
     p: Probability = 0.5
@@ -63,9 +68,14 @@ class RandomErasing(Step):
         tuple[Probability, Probability], BeforeValidator(_shares), AfterValidator(check_ordered)
     ] = (0.02, 0.33)
     ratio: PositiveRange = (0.3, 3.3)
-    value: Annotated[Value, BeforeValidator(_numbers)] = (0.0,)
+    value: Annotated[Literal["random"] | Value, BeforeValidator(_numbers_or_random)] = (0.0,)
 
-    num_uniforms: ClassVar[int] = 2 * _TRIES + 3
+    speed_advice: ClassVar[str] = noise.SPEED_ADVICE
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of uniform draws that one sample needs."""
+        return _SEED + (self.value == RANDOM)
 
     def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
         """Draw which samples get a window, ten windows for each, and a position.
@@ -76,16 +86,18 @@ class RandomErasing(Step):
                 of the image's area.
             position: (B, 2), [top, left] as fractions of the free space around the window, in
                 [0, 1).
+            seed: int64 (B,), the seed of the noise, if there is any.
         """
         areas, ratios = u[:, 1 : _TRIES + 1], u[:, _TRIES + 1 : 2 * _TRIES + 1]
         area = self.scale[0] + areas * (self.scale[1] - self.scale[0])
         low, high = np.log(self.ratio)
         ratio = np.exp(low + ratios * (high - low))
-        return {
+        sampled = {
             "runs": (u[:, 0] < self.p).astype(np.int32),
             "factors": np.stack([np.sqrt(area * ratio), np.sqrt(area / ratio)], -1),
-            "position": u[:, 2 * _TRIES + 1 :],
+            "position": u[:, 2 * _TRIES + 1 : _SEED],
         }
+        return sampled | ({"seed": noise.draw_seeds(u[:, _SEED])} if self.value == RANDOM else {})
 
     def adapt_to_mask(self) -> Self:
         """Return the step as it works on a mask: it leaves every one alone, as torchvision does."""
@@ -94,7 +106,10 @@ class RandomErasing(Step):
     def infer_spec(self, input_spec: Spec) -> Spec:
         if not self.p:
             return check_decoded(input_spec)
-        check_fill(self.value, check_picture(input_spec), "value")
+        check_picture(input_spec)
+        if isinstance(self.value, str):
+            return self._check_noise(input_spec)
+        check_fill(self.value, input_spec, "value")
         parts = [n for n in self.value if not n.is_integer()]
         if parts and input_spec.dtype == "uint8":
             raise StepIncompatible(
@@ -102,6 +117,15 @@ class RandomErasing(Step):
                 "them, or 'to_dtype: {dtype: float32, scale: true}' before it"
             )
         return add_fill(self.value, input_spec)
+
+    def _check_noise(self, input_spec: Spec) -> Spec:
+        if input_spec.dtype == "uint8":
+            raise StepIncompatible(
+                "value is 'random', which draws normal numbers around 0 that uint8 cannot hold: "
+                "write 'to_dtype: {dtype: float32, scale: true}', and 'normalize', before it"
+            )
+        noise.shape_of_pixels(input_spec)
+        return add_fill(noise.ANY_NUMBER, input_spec)
 
     def window(self, p: Params, size: Any) -> tuple[Any, Any, Any]:
         """Return [top, left] and [height, width] of the window in pixels, and whether it is erased.
@@ -123,10 +147,27 @@ class RandomErasing(Step):
         if not self.p:
             return
         anchor, shape, erased = self.window(p, image.size)
-        image.switch(
-            erased.astype(np.int32),
-            [lambda part: None, lambda part: part.erase(anchor, shape, self.value)],
-        )
+        value = (0.0,) if isinstance(self.value, str) else self.value
+
+        def erase(part: Primitives) -> None:
+            part.erase(anchor, shape, value)
+            if self.value == RANDOM:
+                part.add(self._stack_noise(p, anchor, shape, part), False)
+
+        image.switch(erased.astype(np.int32), [lambda part: None, erase])
+
+    def _stack_noise(self, p: Params, anchor: Any, shape: Any, image: Primitives) -> NDArray[Any]:
+        """Return the noise of each image, (B, H, W, C), with zeros outside its window."""
+        pixels = noise.shape_of_pixels(image.spec)
+
+        def make(n: int) -> NDArray[np.float32]:
+            field = np.zeros(pixels, np.float32)
+            (top, left), (height, width) = anchor[n].astype(int), shape[n].astype(int)
+            drawn = noise.normal_field(p["seed"][n], (height, width, pixels[2]))
+            field[top : top + height, left : left + width] = drawn
+            return field
+
+        return noise.stack_fields(make, image.present)
 
     def torch(self, image: Any, p: Params) -> Any:
         import torch
@@ -136,5 +177,9 @@ class RandomErasing(Step):
         if not erased:
             return image
         window: list[int] = [*anchor.astype(int).tolist(), *shape.astype(int).tolist()]
-        value = torch.tensor(self.value).to(image.dtype)[:, None, None]
+        if self.value == RANDOM:
+            field = noise.normal_field(p["seed"], (window[2], window[3], len(image)))
+            value = torch.from_numpy(field).permute(2, 0, 1).to(image.dtype)
+        else:
+            value = torch.tensor(self.value).to(image.dtype)[:, None, None]
         return F.erase(image, *window, to_device(value, image.device))

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.pipeline.channel_checks import count_channels
+from gpupipe.pipeline.color_ops import LUMA
 from gpupipe.pipeline.color_step import ColorStep, apply_where
-from gpupipe.pipeline.primitives import LUMA, Primitives
+from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.step import Params
 from gpupipe.schema.field_types import Probability
 

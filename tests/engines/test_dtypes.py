@@ -71,11 +71,11 @@ def test_every_step_runs_on_both_engines_or_is_refused(
     image: dict[str, Any], tmp_path: Path, dtype: str, kind: str
 ) -> None:
     shape = {"CHW": (3, *SIZE), "HW": SIZE}
-    before = of_image(dtype) if kind == "image" else []
     for case in [
         case for case in CASES if kind == "image" or "to_dtype" not in case
     ]:  # arrays: tests/engines/test_arrays.py
         (name,) = case
+        before = of_image(dtype, case=case) if kind == "image" else []
         data = image
         if kind != "image":
             array = numbers(dtype, (1, *shape[kind]))
@@ -99,7 +99,7 @@ def test_graphs_for_a_gpu_are_built_of_operators_that_take_it(dtype: str) -> Non
     for case in CASES:
         written = {
             "data": {"source": "folder", "root": "/nowhere"},
-            "pipeline": [*of_image(dtype), case],
+            "pipeline": [*of_image(dtype, case=case), case],
         }
         try:
             checked = config.read(written)
@@ -122,6 +122,7 @@ def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any], 
         "warp": ("random_affine", 0),
         "perspective": ("random_perspective", 0),
         "erase": ("random_erasing", 0),
+        "add": ("gaussian_noise", 0),
         "pad": ("pad", -1),
         "color_matrix": ("grayscale", 0),
         "color": ("random_channel_permutation", 0),
@@ -129,12 +130,11 @@ def test_what_a_step_may_be_given_is_what_the_table_says(image: dict[str, Any], 
         "normalize": ("normalize", 0),
     }
     name, number = steps[what]
+    case = {name: STEPS[name][number]}
     taken = [
         dtype
         for dtype in DTYPES
-        if not isinstance(
-            outcome(image, [*of_image(dtype), {name: STEPS[name][number]}], "dali"), str
-        )
+        if not isinstance(outcome(image, [*of_image(dtype, case=case), case], "dali"), str)
     ]
     assert taken == [dtype for dtype in DTYPES if dtype in DTYPES_TAKEN[what]]
 
@@ -152,12 +152,11 @@ HALF = [
 @pytest.mark.parametrize("case", HALF, ids=str)
 def test_float16_is_float32_rounded(image: dict[str, Any], case: dict[str, Any]) -> None:
     """On each engine: places in the image are not rounded with it."""
-    scaled = {"dtype": "float32", "scale": True}
     for engine in ENGINES:
-        half = tensor(
-            outcome(image, ["decode", {"to_dtype": scaled | {"dtype": "float16"}}, case], engine)
+        half, full = (
+            tensor(outcome(image, [*of_image(dtype, True, case), case], engine))
+            for dtype in ("float16", "float32")
         )
-        full = tensor(outcome(image, ["decode", {"to_dtype": scaled}, case], engine))
         assert half.dtype == torch.float16
         torch.testing.assert_close(half.float(), full, rtol=0, atol=2 * ULP)
 

@@ -20,10 +20,10 @@ from gpupipe.pipeline import step_registry
 @pytest.mark.parametrize("kind", ["image", "CHW", "HW"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_step_that_passes_the_config_runs(tmp_path: Path, dtype: str, kind: str) -> None:
-    before = of_image(dtype) if kind == "image" else []
     shape = (3, *SIZE) if kind == "CHW" else SIZE
     image = photograph(tmp_path) if kind == "image" else {}
     for case in CASES:
+        before = of_image(dtype, case=case) if kind == "image" else []
         array = numbers(dtype, (1, *shape))
         is_color = COLORS.keys() & case.keys() and array.dtype.kind == "f"
         data = image or saved(tmp_path, np.abs(array) / 2 if is_color else array, layout=kind)

@@ -29,7 +29,8 @@ def example(name: str) -> ColorStep:
 
 
 def of(dtype: str, values: Any = "usual", channels: int | None = 3) -> Spec:
-    return Spec(encoded=False, channels=channels, dtype=dtype, values=values)
+    size = {"height": 40, "width": 50, "at_least": (40, 50)}
+    return Spec(encoded=False, channels=channels, dtype=dtype, values=values, **size)
 
 
 @pytest.mark.parametrize("name", COLORS)

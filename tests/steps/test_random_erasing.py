@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import both, exactly, numbers, saved
+from arrays import ENGINES, both, delivered, exactly, numbers, saved
 from distributions import largest_gap
 from many_fields import loaded, make, samples
 from pipeline_texts import FLOAT, NORM, build, mistakes
@@ -14,6 +14,7 @@ from reference import differences, emitted, load
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import RandomErasing as Torchvision
 
+import gpupipe
 from gpupipe.pipeline.step import Params
 from gpupipe.steps.random_erasing import RandomErasing
 
@@ -128,6 +129,78 @@ def test_p_at_its_ends(p: float, runs: int) -> None:
     assert (drawn(RandomErasing(p=p), 1000)["runs"] == runs).all()
 
 
+CROP = {"random_crop": {"size": [60, 80]}}
+NOISE = {"random_erasing": {"p": 1, "value": "random"}}
+
+
+def test_noise_is_the_same_on_both_engines(gallery: Path) -> None:
+    found = differences(gallery, CROP, *NORMALIZED, NOISE)
+    plain = differences(gallery, CROP, *NORMALIZED)
+    for d, without in zip(found, plain, strict=True):
+        erased = (d.image != without.image).any(0)
+        assert 0 < int(erased.sum()) < erased.numel()
+        assert torch.equal(d.image[:, erased], d.expected[:, erased])
+        assert torch.equal(d.image[:, ~erased], without.image[:, ~erased])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_noise_is_normally_distributed_and_fills_the_window(tmp_path: Path, engine: str) -> None:
+    """In the window that the same draws leave to a number."""
+    data = saved(tmp_path, np.full((6, 3, 60, 80), 7, np.float32))
+    made = delivered(data, [NOISE], engine)
+    windows = delivered(data, [{"random_erasing": {"p": 1, "value": 0}}], engine)
+    numbers = []
+    for id, image in made.items():
+        erased = windows[id] == 0
+        assert torch.equal(image != 7, erased)
+        numbers.append(image[erased].double())
+    drawn = torch.cat(numbers)
+    assert len(drawn) > 3000
+    assert abs(float(drawn.mean())) < 5 * len(drawn) ** -0.5
+    assert abs(float(drawn.var()) - 1) < 5 * (2 / len(drawn)) ** 0.5
+    assert largest_gap(drawn.numpy(), np.random.default_rng(0).normal(size=20_000)) < 2.2
+    assert len(drawn.unique()) > 0.99 * len(drawn)
+
+
+@pytest.mark.parametrize(("layout", "dtype"), [("HWC", "float16"), ("HW", "float32")])
+def test_noise_in_arrays(tmp_path: Path, layout: str, dtype: str) -> None:
+    shape = {"HWC": (9, 12, 3), "HW": (9, 12)}[layout]
+    data = saved(tmp_path, np.abs(numbers(dtype, (5, *shape))), layout=layout)
+    for made, expected in both(data, [NOISE]):
+        torch.testing.assert_close(made, expected, rtol=2.0**-10, atol=2.0**-24)
+
+
+def test_noise_after_a_resume_is_the_same(tmp_path: Path) -> None:
+    data = saved(tmp_path, np.ones((12, 3, 20, 30), np.float32))
+    written, options = {"data": data, "pipeline": [NOISE]}, {"device": "cpu", "batch_size": 3}
+    with gpupipe.load(written, **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        expected = [batch["array"] for batch in batches]
+    with gpupipe.load(written, **options) as resumed:
+        resumed.load_state_dict(state)
+        made = [batch["array"] for batch in resumed]
+    assert len(made) == 3
+    assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))
+
+
+def test_a_number_leaves_the_draws_of_other_steps_alone() -> None:
+    """Noise needs one draw more, which only 'random' takes."""
+    assert RandomErasing().num_uniforms == 23
+    assert RandomErasing(value="random").num_uniforms == 24
+    u = np.random.default_rng(0).random((50, 24))
+    number, noise = RandomErasing().sample(u[:, :23]), RandomErasing(value="random").sample(u)
+    assert noise.keys() - number.keys() == {"seed"}
+    assert all(np.array_equal(noise[name], number[name]) for name in number)
+
+
+def test_noise_needs_images_of_one_size() -> None:
+    (mistake,) = mistakes("decode", FLOAT, "random_erasing: {value: random}")
+    assert "must have one size here: put it after random_resized_crop" in mistake
+    build("decode", "random_crop: {size: 9}", FLOAT, NORM, "random_erasing: {value: random}")
+
+
 def test_without_probability_it_is_no_operator(gallery: Path) -> None:
     with load(gallery, {"random_erasing": {"p": 0}}) as loader:
         assert emitted(loader) == ["decoders.image", "transpose"]
@@ -174,9 +247,14 @@ def test_masks_are_left_alone(
     [
         (
             "{value: random}",
-            "2:27: random_erasing.value is 'random', but should be one number, or a list with one "
-            "for each channel: noise that differs from pixel to pixel, as torchvision's 'random', "
-            "is not available",
+            "2:3: random_erasing cannot stand here: value is 'random', which draws normal numbers "
+            "around 0 that uint8 cannot hold: write 'to_dtype: {dtype: float32, scale: true}', and "
+            "'normalize', before it",
+        ),
+        (
+            "{value: rand}",
+            "2:27: random_erasing.value is 'rand', but should be one number, a list with one for "
+            "each channel, or 'random'",
         ),
         (
             "{value: [1, 2]}",

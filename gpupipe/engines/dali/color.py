@@ -4,7 +4,7 @@ Functions that need statistics of the image are in color_statistics.py, those th
 neighbouring pixels in filters.py. color_functions.py lists all of them.
 
 Each function takes the format of the image, and the values that `COLOR_OPS` in
-pipeline/primitives.py names, as NumPy arrays (B, ...). It returns `make` and the arrays that the
+pipeline/color_ops.py names, as NumPy arrays (B, ...). It returns `make` and the arrays that the
 graph is fed for it: `make(pixels, *nodes)` returns the new pixels. Pixels have the layout HWC. A
 node is a CPU tensor per sample.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 
-from gpupipe.pipeline.primitives import LUMA
+from gpupipe.pipeline.color_ops import LUMA
 
 _ALMOST_HALF = 0.5 - 2.0**-12
 """Subtracted before DALI rounds, so that it truncates."""
@@ -106,6 +106,21 @@ def blend(images: Sequence[Any], weights: Sequence[Any], device: str) -> Any:
     for image, factor in zip(images[1:], factors[1:], strict=True):
         total = total + image * factor
     return round_to_levels(total)
+
+
+def add(pixels: Any, values: Any, dtype: str, clip: bool) -> Any:
+    """Add int16 numbers to uint8 pixels, or float32 numbers to float32 ones.
+
+    Args:
+        pixels: The images.
+        values: Arrays of the same shapes, on the same device.
+        dtype: The dtype of the images; uint8 is clamped to 0..255.
+        clip: Whether floats are clamped to 0..1.
+    """
+    total = pixels + values
+    if dtype == "uint8":
+        return fn.cast(total, dtype=types.UINT8)
+    return dali_math.clamp(total, 0.0, 1.0) if clip else total
 
 
 def limit(factor: NDArray[Any]) -> NDArray[Any]:

@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Callable[..., Operators]] = {
         filters.jpeg,
     )
 }
-"""The functions by torchvision's name; `COLOR_OPS` in pipeline/primitives.py documents them."""
+"""The functions by torchvision's name; `COLOR_OPS` in pipeline/color_ops.py documents them."""
 
 
 def find_operators(

@@ -33,6 +33,7 @@ class Emitter(ABC):
         spec: The spec of the data as the current step sees it.
         step: The key of the current step.
         emitted: The operators so far, in order.
+        present: As in Primitives.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Emitter(ABC):
         self._size: Any = size
         self._count = len(size)
         self._feed = feed
-        self._present: NDArray[np.bool_] = np.ones(len(size), bool)
+        self.present: NDArray[np.bool_] = np.ones(len(size), bool)
 
     # --- called by steps
 
@@ -157,7 +158,7 @@ class Emitter(ABC):
         """Raise SampleIncompatible if a window is not inside the image; skipped for DataNodes."""
         if self._node is not None:
             return
-        outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1) & self._present
+        outside = ((anchor < 0) | (anchor + shape > self._size)).any(-1) & self.present
         if outside.any():
             parts = (
                 np.broadcast_to(v, (*outside.shape, v.shape[-1]))[outside]

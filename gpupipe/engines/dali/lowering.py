@@ -38,6 +38,7 @@ OnStep = Callable[[Entry, NDArray[np.float64], NDArray[np.float64]], None]
 _MAX_TRIES = 1000
 FEED_TYPES = {
     np.dtype(np.bool_): types.BOOL,
+    np.dtype(np.int16): types.INT16,
     np.dtype(np.int32): types.INT32,
     np.dtype(np.float32): types.FLOAT,
     np.dtype(np.float64): types.FLOAT64,

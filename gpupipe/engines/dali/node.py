@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.dali import color_functions, ops
 from gpupipe.engines.dali.branches import Feed, feed_part, merge_sizes
-from gpupipe.engines.dali.color import blend, leave_alone
+from gpupipe.engines.dali.color import add, blend, leave_alone
 from gpupipe.engines.dali.emitter import Emitter, convert_argument
 from gpupipe.pipeline.geometry import affine_matrix
 
@@ -80,6 +81,14 @@ class Node(Emitter):
         start, extent = (self._argument(v, 1, np.float32) for v in (anchor, shape))
         self._on_pixels("erase", lambda pixels: ops.erase(pixels, start, extent, value))
 
+    def add(self, values: NDArray[Any], clip: bool) -> None:
+        self._ready()
+        dtype, node = self.spec.dtype, self._feed(values)
+        if self.device == "gpu" and node is not None:
+            node = node.gpu()
+        make = partial(add, dtype=dtype, clip=clip)
+        self._on_pixels("add", lambda x: color_functions.apply(make, x, [node], dtype))
+
     def color_matrix(self, matrix: Any) -> None:
         self._ready()
         rows = np.asarray(matrix, np.float64)
@@ -102,7 +111,7 @@ class Node(Emitter):
         self._ready()
         spec, size = self.spec, None if self._node is not None else self._size
         make, arrays = color_functions.find_operators(
-            op, spec, self.device, values, size, self._present
+            op, spec, self.device, values, size, self.present
         )
         nodes = [self._feed(convert_argument(array)) for array in arrays]
         if make is not leave_alone:
@@ -115,7 +124,7 @@ class Node(Emitter):
             np.asarray(index), list(enumerate(branches)), self._node, self._feed, parts
         )
         self.emitted += [emitted for part in parts for emitted in part.emitted]
-        self._size = merge_sizes(self._size, [(part._present, part._size) for part in parts])
+        self._size = merge_sizes(self._size, [(part.present, part._size) for part in parts])
 
     def blend(self, branches: Sequence[Callable[[Any], None]], weights: Any) -> None:
         parts = [self.fork() for _ in branches]
@@ -154,7 +163,7 @@ class Node(Emitter):
             number, branch = branches[0]
             part = copy.copy(self)
             part._node, part._feed, part.emitted = node, feed, []
-            part._present = self._present & (index == number)
+            part.present = self.present & (index == number)
             branch(part)
             part._ready()
             parts.append(part)

@@ -15,7 +15,8 @@ from torchvision.transforms.v2 import functional as F
 from gpupipe.dataset.spec import Spec
 from gpupipe.engines.dali.color_functions import FUNCTIONS
 from gpupipe.engines.dali.image import FusingImage
-from gpupipe.pipeline.primitives import COLOR_OPS, IMAGE_DTYPES
+from gpupipe.pipeline.color_ops import COLOR_OPS
+from gpupipe.pipeline.primitives import IMAGE_DTYPES
 from gpupipe.pipeline.step import SampleIncompatible
 from gpupipe.pipeline.tensors import in_float32
 

@@ -179,7 +179,7 @@ OPERATORS_OF = {
 """The operators of each primitive; "normalize" computes float64 with arithmetic."""
 
 
-OF_ARITHMETIC = {"color", "blend"}
+OF_ARITHMETIC = {"add", "color", "blend"}
 """Primitives that compute with DALI's arithmetic: tests/engines/dali/test_color_functions.py."""
 
 

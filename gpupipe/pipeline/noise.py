@@ -1,0 +1,92 @@
+"""Noise that differs from pixel to pixel: made in NumPy from one drawn seed per sample.
+
+Both engines add the numbers of `normal_field`, so they add the same noise. DALI is fed them, as it
+is fed all other arguments. So the size of the image must be known before the run.
+
+A field of 224x224x3 takes 1.2 ms on one core, and 0.6 MB (measured on a Xeon server CPU).
+
+The seed is a draw, so it is the same in every run. The field is the same as long as NumPy keeps the
+method of `Generator.standard_normal`: NEP 19 allows it to change in a new release of NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.random import SFC64, Generator
+from numpy.typing import NDArray
+
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline.channel_checks import count_channels
+from gpupipe.pipeline.step import StepIncompatible
+from gpupipe.runtime.devices import cores_of_rank
+
+SPEED_ADVICE = (
+    "noise for each pixel is made on the CPU, 1.2 ms for 224x224x3: add it to smaller images, or "
+    "to fewer samples, inside random_apply"
+)
+
+ANY_NUMBER = (float("-inf"),)
+"""What noise that is not clamped may fill an image with, for `channel_checks.add_fill`."""
+
+
+def draw_seeds(u: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return seeds (B,) from 0 to 2**53 - 1, from uniform draws (B,), all of whose bits count."""
+    return (u * 2.0**53).astype(np.int64)
+
+
+def normal_field(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return standard normal numbers.
+
+    Args:
+        seed: A seed, from `draw_seeds`.
+        shape: The shape of the field; (H, W, C) for an image.
+    """
+    return Generator(SFC64(int(seed))).standard_normal(shape, np.float32)
+
+
+def stack_fields(make: Callable[[int], NDArray[Any]], present: NDArray[np.bool_]) -> NDArray[Any]:
+    """Make a field for each sample that is present, in several threads.
+
+    NumPy draws normal numbers without holding Python's lock.
+
+    Args:
+        make: Returns the field of a sample of the batch, by its position. All fields have the same
+            shape and dtype.
+        present: The samples that need a field, (B,).
+
+    Returns:
+        The fields, (B, ...). Those of the other samples are zeros, which take neither time nor
+        memory.
+    """
+    numbers = np.flatnonzero(present)
+    first = make(int(numbers[0]) if len(numbers) else 0)
+    fields = np.zeros((len(present), *first.shape), first.dtype)
+
+    def fill(number: int) -> None:
+        fields[number] = make(number)
+
+    if len(numbers):
+        fields[numbers[0]] = first
+        with ThreadPoolExecutor(min(len(numbers), cores_of_rank())) as threads:
+            list(threads.map(fill, numbers[1:].tolist()))
+    return fields
+
+
+def shape_of_pixels(input_spec: Spec) -> tuple[int, int, int]:
+    """Return the shape (H, W, C) of images that are all of one size.
+
+    Raises:
+        StepIncompatible: If the size differs between samples.
+    """
+    channels = count_channels(input_spec)
+    if input_spec.size is None or channels is None:
+        raise StepIncompatible(
+            "it makes numbers for each pixel, so all images must have one size here: put it after "
+            "random_resized_crop, or another crop or resize to a fixed size"
+        )
+    height, width = input_spec.size
+    return height, width, channels

@@ -1,0 +1,81 @@
+"""gaussian_noise: add normally distributed noise to each channel of each pixel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gpupipe.pipeline import noise
+from gpupipe.pipeline.channel_checks import add_fill, check_color
+from gpupipe.pipeline.color_step import ColorStep
+from gpupipe.pipeline.primitives import Primitives
+from gpupipe.pipeline.step import Params, Spec, StepIncompatible
+from gpupipe.runtime.transfer import to_device
+from gpupipe.schema.field_types import NUMBER, Finite
+
+
+class GaussianNoise(ColorStep):
+    """Add noise to each channel of each pixel, as torchvision.transforms.v2.GaussianNoise.
+
+    The input must be an image of 1 or 3 channels in uint8, float16 or float32, and all images must
+    have one size. The noise is made on the CPU for both engines, 1.2 ms for 224x224x3; see
+    pipeline/noise.py.
+
+    Attributes:
+        mean: The mean of the noise. 1 is the range of the dtype: 255 levels for uint8. The default
+            is 0.
+        sigma: The standard deviation of the noise in the same unit, 0 or more. The default is 0.1.
+        clip: Whether results are clamped to the range of the dtype. The default is true. uint8
+            requires it.
+    """
+
+    mean: Finite = 0.0
+    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] = 0.1
+    clip: bool = True
+
+    num_uniforms: ClassVar[int] = 1
+    speed_advice: ClassVar[str] = noise.SPEED_ADVICE
+
+    def sample(self, u: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return seed: int64 (B,), the seed of each sample's noise."""
+        return {"seed": noise.draw_seeds(u[:, 0])}
+
+    def infer_color(self, input_spec: Spec) -> Spec:
+        noise.shape_of_pixels(check_color(input_spec, self.dtypes, any_values=not self.clip))
+        if input_spec.dtype == "uint8" and not self.clip:
+            raise StepIncompatible(
+                "levels of uint8 wrap around without clip: leave 'clip' out, or write 'to_dtype: "
+                "{dtype: float32, scale: true}' before it"
+            )
+        return input_spec if self.clip else add_fill(noise.ANY_NUMBER, input_spec)
+
+    def values(self, seed: int, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """Return what is added to an image of a shape (H, W, C): int16 for uint8, else float32."""
+        unit = 255.0 if dtype == "uint8" else 1.0
+        values = noise.normal_field(seed, shape)
+        values *= np.float32(self.sigma * unit)
+        values += np.float32(self.mean * unit)
+        if dtype != "uint8":
+            return values
+        return np.clip(values, -255.0, 255.0, out=values).astype(np.int16)
+
+    def lower_color(self, image: Primitives, p: Params) -> None:
+        shape, dtype = noise.shape_of_pixels(image.spec), image.spec.dtype
+        fields = noise.stack_fields(
+            lambda n: self.values(p["seed"][n], shape, dtype), image.present
+        )
+        image.add(fields, self.clip)
+
+    def torch_color(self, image: Any, p: Params) -> Any:
+        import torch
+
+        dtype = "uint8" if image.dtype == torch.uint8 else "float32"
+        shape = (*image.shape[1:], image.shape[0])
+        values = torch.from_numpy(self.values(p["seed"], shape, dtype)).permute(2, 0, 1)
+        noisy = image + to_device(values, image.device)
+        if dtype == "uint8":
+            return noisy.clamp_(0, 255).to(torch.uint8)
+        return noisy.clamp_(0, 1) if self.clip else noisy

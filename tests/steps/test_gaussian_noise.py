@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arrays import ENGINES, both, delivered, exactly, numbers, saved
+from every_step import SIZE, photograph
+from pipeline_texts import FLOAT, NORM, build, mistakes
+from reference import differences
+from torchvision.transforms.v2 import functional as F
+
+import gpupipe
+from gpupipe.dataset.spec import Spec
+from gpupipe.pipeline import noise
+from gpupipe.steps.gaussian_noise import GaussianNoise
+
+CROP = {"random_crop": {"size": [40, 50]}}
+FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
+
+
+@pytest.mark.parametrize("before", [[CROP], [CROP, FLOATS]], ids=["uint8", "float32"])
+@pytest.mark.parametrize(
+    "step", [{}, {"mean": -0.2, "sigma": 0.5}, {"sigma": 0}, {"mean": 3, "sigma": 100}], ids=str
+)
+def test_engines_add_the_same_noise(gallery: Path, before: list[Any], step: dict[str, Any]) -> None:
+    assert max(d.most for d in differences(gallery, *before, {"gaussian_noise": step})) == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [("CHW", "uint8"), ("HWC", "float32"), ("HW", "uint8"), ("HW", "float32"), ("CHW", "float32")],
+)
+def test_arrays_are_exact(tmp_path: Path, layout: str, dtype: str) -> None:
+    shape = {"CHW": (3, 9, 12), "HWC": (9, 12, 3), "HW": (9, 12)}[layout]
+    data = saved(tmp_path, np.abs(numbers(dtype, (5, *shape))), layout=layout)
+    exactly(both(data, ["gaussian_noise"]))
+
+
+@pytest.mark.parametrize("step", [{}, {"mean": 0.3, "sigma": 0.4}, {"sigma": 9}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_given_the_same_normal_numbers_it_is_torchvisions(
+    dtype: torch.dtype, step: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    image = (torch.rand(3, 30, 40) * (255 if dtype == torch.uint8 else 1)).to(dtype)
+    torch.manual_seed(1)
+    field = torch.randn_like(image, dtype=torch.float32)
+    monkeypatch.setattr(noise, "normal_field", lambda *_: field.permute(1, 2, 0).numpy().copy())
+    torch.manual_seed(1)
+    expected = F.gaussian_noise(image, **step)
+    made = GaussianNoise.model_validate(step).torch(image, {"seed": 0})
+    assert made.dtype == dtype
+    assert torch.equal(made, expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_noise_has_the_mean_and_sigma_that_were_written(
+    tmp_path: Path, dtype: str, engine: str
+) -> None:
+    """Gray images, so that nothing is clamped."""
+    unit = 255.0 if dtype == "uint8" else 1.0
+    gray = np.full((4, 3, 100, 120), 0.5 * unit).astype(dtype)
+    data = saved(tmp_path, gray)
+    written = {"mean": 0.05, "sigma": 0.08}
+    made = delivered(data, [{"gaussian_noise": written}], engine).values()
+    added = torch.stack(list(made)).double() / unit - float(gray.flat[0]) / unit
+    error = added.numel() ** -0.5
+    level = 1 / 255 if dtype == "uint8" else 0.0  # noise in levels is truncated to whole ones
+    assert abs(float(added.mean()) - 0.05) < 5 * 0.08 * error + level
+    assert abs(float(added.std()) - 0.08) < 5 * 0.08 * error + level / 4
+    assert len({image.numpy().tobytes() for image in made}) == 4
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_clip_clamps_floats(tmp_path: Path, engine: str) -> None:
+    data = saved(tmp_path, np.full((3, 3, 40, 50), 0.9, np.float32))
+    for clip in (True, False):
+        steps = [{"gaussian_noise": {"sigma": 1, "clip": clip}}]
+        made = torch.stack(list(delivered(data, steps, engine).values()))
+        assert (float(made.min()) == 0) == (float(made.max()) == 1) == clip
+    plain = saved(tmp_path, np.full((3, 3, 40, 50), 250, np.uint8))
+    levels = torch.stack(list(delivered(plain, ["gaussian_noise"], engine).values()))
+    assert int(levels.max()) == 255
+    assert 0.3 < float((levels == 255).float().mean()) < 0.5
+
+
+def test_a_seed_is_drawn_for_each_sample() -> None:
+    u = np.random.default_rng(0).random((20_000, 1))
+    seeds = GaussianNoise().sample(u)["seed"]
+    assert (seeds.dtype, seeds.shape) == (np.int64, (20_000,))
+    assert len(np.unique(seeds)) == 20_000
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_random_apply_leaves_the_others_alone(tmp_path: Path, engine: str) -> None:
+    data = saved(tmp_path, np.full((40, 3, 9, 12), 100, np.uint8))
+    step = {"random_apply": {"p": 0.4, "transforms": ["gaussian_noise"]}}
+    made = delivered(data, [step], engine, batch_size=8)
+    noisy = {id for id, image in made.items() if (image != 100).any()}
+    assert 5 < len(noisy) < 30
+    expected = delivered(data, ["gaussian_noise"], engine, batch_size=8)
+    assert expected.keys() == made.keys()
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_fields_are_made_only_where_the_branch_is_taken(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    from gpupipe.engines.dali.image import FusingImage
+
+    made: list[int] = []
+    field = noise.normal_field
+    monkeypatch.setattr(noise, "normal_field", lambda s, shape: made.append(s) or field(s, shape))
+    fed: list[Any] = []
+    image = FusingImage(None, np.full((8, 2), 20.0), fed.append, "cpu", False, {})
+    image.spec = Spec(encoded=False, channels=3, height=20, width=20)
+    p = {"seed": np.arange(10, 18)}
+    taken = (np.arange(8) < count).astype(int)
+    image.switch(taken, [lambda part: None, lambda part: GaussianNoise().lower(part, p)])
+    assert set(made) - {10} == set(range(10, 10 + count)) - {10}
+    assert [n for n in range(8) if fed[-1][n].any()] == list(range(count))
+    assert fed[-1].shape == (8, 20, 20, 3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_after_a_resume_have_the_same_noise(tmp_path: Path, engine: str) -> None:
+    data = saved(tmp_path, np.full((20, 3, 9, 12), 100, np.uint8))
+    options = {"device": "cpu", "batch_size": 4, "ids": True, **ENGINES[engine]}
+    written = {"data": data, "pipeline": ["gaussian_noise"]}
+    with gpupipe.load(written, **options) as loader:
+        batches = iter(loader)
+        for _ in range(2):
+            next(batches)
+        state = loader.state_dict()
+        expected = list(batches)
+        again = next(iter(loader))
+    with gpupipe.load(written, **options | {"batch_size": 4}) as resumed:
+        resumed.load_state_dict(state)
+        made = list(resumed)
+    assert len(made) == len(expected) == 3
+    for a, b in zip(made, expected, strict=True):
+        assert torch.equal(a["id"], b["id"])
+        assert torch.equal(a["array"], b["array"])
+    assert not torch.equal(again["array"], expected[0]["array"])
+
+
+def test_masks_are_left_alone() -> None:
+    spec = Spec.of_array("int64", [1, 8, 8], "CHW")
+    step = GaussianNoise().adapt_to_mask().resolve(spec)
+    assert step.infer_spec(spec) == spec
+    mask = torch.arange(64).reshape(1, 8, 8)
+    assert torch.equal(step.torch(mask, {"seed": 1}), mask)
+
+
+def test_floats_outside_of_0_to_1_are_refused_unless_nothing_is_clamped() -> None:
+    crop = "random_crop: {size: 40}"
+    build("decode", crop, FLOAT, NORM, "gaussian_noise: {clip: false}")
+    (mistake,) = mistakes("decode", crop, FLOAT, NORM, "gaussian_noise")
+    assert "gets normalized ones: move it before 'normalize'" in mistake
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            ["decode", "gaussian_noise"],
+            "2:3: gaussian_noise cannot stand here: it makes numbers for each pixel, so all images "
+            "must have one size here: put it after random_resized_crop, or another crop or resize "
+            "to a fixed size",
+        ),
+        (
+            ["decode", "center_crop: {size: 9}", "gaussian_noise: {clip: false}"],
+            "3:3: gaussian_noise cannot stand here: levels of uint8 wrap around without clip: "
+            "leave 'clip' out, or write 'to_dtype: {dtype: float32, scale: true}' before it",
+        ),
+        (
+            ["decode", "gaussian_noise: {sigma: -1}"],
+            "2:27: gaussian_noise.sigma is -1, but should be at least 0",
+        ),
+        (
+            ["decode", "gaussian_noise: {std: 1}"],
+            "2:20: gaussian_noise.std: unknown key; known: clip, mean, sigma",
+        ),
+    ],
+)
+def test_mistakes(steps: list[str], message: str) -> None:
+    assert mistakes(*steps) == [message]
+
+
+def test_a_file_of_unknown_size_is_refused_for_both_engines(tmp_path: Path) -> None:
+    data = photograph(tmp_path)
+    for engine in ENGINES.values():
+        with pytest.raises(gpupipe.ConfigError, match="must have one size here"):
+            gpupipe.load({"data": data, "pipeline": ["decode", "gaussian_noise"]}, **engine)
+        steps = ["decode", {"center_crop": {"size": list(SIZE)}}, "gaussian_noise"]
+        with gpupipe.load({"data": data, "pipeline": steps}, batch_size=1, **engine) as loader:
+            assert len(list(loader)) == 1
