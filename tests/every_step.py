@@ -51,6 +51,8 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "resize": [{"size": [12, 10], "interpolation": i} for i in ("nearest", "bilinear", "bicubic")]
     + [{"size": 12, "antialias": False}],
     "center_crop": [{"size": 12}, {"size": 40}],
+    "five_crop": [{"size": 12, "crop": n} for n in range(5)],
+    "ten_crop": [{"size": 12, "crop": 6}, {"size": 12, "crop": 7, "vertical_flip": True}],
     "random_crop": [
         {"size": 12},
         {"size": 26, "padding": 4, "fill": 1},

@@ -17,7 +17,6 @@ import numpy as np
 
 from gpupipe import config as configs
 from gpupipe.bench.gallery_page import DRAWS, StepPictures
-from gpupipe.bench.measure import image_of
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index, build
 from gpupipe.engines import registry
@@ -76,8 +75,13 @@ class Gallery:
                 f"{name} has no example for its parameters: write '{name}: {{{required[0]}: ...}}'"
             )
         item = {name: chosen} if chosen else name
+        view = {name: {"count": model.num_views, "steps": [item]}}
         checked = self._read_first(
-            [[item]] if name == "decode" else [["decode", *before, item] for before in _BEFORE]
+            [{"steps": ["decode"], "views": view}]
+            if model.num_views > 1
+            else [[item]]
+            if name == "decode"
+            else [["decode", *before, item] for before in _BEFORE]
         )
         return self._draw(name, _write_yaml(name, chosen), checked)
 
@@ -121,7 +125,7 @@ class Gallery:
     def _draw(self, name: str, title: str, checked: Config) -> StepPictures:
         has_draws = any(entry.step.num_uniforms for entry in checked.pipeline.entries)
         original = replace(checked, pipeline=checked.pipeline.first_steps(1))
-        images = self._run(original, 1) + self._run(checked, DRAWS if has_draws else 1)
+        images = self._run(original, 1) + self._run(checked, DRAWS if has_draws else 1)[:DRAWS]
         return StepPictures(name, title, images)
 
     def _run(self, checked: Config, count: int) -> list[Image]:
@@ -129,8 +133,9 @@ class Gallery:
         part = replace(checked, loader=checked.loader.model_copy(update=settings))
         with create_loader(part, self.index) as batches:
             return [
-                _to_picture(image_of(batch)[0].cpu())
+                _to_picture(batch[name][0].cpu())
                 for batch, _ in zip(batches, range(count), strict=False)
+                for name in part.pipeline.main_outputs
             ]
 
     def _choose_engine(self, entries: Sequence[Entry]) -> dict[str, Any]:

@@ -26,7 +26,8 @@ class StepPictures:
     Attributes:
         name: The name of the page, without a suffix.
         title: The step as YAML.
-        images: The original, then the draws: eight, or one if the step draws nothing.
+        images: The original, then the draws: eight, or one if the step draws nothing. Of a step
+            that makes several images, up to eight of them.
     """
 
     name: str

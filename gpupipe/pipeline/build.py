@@ -10,7 +10,7 @@ from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.chain import chain_steps
 from gpupipe.pipeline.parsing import STEP_SHAPE, parse_step
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
-from gpupipe.pipeline.views import add_views, has_views, read_views
+from gpupipe.pipeline.views import ViewField, add_views, has_views, read_views
 from gpupipe.schema import builtin_configs, yaml_parser
 from gpupipe.schema.document import Document, Loc
 
@@ -46,7 +46,7 @@ def build_pipeline(
         ConfigError: With all mistakes in the list.
     """
     problems: list[Problem] = []
-    views: dict[str, Loc] = {}
+    views: dict[str, ViewField] = {}
     if has_views(document.at(loc)):
         views, loc = read_views(document, loc, fields, problems), (*loc, "steps")
     steps = document.at(loc)

@@ -91,6 +91,9 @@ class Step(pydantic.BaseModel):
             Such steps may run on the client of a server, after delivery.
         runs_unknown_code: Whether `lower` runs code that gpupipe does not know. The DALI engine
             then checks its output against the spec, as it does for steps of other packages.
+        num_views: How many images the step makes of one. A step that makes several stands first in
+            a view with that `count`, and each field of the view runs what `select_view` returns.
+            Anywhere else its `infer_spec` refuses the input.
         example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
             250 pixels. Required if the step has parameters without a default.
 
@@ -125,6 +128,7 @@ class Step(pydantic.BaseModel):
     speed_advice: ClassVar[str] = ""
     can_run_on_batches: ClassVar[bool] = False
     runs_unknown_code: ClassVar[bool] = False
+    num_views: ClassVar[int] = 1
     example: ClassVar[Mapping[str, Any]] = {}
 
     @property
@@ -206,6 +210,10 @@ class Step(pydantic.BaseModel):
         fields = type(self).model_fields
         changed = {name: value for name, value in on_masks.items() if name in fields}
         return self.model_copy(update=changed) if changed else self
+
+    def select_view(self, number: int) -> Self:
+        """Return the step as it makes image `number`, from 0 to num_views - 1, and no other."""
+        raise NotImplementedError
 
     def lower(self, image: Primitives, p: Params) -> None:
         """Process a batch by calling primitives of `image`.

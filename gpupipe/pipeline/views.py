@@ -12,12 +12,15 @@ In YAML a pipeline with views is a mapping::
 The steps under `steps` run once. Then the steps of each view run on their result. A view with a
 count is so many fields, `global_0` and `global_1`: fields of their own need no copy that stacks
 them, may differ in size, and are what training loops iterate over. Each has draws of its own.
+
+A step that makes several images of one, such as `five_crop`, stands first in a view with that
+count. Each field of the view gets one of its images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pydantic
@@ -26,7 +29,7 @@ from pydantic import Field
 from gpupipe.dataset.source import RESERVED_NAMES
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import Problem
-from gpupipe.pipeline.chain import chain_steps
+from gpupipe.pipeline.chain import ParsedStep, chain_steps
 from gpupipe.pipeline.parsing import parse_nested_step
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema.document import Document, Loc
@@ -64,6 +67,21 @@ class PipelineConfig(pydantic.BaseModel):
     views: dict[str, ViewConfig] = {}
 
 
+@dataclass(frozen=True)
+class ViewField:
+    """A field that a view makes.
+
+    Attributes:
+        loc: The place of the view's steps in the YAML document.
+        number: The number of the field among those of the view, from 0.
+        count: How many fields the view makes.
+    """
+
+    loc: Loc
+    number: int
+    count: int
+
+
 def has_views(pipeline: Any) -> bool:
     """Return whether a pipeline in YAML is a mapping with views, and not a list of steps."""
     return isinstance(pipeline, dict) and bool({"steps", "views"} & pipeline.keys())
@@ -71,8 +89,8 @@ def has_views(pipeline: Any) -> bool:
 
 def read_views(
     document: Document, loc: Loc, fields: Mapping[str, Spec], problems: list[Problem]
-) -> dict[str, Loc]:
-    """Return the fields that views make, each with the place of its steps.
+) -> dict[str, ViewField]:
+    """Return the fields that views make, by name.
 
     Args:
         document: The YAML document.
@@ -85,14 +103,14 @@ def read_views(
     except pydantic.ValidationError as e:
         problems += to_problems(e, PipelineConfig, document, loc, prefix="pipeline")
         return {}
-    views: dict[str, Loc] = {}
+    views: dict[str, ViewField] = {}
     taken = {*fields, *RESERVED_NAMES}
     for name, view in checked.views.items():
         where = document.where((*loc, "views", name), of_key=True)
         if not name.isidentifier():
             problems.append(Problem(where, f"views: '{name}' is no name: letters, digits and _"))
         made = [name] if view.count == 1 else [f"{name}_{n}" for n in range(view.count)]
-        for field in made:
+        for number, field in enumerate(made):
             if field in taken:
                 problems.append(
                     Problem(
@@ -102,12 +120,12 @@ def read_views(
                     )
                 )
             taken.add(field)
-            views[field] = (*loc, "views", name, "steps")
+            views[field] = ViewField((*loc, "views", name, "steps"), number, view.count)
     return views
 
 
 def add_views(
-    pipeline: Pipeline, views: Mapping[str, Loc], document: Document, problems: list[Problem]
+    pipeline: Pipeline, views: Mapping[str, ViewField], document: Document, problems: list[Problem]
 ) -> Pipeline:
     """Return a pipeline with views.
 
@@ -119,16 +137,29 @@ def add_views(
     """
     entries, before = list(pipeline.entries), pipeline.output_spec
     if views and before.encoded:
-        where = document.where(next(iter(views.values())))
+        where = document.where(next(iter(views.values())).loc)
         problems.append(Problem(where, "views begin with an image: write 'decode' under 'steps'"))
         return pipeline
-    for view, loc in views.items():
+    for view, made in views.items():
         found: list[Problem] = []
-        field = {view: before}
+        field, loc = {view: before}, made.loc
         items = enumerate(document.at(loc))
-        parsed = [parse_nested_step(item, document, (*loc, n), found, field) for n, item in items]
-        chained = chain_steps([p for p in parsed if p is not None], field, (), found)
+        read = [parse_nested_step(item, document, (*loc, n), found, field) for n, item in items]
+        parsed = [p for p in read if p is not None]
+        if parsed:
+            parsed[0] = _select_view(parsed[0], made)
+        chained = chain_steps(parsed, field, (), found)
         entries += [replace(entry, key=f"{view}/{entry.key}") for entry in chained]
         problems += [p for p in found if p not in problems]  # copies have the same mistakes
     sources = dict.fromkeys(views, pipeline.main)
     return replace(pipeline, entries=tuple(entries), views=sources)
+
+
+def _select_view(first: ParsedStep, made: ViewField) -> ParsedStep:
+    """Return the first step of a view as it makes one of the view's fields.
+
+    A step that makes several images refuses to stand in a view of another count.
+    """
+    if first.step is None or first.step.num_views == 1 or first.step.num_views != made.count:
+        return first
+    return replace(first, step=first.step.select_view(made.number))
