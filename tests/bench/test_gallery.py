@@ -142,3 +142,12 @@ def test_each_step_is_drawn_and_each_step_of_chance_changes_a_draw(name: str) ->
     if step_registry.find(name).num_uniforms:
         assert len(drawn) == DRAWS
         assert set(drawn) - {original}
+
+
+@pytest.mark.parametrize(("name", "count"), [("five_crop", 5), ("ten_crop", 8)])
+def test_the_images_that_a_step_makes_of_one_are_shown(name: str, count: int) -> None:
+    with open_gallery() as gallery:
+        original, *crops = (np.asarray(image) for image in gallery.draw_step(name).images)
+    assert len(crops) == count
+    assert np.array_equal(crops[0], original[:150, :150])
+    assert np.array_equal(crops[3], original[-150:, -150:])
