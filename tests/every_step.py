@@ -72,6 +72,7 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     ],
     "identity": [{}],
     "random_perspective": [{"p": 1}, {"p": 1, "interpolation": "nearest", "fill": 1}],
+    "elastic_transform": [{"sigma": 2}, {"sigma": 0, "interpolation": "nearest", "fill": 1}],
     "random_zoom_out": [{"p": 1, "side_range": [1, 1.5], "fill": 1}],
     "random_erasing": [{"p": 1, "value": 1}, {"p": 1, "value": "random"}],
     "scale_jitter": [{"target_size": [24, 20], "scale_range": [0.5, 1.5]}],
@@ -91,6 +92,7 @@ STEPS: dict[str, list[dict[str, Any]]] = {
 }
 ONE_SIZE = [
     *({"gaussian_noise": parameters} for parameters in COLORS["gaussian_noise"]),
+    *({"elastic_transform": parameters} for parameters in STEPS["elastic_transform"]),
     {"random_erasing": STEPS["random_erasing"][1]},
 ]
 """Steps that need images of one size."""

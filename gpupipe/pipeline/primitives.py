@@ -41,6 +41,7 @@ no image they hold one number per spatial axis, in the order of its layout.
                      |  +------+    |         out[y, x] = `value` inside the window
                      |  | value|    |         out[y, x] = in[y, x] outside
                      +--------------+
+    remap            each pixel of the output takes the value at a place of its own in the input
     add              out = in + values, a number for each channel of each pixel
     color_matrix     out[i] = sum over j of matrix[i, j] * in[j], for the channels of each pixel
     to_dtype         truncates floats, saturates integers, NaN -> 0; `scale` maps 0..255 to 0..1
@@ -60,6 +61,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     perspective    CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   interpolated, rounded to nearest
     erase          CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   copies of `value`
     add            CHW, HWC, HW; 1 to 4 ch.    uint8, f16, f32   computed in int16 or float32
+    remap          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   interpolated, rounded to nearest
     color_matrix   CHW, HWC; 1 to 4 ch.        uint8, f16, f32   computed in float32, truncated
     color          CHW, HWC, HW; 1 or 3 ch.    uint8, f16, f32   as color_ops.py says
     blend          any                         uint8             computed in float32, truncated
@@ -97,6 +99,7 @@ DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
     "perspective": IMAGE_DTYPES,
     "erase": IMAGE_DTYPES,
     "add": IMAGE_DTYPES,
+    "remap": IMAGE_DTYPES,
     "pad": IMAGE_DTYPES,
     "color_matrix": IMAGE_DTYPES,
     "color": IMAGE_DTYPES,
@@ -230,6 +233,22 @@ class Primitives(Protocol):
             values: (B, H, W, C), int16 for uint8 images, else float32. All images have the size
                 (H, W). uint8 results are clamped to 0..255.
             clip: Whether results of floats are clamped to 0..1.
+        """
+
+    def remap(
+        self,
+        displacement: NDArray[np.float32],
+        reach: tuple[int, int],
+        interpolation: str,
+        fill: tuple[float, ...],
+    ) -> None:
+        """Move pixels as torchvision's functional.elastic does.
+
+        Args:
+            displacement: float32 (B, H, W, 2), [x, y] in units of half the width and height.
+            reach: The largest move along [y, x] in pixels.
+            interpolation: "nearest" or "bilinear".
+            fill: The value outside the image: one number, or one per channel.
         """
 
     def color_matrix(self, matrix: Any) -> None:

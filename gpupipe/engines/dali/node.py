@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.engines.dali import color_functions, ops
+from gpupipe.engines.dali import color_functions, ops, remap
 from gpupipe.engines.dali.branches import Feed, feed_part, merge_sizes
 from gpupipe.engines.dali.color import add, blend, leave_alone
 from gpupipe.engines.dali.emitter import Emitter, convert_argument
@@ -88,6 +88,20 @@ class Node(Emitter):
             node = node.gpu()
         make = partial(add, dtype=dtype, clip=clip)
         self._on_pixels("add", lambda x: color_functions.apply(make, x, [node], dtype))
+
+    def remap(
+        self,
+        displacement: NDArray[Any],
+        reach: tuple[int, int],
+        interpolation: str,
+        fill: ops.Fill,
+    ) -> None:
+        self._ready()
+        dtype = self.spec.dtype
+        operator = remap.REMAP[self.device]
+        make, arrays = operator(displacement, reach, interpolation, fill)
+        nodes = [self._feed(array) for array in arrays]
+        self._on_pixels(operator.__name__, lambda x: color_functions.apply(make, x, nodes, dtype))
 
     def color_matrix(self, matrix: Any) -> None:
         self._ready()

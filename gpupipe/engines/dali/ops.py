@@ -150,6 +150,20 @@ def warp_border(pixels: Any, matrix: Any, size: Any, mode: str) -> Any:
     )
 
 
+def remap(pixels: Any, x: Any, y: Any, interpolation: str) -> Any:
+    """Take each pixel from the place (x, y), where whole numbers are centres of pixels.
+
+    Args:
+        pixels: The image, of 1 or 3 channels, on a GPU. DALI has no such operator on a CPU.
+        x: float32 nodes of the image's height and width, on the GPU.
+        y: The same for y.
+        interpolation: "nearest" or "bilinear".
+    """
+    return fn.experimental.remap(
+        pixels, x, y, interp=_INTERPOLATION[interpolation], pixel_origin="center"
+    )
+
+
 def erase(pixels: Any, anchor: Any, shape: Any, value: Fill) -> Any:
     """Set the window at `anchor` of `shape`, [height, width], to one value per channel."""
     return fn.erase(pixels, anchor=anchor, shape=shape, axes=[0, 1], fill_value=list(value))

@@ -1,0 +1,134 @@
+"""torch inside DALI's CPU graph: errors, branches, memory, and an end before all is delivered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arrays import saved
+from nvidia.dali import Pipeline, fn, types
+
+import gpupipe
+from gpupipe.engines.dali import ops
+from gpupipe.engines.dali.torch_call import call_torch
+
+COUNT = 8
+
+
+def source(array: Any, layout: str = "") -> Any:
+    dtype = types.to_dali_type(str(array.dtype))
+    return fn.external_source(lambda: array, dtype=dtype, ndim=array.ndim - 1, layout=layout)
+
+
+def run(build: Any, *arrays: Any, times: int = 1) -> list[Any]:
+    """What a pipeline makes of images and arguments, several times."""
+    pipe: Any = Pipeline(batch_size=COUNT, num_threads=2, device_id=None, exec_dynamic=True)
+    with pipe:
+        nodes = [source(array, "" if n else "HWC") for n, array in enumerate(arrays)]
+        pipe.set_outputs(build(*nodes))
+    made = [pipe.run()[0] for _ in range(times)]
+    return [[np.array(output[n]) for n in range(COUNT)] for output in made]
+
+
+def images(dtype: str = "uint8") -> Any:
+    return np.random.default_rng(0).integers(0, 100, (COUNT, 5, 7, 3)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
+def test_each_image_meets_its_own_arguments(dtype: str) -> None:
+    pixels, factors = images(dtype), np.arange(COUNT, dtype=np.float32)
+
+    def multiply(image: torch.Tensor, factor: Any) -> torch.Tensor:
+        assert image.shape == (3, 5, 7)
+        return image.float() * float(factor)
+
+    (made,) = run(lambda x, f: call_torch(x, [f], multiply), pixels, factors)
+    for n in range(COUNT):
+        assert made[n].dtype == np.float32
+        assert np.array_equal(made[n], pixels[n].astype(np.float32) * n)
+
+
+def test_the_result_may_be_the_input_itself_and_lasts() -> None:
+    """It is copied, as DALI uses the memory of its input again."""
+    pixels = images()
+    for made in run(lambda x: call_torch(x, [], lambda image: image), pixels, times=20):
+        assert np.array_equal(made, pixels)
+
+
+@pytest.mark.parametrize("taken", [[], [0], [1, 3, 4], range(COUNT)], ids=str)
+def test_in_a_branch_it_sees_only_the_samples_that_take_it(taken: Any) -> None:
+    pixels, predicate = images(), np.isin(np.arange(COUNT), list(taken))
+    seen: list[int] = []
+
+    def invert(image: torch.Tensor) -> torch.Tensor:
+        seen.append(next(n for n in range(COUNT) if np.array_equal(image[0], pixels[n, ..., 0])))
+        return 255 - image
+
+    def build(x: Any, p: Any) -> Any:
+        yes, no = ops.split(x, p)
+        return ops.merge(call_torch(yes, [], invert), no, p)
+
+    (made,) = run(build, pixels, predicate)
+    assert sorted(seen) == list(taken)
+    for n in range(COUNT):
+        assert np.array_equal(made[n], 255 - pixels[n] if n in taken else pixels[n])
+
+
+def test_an_error_has_its_reason() -> None:
+    def fail(image: torch.Tensor) -> torch.Tensor:
+        raise ValueError("this image is odd")
+
+    with pytest.raises(RuntimeError, match="ValueError: this image is odd"):
+        run(lambda x: call_torch(x, [], fail), images())
+
+
+def data_of(folder: Path, count: int = 40) -> dict[str, Any]:
+    return saved(folder, np.random.default_rng(0).integers(0, 256, (count, 3, 24, 30), np.uint8))
+
+
+STEP = {"elastic_transform": {"sigma": 2}}
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_a_loader_closes_while_batches_are_in_flight(tmp_path: Path, taken: int) -> None:
+    """In a thread, so that a deadlock fails the test."""
+    written = {"data": data_of(tmp_path), "pipeline": [STEP]}
+
+    def use() -> None:
+        for _ in range(5):
+            with gpupipe.load(written, device="cpu", batch_size=4, prefetch=3) as loader:
+                batches = iter(loader)
+                for _ in range(taken):
+                    next(batches)
+        finished.set()
+
+    finished = threading.Event()
+    threading.Thread(target=use, daemon=True).start()
+    assert finished.wait(120)
+
+
+def test_a_process_ends_with_an_open_loader(tmp_path: Path) -> None:
+    data_of(tmp_path)
+    program = f"""
+        import gpupipe
+        data = {{"source": "numpy", "files": {str(tmp_path / "rows.npy")!r}, "rows": True}}
+        loader = gpupipe.load({{"data": data, "pipeline": [{STEP!r}]}}, device="cpu", batch_size=4)
+        batches = iter(loader)
+        print(next(batches)["array"].shape, flush=True)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "torch.Size([4, 3, 24, 30])\n"

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arrays import ENGINES, both, delivered, exactly, numbers, saved
+from dali_nodes import check_runs_on_gpu, operators
+from many_fields import loaded, make, samples
+from nvidia.dali import Pipeline, fn, types
+from pipeline_texts import FLOAT, NORM, build, mistakes
+from reference import differences
+from torchvision.transforms.v2 import ElasticTransform as Torchvision
+from torchvision.transforms.v2 import functional as F
+
+import gpupipe
+from gpupipe.engines.dali.image import FusingImage
+from gpupipe.pipeline import noise
+from gpupipe.pipeline.elastic import kernel_size, make_displacement
+from gpupipe.pipeline.step import Spec
+from gpupipe.steps.elastic_transform import ElasticTransform
+
+CROP = {"random_crop": {"size": [50, 60]}}
+FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
+STEPS: list[dict[str, Any]] = [
+    {},
+    {"alpha": [90, 20], "sigma": [3, 4], "fill": [9, 100, 200]},
+    {"interpolation": "nearest", "alpha": 200, "fill": 7},
+    {"sigma": 0, "alpha": 9},
+]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("before", [[CROP], [CROP, FLOATS]], ids=["uint8", "float32"])
+def test_engines_agree(gallery: Path, before: list[Any], step: dict[str, Any]) -> None:
+    assert max(d.most for d in differences(gallery, *before, {"elastic_transform": step})) == 0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
+@pytest.mark.parametrize("layout", ["CHW", "HWC", "HW"])
+def test_arrays_are_exact(tmp_path: Path, layout: str, dtype: str) -> None:
+    shape = {"CHW": (3, 29, 32), "HWC": (29, 32, 3), "HW": (29, 32)}[layout]
+    data = saved(tmp_path, numbers(dtype, (5, *shape)), layout=layout)
+    exactly(both(data, ["elastic_transform"]))
+
+
+@pytest.mark.parametrize("sigma", [(5.0, 5.0), (2.0, 3.5), (0.1, 0.1), (0.0, 0.0)])
+@pytest.mark.parametrize("alpha", [(50.0, 50.0), (0.0, 120.0)])
+def test_given_the_same_draws_displacements_are_torchvisions(
+    alpha: tuple[float, float], sigma: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    drawn = torch.stack([torch.rand(1, 1, 40, 56)[0, 0] for _ in range(2)])
+    monkeypatch.setattr(noise, "uniform_field", lambda seed, shape: drawn.numpy())
+    torch.manual_seed(0)
+    expected = Torchvision(list(alpha), list(sigma)).make_params([torch.zeros(3, 40, 56)])
+    made = make_displacement(1, (40, 56), alpha, sigma)
+    torch.testing.assert_close(made, expected["displacement"], rtol=0, atol=1e-6)
+
+
+def test_displacements_are_spread_as_torchvisions() -> None:
+    """The mean square of each part over 300 fields, to 5 standard errors."""
+    torch.manual_seed(0)
+    transform, image = Torchvision([50.0, 20.0], [2.0, 2.0]), torch.zeros(3, 32, 40)
+    theirs = torch.cat([transform.make_params([image])["displacement"] for _ in range(300)])
+    ours = torch.cat([make_displacement(n, (32, 40), (50.0, 20.0), (2.0, 2.0)) for n in range(300)])
+    for axis in range(2):
+        a, b = (field[..., axis].square().mean((1, 2)) for field in (ours, theirs))
+        error = ((a.var() + b.var()) / 300).sqrt()
+        assert abs(float(a.mean() - b.mean())) < 5 * float(error)
+        assert abs(float(ours[..., axis].mean())) < 5 * float(ours[..., axis].std()) / 300**0.5
+    assert not torch.equal(ours[0], ours[1])
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 1, 2.3, 5, 20])
+def test_the_kernel_has_torchvisions_size(sigma: float) -> None:
+    side = int(8 * sigma + 1)
+    assert kernel_size(sigma) == side + (side % 2 == 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_random_apply_moves_only_the_samples_that_take_it(tmp_path: Path, engine: str) -> None:
+    array = np.random.default_rng(0).integers(0, 256, (40, 3, 24, 30), np.uint8)
+    data = saved(tmp_path, array)
+    step = {"random_apply": {"p": 0.3, "transforms": [{"elastic_transform": {"sigma": 2}}]}}
+    made = delivered(data, [step], engine, batch_size=8)
+    moved = {id for id, image in made.items() if not np.array_equal(image.numpy(), array[id])}
+    assert 3 < len(moved) < 25
+    for size in (1, 40):
+        again = delivered(data, [step], engine, batch_size=size)
+        assert all(torch.equal(again[id], image) for id, image in made.items())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_masks_move_with_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    data = make(tmp_path, monkeypatch)
+    on = {"on": ["image", "mask"]}
+    steps = [
+        "decode",
+        {"decode": {"mode": "gray", "on": "mask"}},
+        {"center_crop": {"size": [24, 24], **on}},
+        {"elastic_transform": {"sigma": 2, "alpha": 60, **on}},
+    ]
+    plain = samples(loaded(data, steps[:3], engine=engine))
+    for id, sample in samples(loaded(data, steps, engine=engine)).items():
+        assert not torch.equal(sample["mask"], plain[id]["mask"])
+        assert set(sample["mask"].unique().tolist()) <= {0, *plain[id]["mask"].unique().tolist()}
+
+
+def test_batches_after_a_resume_are_the_same(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).integers(0, 256, (12, 3, 24, 30), np.uint8)
+    written = {
+        "data": saved(tmp_path, array),
+        "pipeline": [{"elastic_transform": {"sigma": 2}}],
+        "loader": {"device": "cpu", "batch_size": 3},
+    }
+    with gpupipe.load(written) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        expected = [batch["array"] for batch in batches]
+    with gpupipe.load(written) as resumed:
+        resumed.load_state_dict(state)
+        made = [batch["array"] for batch in resumed]
+    assert len(made) == 3
+    assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))
+
+
+def gpu_graph(pixels: Any, step: ElasticTransform, device: Any) -> Any:
+    def source(array: Any) -> Any:
+        dtype = types.to_dali_type(str(array.dtype))
+        return fn.external_source(lambda: array, dtype=dtype, ndim=array.ndim - 1)
+
+    dtype = types.to_dali_type(str(pixels.dtype))
+    node = fn.external_source(lambda: pixels, dtype=dtype, ndim=3, layout="HWC", device=device)
+    size = np.array([pixels.shape[1:3]] * len(pixels), np.float64)
+    image = FusingImage(node, size, source, device, False, {})
+    image.spec = Spec(
+        encoded=False, height=30, width=40, channels=pixels.shape[-1], dtype=str(pixels.dtype)
+    )
+    step.lower(image, {"seed": np.arange(len(pixels))})
+    return image.as_it_is()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_graph_for_a_gpu_is_built_of_operators_that_run_there(
+    dtype: str, channels: int
+) -> None:
+    """As nodes: no GPU is needed for that."""
+    step = ElasticTransform.model_validate({"sigma": 2})
+    with Pipeline(batch_size=2, num_threads=1, device_id=None):
+        node = gpu_graph(np.zeros((2, 30, 40, channels), dtype), step, "gpu")
+        names = [operator._op.schema_name for operator in operators(node)]
+        check_runs_on_gpu(node)
+    assert "experimental__Remap" in names
+    assert not any("Python" in name for name in names)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> None:
+    """Looked up in NumPy as DALI documents its operator: whole numbers are centres of pixels."""
+    from gpupipe.engines.dali.remap import remap
+
+    rng = np.random.default_rng(0)
+    image = rng.random((30, 40, 3)).astype(np.float32)
+    alpha, fill = (30.0, 18.0), (0.3, 0.5, 0.7)
+    moves = make_displacement(5, (30, 40), alpha, (1.0, 1.0))
+    top, left = reach = (10, 16)
+    _, (x, y) = remap(moves.numpy(), reach, interpolation, fill)
+    padded = np.full((30 + 2 * top, 40 + 2 * left, 3), fill, np.float32)
+    padded[top:-top, left:-left] = image
+    inner = (0, slice(top, -top), slice(left, -left))
+    x, y = x[inner], y[inner]
+    assert x.min() >= 0
+    assert x.max() <= padded.shape[1] - 1
+    assert y.min() >= 0
+    assert y.max() <= padded.shape[0] - 1
+    if interpolation == "nearest":
+        made = padded[np.rint(y).astype(int), np.rint(x).astype(int)]
+    else:
+        i, j = np.floor(y).astype(int), np.floor(x).astype(int)
+        v, u = (y - i)[..., None], (x - j)[..., None]
+        upper = padded[i, j] * (1 - u) + padded[i, j + 1] * u
+        lower = padded[i + 1, j] * (1 - u) + padded[i + 1, j + 1] * u
+        made = upper * (1 - v) + lower * v
+    planes = torch.from_numpy(image).permute(2, 0, 1)
+    expected = F.elastic(planes, moves, interpolation, list(fill)).permute(1, 2, 0).numpy()
+    differs = np.abs(made - expected) > 1e-4
+    assert differs.mean() < 1e-3
+    assert (expected == np.float32(fill)).all(-1).any(), "some pixels come from outside"
+
+
+def test_after_normalize_it_works_too() -> None:
+    build("decode", "random_crop: {size: 40}", FLOAT, NORM, "elastic_transform")
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (
+            ["decode", "elastic_transform"],
+            "2:3: elastic_transform cannot stand here: it makes numbers for each pixel, so all "
+            "images must have one size here: put it after random_resized_crop, or another crop or "
+            "resize to a fixed size",
+        ),
+        (
+            ["decode", "center_crop: {size: [20, 99]}", "elastic_transform"],
+            "3:3: elastic_transform cannot stand here: the blur needs at least 21x21 pixels, but "
+            "the image has 20x99: write a smaller sigma",
+        ),
+        (
+            ["decode", "elastic_transform: {sigma: [0, 5]}"],
+            "2:30: elastic_transform.sigma is [0, 5], but should be above 0 for both x and y, or 0 "
+            "for both",
+        ),
+        (
+            ["decode", "elastic_transform: {alpha: -1}"],
+            "2:30: elastic_transform.alpha",
+        ),
+        (
+            ["decode", "elastic_transform: {interpolation: bicubic}"],
+            "2:38: elastic_transform.interpolation is 'bicubic'",
+        ),
+        (
+            ["decode", "center_crop: {size: 40}", "elastic_transform: {fill: [1, 2]}"],
+            "3:3: elastic_transform cannot stand here: fill has 2 numbers, but the image has 3",
+        ),
+    ],
+)
+def test_mistakes(steps: list[str], message: str) -> None:
+    (mistake,) = mistakes(*steps)
+    assert mistake.startswith(message)
