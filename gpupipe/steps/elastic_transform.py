@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from gpupipe.pipeline import noise
-from gpupipe.pipeline.channel_checks import check_color, check_per_channel
+from gpupipe.pipeline.channel_checks import add_fill, check_color, check_per_channel
 from gpupipe.pipeline.elastic import kernel_size, make_displacement
 from gpupipe.pipeline.primitives import IMAGE_DTYPES, Primitives
 from gpupipe.pipeline.spec_checks import describe_small
@@ -81,7 +81,7 @@ class ElasticTransform(Step):
             raise StepIncompatible(
                 f"{describe_small('the blur', size, least)}: write a smaller sigma"
             )
-        return input_spec
+        return add_fill(self.fill, input_spec)
 
     def displacement(self, seed: int, size: tuple[int, int]) -> Any:
         """Return the displacements of a sample, a tensor (1, H, W, 2); see make_displacement."""
