@@ -53,31 +53,38 @@ def uniform_field(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return Generator(SFC64(int(seed))).random(shape, np.float32)
 
 
-def stack_fields(make: Callable[[int], NDArray[Any]], present: NDArray[np.bool_]) -> NDArray[Any]:
+def stack_fields(
+    make: Callable[[int], NDArray[Any]],
+    present: NDArray[np.bool_],
+    shape: tuple[int, ...],
+    dtype: str = "float32",
+) -> NDArray[Any]:
     """Make a field for each sample that is present, in several threads.
 
     NumPy draws normal numbers without holding Python's lock.
 
     Args:
-        make: Returns the field of a sample of the batch, by its position. All fields have the same
-            shape and dtype.
+        make: Returns the field of a sample of the batch, by its position.
         present: The samples that need a field, (B,).
+        shape: The shape of each field.
+        dtype: Its dtype.
 
     Returns:
-        The fields, (B, ...). Those of the other samples are zeros, which take neither time nor
+        The fields, (B, *shape). Those of the other samples are zeros, which take neither time nor
         memory.
     """
-    numbers = np.flatnonzero(present)
-    first = make(int(numbers[0]) if len(numbers) else 0)
-    fields = np.zeros((len(present), *first.shape), first.dtype)
+    fields = np.zeros((len(present), *shape), dtype)
 
     def fill(number: int) -> None:
         fields[number] = make(number)
 
-    if len(numbers):
-        fields[numbers[0]] = first
-        with ThreadPoolExecutor(min(len(numbers), cores_of_rank())) as threads:
-            list(threads.map(fill, numbers[1:].tolist()))
+    numbers = np.flatnonzero(present).tolist()
+    if len(numbers) < 2:
+        for number in numbers:
+            fill(number)
+        return fields
+    with ThreadPoolExecutor(min(len(numbers), cores_of_rank())) as threads:
+        list(threads.map(fill, numbers))
     return fields
 
 

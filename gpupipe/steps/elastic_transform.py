@@ -90,7 +90,9 @@ class ElasticTransform(Step):
     def lower(self, image: Primitives, p: Params) -> None:
         height, width, _ = noise.shape_of_pixels(image.spec)
         fields = noise.stack_fields(
-            lambda n: self.displacement(p["seed"][n], (height, width))[0].numpy(), image.present
+            lambda n: self.displacement(p["seed"][n], (height, width))[0].numpy(),
+            image.present,
+            (height, width, 2),
         )
         reach = ceil(self.alpha[1] / 2.0) + 1, ceil(self.alpha[0] / 2.0) + 1
         image.remap(fields, reach, self.interpolation, self.fill)

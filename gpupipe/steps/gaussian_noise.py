@@ -65,7 +65,10 @@ class GaussianNoise(ColorStep):
     def lower_color(self, image: Primitives, p: Params) -> None:
         shape, dtype = noise.shape_of_pixels(image.spec), image.spec.dtype
         fields = noise.stack_fields(
-            lambda n: self.values(p["seed"][n], shape, dtype), image.present
+            lambda n: self.values(p["seed"][n], shape, dtype),
+            image.present,
+            shape,
+            "int16" if dtype == "uint8" else "float32",
         )
         image.add(fields, self.clip)
 

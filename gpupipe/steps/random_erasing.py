@@ -167,7 +167,7 @@ class RandomErasing(Step):
             field[top : top + height, left : left + width] = drawn
             return field
 
-        return noise.stack_fields(make, image.present)
+        return noise.stack_fields(make, image.present, pixels)
 
     def torch(self, image: Any, p: Params) -> Any:
         import torch

@@ -62,7 +62,7 @@ def test_only_samples_that_are_present_get_a_field() -> None:
         return noise.normal_field(n, (4, 6, 3))
 
     present = np.array([False, True, False, True, True])
-    fields = noise.stack_fields(make, present)
+    fields = noise.stack_fields(make, present, (4, 6, 3))
     assert sorted(made) == [1, 3, 4]
     assert (fields.shape, fields.dtype) == ((5, 4, 6, 3), np.float32)
     for n in range(5):
@@ -70,9 +70,12 @@ def test_only_samples_that_are_present_get_a_field() -> None:
         assert np.array_equal(fields[n], expected)
 
 
-def test_without_any_sample_the_shape_is_right() -> None:
-    fields = noise.stack_fields(lambda n: noise.normal_field(n, (4, 6, 3)), np.zeros(2, bool))
-    assert fields.shape == (2, 4, 6, 3)
+def test_without_any_sample_nothing_is_made() -> None:
+    def make(n: int) -> np.ndarray:
+        raise AssertionError(n)
+
+    fields = noise.stack_fields(make, np.zeros(2, bool), (4, 6, 3), "int16")
+    assert (fields.shape, fields.dtype) == ((2, 4, 6, 3), np.int16)
     assert not fields.any()
 
 
@@ -82,17 +85,16 @@ def test_fields_are_made_in_threads_that_end(monkeypatch: pytest.MonkeyPatch) ->
     meeting = threading.Barrier(2, timeout=60)
 
     def make(n: int) -> np.ndarray:
-        if n:
-            meeting.wait()  # fails if the two others do not run at the same time
-        return np.full((1, 1, 1), n, np.float32)
+        meeting.wait()  # fails if the two do not run at the same time
+        return np.full((1, 1, 1), n + 1, np.float32)
 
-    assert noise.stack_fields(make, np.ones(3, bool)).ravel().tolist() == [0, 1, 2]
+    assert noise.stack_fields(make, np.ones(2, bool), (1, 1, 1)).ravel().tolist() == [1, 2]
     assert threading.active_count() == before
 
 
 def test_an_error_in_a_thread_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        noise.stack_fields(lambda n: np.full((1, 1, 1), 1 // (3 - n)), np.ones(5, bool))
+        noise.stack_fields(lambda n: np.full(1, 1 // (3 - n)), np.ones(5, bool), (1,))
 
 
 def test_the_size_must_be_known() -> None:
