@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,10 @@ class RandomErasing(Step):
     ratio: PositiveRange = (0.3, 3.3)
     value: Annotated[Literal["random"] | Value, BeforeValidator(_numbers_or_random)] = (0.0,)
 
-    speed_advice: ClassVar[str] = noise.SPEED_ADVICE
+    @property
+    def speed_advice(self) -> str:  # type: ignore[override]
+        """What costs less time than this step."""
+        return noise.SPEED_ADVICE if self.value == RANDOM else ""
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
