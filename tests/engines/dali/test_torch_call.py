@@ -14,6 +14,8 @@ import pytest
 import torch
 from arrays import saved
 from nvidia.dali import Pipeline, fn, types
+from PIL import Image
+from plugin import install
 
 import gpupipe
 from gpupipe.engines.dali import ops
@@ -132,3 +134,50 @@ def test_a_process_ends_with_an_open_loader(tmp_path: Path) -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == "torch.Size([4, 3, 24, 30])\n"
+
+
+PICKY = """
+from gpupipe.engines.dali.torch_call import call_torch
+from gpupipe.pipeline.step import Step
+
+
+class Picky(Step):
+    def lower(self, image, p):
+        image.apply("python_function", lambda pixels: call_torch(pixels, [], self.check))
+
+    def check(self, image):
+        if (image == 77).all():
+            raise ValueError("it is 77 all over")
+        return image
+"""
+
+
+@pytest.fixture
+def picky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A config whose step fails at the sixth of ten images."""
+    (tmp_path / "plugin").mkdir()
+    folder = install(tmp_path / "plugin", "picky_step", PICKY, picky="Picky")
+    monkeypatch.syspath_prepend(str(folder))
+    (tmp_path / "images" / "class").mkdir(parents=True)
+    for n in range(10):
+        color = 77 if n == 5 else n
+        image = Image.new("RGB", (30, 20), (color, color, color))
+        image.save(tmp_path / "images" / "class" / f"{n}.png")
+    return {
+        "data": {"source": "folder", "root": str(tmp_path / "images")},
+        "pipeline": ["decode", "picky"],
+        "loader": {"batch_size": 4, "device": "cpu", "shuffle": False, "engine": "dali"},
+    }
+
+
+def test_an_error_names_the_file_of_the_sample(picky: dict[str, Any]) -> None:
+    failed = pytest.raises(gpupipe.SampleError, match=r"(?s)class/5\.png.*it is 77 all over")
+    with gpupipe.load(picky) as loader, failed:
+        list(loader)
+
+
+def test_a_sample_that_fails_may_be_skipped(picky: dict[str, Any], tmp_path: Path) -> None:
+    options = {"on_error": "skip", "max_bad": 0.5, "quarantine": tmp_path / "bad.jsonl", "ids": True}
+    with gpupipe.load(picky, **options) as loader:
+        made = [int(id) for batch in loader for id in batch["id"]]
+    assert made == [0, 1, 2, 3, 4, 6, 7, 8, 9]
