@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arrays import ENGINES, both, delivered, exactly, numbers, saved
+from arrays import ENGINES, ULP, both, delivered, numbers, saved
 from dali_nodes import check_runs_on_gpu, operators
 from many_fields import loaded, make, samples
 from nvidia.dali import Pipeline, fn, types
@@ -40,10 +40,14 @@ def test_engines_agree(gallery: Path, before: list[Any], step: dict[str, Any]) -
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
 @pytest.mark.parametrize("layout", ["CHW", "HWC", "HW"])
-def test_arrays_are_exact(tmp_path: Path, layout: str, dtype: str) -> None:
+def test_arrays_are_exact_but_for_the_rounding_of_float16(
+    tmp_path: Path, layout: str, dtype: str
+) -> None:
     shape = {"CHW": (3, 29, 32), "HWC": (29, 32, 3), "HW": (29, 32)}[layout]
     data = saved(tmp_path, numbers(dtype, (5, *shape)), layout=layout)
-    exactly(both(data, ["elastic_transform"]))
+    for made, expected in both(data, ["elastic_transform"]):
+        tolerance = ULP if dtype == "float16" else 0
+        torch.testing.assert_close(made, expected, rtol=tolerance, atol=0)
 
 
 @pytest.mark.parametrize("sigma", [(5.0, 5.0), (2.0, 3.5), (0.1, 0.1), (0.0, 0.0)])
@@ -163,7 +167,10 @@ def test_the_graph_for_a_gpu_is_built_of_operators_that_run_there(
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> None:
-    """Looked up in NumPy as DALI documents its operator: whole numbers are centres of pixels."""
+    """Looked up in NumPy as DALI documents its operator: whole numbers are centres of pixels.
+
+    Half-way over the image's edge, torchvision multiplies by the share that is inside twice.
+    """
     from gpupipe.engines.dali.remap import remap
 
     rng = np.random.default_rng(0)
@@ -190,8 +197,11 @@ def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> N
         made = upper * (1 - v) + lower * v
     planes = torch.from_numpy(image).permute(2, 0, 1)
     expected = F.elastic(planes, moves, interpolation, list(fill)).permute(1, 2, 0).numpy()
-    differs = np.abs(made - expected) > 1e-4
-    assert differs.mean() < 1e-3
+    inside = F.elastic(torch.ones(1, 30, 40), moves, interpolation)[0].numpy()
+    is_whole = (inside < 1e-6) | (inside > 1 - 1e-6)
+    assert is_whole.mean() > 0.5
+    differs = np.abs(made - expected).max(-1) > 1e-4
+    assert differs[is_whole].mean() < 1e-3
     assert (expected == np.float32(fill)).all(-1).any(), "some pixels come from outside"
 
 

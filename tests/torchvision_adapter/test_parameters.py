@@ -30,6 +30,8 @@ STEPS = {
 }
 """The torchvision class of each step that has one."""
 CONTAINERS = ("random_apply", "random_choice", "random_order")
+OF_VIEWS = ("five_crop", "ten_crop")
+"""They make several images of one, and so stand in no list of steps."""
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "aug_mix": [{}, {"severity": 5, "mixture_width": 2, "chain_depth": 3, "alpha": 0.5}],
@@ -39,6 +41,11 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {},
         {"brightness": 0.4, "contrast": [0.5, 1.5], "saturation": 0.2, "hue": [-0.1, 0.2]},
     ],
+    "elastic_transform": [
+        {},
+        {"alpha": 20, "sigma": [2, 3], "interpolation": "nearest", "fill": [1, 2, 3]},
+    ],
+    "gaussian_noise": [{}, {"mean": 0.1, "sigma": 0.2}],
     "gaussian_blur": [{"kernel_size": 5}, {"kernel_size": [3, 7], "sigma": 1.5}],
     "grayscale": [{}, {"num_output_channels": 3}],
     "jpeg": [{"quality": 40}, {"quality": [40, 90]}],
@@ -95,7 +102,7 @@ their example.
 CASES = [
     pytest.param(step, arguments, id=f"{step}-{n}")
     for step in STEPS
-    if step not in CONTAINERS
+    if step not in (*CONTAINERS, *OF_VIEWS)
     for n, arguments in enumerate(ARGUMENTS.get(step, [dict(step_registry.find(step).example)]))
 ]
 
@@ -115,8 +122,18 @@ def make(module: Any, step: str, arguments: dict[str, Any]) -> Any:
     return getattr(module, STEPS[step])(**arguments)
 
 
+BEFORE: dict[str, tuple[dict[str, Any], v2.Transform]] = {
+    "normalize": (FLOATS, v2.ToDtype(torch.float32, scale=True)),
+    **dict.fromkeys(
+        ("elastic_transform", "gaussian_noise"),
+        ({"center_crop": {"size": [40, 40]}}, v2.CenterCrop(40)),
+    ),
+}
+"""What must come before a step, in YAML and as torchvision's object."""
+
+
 def adapt(transform: Any, step: str = "") -> str:
-    before = [v2.ToDtype(torch.float32, scale=True)] if step == "normalize" else []
+    before = [BEFORE[step][1]] if step in BEFORE else []
     return gpupipe.from_torchvision(v2.Compose([*before, transform])).to_yaml()
 
 
@@ -124,7 +141,7 @@ def adapt(transform: Any, step: str = "") -> str:
 def test_a_step_has_the_parameters_that_a_user_would_write(
     step: str, arguments: dict[str, Any]
 ) -> None:
-    before = [FLOATS] if step == "normalize" else []
+    before = [BEFORE[step][0]] if step in BEFORE else []
     by_hand = build(write(*before, {step: arguments}))
     for module in (v2, v1):
         if hasattr(module, STEPS[step]):
@@ -140,6 +157,19 @@ def test_no_parameter_of_torchvision_is_passed_over(step: str, arguments: dict[s
     public = {name for name in vars(transform) if not name.startswith("_")}
     without_meaning = {"training", "inplace"}
     assert public - without_meaning <= step_registry.find(step).model_fields.keys()
+
+
+@pytest.mark.parametrize("transform", [v2.FiveCrop(20), v2.TenCrop(20)])
+def test_a_step_of_views_is_refused_with_what_to_write(transform: Any) -> None:
+    with pytest.raises(gpupipe.ConfigError, match="images of one: write it as the first step of a"):
+        gpupipe.from_torchvision(v2.Compose([v2.Resize(30), transform]))
+
+
+def test_the_noise_of_random_erasing() -> None:
+    floats = v2.ToDtype(torch.float32, scale=True)
+    erasing = v2.RandomErasing(0.3, value="random")
+    made = gpupipe.from_torchvision(v2.Compose([v2.CenterCrop(40), floats, erasing]))
+    assert made[-1] == {"random_erasing": {"p": 0.3, "value": "random"}}
 
 
 @pytest.mark.parametrize("policy", v2.AutoAugmentPolicy)

@@ -38,8 +38,8 @@ def remap(
     """Run DALI's operator on a GPU.
 
     It leaves pixels alone that come from outside the image. So the image gets a border of `fill`
-    that no move leaves, which is cut off afterwards. Half-way into the border a pixel is a mean of
-    image and `fill`, as it is in torchvision.
+    that no move leaves, which is cut off afterwards. A pixel that comes from half-way over the
+    image's edge is a mean of image and `fill`; torchvision makes it darker than both.
     """
     count, height, width, _ = displacement.shape
     top, left = reach

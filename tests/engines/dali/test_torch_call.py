@@ -31,7 +31,13 @@ def source(array: Any, layout: str = "") -> Any:
 
 def run(build: Any, *arrays: Any, times: int = 1) -> list[Any]:
     """What a pipeline makes of images and arguments, several times."""
-    pipe: Any = Pipeline(batch_size=COUNT, num_threads=2, device_id=None, exec_dynamic=True)
+    pipe: Any = Pipeline(
+        batch_size=COUNT,
+        num_threads=2,
+        device_id=None,
+        exec_dynamic=True,
+        prefetch_queue_depth=1,
+    )
     with pipe:
         nodes = [source(array, "" if n else "HWC") for n, array in enumerate(arrays)]
         pipe.set_outputs(build(*nodes))
@@ -177,7 +183,12 @@ def test_an_error_names_the_file_of_the_sample(picky: dict[str, Any]) -> None:
 
 
 def test_a_sample_that_fails_may_be_skipped(picky: dict[str, Any], tmp_path: Path) -> None:
-    options = {"on_error": "skip", "max_bad": 0.5, "quarantine": tmp_path / "bad.jsonl", "ids": True}
+    options = {
+        "on_error": "skip",
+        "max_bad": 0.5,
+        "quarantine": tmp_path / "bad.jsonl",
+        "ids": True,
+    }
     with gpupipe.load(picky, **options) as loader:
         made = [int(id) for batch in loader for id in batch["id"]]
     assert made == [0, 1, 2, 3, 4, 6, 7, 8, 9]
