@@ -39,7 +39,7 @@ def remap(
 
     It leaves pixels alone that come from outside the image. So the image gets a border of `fill`
     that no move leaves, which is cut off afterwards. A pixel that comes from half-way over the
-    image's edge is a mean of image and `fill`; torchvision makes it darker than both.
+    image's edge is a mean of image and `fill`; torchvision makes it darker.
     """
     count, height, width, _ = displacement.shape
     top, left = reach
