@@ -53,7 +53,7 @@ class ElasticTransform(Step):
             An image must have more than 4 sigma pixels a side. The default is 5.
         interpolation: "nearest" or "bilinear" (the default).
         fill: The value outside the image, 0 to 255: one number, or one per channel. The default
-            is 0.
+            is 0. Masks get 0; {image: ..., mask: ...} changes that.
     """
 
     alpha: _Pair = (50.0, 50.0)
