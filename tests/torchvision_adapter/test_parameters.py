@@ -43,7 +43,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     ],
     "elastic_transform": [
         {},
-        {"alpha": 20, "sigma": [2, 3], "interpolation": "nearest", "fill": [1, 2, 3]},
+        {"alpha": 20.0, "sigma": [2.0, 3.0], "interpolation": "nearest", "fill": [1, 2, 3]},
     ],
     "gaussian_noise": [{}, {"mean": 0.1, "sigma": 0.2}],
     "gaussian_blur": [{"kernel_size": 5}, {"kernel_size": [3, 7], "sigma": 1.5}],
