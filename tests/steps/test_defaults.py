@@ -32,11 +32,12 @@ def defaults_of(transform: Any, step: type[Step]) -> list[tuple[str, Any, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return enums as their values, and tuples as lists; one number alone, if a list has one."""
+    """Return enums as their values, and tuples as lists; one value if a list has no other."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, list | tuple):
-        return plain(value[0]) if len(value) == 1 else [plain(part) for part in value]
+        is_one = value and all(part == value[0] for part in value)
+        return plain(value[0]) if is_one else [plain(part) for part in value]
     return value
 
 
