@@ -71,10 +71,11 @@ def from_torchvision(
 ) -> StepList:
     """Return the steps that do what a torchvision transform does, with `decode` as the first.
 
-    Transforms of torchvision.transforms.v2 are read, and those of torchvision.transforms. Their
-    parameters come from the attributes of the objects; those that have their defaults are left out.
-    ToImage, PILToTensor and ToPureTensor need no step. The steps work on the image: torchvision
-    also moves masks with it, which here needs `on: [image, mask]` (docs/configuration.md).
+    It reads transforms of torchvision.transforms.v2, those of torchvision.transforms, and
+    `weights.transforms()` of classification models. The parameters are the attributes of the
+    objects; those that have their defaults are left out. ToImage, PILToTensor and ToPureTensor need
+    no step. The steps work on the image: torchvision also moves masks with it, which here needs
+    `on: [image, mask]` (docs/configuration.md).
 
     Args:
         transform: A Compose, another container, or a single transform.
@@ -138,6 +139,7 @@ class _Adapted:
 
 def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]:
     """Return the steps of one transform; append what has no counterpart to `problems`."""
+    transform = _write_out(transform)
     name, where = _own_name(transform), _describe_place(transform, path)
     if name in ("Compose", "Sequential"):
         parts = enumerate(_children(transform))
@@ -228,6 +230,24 @@ def _own_name(transform: Any) -> str:
     kind = type(transform)
     own = [nn.Sequential, *(getattr(module, kind.__name__, None) for module in (v2, transforms))]
     return kind.__name__ if any(kind is found for found in own) else ""
+
+
+def _write_out(transform: Any) -> Any:
+    """Return the Compose that a preset of pretrained weights stands for; others as they are."""
+    import torch
+    from torchvision.transforms import v2
+    from torchvision.transforms._presets import ImageClassification
+
+    if type(transform) is not ImageClassification:
+        return transform
+    return v2.Compose(
+        [
+            v2.Resize(transform.resize_size, transform.interpolation, None, transform.antialias),
+            v2.CenterCrop(transform.crop_size),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(transform.mean, transform.std),
+        ]
+    )
 
 
 def _children(container: Any) -> Iterable[Any]:

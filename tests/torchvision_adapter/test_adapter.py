@@ -11,6 +11,7 @@ import yaml
 from torch import nn
 from torchvision import transforms as v1
 from torchvision import tv_tensors
+from torchvision.models import ResNet50_Weights
 from torchvision.transforms import v2
 
 import gpupipe
@@ -115,6 +116,19 @@ def parse(text: str) -> Pipeline:
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_of_torchvision_is_the_shipped_pipeline(name: str, module: Any) -> None:
     found = parse(str(gpupipe.from_torchvision(PRESETS[name](module))))
+    assert found.fingerprint == build_pipeline(name, find_pipeline(name, None)).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("weights", "name"),
+    [
+        (ResNet50_Weights.IMAGENET1K_V1, "imagenet_eval"),
+        (ResNet50_Weights.IMAGENET1K_V2, "torchvision_resnet50_v2_eval"),
+    ],
+    ids=str,
+)
+def test_the_preset_of_pretrained_weights(weights: ResNet50_Weights, name: str) -> None:
+    found = parse(str(gpupipe.from_torchvision(weights.transforms())))
     assert found.fingerprint == build_pipeline(name, find_pipeline(name, None)).fingerprint
 
 
