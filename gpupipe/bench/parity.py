@@ -97,9 +97,11 @@ def measure(
     comparable_steps = next((n for n, e in enumerate(entries) if not can_run(e.step)), len(entries))
     first = comparable_steps if last else min(1, comparable_steps)
     for end in range(first, comparable_steps + 1):
-        expected = list(_images(_with_steps(config, entries[:end], **_reference()), few))
+        field = entries[end - 1].field if end else config.pipeline.main
+        expected = list(_images(_with_steps(config, entries[:end], **_reference()), few, field))
         for device in devices:
-            images = _images(_with_steps(config, entries[:end], engine=name, device=device), few)
+            part = _with_steps(config, entries[:end], engine=name, device=device)
+            images = _images(part, few, field)
             yield _measure_agreement(
                 device,
                 _with_steps(config, entries[:end]).pipeline,
@@ -207,10 +209,11 @@ def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> C
     return replace(config, pipeline=steps, loader=alone, batch=BatchStage())
 
 
-def _images(config: Config, index: Index) -> Iterator[tuple[int, Tensor]]:
+def _images(config: Config, index: Index, field: str | None = None) -> Iterator[tuple[int, Tensor]]:
+    """Yield id and pixels of each sample: of `field`, or of the main field or its first view."""
     with create_loader(config, index) as loader:
         for batch in loader:
-            yield int(batch["id"]), image_of(batch)[0].cpu()
+            yield int(batch["id"]), (batch[field] if field else image_of(batch))[0].cpu()
 
 
 def _measure_agreement(
@@ -220,8 +223,12 @@ def _measure_agreement(
     dali_images: list[tuple[int, Tensor]],
     max_diff: float | None,
 ) -> Agreement:
-    interpolating = sum(e.step.interpolates for e in pipeline.entries)
+    field = pipeline.entries[-1].field if pipeline.entries else pipeline.main
+    fields = (field, pipeline.source_of(field))
+    interpolating = sum(e.step.interpolates for e in pipeline.entries if e.field in fields)
     last = pipeline.entries[-1].key if pipeline.entries else _NO_STEP
+    if pipeline.source_of(field) != pipeline.main:
+        last = f"{last} on {field}"
     largest = not interpolating
     limit = MOST if largest else MEAN * interpolating if max_diff is None else max_diff
     pairs = [(a.double(), b.double()) for (_, a), (_, b) in _pair_by_id(expected, dali_images)]
@@ -229,7 +236,7 @@ def _measure_agreement(
         return Agreement(device, last, math.inf, math.inf, 0.0, limit, largest, len(pairs))
     unit = (
         1.0
-        if pipeline.output_spec.dtype == "uint8"
+        if pipeline.output_spec_of(field).dtype == "uint8"
         else max(1e-12, _range([a for a, _ in pairs])) / _LEVELS
     )
     differences = [_absolute_difference(a, b) / unit for a, b in pairs]

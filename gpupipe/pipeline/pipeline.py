@@ -80,10 +80,17 @@ class Pipeline:
         Args:
             count: The number of entries. If the last of them works on a view, the pipeline makes
                 only that view; else it makes no view.
+
+        Returns:
+            The pipeline. Unless it has no step, it also decodes the other fields, first of all,
+            because engines deliver no encoded bytes beside images.
         """
         entries = self.entries[:count]
         view = entries[-1].field if entries and entries[-1].field in self.views else None
         kept = tuple(e for e in entries if e.field not in self.views or e.field == view)
+        if kept:
+            later = (e for e in self.entries[count:] if e.input_spec.encoded)
+            kept = (*later, *kept)
         return replace(self, entries=kept, views={view: self.views[view]} if view else {})
 
     @property

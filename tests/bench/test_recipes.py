@@ -90,3 +90,20 @@ def test_masks_of_segmentation_move_with_their_images(data: dict[str, Any]) -> N
         assert brightness == sorted(brightness)
         assert brightness[3] - brightness[0] > 2
     assert (batches[0]["mask"] != batches[1]["mask"]).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("name", ["segmentation_train"])
+def test_parity_compares_masks_too(data: dict[str, Any], name: str) -> None:
+    config = configs.read(name, data=data, device="cpu")
+    found = list(parity.measure(config, config.source.index(), ["cpu"], 2))
+    assert [a.step for a in found[:4]] == [
+        "decode",
+        "decode_2 on mask",
+        "random_resize",
+        "random_resize on mask",
+    ]
+    assert {a.step for a in found if not a.holds} == set()
+    limits = {a.step: a.limit for a in found}
+    assert (limits["decode_2 on mask"], limits["random_resize on mask"]) == (1, 0.5)
+    assert limits["normalize"] == 0.5, "a resize of the mask does not count for the image"
+    assert all(a.images == 2 for a in found)
