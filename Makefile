@@ -26,6 +26,7 @@ demo: $(VENV)/.installed
 	$(BIN)/gpupipe run configs/lfw.yaml
 
 test: $(VENV)/.installed-test
+	$(BIN)/python -m compileall -q gpupipe
 	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20
 
 lint: $(VENV)/.installed-lint
