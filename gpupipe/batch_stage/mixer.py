@@ -71,7 +71,7 @@ class BatchMixer:
         if not self.stage.entries:
             return batch
         mixed = batch | {"label": to_soft_labels(batch["label"], self.num_classes)}
-        for entry in self.stage.entries:
+        for entry in self.stage.at_epoch(epoch).entries:
             mixed |= _run(entry, self._seed, epoch, ids, mixed)
         return mixed
 

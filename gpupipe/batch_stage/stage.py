@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,22 @@ class BatchStage:
     """The checked steps of the batch stage, in order. Without steps it leaves batches alone.
 
     Attributes:
-        entries: The steps.
+        entries: The steps; those of epoch 0, if numbers of them have schedules.
         main: The fields that a step works on unless it has `on:`.
+        later: The stage from an epoch on in which numbers change, by that epoch, in order. Empty
+            if there are no schedules.
     """
 
     entries: tuple[BatchEntry, ...] = ()
     main: tuple[str, ...] = ()
+    later: Mapping[int, BatchStage] = field(default_factory=dict)
+
+    def at_epoch(self, epoch: int) -> BatchStage:
+        """Return the stage of an epoch, which has no schedules."""
+        began = max((first for first in self.later if first <= epoch), default=None)
+        if began is None:
+            return replace(self, later={}) if self.later else self
+        return self.later[began]
 
     @property
     def num_classes(self) -> int | None:
@@ -94,10 +105,11 @@ class BatchStage:
         """
         if not self.entries:
             return ""
-        content = [
+        content: list[list[Any]] = [
             [e.key, e.step.model_dump(mode="json", exclude_none=True)]
             + ([list(e.layouts)] if tuple(e.layouts) != self.main else [])
             for e in self.entries
         ]
+        content += [["from epoch", epoch, s.fingerprint] for epoch, s in self.later.items()]
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pydantic
@@ -15,6 +15,7 @@ from gpupipe.batch_stage.batch_step import BatchField, BatchStep
 from gpupipe.batch_stage.stage import BatchEntry, BatchStage
 from gpupipe.errors import ConfigError, Problem, shown
 from gpupipe.pipeline.parsing import parse_targets, split_item
+from gpupipe.pipeline.schedules import build_phases, find_schedules
 from gpupipe.pipeline.step import StepIncompatible
 from gpupipe.runtime import plugins
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
@@ -42,6 +43,8 @@ def build_batch_stage(
 ) -> BatchStage:
     """Build the batch stage from the list of steps at `loc` of a document.
 
+    If numbers of steps have schedules, the stages of all epochs are built.
+
     Args:
         document: The YAML document.
         loc: The path of keys to the list.
@@ -52,6 +55,49 @@ def build_batch_stage(
     Raises:
         ConfigError: With all mistakes in the list.
     """
+    problems: list[Problem] = []
+    schedules = find_schedules(document, [loc], problems)
+    phases = build_phases(
+        document, schedules, problems, lambda plain: _build_phase(plain, loc, fields, main)
+    )
+    first = phases.pop(0)
+    for epoch, stage in phases.items():
+        if stage.num_classes != first.num_classes:
+            when = schedules.describe(epoch)
+            change = (
+                f"num_classes is {first.num_classes} in epoch 0, but {stage.num_classes} {when}"
+            )
+            raise ConfigError([Problem(document.where(loc), f"{change}: write one number")])
+    return replace(first, later=phases)
+
+
+def check_later_fields(
+    stage: BatchStage, fields: Mapping[str, BatchField], epoch: int
+) -> list[Problem]:
+    """Return the mistakes of a stage with the fields that batches have from an epoch on.
+
+    Args:
+        stage: The stage, which was built for the fields of epoch 0.
+        fields: The fields, which differ from those only in sizes.
+        epoch: The epoch.
+    """
+    problems = []
+    for entry in stage.entries:
+        try:
+            with plugins.blamed(
+                entry.name, type(entry.step), entry.where, "check()", StepIncompatible
+            ):
+                entry.step.check({name: fields[name] for name in entry.layouts})
+        except StepIncompatible as e:
+            what = f"{entry.name} cannot stand here: {e} (from epoch {epoch} on)"
+            problems.append(Problem(e.where or entry.where, what))
+    return problems
+
+
+def _build_phase(
+    document: Document, loc: Loc, fields: Mapping[str, BatchField] | None, main: Sequence[str]
+) -> BatchStage:
+    """Build the stage from a document without schedules; `build_batch_stage` says the rest."""
     problems: list[Problem] = []
     items = document.at(loc)
     parsed = [_parse(item, document, (*loc, i), problems) for i, item in enumerate(items)]

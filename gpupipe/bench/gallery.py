@@ -86,7 +86,7 @@ class Gallery:
         return self._draw(name, _write_yaml(name, chosen), checked)
 
     def draw_pipeline(self, name: str) -> list[StepPictures]:
-        """Run a pipeline up to each of its steps.
+        """Run a pipeline up to each of its steps, with the numbers of epoch 0.
 
         Args:
             name: The name or path of a pipeline file.
@@ -120,7 +120,7 @@ class Gallery:
                 "pipeline": pipeline,
                 "loader": {"batch_size": 1, "shuffle": False, "seed": self.seed, "ids": True},
             }
-        )
+        ).at_epoch(0)
 
     def _draw(self, name: str, title: str, checked: Config) -> StepPictures:
         has_draws = any(entry.step.num_uniforms for entry in checked.pipeline.entries)

@@ -9,11 +9,14 @@ from gpupipe.config import Config
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoadSpec, Operator
-from gpupipe.errors import shown
+from gpupipe.errors import counted, shown
 from gpupipe.loading.assembly import count_threads, create_mixer, create_sampler, resolve_shard
 from gpupipe.loading.ignored_settings import list_ignored_settings
 from gpupipe.runtime.devices import resolve
 from gpupipe.sampling.selection import DEFAULTS
+
+_FEW = 8
+"""How many changes of schedules are listed one by one; of more, the first ones and the last."""
 
 
 def operators(config: Config) -> dict[str, list[Operator]]:
@@ -37,6 +40,7 @@ def facts(config: Config) -> Iterator[str]:
         f"{config.loader.prefetch} batches ahead"
     )
     yield f"batch: {_batch(config)}"
+    yield from _schedules(config)
     yield from list_ignored_settings(config)
 
 
@@ -63,6 +67,39 @@ def _data(config: Config) -> Iterator[str]:
             f"epoch: {sampler.epoch_size:,} samples over all ranks, chosen from {sampler.count:,} "
             f"({settings})"
         )
+
+
+def _schedules(config: Config) -> Iterator[str]:
+    """Yield the epochs in which schedules change numbers, and what they change."""
+    epochs = sorted({*config.pipeline.later, *config.batch.later})
+    if not epochs:
+        return
+    change = f"{counted(len(epochs), 'change')}, the steps above are those of epoch 0"
+    yield f"schedules: {change}"
+    before = config.at_epoch(0)
+    for number, epoch in enumerate(epochs):
+        now = config.at_epoch(epoch)
+        if number < _FEW or number == len(epochs) - 1:
+            yield f"  from epoch {epoch} on: {', '.join(_changes(before, now))}"
+        elif number == _FEW:
+            yield f"  and in {counted(len(epochs) - _FEW - 1, 'epoch')} up to {epochs[-2]}"
+        before = now
+
+
+def _changes(before: Config, now: Config) -> Iterator[str]:
+    """Yield what differs between the steps and batches of two phases of the schedules."""
+    changes: dict[str, None] = {}
+    for stage in ("pipeline", "batch"):
+        steps = zip(getattr(before, stage).entries, getattr(now, stage).entries, strict=True)
+        for old, new in steps:
+            values = old.step.model_dump(mode="json"), new.step.model_dump(mode="json")
+            for name in values[1]:
+                if values[0][name] != values[1][name]:
+                    changes[f"{new.key}.{name}={shown(values[1][name])}"] = None
+    yield from changes
+    for name in now.pipeline.outputs:
+        if before.pipeline.output_spec_of(name) != now.pipeline.output_spec_of(name):
+            yield _field(now, name)
 
 
 def _batch(config: Config) -> str:

@@ -111,7 +111,10 @@ class Screen:
 
 
 def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Config, Index]:
-    """Read a config, and the index of its samples; raise what load() raises.
+    """Read a config to measure, and the index of its samples; raise what load() raises.
+
+    The numbers of schedules are those of epoch 0, so that the work stays the same. On stderr it
+    says so. A server keeps its schedules.
 
     Args:
         name: The config's name or path.
@@ -123,6 +126,10 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
     from gpupipe.loader import open_loader
 
     checked = configs.read(name, overrides)
+    if checked.pipeline.later or checked.batch.later:
+        click.echo("gpupipe: the numbers of schedules are those of epoch 0", err=True)
+    if here or registry.find(checked.loader.engine).reads_data:
+        checked = checked.at_epoch(0)
     if not here and not registry.find(checked.loader.engine).reads_data:
         with open_loader(checked) as loader:
             return checked, loader.index

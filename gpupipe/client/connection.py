@@ -122,8 +122,8 @@ class Connection:
         Args:
             epoch: Epoch to read.
             position: Number of samples of the epoch to leave out.
-            finish: Called in the connection's thread with the tensors of each batch, by field name.
-                What it returns is the batch that the consumer gets.
+            finish: Called in the connection's thread with the tensors of each batch, by field
+                name, and its epoch. What it returns is the batch that the consumer gets.
             is_explicit: The user named this position, so the server must not choose another one.
         """
         with self._changed:

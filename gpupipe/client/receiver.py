@@ -106,7 +106,7 @@ class Receiver:
             return
         assert session.finish is not None
         try:
-            batch = session.finish(views(memory, head.fields))
+            batch = session.finish(views(memory, head.fields), head.epoch)
         except GpupipeError as e:
             self._fail(e)
             return

@@ -16,7 +16,8 @@ from gpupipe.errors import GpupipeError, SampleError, ServerError
 from gpupipe.protocol import messages
 from gpupipe.protocol.messages import Key
 
-Finish = Callable[[dict[str, Tensor]], Any]
+Finish = Callable[[dict[str, Tensor], int], Any]
+"""Finishes a batch: its tensors, and its epoch."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from pydantic import BeforeValidator
 
 from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.stage import BatchStage
-from gpupipe.batch_stage.stage_builder import build_batch_stage
+from gpupipe.batch_stage.stage_builder import build_batch_stage, check_later_fields
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.dataset.source import RESERVED_NAMES, Source
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
+from gpupipe.pipeline.schedules import refuse_schedules
 from gpupipe.pipeline.step import Spec
 from gpupipe.pipeline.views import has_views
 from gpupipe.schema.document import UNRESOLVED, Document
@@ -80,6 +81,12 @@ class Config:
     loader: LoaderConfig
     batch: BatchStage = field(default_factory=BatchStage)
 
+    def at_epoch(self, epoch: int) -> Config:
+        """Return the config with the numbers that schedules have in an epoch."""
+        return replace(
+            self, pipeline=self.pipeline.at_epoch(epoch), batch=self.batch.at_epoch(epoch)
+        )
+
 
 def validate(document: Document, config_dir: Path | None, problems: list[Problem]) -> Config:
     """Build the Config from a resolved document.
@@ -95,6 +102,7 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
     data, steps = document.data.get("data"), document.data.get("pipeline")
     checked_source = _build_source(document, data, problems) if isinstance(data, dict) else None
     shape = None
+    refuse_schedules(document, ("loader",), problems)
     try:
         shape = TopLevel.model_validate(document.data)
     except pydantic.ValidationError as e:
@@ -110,6 +118,10 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         else None
     )
     batch = _build_batch_stage(document, fields, pipeline, problems)
+    if pipeline and shape and checked_source:
+        for epoch, later in pipeline.later.items():
+            later_fields = list_batch_fields(later, shape.loader, checked_source.masks)
+            problems += check_later_fields(batch, later_fields, epoch)
     if problems or shape is None or checked_source is None or pipeline is None:
         raise ConfigError(problems)
     return Config(

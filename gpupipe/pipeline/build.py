@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpupipe.dataset.spec import Spec
@@ -10,7 +11,8 @@ from gpupipe.errors import ConfigError, Problem
 from gpupipe.pipeline.chain import chain_steps
 from gpupipe.pipeline.parsing import STEP_SHAPE, parse_step
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
-from gpupipe.pipeline.views import ViewField, add_views, has_views, read_views
+from gpupipe.pipeline.schedules import build_phases, find_schedules
+from gpupipe.pipeline.views import ViewField, add_views, has_views, list_step_lists, read_views
 from gpupipe.schema import builtin_configs, yaml_parser
 from gpupipe.schema.document import Document, Loc
 
@@ -35,6 +37,8 @@ def build_pipeline(
 ) -> Pipeline:
     """Build the pipeline from the list of steps, or the steps and views, at `loc` of a document.
 
+    If numbers of steps have schedules, the pipelines of all epochs are built.
+
     Args:
         name: The pipeline's name.
         document: The YAML document.
@@ -45,6 +49,36 @@ def build_pipeline(
     Raises:
         ConfigError: With all mistakes in the list.
     """
+    problems: list[Problem] = []
+    schedules = find_schedules(document, list_step_lists(document, loc), problems)
+    phases = build_phases(
+        document,
+        schedules,
+        problems,
+        lambda plain: _build_phase(name, plain, loc, fields, masks),
+    )
+    first = phases.pop(0)
+    for epoch, pipeline in phases.items():
+        _check_outputs(first, pipeline, document.where(loc), schedules.describe(epoch))
+    return replace(first, later=phases)
+
+
+def _check_outputs(first: Pipeline, later: Pipeline, where: str, when: str) -> None:
+    """Raise ConfigError if a schedule changes more than the sizes of what is delivered."""
+    for output in first.outputs:
+        before, after = first.output_spec_of(output), later.output_spec_of(output)
+        for what in ("dtype", "layout"):
+            old, new = getattr(before, what), getattr(after, what)
+            if old != new:
+                rule = "only sizes may change from epoch to epoch"
+                change = f"the {what} of '{output}' is {old} in epoch 0, and {new} {when}"
+                raise ConfigError([Problem(where, f"{change}: {rule}")])
+
+
+def _build_phase(
+    name: str, document: Document, loc: Loc, fields: Mapping[str, Spec], masks: Sequence[str]
+) -> Pipeline:
+    """Build the pipeline from a document without schedules; `build_pipeline` says the rest."""
     problems: list[Problem] = []
     views: dict[str, ViewField] = {}
     if has_views(document.at(loc)):

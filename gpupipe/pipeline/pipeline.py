@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.pipeline.entry import Entry
@@ -18,18 +21,41 @@ IMAGE: Mapping[str, Spec] = {"image": Spec()}
 class Pipeline:
     """The checked steps of a config, in order.
 
+    If numbers of the steps have schedules, `entries` are those of epoch 0. The pipelines of other
+    epochs have the same steps on the same fields, and differ in numbers and sizes.
+
     Attributes:
         name: The pipeline's name, or where its list is.
         entries: The steps, one entry per field that a step works on. The steps of views come last.
         fields: The spec of each field before the first step, the main field first.
         views: For each view, which is a field of batches, the field from which it is made. Its
             steps begin with the output of that field's steps.
+        later: The pipeline from an epoch on in which numbers change, by that epoch, in order. Empty
+            if there are no schedules.
     """
 
     name: str
     entries: tuple[Entry, ...]
     fields: Mapping[str, Spec] = field(default_factory=lambda: IMAGE)
     views: Mapping[str, str] = field(default_factory=dict)
+    later: Mapping[int, Pipeline] = field(default_factory=dict)
+
+    @property
+    def phases(self) -> tuple[Pipeline, ...]:
+        """The pipelines of all epochs, in order, without schedules: each differs from the next."""
+        return self._phases if self.later else (self,)
+
+    @cached_property
+    def _phases(self) -> tuple[Pipeline, ...]:
+        return (replace(self, later={}), *self.later.values())
+
+    def phase_of(self, epoch: int) -> int:
+        """Return the position in `phases` of the pipeline of an epoch."""
+        return bisect_right(tuple(self.later), epoch)
+
+    def at_epoch(self, epoch: int) -> Pipeline:
+        """Return the pipeline of an epoch, which has no schedules."""
+        return self.phases[self.phase_of(epoch)]
 
     @property
     def main(self) -> str:
@@ -91,16 +117,30 @@ class Pipeline:
         if kept:
             later = (e for e in self.entries[count:] if e.input_spec.encoded)
             kept = (*later, *kept)
-        return replace(self, entries=kept, views={view: self.views[view]} if view else {})
+        return replace(
+            self,
+            entries=kept,
+            views={view: self.views[view]} if view else {},
+            later={epoch: p.first_steps(count) for epoch, p in self.later.items()},
+        )
+
+    def without_entries(self, numbers: Collection[int]) -> Pipeline:
+        """Return a pipeline without the entries of these numbers, in all epochs."""
+        return replace(
+            self,
+            entries=tuple(e for n, e in enumerate(self.entries) if n not in numbers),
+            later={epoch: p.without_entries(numbers) for epoch, p in self.later.items()},
+        )
 
     @property
     def fingerprint(self) -> str:
         """A hash of the steps and their parameters, equal for two files that mean the same."""
-        content = [
+        content: list[list[Any]] = [
             [e.key, e.identity(), *([e.field] if e.field != self.main else [])]
             for e in self.entries
         ]
         content += [["view", view, source] for view, source in self.views.items()]
+        content += [["from epoch", epoch, p.fingerprint] for epoch, p in self.later.items()]
         return hashlib.blake2b(
             json.dumps(content, sort_keys=True).encode(), digest_size=16
         ).hexdigest()

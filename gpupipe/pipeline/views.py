@@ -87,6 +87,16 @@ def has_views(pipeline: Any) -> bool:
     return isinstance(pipeline, dict) and bool({"steps", "views"} & pipeline.keys())
 
 
+def list_step_lists(document: Document, loc: Loc) -> list[Loc]:
+    """Return the paths of the lists of steps in a pipeline: its own, and those of its views."""
+    pipeline = document.at(loc)
+    if not has_views(pipeline):
+        return [loc]
+    views = pipeline.get("views")
+    names = views if isinstance(views, dict) else {}
+    return [(*loc, "steps"), *((*loc, "views", name, "steps") for name in names)]
+
+
 def read_views(
     document: Document, loc: Loc, fields: Mapping[str, Spec], problems: list[Problem]
 ) -> dict[str, ViewField]:

@@ -170,7 +170,7 @@ def test_what_waits_and_is_anothers_by_now_is_dropped() -> None:
 def test_an_exception_of_any_kind_reaches_the_consumer_with_its_cause() -> None:
     """In the place of the batch that failed. The thread lives on, and serves the next iteration."""
 
-    def finish(tensors: Any) -> Any:
+    def finish(tensors: Any, epoch: int) -> Any:
         if tensors["id"].tolist() == [1, 1]:
             raise ValueError("no such number")
         return tensors

@@ -53,7 +53,7 @@ def left(steps: list[Any], dtype: str | None) -> BatchFinisher:
         build_empty(),
         0,
         ALL_ONCE,
-        config.pipeline.entries[split_pipeline(config)[1] :],
+        split_pipeline(config)[1],
         config.loader.dtype,
     )
     return BatchFinisher(dataset, None)
@@ -76,7 +76,7 @@ def test_what_is_left_to_a_client_is_done_on_its_gpu(
     finish = left(steps, dtype)
     with FakeGpu() as gpu:
         arrived = received()
-        batch = finish._run_steps(copy_to_gpu(arrived, GPU))
+        batch = finish._run_steps(copy_to_gpu(arrived, GPU), 0)
         assert {name: tensor.device for name, tensor in batch.items()} == {
             "image": GPU,
             "label": GPU,

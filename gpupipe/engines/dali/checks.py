@@ -7,6 +7,7 @@ checked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,22 +33,26 @@ _ENOUGH_FAILURES = 3
 """After failures on so many samples that pass the steps before it, the step is to blame."""
 
 
-def check_steps(job: LoadSpec, device_id: int | None) -> None:
+def check_steps(phases: Sequence[LoadSpec], device_id: int | None) -> None:
     """Raise StepError if a plugin step fails, or its output differs from its spec.
 
-    The check builds two small DALI graphs for each plugin step.
+    The check builds two small DALI graphs for each plugin step. A step that is the same in several
+    phases is checked once.
 
     Args:
-        job: The job whose steps are checked.
+        phases: The job whose steps are checked, in each phase of its schedules.
         device_id: The GPU's number, or None for the CPU.
 
     Raises:
         StepError: A plugin step is faulty.
         EngineError: The machine failed during the check.
     """
-    for entry in job.pipeline.entries:
-        if _must_check(entry):
-            _check_step(job, entry, device_id)
+    checked: list[Entry] = []
+    for job in phases:
+        for entry in job.pipeline.entries:
+            if _must_check(entry) and entry not in checked:
+                _check_step(job, entry, device_id)
+                checked.append(entry)
 
 
 def check_batch(job: LoadSpec, batch: Batch) -> None:

@@ -17,6 +17,8 @@ those above it:
       |
     BatchRepair   runs failed batches again without the bad samples    repair.py
       |
+    BuiltPipeline all of these for one pipeline without schedules      built_pipeline.py
+      |
     DaliEngine    batches
 
 How it runs, and in which order it stops:
@@ -31,7 +33,8 @@ How it runs, and in which order it stops:
    in flight, so that their order stays. It repairs the failed batch, and starts the source again.
    Files that fail before the graph, because they are missing or no image, take the same path.
 5. The plans continue across the end of an epoch. Closing the generator stops the source and drops
-   the batches in flight.
+   the batches in flight. In an epoch in which a schedule changes numbers, the batches of the epoch
+   before are finished first. Then the engine builds another graph.
 6. At exit, engines close before DALI's own exit handler destroys the pipelines: exit handlers run
    in reverse order, and DALI registers its own earlier.
 7. Forked children freeze the garbage collector: a DALI pipeline's destructor would wait for threads
@@ -45,8 +48,9 @@ import contextlib
 import gc
 import os
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import groupby
 from typing import Any
 from weakref import ref
 
@@ -57,16 +61,13 @@ from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.dali.affinity import check_affinity
-from gpupipe.engines.dali.checks import check_batch, check_steps
-from gpupipe.engines.dali.delivery import to_field
+from gpupipe.engines.dali.built_pipeline import BuildOptions, BuiltPipeline
+from gpupipe.engines.dali.checks import check_steps
 from gpupipe.engines.dali.graph import build_graph
-from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
-from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
-from gpupipe.engines.dali.reader import make_reader, open_fields, reader_operators
-from gpupipe.engines.dali.repair import BatchRepair, raise_unless_sample_failed
+from gpupipe.engines.dali.reader import open_fields, reader_operators
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.malloc import let_dali_pool_buffers, malloc_trim, release_unused_memory
@@ -127,24 +128,16 @@ class DaliEngine(Engine):
         self._job = job
         self._quarantine = Quarantine(job)
         let_dali_pool_buffers()
-        is_gpu = device_id is not None
         self._fields = open_fields(job)
-        lowering = self._lowering = Lowering(job, "gpu" if is_gpu else "cpu", may_cut)
-        self._reader = make_reader(
-            job, lowering.decodings(), self._fields, is_gpu if jpeg_ends is None else jpeg_ends
-        )
-        source = GraphSource(job, lowering, self._reader, self._fields)
-        graph = build_graph(job, lowering, device_id, source)
-        needs_warm_up = uses_hardware_decoder(job, device_id) if warm_up is None else warm_up
-        self._runner = GraphRunner(
-            graph,
-            source,
-            self._reader,
-            list(job.pipeline.outputs),
-            min(job.loader.batch_size, len(job.index)) if needs_warm_up else 0,
+        self._options = BuildOptions(
+            device_id,
+            may_cut,
+            device_id is not None if jpeg_ends is None else jpeg_ends,
+            uses_hardware_decoder(job, device_id) if warm_up is None else warm_up,
         )
         self._known_good = KnownGood(device_id)
-        self._repair = BatchRepair(job, self._runner, self._quarantine, self._known_good)
+        self._built, self._phase = self._build(0), 0
+        self._is_closed = False
         self._epochs = 0
         self._at_exit = partial(_close, ref(self), os.getpid())
         atexit.register(self._at_exit)
@@ -159,7 +152,9 @@ class DaliEngine(Engine):
 
     @classmethod
     def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
-        build_graph(job, Lowering(job, "cpu", True), None, lambda: [])
+        for pipeline in job.pipeline.phases:
+            phase = replace(job, pipeline=pipeline)
+            build_graph(phase, Lowering(phase, "cpu", True), None, lambda: [])
         devices: tuple[Device, ...] = ("gpu", "cpu")
         encoded = any(spec.encoded for spec in job.pipeline.fields.values())
         read = "io.file.read" if encoded and separate_files else "external_source"
@@ -186,10 +181,14 @@ class DaliEngine(Engine):
         number = resolve(device)
         if job.loader.set_affinity:
             check_affinity(job.threads, number)
-        check_steps(job, number)
-        may_cut = number is None or (decodes_regions(job) and can_decode_regions(number))
+        phases = [replace(job, pipeline=pipeline) for pipeline in job.pipeline.phases]
+        check_steps(phases, number)
+        may_cut = number is None or (
+            any(decodes_regions(phase) for phase in phases) and can_decode_regions(number)
+        )
         if job.loader.gpu_memory is not None and number is not None:
-            check_memory(job, job.loader.gpu_memory, may_cut)
+            for phase in phases:
+                check_memory(phase, job.loader.gpu_memory, may_cut)
         return cls(job, number, may_cut)
 
     @property
@@ -203,7 +202,7 @@ class DaliEngine(Engine):
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         return [
             *reader_operators(self._job),
-            *((e.op, e.device, e.steps) for e in self._lowering.operators()),
+            *((e.op, e.device, e.steps) for e in self._built.lowering.operators()),
         ]
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
@@ -212,41 +211,36 @@ class DaliEngine(Engine):
 
     def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
-        self._runner.stop()
+        self._built.stop()
         self._quarantine.refusal = None
-        more = True
         try:
-            while more and self._quarantine.refusal is None:
-                more = False
-                for plan, outcome in self._runner.run(self._quarantine.iter_good_plans(plans)):
-                    if isinstance(outcome, RuntimeError):
-                        yield from self._deliver_repaired([(plan, outcome), *self._runner.flush()])
-                        more = True
-                        break
-                    yield plan, self._batch(plan, outcome)
+            for built, of_phase in self._iter_phases(self._quarantine.iter_good_plans(plans)):
+                for plan, tensors in built.run(of_phase):
+                    known = labels_and_values(self._job.index, plan, self._torch_device)
+                    yield plan, built.to_fields(tensors) | known
                     self._trim_memory(plan)
+                if self._quarantine.refusal is not None:
+                    break
         finally:
-            self._runner.stop()
+            self._built.stop()
         if self._quarantine.refusal is not None:
             raise self._quarantine.refusal
 
-    def _deliver_repaired(
-        self, outcomes: list[tuple[Plan, Outcome]]
-    ) -> Iterator[tuple[Plan, Batch]]:
-        """Yield the batches of `outcomes` in order; failed ones run again without bad samples."""
-        for plan, outcome in outcomes:
-            repaired = (
-                self._repair.repair(plan, outcome)
-                if isinstance(outcome, RuntimeError)
-                else [(plan, outcome)]
-            )
-            for reduced_plan, tensors in repaired:
-                yield reduced_plan, self._batch(reduced_plan, tensors)
+    def _iter_phases(self, plans: Iterator[Plan]) -> Iterator[tuple[BuiltPipeline, Iterator[Plan]]]:
+        """Yield successive plans of one phase of the schedules, with the pipeline that runs them.
 
-    def _batch(self, plan: Plan, tensors: Tensors) -> Batch:
-        batch = {name: to_field(self._job, name, tensor) for name, tensor in tensors.items()}
-        check_batch(self._job, batch)
-        return batch | labels_and_values(self._job.index, plan, self._torch_device)
+        The caller must have run all plans of a phase before it asks for the next.
+        """
+        for phase, of_phase in groupby(plans, lambda plan: self._job.pipeline.phase_of(plan.epoch)):
+            if phase != self._phase or self._built.is_closed:  # building it may have failed
+                self._built.close()
+                self._built, self._phase = self._build(phase), phase
+            yield self._built, of_phase
+
+    def _build(self, phase: int) -> BuiltPipeline:
+        """Build the pipeline of a phase of the schedules."""
+        job = replace(self._job, pipeline=self._job.pipeline.phases[phase])
+        return BuiltPipeline(job, self._options, self._fields, self._quarantine, self._known_good)
 
     def _trim_memory(self, plan: Plan) -> None:
         """Return free memory to the system after the last batch of every eighth epoch."""
@@ -260,30 +254,22 @@ class DaliEngine(Engine):
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)
-        if self._runner.is_closed:
+        if self._is_closed:
             return
-        # A GPU that has failed raises here. Closing must not hide why it failed.
-        with contextlib.suppress(RuntimeError):
-            self._runner.stop()
-        # DALI's operators and the source refer to one another. If the reader did not close, its
-        # pipeline would stay alive until a garbage collection.
-        self._reader.close()
-        self._runner.close()
+        self._is_closed = True
+        self._built.close()
         self._known_good.close()
         if self._torch_device.type == "cuda":
             release_unused_memory()
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        for first in plans:
-            self._reader.start(chain([first], plans))
-            yield from (len(read.plan.ids) * (read.error is None) for read in self._reader)
+        for built, of_phase in self._iter_phases(plans):
+            yield from built.iter_read_only(of_phase)
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        with contextlib.closing(self._runner.run_undelivered(plans)) as outcomes:
-            for plan, outcome in outcomes:
-                if isinstance(outcome, RuntimeError):
-                    raise_unless_sample_failed(self._job, outcome)
-                yield 0 if isinstance(outcome, RuntimeError) else len(plan.ids)
+        for built, of_phase in self._iter_phases(plans):
+            with contextlib.closing(built.iter_without_delivery(of_phase)) as counts:
+                yield from counts
 
 
 def uses_hardware_decoder(job: LoadSpec, device_id: int | None) -> bool:

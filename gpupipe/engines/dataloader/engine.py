@@ -106,7 +106,7 @@ class DataLoaderEngine(Engine):
     @classmethod
     def _operators(cls, job: LoadSpec) -> list[Operator]:
         """Return the operators of a job. Raises EngineError if a step has no torch lowering."""
-        for entry in job.pipeline.entries:
+        for entry in chain.from_iterable(p.entries for p in job.pipeline.phases):
             if not cls.can_run(entry.step):
                 raise EngineError(
                     f"{entry.where}: {type(entry.step).__name__} has no torch lowering; it "

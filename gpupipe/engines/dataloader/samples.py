@@ -40,10 +40,12 @@ class WorkItem:
         columns: The column of each recipe, with a row for each sample of the batch.
         parameters: Drawn parameters of each field and view, as parameters[field][step][name]:
             arrays (B, ...).
+        phase: The position of the pipeline of its epoch in Pipeline.phases.
     """
 
     columns: list[Column]
     parameters: dict[str, list[dict[str, NDArray[Any]]]]
+    phase: int = 0
 
     def select_sample(self, row: int) -> WorkItem:
         """Return a work item with only the sample in row `row` of the batch."""
@@ -51,7 +53,8 @@ class WorkItem:
             name: [{n: v[row : row + 1] for n, v in p.items()} for p in of_field]
             for name, of_field in self.parameters.items()
         }
-        return WorkItem([column.take(np.array([row])) for column in self.columns], parameters)
+        columns = [column.take(np.array([row])) for column in self.columns]
+        return WorkItem(columns, parameters, self.phase)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Samples(Dataset[WorkResult]):
     """Map-style dataset for torch's DataLoader whose indices are work items.
 
     Args:
-        recipes: How to make each field.
+        phases: How to make each field, in each phase of the schedules.
         decoder: Decoder for image files.
         deliver: If false, return only which samples failed: for profiling.
         max_pixels: Image files with more pixels fail; None: no limit.
@@ -122,12 +125,12 @@ class Samples(Dataset[WorkResult]):
 
     def __init__(
         self,
-        recipes: Sequence[Recipe],
+        phases: Sequence[Sequence[Recipe]],
         decoder: Decoder,
         deliver: bool = True,
         max_pixels: int | None = None,
     ) -> None:
-        self._recipes, self._decoder, self._deliver = list(recipes), decoder, deliver
+        self._phases, self._decoder, self._deliver = phases, decoder, deliver
         self._max_pixels = max_pixels
 
     def __getitem__(self, work: WorkItem) -> WorkResult:
@@ -151,7 +154,7 @@ class Samples(Dataset[WorkResult]):
         else:
             result.fields = {
                 r.name: self._stack([s[r.name] for s in samples], r)
-                for recipe in self._recipes
+                for recipe in self._phases[work.phase]
                 for r in recipe.outputs
             }
         return result
@@ -164,7 +167,7 @@ class Samples(Dataset[WorkResult]):
 
     def _sample(self, work: WorkItem, row: int) -> dict[str, Tensor]:
         fields = {}
-        for recipe, column in zip(self._recipes, work.columns, strict=True):
+        for recipe, column in zip(self._phases[work.phase], work.columns, strict=True):
             image = self._field(recipe, column, row, work)
             for view in recipe.views:
                 fields[view.name] = _finish(_run_steps(view, image, row, work), view)

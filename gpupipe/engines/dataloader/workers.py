@@ -29,6 +29,7 @@ from gpupipe.engines.dataloader.worker_death import (
 )
 from gpupipe.engines.dataloader.works import Works
 from gpupipe.errors import EngineError, counted
+from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.runtime.devices import cores
 
 
@@ -185,24 +186,25 @@ def create_samples(job: LoadSpec, steps: bool = True, deliver: bool = True) -> S
         steps: If false, workers only read each field.
         deliver: If false, workers return only which samples failed.
     """
-    return Samples(_list_recipes(job, steps), job.loader.decoder, deliver, job.max_pixels)
+    phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
+    return Samples(phases, job.loader.decoder, deliver, job.max_pixels)
 
 
-def _list_recipes(job: LoadSpec, steps: bool) -> list[Recipe]:
-    """Return how to make each field; without `steps`, workers only read it."""
+def _list_recipes(job: LoadSpec, pipeline: Pipeline, steps: bool) -> list[Recipe]:
+    """Return how a pipeline makes each field; without `steps`, workers only read it."""
     channels_last = job.loader.memory_format == "channels_last"
     recipes = []
-    for name, spec in job.pipeline.fields.items():
+    for name, spec in pipeline.fields.items():
         form = Recipe(
             name,
-            job.pipeline.entries_on(name) if steps else [],
+            pipeline.entries_on(name) if steps else [],
             None if spec.encoded else spec.layout,
-            job.loader.dtype if name == job.pipeline.main else None,
+            job.loader.dtype if name == pipeline.main else None,
             channels_last and spec.encoded,
         )
         views = [
-            replace(form, name=view, steps=job.pipeline.entries_on(view))
-            for view in (job.pipeline.views_of(name) if steps else ())
+            replace(form, name=view, steps=pipeline.entries_on(view))
+            for view in (pipeline.views_of(name) if steps else ())
         ]
         recipes.append(replace(form, views=tuple(views)))
     return recipes

@@ -109,7 +109,8 @@ def _open(
     first, answer = served[order[0]], answers[order[0]]
     if own is not None:
         _check_own(own, first.config, connections[0].options.address)
-    if first.tail:
+    tail = first.tail_at(0)
+    if tail:
         # The import takes seconds. In the thread of a connection it would delay the heartbeats.
         import torchvision.transforms.v2  # noqa: F401
     config = _with_server_shard(first.config, answer, own)
@@ -117,7 +118,7 @@ def _open(
     for connection, opened in zip(connections, answers, strict=True):
         if opened.joined is not None:
             _warn_of_missed_batches(connection.options.address, opened.epoch, opened.joined)
-    head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in first.tail))
+    head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in tail))
     return ConnectedServers(
         connections=[connections[n] for n in order],
         finishers=[BatchFinisher(served[n], gpu) for n in order],
@@ -125,7 +126,7 @@ def _open(
         index=first.index,
         sampler=sampler,
         head=head,
-        tail=list(dict.fromkeys(e.key for e in first.tail)),
+        tail=list(dict.fromkeys(e.key for e in tail)),
     )
 
 

@@ -62,7 +62,7 @@ class RemoteDataset:
         index: An index of the server's size, without paths and labels.
         count: How many of its samples the server uses: all, or those of loader.subset.
         selection: How often each comes, without the rows and weights, which the server alone has.
-        tail: The steps that are left to the client.
+        tail: The numbers of the pipeline entries that the server leaves to the client.
         dtype: Dtype of the first field after those steps; None keeps the dtype that they make.
     """
 
@@ -70,8 +70,13 @@ class RemoteDataset:
     index: Index
     count: int
     selection: Selection
-    tail: tuple[Entry, ...]
+    tail: tuple[int, ...]
     dtype: str | None
+
+    def tail_at(self, epoch: int) -> tuple[Entry, ...]:
+        """Return the steps that are left to the client in an epoch."""
+        entries = self.config.pipeline.at_epoch(epoch).entries
+        return tuple(entries[n] for n in self.tail)
 
 
 def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
@@ -92,9 +97,7 @@ def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
     """
     pipeline = config.pipeline
     tail = sorted(n for name in pipeline.outputs for n in _find_tail(pipeline, name))
-    shorter = replace(
-        pipeline, entries=tuple(e for n, e in enumerate(pipeline.entries) if n not in tail)
-    )
+    shorter = pipeline.without_entries(tail)
     sent = [shorter.output_spec_of(name) for name in shorter.main_outputs]
     wrong = [spec for spec in sent if not _is_uint8(spec)]
     if wrong or not tail:
@@ -146,10 +149,8 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
         "selection": {"count": sampler.count, "settings": dict(sampler.selection.settings)},
         "pipeline": {
             "name": pipeline.name,
-            "steps": _steps([e for e in pipeline.entries if e.field not in pipeline.views]),
-            "views": {
-                view: _steps(pipeline.entries_on(view), is_view=True) for view in pipeline.views
-            },
+            **_describe_steps(pipeline),
+            "later": [[epoch, _describe_steps(later)] for epoch, later in pipeline.later.items()],
             "fields": {name: asdict(spec) for name, spec in pipeline.fields.items()},
             "masks": list(config.source.masks),
             "fingerprint": pipeline.fingerprint,
@@ -157,10 +158,22 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
         },
         "batch": {
             "steps": config.batch.as_steps(),
+            "later": [[epoch, later.as_steps()] for epoch, later in config.batch.later.items()],
             "main": list(config.batch.main),
             "fingerprint": config.batch.fingerprint,
         },
         "loader": config.loader.model_dump(mode="json", include=set(SERVER_SETTINGS)),
+    }
+
+
+def _describe_steps(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the steps and views of a pipeline without schedules, as YAML has them."""
+    return {
+        "steps": _steps([e for e in pipeline.entries if e.field not in pipeline.views]),
+        "views": {
+            view: {"steps": _steps(pipeline.entries_on(view), is_view=True)}
+            for view in pipeline.views
+        },
     }
 
 
@@ -209,28 +222,23 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         name: Spec(**spec | {key: tuple(spec[key]) for key in ("at_least", "others")})
         for name, spec in described["fields"].items()
     }
-    pipeline = build_pipeline(
-        described["name"],
-        Document(
-            "the server's pipeline",
-            {
-                "pipeline": {
-                    "steps": described["steps"],
-                    "views": {view: {"steps": s} for view, s in described["views"].items()},
-                }
-            },
-        ),
-        ("pipeline",),
-        fields,
-        described["masks"],
-    )
+
+    def build(steps: Mapping[str, Any]) -> Pipeline:
+        plain = {"pipeline": {"steps": steps["steps"], "views": steps["views"]}}
+        document = Document("the server's pipeline", plain)
+        return build_pipeline(
+            described["name"], document, ("pipeline",), fields, described["masks"]
+        )
+
+    later = {int(epoch): build(steps) for epoch, steps in described["later"]}
+    pipeline = replace(build(described), later=later)
     if pipeline.fingerprint != described["fingerprint"]:
         raise ServerError(
             f"the server's pipeline '{pipeline.name}' is another one when it is built here: "
             "use the same version of gpupipe on both sides"
         )
     settled = LoaderConfig.model_validate(loader.model_dump() | description["loader"])
-    tail = tuple(pipeline.entries[n] for n in described["tail"])
+    tail = tuple(int(n) for n in described["tail"])
     config = Config(
         description["name"],
         description["source"],
@@ -256,12 +264,14 @@ def _build_batch_stage(
     described: Mapping[str, Any], pipeline: Pipeline, loader: LoaderConfig, masks: Sequence[str]
 ) -> BatchStage:
     """Build the batch stage of the server, which this client runs."""
-    stage = build_batch_stage(
-        Document("the server's batch stage", {"batch": described["steps"]}),
-        ("batch",),
-        list_batch_fields(pipeline, loader, masks),
-        described["main"],
-    )
+    fields = list_batch_fields(pipeline, loader, masks)
+
+    def build(steps: Sequence[Any]) -> BatchStage:
+        document = Document("the server's batch stage", {"batch": steps})
+        return build_batch_stage(document, ("batch",), fields, described["main"])
+
+    later = {int(epoch): build(steps) for epoch, steps in described["later"]}
+    stage = replace(build(described["steps"]), later=later)
     if stage.fingerprint != described["fingerprint"]:
         raise ServerError(
             "the server's batch stage is another one when it is built here: use the same version "

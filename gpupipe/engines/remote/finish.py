@@ -28,18 +28,18 @@ class BatchFinisher:
         if gpu is not None:
             self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
 
-    def __call__(self, tensors: dict[str, torch.Tensor]) -> Batch:
+    def __call__(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
         if self._stream is None:
-            return self._run_steps(tensors)
+            return self._run_steps(tensors, epoch)
         with torch.cuda.stream(self._stream):
-            batch = self._run_steps(copy_to_gpu(tensors, self.torch_device))
+            batch = self._run_steps(copy_to_gpu(tensors, self.torch_device), epoch)
         # The receive buffer can be used again only after the copies. The training thread does not
         # wait here.
         self._stream.synchronize()
         return batch
 
-    def _run_steps(self, tensors: dict[str, torch.Tensor]) -> Batch:
-        for entry in self._dataset.tail:
+    def _run_steps(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
+        for entry in self._dataset.tail_at(epoch):
             tensors[entry.field] = entry.step.torch(tensors[entry.field], {})
         if self._dataset.dtype is not None:
             for name in self._dataset.config.pipeline.main_outputs:

@@ -1,0 +1,142 @@
+"""A pipeline without schedules, built for DALI: it runs the plans of one phase of an epoch's steps.
+
+The operators of a DALI graph cannot be changed after it is built. So where a schedule changes
+numbers, the engine closes one BuiltPipeline and creates the next. What does not depend on the
+steps, such as the quarantine, outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+
+from gpupipe.engines.bad_samples import Quarantine
+from gpupipe.engines.base import Batch, LoadSpec
+from gpupipe.engines.dali.checks import check_batch
+from gpupipe.engines.dali.delivery import to_field
+from gpupipe.engines.dali.field_reader import FieldReader
+from gpupipe.engines.dali.graph import build_graph
+from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
+from gpupipe.engines.dali.graph_source import GraphSource
+from gpupipe.engines.dali.known_good import KnownGood
+from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.reader import make_reader
+from gpupipe.engines.dali.repair import BatchRepair, raise_unless_sample_failed
+from gpupipe.sampling.sampler import Plan
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How the pipelines of an engine are built.
+
+    Attributes:
+        device_id: The GPU's number, or None for DALI's CPU back end.
+        may_cut: Whether the decoder may decode a region of an image.
+        jpeg_ends: Whether JPEGs without an end marker are refused before the decoder.
+        warm_up: Whether a full batch is decoded first if the first batch is short.
+    """
+
+    device_id: int | None
+    may_cut: bool
+    jpeg_ends: bool
+    warm_up: bool
+
+
+class BuiltPipeline:
+    """The DALI graph of a job whose pipeline has no schedules, and what runs it.
+
+    Args:
+        job: The job.
+        options: How it is built.
+        fields: The readers of the fields that DALI does not read itself, by field name.
+        quarantine: The samples that are known to be bad.
+        known_good: Tells a broken machine from a broken sample.
+
+    Attributes:
+        lowering: The operators of the graph.
+        is_closed: Whether `close` was called.
+    """
+
+    def __init__(
+        self,
+        job: LoadSpec,
+        options: BuildOptions,
+        fields: Mapping[str, FieldReader],
+        quarantine: Quarantine,
+        known_good: KnownGood,
+    ) -> None:
+        self._job, self._quarantine = job, quarantine
+        device_id = options.device_id
+        self.lowering = Lowering(job, "cpu" if device_id is None else "gpu", options.may_cut)
+        self._reader = make_reader(job, self.lowering.decodings(), dict(fields), options.jpeg_ends)
+        source = GraphSource(job, self.lowering, self._reader, fields)
+        self._runner = GraphRunner(
+            build_graph(job, self.lowering, device_id, source),
+            source,
+            self._reader,
+            list(job.pipeline.outputs),
+            min(job.loader.batch_size, len(job.index)) if options.warm_up else 0,
+        )
+        self._repair = BatchRepair(job, self._runner, quarantine, known_good)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._runner.is_closed
+
+    def run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Tensors]]:
+        """Yield each plan with its tensors, until the plans end or the quarantine refuses one.
+
+        The plans are those that were delivered: without the samples that are to blame for failures.
+        """
+        more = True
+        while more and self._quarantine.refusal is None:
+            more = False
+            for plan, outcome in self._runner.run(self._quarantine.iter_good_plans(plans)):
+                if isinstance(outcome, RuntimeError):
+                    yield from self._run_repaired([(plan, outcome), *self._runner.flush()])
+                    more = True
+                    break
+                yield plan, outcome
+
+    def _run_repaired(self, outcomes: list[tuple[Plan, Outcome]]) -> Iterator[tuple[Plan, Tensors]]:
+        """Yield the tensors of `outcomes` in order; failed ones run again without bad samples."""
+        for plan, outcome in outcomes:
+            if isinstance(outcome, RuntimeError):
+                yield from self._repair.repair(plan, outcome)
+            else:
+                yield plan, outcome
+
+    def to_fields(self, tensors: Tensors) -> Batch:
+        """Return the fields of a batch as they are delivered, and check those of plugin steps."""
+        batch = {name: to_field(self._job, name, tensor) for name, tensor in tensors.items()}
+        check_batch(self._job, batch)
+        return batch
+
+    def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """Read the files of the plans, and do nothing else; yield how many samples each has."""
+        for first in plans:
+            self._reader.start(chain([first], plans))
+            yield from (len(read.plan.ids) * (read.error is None) for read in self._reader)
+
+    def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        """Run all steps but deliver no batch; yield how many samples of each plan passed them."""
+        for plan, outcome in self._runner.run_undelivered(plans):
+            if isinstance(outcome, RuntimeError):
+                raise_unless_sample_failed(self._job, outcome)
+            yield 0 if isinstance(outcome, RuntimeError) else len(plan.ids)
+
+    def stop(self) -> None:
+        """Take no more plans, and drop the batches in flight."""
+        self._runner.stop()
+
+    def close(self) -> None:
+        """Release the graph, its threads and its memory. Idempotent."""
+        # A GPU that has failed raises here. Closing must not hide why it failed.
+        with suppress(RuntimeError):
+            self._runner.stop()
+        # DALI's operators and the source refer to one another. If the reader did not close, its
+        # pipeline would stay alive until a garbage collection.
+        self._reader.close()
+        self._runner.close()
