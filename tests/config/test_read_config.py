@@ -68,8 +68,9 @@ def test_a_mistake_in_a_pipelines_own_file_points_there() -> None:
 
 
 KNOWN = (
-    "byol, dino_v2, imagenet_eval, imagenet_train, lfw, lfw_heavy, progressive_resizing, simclr, "
-    "timm_a1, timm_a2, timm_a3, torchvision_resnet50_v2"
+    "autoaugment, byol, cifar10, dino_v2, imagenet_eval, imagenet_train, lfw, lfw_heavy, "
+    "progressive_resizing, randaugment, segmentation_train, simclr, timm_a1, timm_a2, timm_a3, "
+    "torchvision_resnet50_v2"
 )
 
 
