@@ -126,13 +126,12 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
     from gpupipe.loader import open_loader
 
     checked = configs.read(name, overrides)
-    if checked.pipeline.later or checked.batch.later:
-        click.echo("gpupipe: the numbers of schedules are those of epoch 0", err=True)
-    if here or registry.find(checked.loader.engine).reads_data:
-        checked = checked.at_epoch(0)
     if not here and not registry.find(checked.loader.engine).reads_data:
         with open_loader(checked) as loader:
             return checked, loader.index
+    if checked.pipeline.later or checked.batch.later:
+        click.echo("gpupipe: the numbers of schedules are those of epoch 0", err=True)
+        checked = checked.at_epoch(0)
     with Screen(False) as screen:
         return checked, checked.source.index(screen.progress)
 

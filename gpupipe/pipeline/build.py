@@ -87,6 +87,8 @@ def _build_phase(
     needed = any(spec.encoded for spec in fields.values())
     if not isinstance(steps, list) or (needed and not steps):
         what = "this is no list" if steps else "there is no step"
+        if isinstance(steps, dict) and "pipeline" in steps:
+            what = "this is a config, and no pipeline"
         rule = f"{what}: a pipeline is a list of steps, {STEP_SHAPE}"
         raise ConfigError([*problems, Problem(document.where(loc), rule)])
     parsed = [

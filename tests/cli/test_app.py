@@ -203,6 +203,18 @@ def test_check_prints_the_plan(config: Path) -> None:
         assert word in done.stdout
 
 
+def test_what_is_measured_under_a_schedule_is_said(config: Path) -> None:
+    schedule = "{value: 5, until: 2, then: 30}"
+    config.write_text(config.read_text().replace("degrees: 5", f"degrees: {schedule}"))
+    checked = gpupipe("check", config).stdout
+    assert "schedules: 1 change, the steps above are those of epoch 0" in checked
+    assert "from epoch 2 on: random_affine.degrees=[-30.0, 30.0]" in checked
+    measured = gpupipe("parity", config)
+    assert measured.returncode == 0, measured.stderr
+    assert "the numbers of schedules are those of epoch 0" in measured.stderr
+    assert "epoch 0" not in gpupipe("run", config).stderr
+
+
 @pytest.mark.parametrize("seconds", [0.5, 2.0])
 def test_ctrl_c_ends_at_once(config: Path, seconds: float) -> None:
     command = [sys.executable, "-m", "gpupipe", "run", str(config), "--epochs", "100000"]

@@ -63,7 +63,7 @@ def test_a_mistake_in_a_pipelines_own_file_points_there() -> None:
     ]
     Path("pipelines/mine.yaml").write_text("pipeline:\n  - decode\n")
     assert mistakes(DATA + "pipeline: mine\n")[0].startswith(
-        "pipelines/mine.yaml:1:1: this is no list: a pipeline is a list of steps"
+        "pipelines/mine.yaml:1:1: this is a config, and no pipeline: a pipeline is a list of steps"
     )
 
 

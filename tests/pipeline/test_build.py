@@ -268,6 +268,10 @@ def test_a_wrong_step(text: str, message: str) -> None:
         ("decode", f"p:1:1: this is no list: a pipeline is a list of steps, {SHAPE}"),
         (
             "# mine\npipeline: [decode]",
+            f"p:2:1: this is a config, and no pipeline: a pipeline is a list of steps, {SHAPE}",
+        ),
+        (
+            "# mine\nsteps_: [decode]",
             f"p:2:1: this is no list: a pipeline is a list of steps, {SHAPE}",
         ),
     ],
