@@ -13,6 +13,7 @@ from PIL import Image
 from gpupipe.formats.npy import DTYPES
 
 SIZE = (24, 32)
+FEW_PIXELS = (2, 3)
 COLORS: dict[str, list[dict[str, Any]]] = {
     "color_jitter": [
         {},
@@ -73,6 +74,12 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "identity": [{}],
     "random_perspective": [{"p": 1}, {"p": 1, "interpolation": "nearest", "fill": 1}],
     "elastic_transform": [{"sigma": 2}, {"sigma": 0, "interpolation": "nearest", "fill": 1}],
+    "linear_transformation": [
+        {
+            "transformation_matrix": [[0.1 * (n + 2 * m) for m in range(18)] for n in range(18)],
+            "mean_vector": [10.0 * n for n in range(18)],
+        }
+    ],
     "random_zoom_out": [{"p": 1, "side_range": [1, 1.5], "fill": 1}],
     "random_erasing": [{"p": 1, "value": 1}, {"p": 1, "value": "random"}],
     "scale_jitter": [{"target_size": [24, 20], "scale_range": [0.5, 1.5]}],
@@ -96,6 +103,8 @@ ONE_SIZE = [
     {"random_erasing": STEPS["random_erasing"][1]},
 ]
 """Steps that need images of one size."""
+LINEAR = {"linear_transformation": STEPS["linear_transformation"][0]}
+"""It needs images of FEW_PIXELS, and calls torch on the CPU."""
 CASES = [{name: parameters} for name, every in STEPS.items() for parameters in every]
 
 
@@ -108,5 +117,6 @@ def photograph(folder: Path) -> dict[str, Any]:
 
 def of_image(dtype: str, scale: bool = False, case: dict[str, Any] | None = None) -> list[Any]:
     """Steps that make an image file pixels of a dtype; of one size, if the step `case` needs it."""
-    crop = [{"center_crop": {"size": list(SIZE)}}] if case in ONE_SIZE else []
+    size = FEW_PIXELS if case == LINEAR else SIZE
+    crop = [{"center_crop": {"size": list(size)}}] if case in (*ONE_SIZE, LINEAR) else []
     return ["decode", *crop, {"to_dtype": {"dtype": dtype, "scale": scale}}]

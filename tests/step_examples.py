@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from every_step import STEPS
+from every_step import FEW_PIXELS, LINEAR, STEPS
 
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
@@ -21,8 +21,9 @@ CASES = [(name, options) for name, every in STEPS.items() for options in every]
 def givens(name: str, options: dict[str, Any]) -> list[Spec]:
     """Images of levels and of floats, as far as the step takes them."""
     found = []
+    height, width = FEW_PIXELS if name in LINEAR else (40, 50)
     for dtype in ("uint8", "float32"):
-        given = Spec(encoded=False, channels=3, height=40, width=50, dtype=dtype)
+        given = Spec(encoded=False, channels=3, height=height, width=width, dtype=dtype)
         try:
             resolved(name, options, given)
         except ConfigError:

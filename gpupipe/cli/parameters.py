@@ -13,6 +13,7 @@ import pydantic
 from pydantic.fields import FieldInfo
 
 from gpupipe.errors import shown
+from gpupipe.pipeline.number_array import NumberArray
 from gpupipe.schema.validation_errors import describe_field
 
 _WORDS: dict[Any, str] = {
@@ -21,6 +22,7 @@ _WORDS: dict[Any, str] = {
     float: "number",
     str: "text",
     Path: "path",
+    NumberArray: "numbers or the path of an .npy file",
     pydantic.ByteSize: "bytes, such as 64MB",
     Any: "any value",
 }

@@ -49,6 +49,7 @@ no image they hold one number per spatial axis, in the order of its layout.
     color            one of torchvision's functions that change colours: see color_ops.py
     switch           each sample goes through one of several branches
     blend            out = sum over n of weights[n] * branch n of the image
+    call_torch       what a function makes of each image
     apply            any operator of one back end: see `Primitives.apply`
 
     primitive      arrays                      dtypes            new pixels are
@@ -92,17 +93,10 @@ IMAGE_DTYPES = ("uint8", "float16", "float32")
 """The usual dtypes of image pixels, for primitives on which back ends disagree in other dtypes."""
 
 DTYPES_TAKEN: dict[str, tuple[str, ...]] = {
-    "crop": DTYPES,
-    "flip": DTYPES,
+    **dict.fromkeys(("crop", "flip"), DTYPES),
     "resize": ("float16", "float32", "int16", "uint8", "uint16"),
-    "warp": IMAGE_DTYPES,
-    "perspective": IMAGE_DTYPES,
-    "erase": IMAGE_DTYPES,
-    "add": IMAGE_DTYPES,
-    "remap": IMAGE_DTYPES,
-    "pad": IMAGE_DTYPES,
-    "color_matrix": IMAGE_DTYPES,
-    "color": IMAGE_DTYPES,
+    **dict.fromkeys(("warp", "perspective", "erase", "add", "remap", "pad"), IMAGE_DTYPES),
+    **dict.fromkeys(("color_matrix", "color"), IMAGE_DTYPES),
     "blend": ("uint8",),
     "normalize": ("float16", "float32", "float64"),
 }
@@ -307,6 +301,12 @@ class Primitives(Protocol):
             branches: Each is called once with a `Primitives` of all samples. A branch that makes
                 no call leaves them alone.
             weights: float64 (B, len(branches)), the factor of each branch.
+        """
+
+    def call_torch(self, function: Callable[[Any], Any]) -> None:
+        """Call a function of torch on each image, a tensor (C, H, W), which keeps its shape.
+
+        Raises NoLowering if the images are on a GPU.
         """
 
     def apply(

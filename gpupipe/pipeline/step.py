@@ -95,7 +95,7 @@ class Step(pydantic.BaseModel):
             a view with that `count`, and each field of the view runs what `select_view` returns.
             Anywhere else its `infer_spec` refuses the input.
         example: Parameters with which `gpupipe gallery` shows the step, on a photograph of about
-            250 pixels. Required if the step has parameters without a default.
+            250 pixels. Without one, it leaves out a step that has parameters without a default.
 
     Example:
         A step that mirrors images with probability `p`::

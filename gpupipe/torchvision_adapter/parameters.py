@@ -59,9 +59,15 @@ def read_parameters(step: str, transform: Any) -> dict[str, Any]:
 
 def _get(transform: Any, name: str) -> Any:
     """Return an attribute. v2.RandomCrop has its padding as [left, right, top, bottom]."""
+    import torch
     from torchvision.transforms import v2
 
     value = getattr(transform, name)
+    if name in ("transformation_matrix", "mean_vector") and value.dtype != torch.float32:
+        raise NoCounterpart(
+            f"{name} is {str(value.dtype).removeprefix('torch.')}, and a list in YAML is float32: "
+            f"make it float32, or save it with numpy.save and write '{name}: FILE.npy'"
+        )
     if name == "padding" and value and isinstance(transform, v2.RandomCrop):
         left, right, top, bottom = value
         return [left, top, right, bottom]

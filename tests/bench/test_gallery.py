@@ -133,7 +133,15 @@ def test_mistakes_are_told(photograph: Path, name: str, parameters: dict, words:
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted(step_registry.names()))
+def test_a_step_whose_parameters_depend_on_the_size_has_no_example(photograph: Path) -> None:
+    with (
+        open_gallery(photograph) as gallery,
+        pytest.raises(gpupipe.GpupipeError, match="linear_transformation has no example"),
+    ):
+        gallery.draw_step("linear_transformation")
+
+
+@pytest.mark.parametrize("name", sorted({*step_registry.names()} - {"linear_transformation"}))
 def test_each_step_is_drawn_and_each_step_of_chance_changes_a_draw(name: str) -> None:
     with open_gallery() as gallery:
         row = gallery.draw_step(name)

@@ -37,9 +37,10 @@ def test_all_of_it_is_on_the_gpu(name: str, options: dict[str, Any]) -> None:
     for given in givens(name, options):
         step, p = drawn(name, options, given)
         dtype = getattr(torch, given.dtype)
-        expected = step.torch(torch.zeros(3, 40, 50, dtype=dtype), p)
+        shape = (3, given.height, given.width)
+        expected = step.torch(torch.zeros(shape, dtype=dtype), p)
         with FakeGpu(strict=False):
-            made = step.torch(torch.zeros(3, 40, 50, dtype=dtype, device=GPU), p)
+            made = step.torch(torch.zeros(shape, dtype=dtype, device=GPU), p)
         assert made.device == GPU
         assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from every_step import FEW_PIXELS
+from every_step import STEPS as STEPS_ON_TENSORS
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -49,6 +51,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "gaussian_blur": [{"kernel_size": 5}, {"kernel_size": [3, 7], "sigma": 1.5}],
     "grayscale": [{}, {"num_output_channels": 3}],
     "jpeg": [{"quality": 40}, {"quality": [40, 90]}],
+    "linear_transformation": [STEPS_ON_TENSORS["linear_transformation"][0]],
     "normalize": [{"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]}],
     "pad": [
         {"padding": 4},
@@ -119,10 +122,16 @@ def make(module: Any, step: str, arguments: dict[str, Any]) -> Any:
     """Construct torchvision's object as its users do, with a dtype of torch."""
     if "dtype" in arguments:
         arguments = arguments | {"dtype": getattr(torch, arguments["dtype"])}
+    if step == "linear_transformation":
+        arguments = {name: torch.tensor(numbers) for name, numbers in arguments.items()}
     return getattr(module, STEPS[step])(**arguments)
 
 
 BEFORE: dict[str, tuple[dict[str, Any], v2.Transform]] = {
+    "linear_transformation": (
+        {"center_crop": {"size": list(FEW_PIXELS)}},
+        v2.CenterCrop(FEW_PIXELS),
+    ),
     "normalize": (FLOATS, v2.ToDtype(torch.float32, scale=True)),
     **dict.fromkeys(
         ("elastic_transform", "gaussian_noise"),

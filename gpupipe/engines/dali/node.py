@@ -14,7 +14,9 @@ from gpupipe.engines.dali import color_functions, ops, remap
 from gpupipe.engines.dali.branches import Feed, feed_part, merge_sizes
 from gpupipe.engines.dali.color import add, blend, leave_alone
 from gpupipe.engines.dali.emitter import Emitter, convert_argument
+from gpupipe.engines.dali.torch_call import call_torch
 from gpupipe.pipeline.geometry import affine_matrix
+from gpupipe.pipeline.step import NoLowering
 
 
 class Node(Emitter):
@@ -102,6 +104,12 @@ class Node(Emitter):
         make, arrays = operator(displacement, reach, interpolation, fill)
         nodes = [self._feed(array) for array in arrays]
         self._on_pixels(operator.__name__, lambda x: color_functions.apply(make, x, nodes, dtype))
+
+    def call_torch(self, function: Callable[[Any], Any]) -> None:
+        if self.device == "gpu":
+            raise NoLowering("it calls torch on the CPU: set 'device: cpu', or leave the step out")
+        self._ready()
+        self._on_pixels("python_function", lambda pixels: call_torch(pixels, [], function))
 
     def color_matrix(self, matrix: Any) -> None:
         self._ready()

@@ -1,0 +1,151 @@
+"""Arrays of numbers as a parameter of a step: a nested list, or the path of an .npy file.
+
+The numbers are read when the config is checked. A pipeline's fingerprint holds their hash, and
+neither the numbers nor the path: other numbers in the same file are another pipeline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, SerializationInfo
+
+from gpupipe.errors import shown
+from gpupipe.schema.field_types import expand_home, should_be
+
+_DTYPES = ("float32", "float64")
+
+
+class NumberArray:
+    """An array of numbers, of float32 or float64. It is equal to another one of equal numbers.
+
+    Attributes:
+        dtype: NumPy's name of the dtype.
+        shape: The shape.
+        digest: A hash of the numbers.
+        path: The file that held them; "" for a list.
+    """
+
+    def __init__(
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        digest: str,
+        values: NDArray[Any] | None,
+        path: str = "",
+    ) -> None:
+        self.dtype, self.shape, self.digest, self.path = dtype, shape, digest, path
+        self._values = values
+
+    @classmethod
+    def of_values(cls, values: NDArray[Any], path: str = "") -> NumberArray:
+        """Return the array of `values`, which must be finite and of a supported dtype."""
+        values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+        digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
+        return cls(values.dtype.name, values.shape, digest, values, path)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The numbers.
+
+        Raises:
+            LookupError: This is a client's description of an array that its server has.
+        """
+        if self._values is None:
+            raise LookupError("the numbers of this array are on the server")
+        return self._values
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumberArray) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __repr__(self) -> str:
+        return self.path or f"{'x'.join(map(str, self.shape))} {self.dtype}"
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self.dtype, self.shape, self.digest
+
+
+def _read(value: Any, ndim: int) -> NumberArray:
+    if isinstance(value, NumberArray):
+        return value
+    if _is_description(value, ndim):
+        return NumberArray(value["dtype"], tuple(value["shape"]), value["hash"], None)
+    form = "a list of numbers" if ndim == 1 else "a list of rows, each a list of numbers"
+    words = f"{form}, or the path of an .npy file"
+    if isinstance(value, (str, Path)) and str(value).endswith(".npy"):
+        return NumberArray.of_values(_check(_load(Path(value)), ndim), str(value))
+    if not isinstance(value, (list, tuple)):
+        raise should_be(words)
+    try:
+        array = np.array(value)
+    except ValueError:  # rows of different lengths
+        raise should_be(f"{words}; the rows have different lengths") from None
+    if array.ndim != ndim or array.dtype.kind not in "iuf":
+        raise should_be(words)
+    with np.errstate(over="ignore"):
+        return NumberArray.of_values(_check(array.astype(np.float32), ndim))
+
+
+def _is_description(value: Any, ndim: int) -> bool:
+    """Return whether this is what `_serialize` makes in JSON."""
+    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "hash"}:
+        return False
+    shape = value["shape"]
+    is_shape = isinstance(shape, (list, tuple)) and all(isinstance(n, int) for n in shape)
+    is_text = isinstance(value["hash"], str) and value["dtype"] in _DTYPES
+    return is_shape and is_text and len(shape) == ndim
+
+
+def _load(path: Path) -> NDArray[Any]:
+    """Return the array in an .npy file; raise ValueError if it cannot be read."""
+    try:
+        with expand_home(path).open("rb") as file:
+            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as e:
+        raise ValueError(f"{path} cannot be read: {e.strerror}") from None
+    except (EOFError, ValueError) as e:
+        raise ValueError(f"{path} is no .npy file of numbers: {e}") from None
+    return array
+
+
+def _check(array: NDArray[Any], ndim: int) -> NDArray[Any]:
+    """Return the array; raise ValueError if it does not hold finite floats along `ndim` axes."""
+    if array.dtype.name not in _DTYPES:
+        raise ValueError(
+            f"the numbers are {array.dtype}, but should be {' or '.join(_DTYPES)}: save them with "
+            "array.astype('float32')"
+        )
+    if array.ndim != ndim or not array.size:
+        raise ValueError(f"the array has the shape {list(array.shape)}, but needs {ndim} axes")
+    if not np.isfinite(array).all():
+        place = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise ValueError(f"the number at {shown(place)} is not finite in float32 or float64")
+    return array
+
+
+def _serialize(array: NumberArray, info: SerializationInfo) -> Any:
+    """Return what YAML has; in JSON the hash, for fingerprints and for clients of a server."""
+    if info.mode == "json":
+        return {"dtype": array.dtype, "shape": list(array.shape), "hash": array.digest}
+    return array.path or array.values.tolist()
+
+
+Vector = Annotated[
+    InstanceOf[NumberArray],
+    BeforeValidator(lambda value: _read(value, 1)),
+    PlainSerializer(_serialize),
+]
+"""A list of numbers, or the path of an .npy file with one axis."""
+Matrix = Annotated[
+    InstanceOf[NumberArray],
+    BeforeValidator(lambda value: _read(value, 2)),
+    PlainSerializer(_serialize),
+]
+"""A list of rows, or the path of an .npy file with two axes."""
