@@ -19,6 +19,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -157,8 +158,9 @@ def run(
 @functools.cache
 def _server() -> str:
     """The address of the process that is forked, which ends with this one."""
-    folder = tempfile.TemporaryDirectory(prefix="forked-python")
-    address = os.path.join(folder.name, "socket")
+    # No TemporaryDirectory: a child that multiprocessing forks would remove it (Python 3.13).
+    folder, owner = tempfile.mkdtemp(prefix="forked-python"), os.getpid()
+    address = os.path.join(folder, "socket")
     command = [sys.executable, __file__, address]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert server.stdin is not None
@@ -166,8 +168,9 @@ def _server() -> str:
     assert server.stdout.readline(), "the server did not start"
 
     def end() -> None:
-        server.communicate(timeout=60)
-        folder.cleanup()
+        if os.getpid() == owner:
+            server.communicate(timeout=60)
+            shutil.rmtree(folder)
 
     atexit.register(end)
     return address
