@@ -105,6 +105,17 @@ def test_an_item_of_a_list_has_no_default() -> None:
     ]
 
 
+def test_nor_has_a_later_part_of_its_schedule() -> None:
+    assert wrong("[{value: 8, until: 3, then: {until: 5, then: 9}}, 8]") == [
+        "2:46: resize.size.0.then.value: missing; write 'value: ...' (the number until then)"
+    ]
+
+
+def test_the_last_epoch_that_a_schedule_may_name() -> None:
+    scheduled = build("decode", "resize: {size: {value: 8, until: 10000, then: 9}}")
+    assert list(scheduled.later) == [10_000]
+
+
 def test_what_is_no_number_has_no_schedule() -> None:
     (problem, other) = mistakes(
         "decode", "resize: {size: 9, interpolation: {value: bilinear, until: 3, then: nearest}}"

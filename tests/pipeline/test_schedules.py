@@ -70,6 +70,12 @@ views:
         assert scheduled.at_epoch(epoch).output_spec_of("to_1").height == 9 - (epoch < 3)
 
 
+def test_steps_before_views_have_schedules_too() -> None:
+    text = "steps: [decode, {resize: {size: [SIZE, 8]}}]\nviews: {whole: {steps: []}}"
+    scheduled = of_text(text.replace("SIZE", "{value: 8, until: 3, then: 9}"))
+    assert [p.output_spec.height for p in scheduled.phases] == [8, 9]
+
+
 def test_a_schedule_that_changes_nothing_is_none() -> None:
     scheduled = build("decode", "resize: {size: {from: 8, to: 8, epochs: [3, 9]}}")
     assert scheduled == build("decode", "resize: {size: 8}")
@@ -95,6 +101,11 @@ def test_the_first_steps_have_the_schedules_of_the_whole() -> None:
     assert first.at_epoch(4) == build("decode", "resize: {size: 40}")
 
 
+def test_what_is_left_without_some_steps_has_the_schedules_of_the_whole() -> None:
+    scheduled = build("decode", f"resize: {{size: {GROWING}}}", f"center_crop: {{size: {GROWING}}}")
+    assert scheduled.without_entries([2]).at_epoch(4) == build("decode", "resize: {size: 40}")
+
+
 def test_a_mistake_of_a_late_epoch_is_found_at_the_start() -> None:
     steps = ("decode", "resize: {size: [40, 40]}")
     (problem,) = mistakes(*steps, f"random_crop: {{size: {GROWING}}}")
@@ -110,6 +121,19 @@ def test_an_early_mistake_names_the_epoch_only_if_it_goes_away() -> None:
     problems = mistakes("decode", "resize: {size: [40, 40]}", crop, "center_crop: {sise: 8}")
     assert problems[0].endswith("(in epoch 0, where random_crop.size is 48)")
     assert problems[1].endswith("did you mean 'size'?")
+
+
+def test_the_epoch_is_named_if_the_mistake_goes_away_in_a_later_phase_than_the_next() -> None:
+    crop = "random_crop: {size: {value: 48, until: 6, then: 16}}"
+    flip = "random_horizontal_flip: {p: {value: 0, until: 3, then: 1}}"
+    (problem,) = mistakes("decode", "resize: {size: [40, 40]}", crop, flip)
+    assert "(in epoch 0, where random_crop.size is 48 and" in problem
+
+
+def test_what_the_yaml_leaves_empty_stays_empty_beside_a_schedule() -> None:
+    steps = ("random_horizontal_flip:", "random_rotation: {degrees: 5, center: null}")
+    scheduled = build("decode", *steps, "center_crop: {size: {value: 8, until: 3, then: 9}}")
+    assert scheduled.at_epoch(3) == build("decode", *steps, "center_crop: {size: 9}")
 
 
 def test_a_schedule_changes_sizes_and_no_dtype(

@@ -91,6 +91,7 @@ def test_a_view_without_steps_counts_for_the_fingerprint() -> None:
         (("  local:", "  global_1:"), ["p:9:3: ", "'global_1'"]),
         (("  local:", "  a-b:"), ["p:9:3: ", "'a-b'"]),
         (("count: 2", "count: 0"), ["p:6:12: ", "at least 1"]),
+        (("count: 2", "count: 65"), ["p:6:12: ", "at most 64"]),
         (("count: 2", "cuont: 2"), ["p:6:5: ", "did you mean 'count'?"]),
         (("{size: 64}", "{size: 64, on: image}"), ["p:8:41: ", "on"]),
         (("size: 32", "sise: 32"), ["p:11:31: ", "did you mean 'size'?"]),
