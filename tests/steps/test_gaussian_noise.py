@@ -163,6 +163,18 @@ def test_floats_outside_of_0_to_1_are_refused_unless_nothing_is_clamped() -> Non
     assert "gets normalized ones: move it before 'normalize'" in mistake
 
 
+@pytest.mark.parametrize(("clip", "values"), [("true", "usual"), ("false", "filled")])
+def test_without_clip_later_steps_get_any_numbers(clip: str, values: str) -> None:
+    built = build("decode", "random_crop: {size: 40}", FLOAT, f"gaussian_noise: {{clip: {clip}}}")
+    assert built.output_spec.values == values
+
+
+def test_noise_beyond_what_16_bits_hold_does_not_wrap_around() -> None:
+    """torchvision's does: a level of 40000 becomes one below 0."""
+    step = GaussianNoise(mean=150.0, sigma=0.0)
+    assert (step.torch(torch.zeros(3, 4, 5, dtype=torch.uint8), {"seed": 0}) == 255).all()
+
+
 @pytest.mark.parametrize(
     ("steps", "message"),
     [

@@ -15,7 +15,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import RandomErasing as Torchvision
 
 import gpupipe
-from gpupipe.pipeline.step import Params
+from gpupipe.pipeline.step import Params, Spec
 from gpupipe.steps.random_erasing import RandomErasing
 
 NORMALIZED = [
@@ -193,6 +193,18 @@ def test_a_number_leaves_the_draws_of_other_steps_alone() -> None:
     number, noise = RandomErasing().sample(u[:, :23]), RandomErasing(value="random").sample(u)
     assert noise.keys() - number.keys() == {"seed"}
     assert all(np.array_equal(noise[name], number[name]) for name in number)
+
+
+def test_a_mask_may_have_any_dtype_and_costs_no_time() -> None:
+    step = RandomErasing(value="random").adapt_to_mask()
+    spec = Spec.of_array("int64", (1, 8, 8), "CHW")
+    assert step.infer_spec(spec) == spec
+    assert not step.speed_advice
+
+
+def test_only_noise_is_said_to_cost_time() -> None:
+    assert RandomErasing(value="random").speed_advice
+    assert not RandomErasing().speed_advice
 
 
 def test_noise_needs_images_of_one_size() -> None:
