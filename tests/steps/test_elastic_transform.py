@@ -78,7 +78,7 @@ def test_displacements_are_spread_as_torchvisions() -> None:
     assert not torch.equal(ours[0], ours[1])
 
 
-@pytest.mark.parametrize("sigma", [0.1, 0.5, 1, 2.3, 5, 20])
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 0.9, 1, 2.3, 5, 20])
 def test_the_kernel_has_torchvisions_size(sigma: float) -> None:
     side = int(8 * sigma + 1)
     assert kernel_size(sigma) == side + (side % 2 == 0)
@@ -165,6 +165,18 @@ def test_the_graph_for_a_gpu_is_built_of_operators_that_run_there(
     assert not any("Python" in name for name in names)
 
 
+def test_a_gpu_pads_by_as_much_as_pixels_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(FusingImage, "remap", lambda self, *values: taken.extend(values))
+    image = FusingImage(None, np.full((2, 2), 60.0), taken.append, "gpu", False, {})
+    image.spec = Spec(encoded=False, height=50, width=60, channels=3)
+    ElasticTransform(alpha=(40.0, 10.0), sigma=(0.0, 0.0)).lower(image, {"seed": np.arange(2)})
+    fields, (top, left) = taken[:2]
+    across, down = np.abs(fields).max((0, 1, 2)) * (60 / 2, 50 / 2)
+    assert across <= left < across + 3
+    assert down <= top < down + 3
+
+
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> None:
     """Looked up in NumPy as DALI documents its operator: whole numbers are centres of pixels.
@@ -205,6 +217,13 @@ def test_the_maps_for_a_gpu_lead_to_torchvisions_pixels(interpolation: str) -> N
     assert (expected == np.float32(fill)).all(-1).any(), "some pixels come from outside"
 
 
+@pytest.mark.parametrize(("fill", "values"), [(1, "usual"), (200, "filled")])
+def test_a_fill_above_1_in_floats_is_known_to_later_steps(fill: int, values: str) -> None:
+    step = f"elastic_transform: {{fill: {fill}}}"
+    built = build("decode", "random_crop: {size: 40}", FLOAT, step)
+    assert built.output_spec.values == values
+
+
 def test_after_normalize_it_works_too() -> None:
     build("decode", "random_crop: {size: 40}", FLOAT, NORM, "elastic_transform")
 
@@ -222,6 +241,10 @@ def test_after_normalize_it_works_too() -> None:
             ["decode", "center_crop: {size: [20, 99]}", "elastic_transform"],
             "3:3: elastic_transform cannot stand here: the blur needs at least 21x21 pixels, but "
             "the image has 20x99: write a smaller sigma",
+        ),
+        (
+            ["decode", "center_crop: {size: [20, 99]}", "elastic_transform: {sigma: [1, 5]}"],
+            "3:3: elastic_transform cannot stand here: the blur needs at least 21x21 pixels",
         ),
         (
             ["decode", "elastic_transform: {sigma: [0, 5]}"],
