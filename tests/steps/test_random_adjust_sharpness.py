@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pydantic
 import pytest
+import torch
 from color_differences import EXACT, drawn, is_share, most
 from torchvision.transforms import v2
 
@@ -23,6 +25,14 @@ def test_floats_are_torchvisions(gallery: Path) -> None:
 def test_a_share_of_the_samples_is_changed() -> None:
     assert is_share(drawn("random_adjust_sharpness", sharpness_factor=2, p=0.3)["runs"], 0.3)
     assert RandomAdjustSharpness(sharpness_factor=2).p == v2.RandomAdjustSharpness(2).p
+
+
+@pytest.mark.parametrize("factor", [0, 0.7, 3])
+def test_the_factor_means_what_it_means_in_torchvision(factor: float) -> None:
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 9, 12), np.uint8))
+    step = RandomAdjustSharpness(sharpness_factor=factor, p=1)
+    expected = v2.RandomAdjustSharpness(factor, p=1)(image)
+    assert torch.equal(step.torch(image, {"runs": np.int32(1)}), expected)
 
 
 @pytest.mark.parametrize("factor", [-0.1, float("inf"), True])

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 import torch
 from distributions import MOST, chi_square, largest_gap
-from pipeline_texts import mistakes
+from pipeline_texts import FLOAT, build, mistakes
 from reference import Difference, differences, emitted, load
 from torchvision.transforms.v2 import RandomPerspective as Torchvision
 
@@ -112,6 +112,13 @@ def test_corners_are_distributed_as_torchvisions() -> None:
         assert largest_gap(ours[:, n].round(5), theirs[:, n].round(5)) < 2.2
 
 
+def test_half_of_an_odd_side_is_rounded_down() -> None:
+    """As torchvision: int(0.31 * (13 // 2)) + 1 = 2 positions for each coordinate."""
+    step = RandomPerspective(distortion_scale=0.31)
+    _, end = step.corners({"moves": np.full((4, 2), 0.999)}, np.array([13.0, 13.0]))
+    assert end.tolist() == [[1, 1], [12, 1], [12, 12], [1, 12]]
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (2, 2), (3, 2)])
 def test_images_of_a_few_pixels(size: tuple[int, int]) -> None:
     """torchvision's equations have no solution where a side has one pixel: they are left alone."""
@@ -154,6 +161,17 @@ def test_it_is_one_operator(gallery: Path) -> None:
 )
 def test_mistakes(text: str, message: str) -> None:
     assert mistakes("decode", f"random_perspective: {text}") == [message]
+
+
+@pytest.mark.parametrize(("fill", "values"), [(1, "usual"), (200, "filled")])
+def test_a_fill_above_1_in_floats_is_known_to_later_steps(fill: int, values: str) -> None:
+    built = build("decode", FLOAT, f"random_perspective: {{fill: {fill}}}")
+    assert built.output_spec.values == values
+
+
+def test_the_defaults_are_torchvisions() -> None:
+    step, theirs = RandomPerspective(), Torchvision()
+    assert (step.distortion_scale, step.p) == (theirs.distortion_scale, theirs.p)
 
 
 def test_other_inputs_are_refused() -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pydantic
 import pytest
+import torch
 from color_differences import drawn, is_share, most
 from torchvision.transforms import v2
 
@@ -15,6 +17,14 @@ from gpupipe.steps.random_posterize import RandomPosterize
 @pytest.mark.parametrize("gray", [False, True], ids=["rgb", "gray"])
 def test_levels_are_torchvisions(gallery: Path, gray: bool) -> None:
     assert most(gallery, "random_posterize", gray=gray, p=1, bits=3) <= 0
+
+
+@pytest.mark.parametrize("bits", [0, 1, 5])
+def test_bits_mean_what_torchvision_means(bits: int) -> None:
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 9, 12), np.uint8))
+    expected = v2.RandomPosterize(bits, p=1)(image)
+    step = RandomPosterize(bits=bits, p=1)
+    assert torch.equal(step.torch(image, {"runs": np.int32(1)}), expected)
 
 
 def test_a_share_of_the_samples_is_posterized() -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pydantic
 import pytest
+import torch
 from color_differences import EXACT, drawn, is_share, most
 from torchvision.transforms import v2
 
@@ -19,6 +21,14 @@ def test_levels_are_torchvisions(gallery: Path, gray: bool) -> None:
 
 def test_floats_are_torchvisions(gallery: Path) -> None:
     assert most(gallery, "random_solarize", "float32", p=1, threshold=0.5) <= EXACT
+
+
+@pytest.mark.parametrize("threshold", [1, 100, 255])
+def test_threshold_means_what_torchvision_means(threshold: int) -> None:
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 9, 12), np.uint8))
+    expected = v2.RandomSolarize(threshold, p=1)(image)
+    step = RandomSolarize(threshold=threshold, p=1)
+    assert torch.equal(step.torch(image, {"runs": np.int32(1)}), expected)
 
 
 def test_a_share_of_the_samples_is_solarized() -> None:

@@ -132,6 +132,16 @@ def test_the_preset_of_pretrained_weights(weights: ResNet50_Weights, name: str) 
     assert found.fingerprint == build_pipeline(name, find_pipeline(name, None)).fingerprint
 
 
+def test_the_settings_of_a_preset_of_pretrained_weights() -> None:
+    preset = ResNet50_Weights.IMAGENET1K_V1.transforms(
+        antialias=False, resize_size=40, crop_size=30
+    )
+    assert gpupipe.from_torchvision(preset)[1:3] == [
+        {"resize": {"size": 40, "antialias": False}},
+        {"center_crop": {"size": [30, 30]}},
+    ]
+
+
 @pytest.mark.parametrize("module", [v1, v2], ids=["v1", "v2"])
 def test_the_preset_with_augmix(module: Any) -> None:
     preset = make_train_preset(

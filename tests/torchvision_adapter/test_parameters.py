@@ -94,7 +94,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "random_shortest_size": [{"min_size": 20}, {"min_size": [20, 30], "max_size": 50}],
     "random_solarize": [{"threshold": 100, "p": 0.2}],
     "random_zoom_out": [{}, {"fill": 3, "side_range": [1.5, 2.0], "p": 0.9}],
-    "resize": [{"size": 20}, {"size": [20, 30]}, {"size": 20, "max_size": 50}],
+    "resize": [{"size": 20}, {"size": [20, 30]}, {"size": [20, 20]}, {"size": 20, "max_size": 50}],
     "scale_jitter": [{"target_size": [20, 30], "scale_range": [0.5, 1.5]}],
     "to_dtype": [{"dtype": "float32", "scale": True}, {"dtype": "float16", "scale": True}],
     "trivial_augment_wide": [{}, {"num_magnitude_bins": 11, "interpolation": "bilinear"}],

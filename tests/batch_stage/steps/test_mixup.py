@@ -10,8 +10,10 @@ import torch
 from batch_stage.mixing_cases import BYTES, IMAGE, MASK, made_batch, stage_of
 from torchvision.transforms import v2
 
+from gpupipe.batch_stage.batch_step import BatchField
 from gpupipe.batch_stage.mixer import to_soft_labels
 from gpupipe.batch_stage.steps.mixup import Mixup
+from gpupipe.dataset.spec import Spec
 from gpupipe.errors import ConfigError
 from gpupipe.sampling import draws
 
@@ -73,6 +75,15 @@ def test_the_share_has_the_moments_of_its_distribution() -> None:
     lam = Mixup(alpha=0.2).sample(u)["lam"]
     assert abs(lam.mean() - 0.5) < 0.01
     assert abs(lam.var() - 1 / (4 * (2 * 0.2 + 1))) < 0.005
+
+
+def test_the_default_is_torchvisions() -> None:
+    assert Mixup().alpha == v2.MixUp(num_classes=4).alpha
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_it_takes_every_float(dtype: str) -> None:
+    Mixup().check({"image": BatchField(Spec.of_array(dtype, (3, 12, 10), "CHW"))})
 
 
 @pytest.mark.parametrize(
