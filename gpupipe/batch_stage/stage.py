@@ -79,7 +79,7 @@ class BatchStage:
     later: Mapping[int, BatchStage] = field(default_factory=dict)
 
     def at_epoch(self, epoch: int) -> BatchStage:
-        """Return the stage of an epoch, which has no schedules."""
+        """Return the stage of an epoch, with numbers in place of the schedules."""
         began = max((first for first in self.later if first <= epoch), default=None)
         if began is None:
             return replace(self, later={}) if self.later else self

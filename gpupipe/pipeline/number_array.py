@@ -94,7 +94,7 @@ def _read(value: Any, ndim: int) -> NumberArray:
 
 
 def _is_description(value: Any, ndim: int) -> bool:
-    """Return whether this is what `_serialize` makes in JSON."""
+    """Return whether a value is the JSON of a NumberArray: its dtype, shape and hash."""
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "hash"}:
         return False
     shape = value["shape"]

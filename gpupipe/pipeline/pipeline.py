@@ -42,7 +42,7 @@ class Pipeline:
 
     @property
     def phases(self) -> tuple[Pipeline, ...]:
-        """The pipelines of all epochs, in order, without schedules: each differs from the next."""
+        """One pipeline for each span of epochs in which no number changes, in order."""
         return self._phases if self.later else (self,)
 
     @cached_property
@@ -54,7 +54,7 @@ class Pipeline:
         return bisect_right(tuple(self.later), epoch)
 
     def at_epoch(self, epoch: int) -> Pipeline:
-        """Return the pipeline of an epoch, which has no schedules."""
+        """Return the pipeline of an epoch, with numbers in place of the schedules."""
         return self.phases[self.phase_of(epoch)]
 
     @property

@@ -39,7 +39,7 @@ _ADVICE = {
         _NO_BOXES,
     ),
 }
-"""What to write instead of classes that have no step, by name."""
+"""What to write instead of a torchvision class that has no step, by the name of the class."""
 _BATCH_STEPS = {"CutMix": "cutmix", "MixUp": "mixup"}
 
 

@@ -99,7 +99,7 @@ def _read_fill(value: Any) -> Any:
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "fill": _read_fill,
     "interpolation": _read_interpolation,
-    # v2.Resize has [224] for 224.
+    # v2.Resize(224) stores [224]; the step takes 224.
     "size": lambda v: to_plain_types(v[0] if isinstance(v, Sequence) and len(v) == 1 else v),
     # v2.RandomErasing has None for "random".
     "value": lambda v: "random" if v is None else to_plain_types(v),

@@ -147,7 +147,7 @@ class ArrayImage(Node):
         """
         if dtype != self.spec.dtype:
             self.to_dtype(dtype, False)
-        return self._for_torch(dtype)
+        return self._to_torch_dtype(dtype)
 
     # --- emitting operators
 

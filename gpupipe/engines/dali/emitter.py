@@ -99,7 +99,7 @@ class Emitter(ABC):
 
     @abstractmethod
     def _on_pixels(self, op: str, make: Callable[[Any], Any]) -> None:
-        """Emit an operator over pixels of layout HWC."""
+        """Add an operator to the graph; `make` gets and returns a DataNode of layout HWC."""
 
     @abstractmethod
     def _ready(self) -> None:
@@ -148,7 +148,7 @@ class Emitter(ABC):
         node = self._feed(np.broadcast_to(array, (self._count, *array.shape)))
         return node if self._node is None or self.device == "cpu" else node.gpu()
 
-    def _for_torch(self, dtype: str) -> Any:
+    def _to_torch_dtype(self, dtype: str) -> Any:
         """Return the node, of `dtype`, in a dtype in which DALI hands it to torch."""
         if self._node is not None:
             self._node = numbers.for_torch(self._node, dtype)

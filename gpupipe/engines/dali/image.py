@@ -154,7 +154,7 @@ class FusingImage(Node):
         if not self._usual(dtype) or (dtype == "uint8" and not (window or mirror or floats)):
             if layout == "CHW":
                 self._emit("transpose", [], ops.planes)
-            return self._for_torch(dtype)
+            return self._to_torch_dtype(dtype)
         self._normalize(floats or Floats(self.spec.dtype, dtype), dtype, layout, window, mirror)
         return self._node
 
