@@ -27,7 +27,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m compileall -q gpupipe
-	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20
+	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20 -o faulthandler_exit_on_timeout=true
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
