@@ -1,5 +1,5 @@
 """Two epochs over a folder of images on one engine, in a process that a file may end: a part of
-fuzz_images.py.
+image_runs.py.
 
 # OPTIONS: JSON, of gpupipe.load(); OUT: a folder
 python tests/fuzz/deliver_images.py ROOT OPTIONS OUT

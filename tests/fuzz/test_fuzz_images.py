@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fuzz_images
+import image_runs
 from image_mutants import FORMATS, chunks, mutants
 from image_seeds import seed
 
@@ -53,7 +54,7 @@ def test_chunks_are_all_of_a_file(format: str) -> None:
         assert len(parts) >= 2
 
 
-PIXELS = np.zeros((2, 3, fuzz_images.SIDE, fuzz_images.SIDE), np.uint8)
+PIXELS = np.zeros((2, 3, image_runs.SIDE, image_runs.SIDE), np.uint8)
 RIGHT: dict[str, Any] = {
     "epochs": [[("a", "1"), ("b", "2")], [("b", "2"), ("a", "1")]],
     "bad": {"c": "damaged"},
@@ -63,7 +64,7 @@ RIGHT: dict[str, Any] = {
 
 
 def test_what_is_right_is_no_finding() -> None:
-    assert fuzz_images.checked(RIGHT, PIXELS).findings == []
+    assert image_runs.checked(RIGHT, PIXELS).findings == []
 
 
 @pytest.mark.parametrize(
@@ -83,16 +84,16 @@ def test_what_is_right_is_no_finding() -> None:
     ],
 )
 def test_what_is_wrong_is_found(change: dict[str, Any], finding: str) -> None:
-    assert fuzz_images.checked(RIGHT | change, PIXELS).findings == [finding]
+    assert image_runs.checked(RIGHT | change, PIXELS).findings == [finding]
 
 
 def test_a_file_that_ends_the_process_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = fuzz_images.make_folder(tmp_path, 0, 20)
+    folder = image_runs.make_folder(tmp_path, 0, 20)
     culprit = folder.mutants[13].name
-    monkeypatch.setattr(fuzz_images, "PROGRAM", dying(tmp_path / "dying.py", culprit))
-    (said,) = fuzz_images.fuzz(folder, "dataloader, pil").findings
+    monkeypatch.setattr(image_runs, "PROGRAM", dying(tmp_path / "dying.py", culprit))
+    (said,) = image_runs.fuzz(folder, "dataloader, pil").findings
     assert "exit code -11" in said
     assert f"culprits: {culprit}" in said
 
