@@ -18,7 +18,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.engines import registry
 from gpupipe.engines.base import LoaderParts
-from gpupipe.errors import GpupipeError, StandInWarning, UsageError, warn
+from gpupipe.errors import GpupipeError, StandInWarning, UsageError, counted, warn
 from gpupipe.loading.assembly import (
     assemble,
     count_threads,
@@ -259,7 +259,7 @@ class Loader:
         # The size of an epoch of a growing source is not known before the epoch starts.
         grows = sampler.population is not None
         ranks = f", rank {sampler.rank} of {sampler.world_size}" if sampler.world_size > 1 else ""
-        batches = f"up to {sampler.batch_size:,} samples"
+        batches = f"up to {counted(sampler.batch_size, 'sample')}"
         state = self.state_dict()
         size = "" if grows else f" of {sampler.epoch_size:,}"
         stands = f"epoch {state['epoch']}, {state['position']:,}{size}"

@@ -36,8 +36,8 @@ def facts(config: Config) -> Iterator[str]:
     device_id = resolve(config.loader.device)
     device = "cpu" if device_id is None else f"gpu:{device_id}"
     yield (
-        f"device: {device}, {count_threads(config.loader)} threads, "
-        f"{config.loader.prefetch} batches ahead"
+        f"device: {device}, {counted(count_threads(config.loader), 'thread')}, "
+        f"{counted(config.loader.prefetch, 'batch', 'batches')} ahead"
     )
     yield f"batch: {_batch(config)}"
     yield from _schedules(config)
@@ -59,13 +59,14 @@ def _data(config: Config) -> Iterator[str]:
     create_mixer(config, index)  # Raises ConfigError if the labels cannot be mixed.
     note = f" ({index.note})" if index.note else ""
     yield (
-        f"data: {len(index):,} samples in {len(index.classes):,} classes{note}, {len(sampler):,} "
-        f"batches of up to {sampler.batch_size} an epoch"
+        f"data: {counted(len(index), 'sample')} in "
+        f"{counted(len(index.classes), 'class', 'classes')}{note}, "
+        f"{counted(len(sampler), 'batch', 'batches')} of up to {sampler.batch_size} an epoch"
     )
     if changed:
         yield (
-            f"epoch: {sampler.epoch_size:,} samples over all ranks, chosen from {sampler.count:,} "
-            f"({settings})"
+            f"epoch: {counted(sampler.epoch_size, 'sample')} over all ranks, chosen from "
+            f"{sampler.count:,} ({settings})"
         )
 
 

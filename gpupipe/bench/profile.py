@@ -150,7 +150,7 @@ def measure(
     for number in range(rounds * len(parts)):
         done = number % len(parts)
         tick(
-            f"round {number // len(parts) + 1} of {rounds}: up to {parts[done]}",
+            f"round {number // len(parts) + 1} of {rounds}: all up to '{parts[done]}'",
             number,
             rounds * len(parts),
         )

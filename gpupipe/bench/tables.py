@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from gpupipe.batch_stage.stage import BatchStage
@@ -32,7 +33,8 @@ def headline(loader: Loader) -> str:
     shard = what["shard"]
     rank = f", rank {shard['rank']} of {shard['world_size']}" if shard["world_size"] > 1 else ""
     return (
-        f"{what['config']}{note}: {what['images']:,} images in {what['classes']:,} classes, "
+        f"{what['config']}{note}: {counted(what['images'], 'image')} in "
+        f"{counted(what['classes'], 'class', 'classes')}, "
         f"pipeline {what['pipeline']}, {describe_batch_stage(what['batch_stage'])}"
         f"{_engine(loader)} on {what['device']}, {loader.engine.parallelism_with_unit}, batches of "
         f"{what['batch_size']}{rank}"
@@ -90,7 +92,7 @@ def _rows(result: Measurement) -> Iterable[tuple[str, str]]:
             f"{result.peak_gpu_memory / 2**20:,.0f} MiB (all processes on the GPU)",
         )
     if result.skipped:
-        yield "skipped", f"{result.skipped:,} samples that cannot be read"
+        yield "skipped", f"{counted(result.skipped, 'sample')} that cannot be read"
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -149,9 +151,9 @@ def _percent(shares: list[float]) -> str:
 
 def parity_table(agreements: Sequence[Agreement], engine: str) -> Table:
     """Return the table of `gpupipe parity`; `engine` is the title of the compared engine."""
+    images = min((a.images for a in agreements), default=0)
     table = new_table(
-        f"{engine} against torchvision, in levels of 255, over "
-        f"{min((a.images for a in agreements), default=0):,} images",
+        f"{engine} against torchvision, in levels of 255, over {counted(images, 'image')}",
         *parity_columns(engine),
     )
     for a, (*cells, verdict) in zip(agreements, parity_rows(agreements), strict=True):
@@ -248,9 +250,9 @@ def findings_table(rows: Iterable[Any]) -> Table:
     table = new_table("", "", "found", "status", "what to do")
     for row in rows:
         table.add_row(
-            row.subject,
-            row.observation,
+            escape(row.subject),
+            escape(row.observation),
             f"[{_STATUS_STYLE[row.status]}]{row.status}[/]",
-            row.advice,
+            escape(row.advice),
         )
     return table

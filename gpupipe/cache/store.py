@@ -118,6 +118,8 @@ class Store:
                 f"{self.url}: cannot be listed: {describe_error(e)}: see data.url and "
                 "data.storage_options"
             ) from e
+        if not entries and not self._files.exists(self._root):
+            raise DataError(f"{self.url}: no such folder: set data.url")
         prefix = self._root.rstrip("/") + "/"
         return {
             path.removeprefix(prefix): info

@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import gpupipe
-from gpupipe.cli import cache, compare, gallery, listing, profile, serve
+from gpupipe.cli import (
+    cache,
+    compare,
+    gallery,
+    listing,
+    profile,
+    serve,
+)
+from gpupipe.cli.arguments import config_argument, overrides_argument
 from gpupipe.cli.console import Screen, console, leave_interrupted
 from gpupipe.cli.output_files import OutputFile, PictureFile, write_json, writing
-from gpupipe.errors import ConfigError, GpupipeError, StepError
+from gpupipe.errors import ConfigError, GpupipeError, StepError, counted
 
 if TYPE_CHECKING:
     from gpupipe.bench.measure import Measurement
@@ -44,8 +52,22 @@ class _Group(click.Group):
                 click.echo(e.traceback, err=True)
             click.echo(f"gpupipe: {e}", err=True)
             ctx.exit(1)
+        except click.NoSuchOption as e:
+            raise _explain_option(e) from None
         except (KeyboardInterrupt, click.Abort):
             leave_interrupted()
+
+
+def _explain_option(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error of an unknown option; a setting is written without dashes."""
+    from gpupipe.config.loader_config import LoaderConfig
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    part = name.partition(".")[0]
+    if part not in (*LoaderConfig.model_fields, "data", "pipeline", "batch", "loader"):
+        return error
+    rule = f"no option '{error.option_name}': a setting has no dashes"
+    return click.UsageError(f"{rule}: write {name}=VALUE after the config", error.ctx)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,8 +77,8 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 @click.option(
     "--epochs",
     type=click.IntRange(1),
@@ -125,8 +147,8 @@ def run(
 
 
 @main.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 def check(config: str, overrides: tuple[str, ...]) -> None:
     """Check CONFIG without reading a pixel, and print the plan: the steps, and how each device
     runs them.
@@ -158,15 +180,22 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
 
 
 @main.command()
-def doctor() -> None:
-    """Look at this machine: versions, GPU, decoder, cores, memory, limits; what is wrong, and what
-    to do.
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def doctor(as_json: bool) -> None:
+    """Look at this machine: versions, extras, GPU, decoder, cores, memory, limits; what is wrong,
+    and what to do.
     """
+    import json
+    from dataclasses import asdict
+
     from gpupipe.bench import tables
     from gpupipe.doctor.checks import run_checks
 
     findings = run_checks()
-    console().print(tables.findings_table(findings))
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        console().print(tables.findings_table(findings))
     if any(f.status == "problem" for f in findings):
         sys.exit(1)
 
@@ -181,12 +210,13 @@ def doctor() -> None:
 def fetch(dataset: str, root: Path | None) -> None:
     """Download DATASET (lfw), check it and unpack it."""
     from gpupipe.fetch import dataset_catalog
+    from gpupipe.runtime.home_dir import expand_user
 
     try:
         entry = dataset_catalog.DATASETS[dataset_catalog.check_name(dataset)]
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="DATASET") from None
-    target = (root or dataset_catalog.get_default_root(dataset)).expanduser()
+    target = expand_user(root or dataset_catalog.get_default_root(dataset))
     if target.exists():
         click.echo(f"{target} is there already")
         return
@@ -205,7 +235,7 @@ def _show(loader: Loader, batch: Any, path: Path) -> None:
 def _print_skipped(loader: Loader, result: Measurement) -> None:
     if result.skipped:
         click.echo(
-            f"{result.skipped:,} samples were skipped; each is listed with its reason in "
+            f"{counted(result.skipped, 'sample')} left out; each is listed with its reason in "
             f"{loader.engine.quarantine_file}"
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpupipe.cli.arguments import config_argument, overrides_argument
 from gpupipe.cli.console import Screen
 from gpupipe.errors import ConfigError, DataError, Problem, counted
 
@@ -26,8 +27,8 @@ def cache() -> None:
 
 
 @cache.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 @click.option(
     "--serve",
     is_flag=True,
@@ -61,8 +62,8 @@ def fill(config: str, overrides: tuple[str, ...], serve: bool) -> None:
 
 
 @cache.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what the cache of CONFIG holds, and who fills it."""
@@ -77,8 +78,8 @@ def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
 
 @cache.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 @click.option(
     "--to",
     "size",
@@ -107,8 +108,8 @@ def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
 
 
 @cache.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 def verify(config: str, overrides: tuple[str, ...]) -> None:
     """Read every shard of the cache of CONFIG, and fetch those again that changed since they were
     published.

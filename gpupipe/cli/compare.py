@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpupipe.cli.arguments import complete_config, config_argument, overrides_argument
 from gpupipe.cli.console import (
     Screen,
     console,
@@ -19,6 +20,7 @@ from gpupipe.cli.console import (
     read,
 )
 from gpupipe.cli.output_files import OutputFile, OutputFolder, write_all, write_json, writing
+from gpupipe.errors import counted
 
 if TYPE_CHECKING:
     from gpupipe.bench.comparison import Comparison
@@ -47,8 +49,8 @@ class _Options:
 
 
 @click.command()
-@click.argument("config", required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("config", required=False, shell_complete=complete_config)
+@overrides_argument
 @click.option(
     "--cpu-workers",
     default="4",
@@ -116,8 +118,8 @@ def compare(**values: Any) -> None:
 
 
 @click.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 @click.option(
     "--samples",
     type=click.IntRange(1),
@@ -265,8 +267,8 @@ def _worker_counts(text: str, cores: int) -> list[int]:
         )
     if max(counts) > cores:
         click.echo(
-            f"gpupipe: warning: {max(counts)} workers share {cores} "
-            f"core{'s' * (cores != 1)}, and will take turns",
+            f"gpupipe: warning: {max(counts)} workers share {counted(cores, 'core')}, and will "
+            "take turns",
             err=True,
         )
     return list(dict.fromkeys(counts))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpupipe.cli.arguments import complete_target
 from gpupipe.cli.output_files import OutputFolder, writing
 from gpupipe.errors import GpupipeError, did_you_mean
 
@@ -20,7 +21,7 @@ _ALL = "all"
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[PIPELINE|STEP]...")
+@click.argument("targets", nargs=-1, metavar="[PIPELINE|STEP]...", shell_complete=complete_target)
 @click.option("--out", type=OutputFolder(), required=True, help="The folder for the pages.")
 @click.option(
     "--image",

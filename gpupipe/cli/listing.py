@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpupipe.cli import catalog
+from gpupipe.cli.arguments import complete_name
 from gpupipe.cli.catalog import KINDS, OWN_PACKAGE, Item
 from gpupipe.cli.console import console
 from gpupipe.errors import did_you_mean, nearest
@@ -68,7 +69,7 @@ def items_table(title: str, items: Iterable[Item]) -> Any:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_name)
 @click.option(
     "--kind",
     callback=_parse_kind,

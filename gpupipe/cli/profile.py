@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpupipe.cli.arguments import config_argument, overrides_argument
 from gpupipe.cli.console import Screen, console, leave_interrupted, read
 from gpupipe.cli.output_files import OutputFile, write_json
 
@@ -21,8 +22,8 @@ _json = click.option(
 
 
 @click.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 @click.option(
     "--rounds",
     type=click.IntRange(1),
@@ -114,8 +115,8 @@ def _training_json(measured: Training | None) -> Any:
 
 
 @click.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 @click.option(
     "--seconds",
     type=click.FloatRange(1),

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpupipe.cli.arguments import config_argument, overrides_argument
+
 if TYPE_CHECKING:
     from gpupipe.config import Config
 
 _SHOW_SECONDS, _LOG_SECONDS = 1.0, 10.0
+_DEFAULT_WIDTH = 80
+"""Columns of a terminal that does not say how wide it is."""
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@config_argument
+@overrides_argument
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -193,9 +197,11 @@ def _announce(server: Any, quiet: bool) -> None:
 
 def _progress(server: Any) -> list[str]:
     """Return the progress of each rank."""
+    from gpupipe.errors import counted
+
     return [
         f"epoch {partition['epoch']} of rank {partition['rank']}: {partition['done']:,} of "
-        f"{partition['steps']:,} batches done"
+        f"{counted(partition['steps'], 'batch', 'batches')} done"
         for partition in server.stats()["partitions"]
     ]
 
@@ -220,8 +226,11 @@ def _ticker(quiet: bool) -> Any:
 
 
 def _show_in_place(text: str) -> None:
-    """Overwrite the previous line, cut to the terminal's width."""
-    click.echo(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", err=True, nl=False)
+    """Overwrite the previous line; a text longer than the terminal is wide ends in "..."."""
+    from gpupipe.errors import short
+
+    width = os.get_terminal_size(sys.stderr.fileno()).columns or _DEFAULT_WIDTH
+    click.echo(f"\r\x1b[K{short(text, width - 1)}", err=True, nl=False)
 
 
 @click.command()

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from gpupipe.dataset.missing_paths import missing_folder
 from gpupipe.errors import DataError, shown
 from gpupipe.formats import manifest
 from gpupipe.formats.manifest_rows import ManifestRows
@@ -23,6 +24,11 @@ def listing(path: Path) -> Path:
         ValueError: The suffix is none of `manifest.SUFFIXES`, or the path cannot exist.
     """
     if manifest.get_suffix(path) not in manifest.SUFFIXES:
+        if path.is_dir():
+            raise ValueError(
+                f"{path} is a folder, and no list of files: a folder of class folders is "
+                "'source: folder' with data.root"
+            )
         *others, last = manifest.SUFFIXES
         raise ValueError(
             f"{path} should end in {', '.join(others)} or {last}: the ending says what the "
@@ -40,8 +46,8 @@ def folder(root: Path) -> Path:
         DataError: There is no such folder.
     """
     if not root.is_dir():
-        raise DataError(
-            f"{root}: no such folder: set data.root to the folder that the paths are relative to"
+        raise missing_folder(
+            root, "data.root", "set data.root to the folder that the paths are relative to"
         )
     return root.resolve()
 

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, Field
 
 from gpupipe.dataset import index_cache
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.missing_paths import missing_file
 from gpupipe.dataset.shard_index import ShardFile, join_shards
 from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
 from gpupipe.dataset.spec import Spec, default_layout
@@ -237,8 +238,6 @@ def _matches(pattern: str, option: str) -> list[Path]:
             p for p in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if p.is_file()
         )
     if not matches:
-        raise DataError(
-            f"{path}: no such {'shard' if option == 'data.shards' else 'file'}: put it "
-            f"there, or set {option}"
-        )
+        what = "shard" if option == "data.shards" else "file"
+        raise missing_file(path, option, f"put it there, or set {option}", what)
     return matches

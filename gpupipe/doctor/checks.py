@@ -32,6 +32,7 @@ def run_checks() -> list[Finding]:
     checks = {
         "gpupipe": _gpupipe,
         "packages": _packages,
+        "extras": _extras,
         "DALI on the CPU": _cpu_decoding,
         "CUDA": _cuda,
         "driver": _driver_finding,
@@ -79,6 +80,13 @@ def _packages() -> Iterator[Finding]:
             metadata.requires("torchvision") or [], _installed("torch")
         )
     yield software_rules.judge_dali(_dali_packages())
+
+
+def _extras() -> Iterator[Finding]:
+    if _installed("gpupipe"):  # else there is no metadata to read
+        extras = software_rules.list_extra_packages(metadata.requires("gpupipe") or [])
+        for extra, packages in extras.items():
+            yield software_rules.judge_extra(extra, {name: _installed(name) for name in packages})
 
 
 def _installed(name: str) -> str | None:

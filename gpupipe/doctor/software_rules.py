@@ -104,3 +104,49 @@ def judge_cuda(torch_cuda: str | None, torch_error: str, dali_cuda: Sequence[int
             "pip install --force-reinstall torch",
         )
     return Finding("CUDA", ", ".join(built), "ok")
+
+
+def judge_extra(extra: str, packages: Mapping[str, str | None]) -> Finding:
+    """Report whether the packages of an extra are installed. None of them has to be.
+
+    Args:
+        extra: The name of the extra in gpupipe's metadata.
+        packages: The version of each package that it requires; None if it is not installed.
+    """
+    missing = [name for name, version in packages.items() if version is None]
+    there = [f"{name} {version}" for name, version in packages.items() if version is not None]
+    lack = f"{' and '.join(missing)} not installed" if missing else ""
+    return Finding(
+        f"gpupipe[{extra}]",
+        "; ".join(filter(None, [", ".join(there), lack])),
+        "ok",
+        f"for what {EXTRAS[extra]}: pip install 'gpupipe[{extra}]'" if missing else "",
+    )
+
+
+EXTRAS = {
+    "server": "gpupipe serve and gpupipe.connect() need",
+    "remote": "source: remote needs",
+    "parquet": "lists in .parquet files need",
+    "tfrecord": "verify: true of source: tfrecord needs",
+    "ray": "engine: ray needs",
+    "fetch": "gpupipe fetch needs",
+    "compare": "gpupipe compare --out needs",
+    "lightning": "gpupipe.lightning needs",
+}
+"""What needs the packages of each extra."""
+
+
+def list_extra_packages(requirements: Sequence[str]) -> dict[str, list[str]]:
+    """Return the packages of each extra in EXTRAS.
+
+    Args:
+        requirements: gpupipe's requirements, such as "pyzmq>=26; extra == 'server'".
+    """
+    packages: dict[str, list[str]] = {}
+    for requirement in requirements:
+        name = re.match(r"[\w.-]+", requirement)
+        extra = re.search(r"extra == ['\"](\w+)['\"]", requirement)
+        if name and extra and extra[1] in EXTRAS:
+            packages.setdefault(extra[1], []).append(name[0])
+    return {extra: packages[extra] for extra in EXTRAS if extra in packages}

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpupipe.dataset.missing_paths import missing_folder
 from gpupipe.dataset.source import Progress, ignore_progress
-from gpupipe.errors import DataError, FetchError, did_you_mean
+from gpupipe.errors import FetchError, did_you_mean
 from gpupipe.fetch import archive, synthetic_faces
-from gpupipe.fetch.download import Dataset, download
+from gpupipe.fetch.download import Dataset, download, get_archive_path
 from gpupipe.runtime.atomic_write import create_folder_atomically
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.file_lock import hold_lock
+from gpupipe.runtime.home_dir import expand_user
 
 DATASETS = {
     "lfw": Dataset(
@@ -77,9 +79,10 @@ def locate(
     if location:
         return location
     if name is None:
-        raise DataError(
-            f"{root}: no such folder: put the data there, or set data.root (for instance "
-            "data.root=/path/to/images)"
+        raise missing_folder(
+            root,
+            "data.root",
+            "put the data there, or set data.root (for instance data.root=/path/to/images)",
         )
     with _data_set_lock(root, progress):
         return _existing_location(root, images) or _fetch_or_draw(root, name, images, progress)
@@ -112,7 +115,7 @@ def get_default_root(name: str) -> Path:
 
     That is `$GPUPIPE_DATA/NAME`, or `~/.cache/gpupipe/NAME` if GPUPIPE_DATA is not set.
     """
-    return Path(os.environ.get("GPUPIPE_DATA", "~/.cache/gpupipe")).expanduser() / name
+    return expand_user(os.environ.get("GPUPIPE_DATA", "~/.cache/gpupipe")) / name
 
 
 def describe_absence(root: Path, name: str | None, images: int | None) -> str:
@@ -144,11 +147,25 @@ def fetch(dataset: Dataset, root: Path, progress: Progress = ignore_progress) ->
 
     Raises:
         FetchError: The download fails, the archive is not the expected one, or the disk cannot be
-            written.
+            written. If the download fails, the message says how to do it by hand.
     """
     with _data_set_lock(root, progress):
-        if not root.is_dir():
+        if root.is_dir():
+            return
+        try:
             _fetch(dataset, root, progress)
+        except FetchError as e:
+            raise FetchError(f"{e}. {explain_by_hand(dataset, root)}") from e
+
+
+def explain_by_hand(dataset: Dataset, root: Path) -> str:
+    """Return how to get a data set where a browser or another machine can download it."""
+    archive_path = get_archive_path(dataset)
+    return (
+        f"To do it by hand: download {dataset.url}, for instance on another machine, and put it "
+        f"at {archive_path}; its SHA-256 is {dataset.sha256}. Then run the command again, which "
+        f"checks it and unpacks it to {root}"
+    )
 
 
 def _fetch(dataset: Dataset, root: Path, progress: Progress) -> None:

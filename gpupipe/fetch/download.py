@@ -39,6 +39,11 @@ class Dataset:
     sha256: str
 
 
+def get_archive_path(dataset: Dataset) -> Path:
+    """Return where the archive of a data set is kept until it is unpacked."""
+    return cache_dir() / "downloads" / f"{dataset.name}.tar"
+
+
 def download(dataset: Dataset, progress: Progress) -> Path:
     """Download the archive of a data set to the cache folder, unless it is there.
 
@@ -57,8 +62,9 @@ def download(dataset: Dataset, progress: Progress) -> Path:
     import pooch
     import requests
 
-    folder = cache_dir() / "downloads"
-    _check_name_resolves(dataset.url)
+    target = get_archive_path(dataset)
+    if not target.is_file() or pooch.file_hash(str(target)) != dataset.sha256:
+        _check_name_resolves(dataset.url)
     downloader = pooch.HTTPDownloader(
         progressbar=_PoochProgress(f"downloading {dataset.name}", progress),
         timeout=(_CONNECT_SECONDS, _READ_SECONDS),
@@ -69,8 +75,8 @@ def download(dataset: Dataset, progress: Progress) -> Path:
             pooch.retrieve(
                 dataset.url,
                 f"sha256:{dataset.sha256}",
-                f"{dataset.name}.tar",
-                folder,
+                target.name,
+                target.parent,
                 downloader=downloader,
             )
         )
@@ -83,7 +89,9 @@ def download(dataset: Dataset, progress: Progress) -> Path:
             f"{dataset.name}: what {dataset.url} sent is not the data set (its SHA-256 differs)"
         ) from e
     except OSError as e:
-        raise FetchError(f"{dataset.name} cannot be stored in {folder}: {e.strerror or e}") from e
+        raise FetchError(
+            f"{dataset.name} cannot be stored in {target.parent}: {e.strerror or e}"
+        ) from e
 
 
 def _describe_error(error: requests.RequestException) -> str:

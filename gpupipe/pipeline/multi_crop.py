@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from gpupipe.pipeline.geometry import center_offset
 from gpupipe.pipeline.primitives import Primitives
-from gpupipe.pipeline.spec_checks import check_plane, describe_small
+from gpupipe.pipeline.spec_checks import check_plane, describe_small_image
 from gpupipe.pipeline.step import Params, SampleIncompatible, Spec, Step, StepIncompatible
 from gpupipe.pipeline.tensors import cut
 from gpupipe.schema.field_types import WHOLE, Size
@@ -96,6 +96,6 @@ class MultiCrop(Step):
     def torch(self, image: Any, p: Params) -> Any:
         size = np.array(image.shape[-2:], np.float64)
         if (size < self.size).any():
-            raise SampleIncompatible(describe_small("the crop", image.shape[-2:], self.size))
+            raise SampleIncompatible(describe_small_image(image.shape[-2:], self.size))
         cropped = cut(image, self.anchor(size), self.size)
         return cropped.flip(self.mirrored_axis - 2) if self.is_mirrored else cropped

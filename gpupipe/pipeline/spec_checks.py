@@ -116,6 +116,14 @@ def describe_small(what: str, size: Sequence[int], least: Sequence[int]) -> str:
     return f"{what} needs at least {needed} pixels, but the image has {pixels}"
 
 
+def describe_small_image(size: Sequence[int], window: Sequence[int]) -> str:
+    """Say that an image of `size` is smaller than the window that a crop cuts out of it."""
+    return (
+        f"{describe_small('the crop', size, window)}: write a smaller size, resize first, or pad "
+        "(random_crop: pad_if_needed: true)"
+    )
+
+
 def _misfit(what: str, written: tuple[int, ...], input_spec: Spec, words: str) -> StepIncompatible:
     return StepIncompatible(
         f"{what} has {counted(len(written), 'number')}, but the axes of space are "

@@ -7,6 +7,7 @@ import importlib.util
 import pkgutil
 
 from gpupipe.errors import did_you_mean
+from gpupipe.pipeline import torchvision_names
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime import plugins
 
@@ -40,7 +41,10 @@ def find(name: str) -> type[Step]:
         return plugin
     if _has_module("gpupipe.batch_stage.steps", name):
         raise LookupError(f"'{name}' works on whole batches: write it under 'batch:'")
-    raise LookupError(f"unknown step '{name}'{did_you_mean(name, names())}")
+    known = names()
+    if advice := torchvision_names.advise(name, known):
+        raise LookupError(f"there is no step '{name}': {advice}")
+    raise LookupError(f"unknown step '{name}'{did_you_mean(name, known)}")
 
 
 def _has_module(package: str, name: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gpupipe.runtime.home_dir import expand_user
+
 
 def cache_dir() -> Path:
     """Return gpupipe's cache folder, which may not exist yet.
@@ -14,5 +16,5 @@ def cache_dir() -> Path:
     """
     override = os.environ.get("GPUPIPE_CACHE")
     if override:
-        return Path(override).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gpupipe"
+        return expand_user(override)
+    return expand_user(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "gpupipe"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from gpupipe.errors import ConfigError, Problem, did_you_mean, shown
+from gpupipe.runtime.home_dir import expand_user
 
 Kind = Literal["configs", "pipelines"]
 _PACKAGE = Path(__file__).parents[1]
@@ -26,43 +27,43 @@ def names(kind: Kind) -> list[str]:
 def locate(kind: Kind, name: str, beside: Path | None = None) -> Path:
     """Find the file that `name` stands for.
 
-    Searches, in this order: a path with the suffix .yaml or .yml; `KIND/NAME.yaml` in the working
-    directory, in `beside` and in its parent; the shipped files.
+    Searches, in this order: a path with the suffix .yaml or .yml, from the working directory, then
+    from `beside`; `KIND/NAME.yaml` in the working directory, in `beside` and in its parent; the
+    shipped files. So the working directory comes first, as for all paths.
 
     Args:
         kind: "configs" or "pipelines".
         name: A path or a name.
-        beside: The folder of the file that mentions `name`. Relative paths start there first.
+        beside: The folder of the file that mentions `name`.
 
     Raises:
         ConfigError: There is no such file. The message suggests the nearest shipped name, or
             lists all of them.
     """
     around = [Path()] + ([beside, beside.absolute().parent] if beside else [])
-    # Path.expanduser raises if there is no such user.
-    path = Path(os.path.expanduser(name))  # noqa: PTH111
+    path = expand_user(name)
     paths = (
-        [base / path for base in ([beside] if beside else []) + [Path()]]
+        [base / path for base in [Path(), *([beside] if beside else [])]]
         if path.suffix in (".yaml", ".yml")
         else []
     )
     paths += [base / kind / f"{name}.yaml" for base in around] + [folder(kind) / f"{name}.yaml"]
-    match = next((p for p in paths if _is_file(p)), None)
+    match = next((p for p in paths if _exists(p, Path.is_file)), None)
     if match is None:
-        raise ConfigError(
-            [
-                Problem(
-                    "",
-                    f"no {kind[:-1]} {shown(name)}: it is neither a file nor a "
-                    f"name{did_you_mean(path.stem, names(kind))}",
-                )
-            ]
-        )
+        raise ConfigError([Problem("", _explain_absence(kind, name, path))])
     return match
 
 
-def _is_file(path: Path) -> bool:
+def _explain_absence(kind: Kind, name: str, path: Path) -> str:
+    if name and _exists(path, Path.is_dir):
+        rule = f"{shown(name)} is a folder, but a {kind[:-1]} is a YAML file"
+        return f"{rule}: to read its images, take one and write data.root={name} after it"
+    suggestion = did_you_mean(path.stem, names(kind))
+    return f"no {kind[:-1]} {shown(name)}: it is neither a file nor a name{suggestion}"
+
+
+def _exists(path: Path, test: Callable[[Path], bool]) -> bool:
     try:
-        return path.is_file()
+        return test(path)
     except OSError:  # No file can have this name: it may be the text of a whole config.
         return False

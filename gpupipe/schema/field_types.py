@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, WrapValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from gpupipe.runtime.home_dir import expand_user
+
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Resampling = Literal["nearest", "bilinear"]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
@@ -59,10 +61,10 @@ def expand_home(path: Path) -> Path:
     Raises:
         ValueError: There is no such home directory.
     """
-    try:
-        return path.expanduser()
-    except RuntimeError as e:
-        raise ValueError(f"{path} names a home directory that cannot be found: write it out") from e
+    expanded = expand_user(path)
+    if expanded.parts[:1] == path.parts[:1] and str(path).startswith("~"):
+        raise ValueError(f"{path} names a home directory that cannot be found: write it out")
+    return expanded
 
 
 WHOLE = BeforeValidator(_whole)
@@ -155,7 +157,8 @@ def mask_fill(fill: tuple[float, ...] | None) -> tuple[float, ...]:
     return fill.mask if isinstance(fill, FillByKind) else (0.0,)
 
 
-def _fill(value: Any, handler: Callable[[Any], tuple[float, ...]]) -> tuple[float, ...]:
+def read_fill(value: Any, handler: Callable[[Any], tuple[float, ...]]) -> tuple[float, ...]:
+    """Read a number, a list with one for each channel, or {image: ..., mask: ...}."""
     if not isinstance(value, dict):
         return handler(_one_for_all(value))
     if value.keys() != {"image", "mask"}:
@@ -206,9 +209,9 @@ Degrees = Annotated[
 ]
 Point = Annotated[tuple[Finite, Finite], _pair("[x, y] in pixels")]
 Shares = Annotated[tuple[Probability, Probability], _pair("[x, y], each from 0 to 1")]
-Fill = Annotated[tuple[Level, ...], WrapValidator(_fill)]
+Fill = Annotated[tuple[Level, ...], WrapValidator(read_fill)]
 """The value outside an image, 0 to 255; or {image: ..., mask: ...}, like torchvision's dict."""
-AnyFill = Annotated[tuple[Finite, ...], WrapValidator(_fill)]
+AnyFill = Annotated[tuple[Finite, ...], WrapValidator(read_fill)]
 """The same in units of the array's numbers; `channel_checks.check_fill` checks it."""
 Value = Annotated[tuple[Finite, ...], BeforeValidator(_one_for_all)]
 """A value in units of the array's numbers."""

@@ -12,6 +12,9 @@ from omegaconf import OmegaConf
 from gpupipe.errors import Problem, did_you_mean, nearest, shown
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 
+_SHELL_VARIABLE = re.compile(r"(?:^|/)\$([A-Za-z_]\w*)(?=/|$)")
+"""Matches $HOME as a part of a path."""
+
 
 def resolve(document: Document) -> tuple[Document, list[Problem]]:
     """Resolve every ${...}, which is OmegaConf's interpolation.
@@ -27,6 +30,15 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
     )
 
     def replaced(loc: Loc, text: str) -> Any:
+        if variable := _SHELL_VARIABLE.search(text):
+            rule = f"environment variables are ${{oc.env:{variable[1]}}}"
+            problems.append(
+                Problem(
+                    document.where(loc),
+                    f"{'.'.join(map(str, loc))} is {shown(text)}: {rule}, and no shell reads this",
+                )
+            )
+            return UNRESOLVED
         try:
             value = config
             for key in loc:
@@ -49,16 +61,15 @@ def resolve(document: Document) -> tuple[Document, list[Problem]]:
 
 
 def _map(value: Any, loc: Loc, change: Callable[[Loc, str], Any]) -> Any:
-    """Apply `change` to every text in `value` that OmegaConf would interpret."""
+    """Apply `change` to every text in `value` that OmegaConf or a shell would interpret."""
     if isinstance(value, dict):
         return {k: _map(v, (*loc, k), change) for k, v in value.items()}
     if isinstance(value, list):
         return [_map(v, (*loc, i), change) for i, v in enumerate(value)]
-    return (
-        change(loc, value)
-        if isinstance(value, str) and ("${" in value or value == "???")
-        else value
+    is_interpreted = isinstance(value, str) and (
+        "${" in value or value == "???" or _SHELL_VARIABLE.search(value)
     )
+    return change(loc, value) if is_interpreted else value
 
 
 def _is_grammatical(text: str) -> bool:

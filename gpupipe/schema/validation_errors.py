@@ -123,7 +123,8 @@ def _problem(
             f"{name}: missing; write '{location[-1]}: ...'{_quote_description(model, inner)}",
         )
     if first["type"] in ("value_error", "assertion_error"):
-        return Problem(document.where(location), f"{name}: {first['msg'].partition(', ')[2]}")
+        rule = first["msg"].partition(", ")[2]
+        return Problem(document.where(location), f"{name}: {rule}" if name else rule)
     forms = [d for d in details if d["type"] == "form"]
     rules = dict.fromkeys(_rule(d, model, inner, value) for d in forms or details)
     hint = (

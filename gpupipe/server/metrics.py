@@ -57,9 +57,10 @@ class Rates:
 
 
 def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
-    """Format the stats as one line: rates, buffers, clients, progress in each epoch.
+    """Format the stats as one line: progress in each epoch, rates, buffers, clients.
 
     For each of the first four clients it says how many batches it holds and whether it is silent.
+    These come last, since a terminal may cut the line.
     """
     held, room = sum(c["leased"] for c in stats["clients"]), sum(c["hwm"] for c in stats["clients"])
     progress = (
@@ -73,8 +74,8 @@ def format_line(stats: Mapping[str, Any], rates: tuple[float, float]) -> str:
         f" ({', '.join(_lags(stats['clients']))})" if stats["clients"] else ""
     )
     return (
-        f"{rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, "
-        f"{clients}; {progress}"
+        f"{progress}; {rates[0]:,.1f} batches/s, {rates[1]:,.0f} MB/s, buffers {held} of {room}, "
+        f"{clients}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import zmq
@@ -12,7 +13,10 @@ from gpupipe.loader import Loader, open_loader
 from gpupipe.protocol import codec, keys, messages
 from gpupipe.server.options import ServerOptions
 
+_log = logging.getLogger("gpupipe")
 _MAX_QUEUED_ANSWERS = 100_000
+_MAX_REFUSED = 100
+"""Refused keys that are logged: anyone can connect with any number of keys."""
 _SOCKET_BUFFER = 4 << 20
 
 
@@ -105,5 +109,35 @@ def _authenticator(context: Any, options: ServerOptions) -> Any:
 
     authenticator = ThreadAuthenticator(context)
     authenticator.start()
-    authenticator.configure_curve(domain="gpupipe", location=str(options.allowed))
+    authenticator.configure_curve_callback(
+        domain="gpupipe", credentials_provider=AllowedKeys(str(options.allowed))
+    )
     return authenticator
+
+
+class AllowedKeys:
+    """Decides which clients may connect, and logs each key that it refuses once.
+
+    Args:
+        folder: The folder of the public keys of the clients that may connect.
+    """
+
+    def __init__(self, folder: str) -> None:
+        import zmq.auth
+
+        self._folder, self._keys = folder, zmq.auth.load_certificates(folder)
+        self._refused: set[bytes] = set()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Return whether a public key, in Z85, is allowed. ZeroMQ's authenticator calls it."""
+        if key in self._keys:
+            return True
+        if key not in self._refused and len(self._refused) < _MAX_REFUSED:
+            self._refused.add(key)
+            _log.warning(
+                "gpupipe: refused a client whose public key, %s, is not in %s: put its NAME.key "
+                "there and start the server again, if it may connect",
+                key.decode(),
+                self._folder,
+            )
+        return False

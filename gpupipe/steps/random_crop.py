@@ -13,6 +13,7 @@ from gpupipe.pipeline.primitives import Primitives
 from gpupipe.pipeline.spec_checks import (
     before_and_after,
     check_mirror,
+    describe_small_image,
     expand_margins,
     expand_sides,
 )
@@ -84,10 +85,7 @@ class RandomCrop(Step):
                 )
             ]
             if any(n < side for n, side in zip(room, size, strict=True)):
-                raise StepIncompatible(
-                    f"it cuts {_by(size)} out of {_by(room)} pixels: make size smaller, "
-                    "resize first, or set pad_if_needed: true"
-                )
+                raise StepIncompatible(describe_small_image(room, size))
         fill = self.fill if self.pads and self.padding_mode == "constant" else ()
         return add_fill(fill, input_spec).with_size(size)
 
@@ -137,8 +135,7 @@ class RandomCrop(Step):
         before, after = self.margins(size)
         padded = size + before + after
         if (padded < self.size).any():
-            what = f"the image, {_by(padded)}, is smaller than the crop, {_by(self.size)}"
-            raise SampleIncompatible(what)
+            raise SampleIncompatible(describe_small_image(padded, self.size))
         if self.pads and self.padding_mode != "constant":
             image = self._mirror(image, before, after)
             before = before * 0.0
@@ -150,7 +147,3 @@ class RandomCrop(Step):
         check_mirror(self.padding_mode, before, after, image.shape[-2:])
         padding = [int(n) for n in (*before[::-1], *after[::-1])]
         return F.pad(image, padding, padding_mode=self.padding_mode) if any(padding) else image
-
-
-def _by(size: Any) -> str:
-    return "x".join(str(int(n)) for n in size)

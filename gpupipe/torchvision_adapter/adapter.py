@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,8 +11,9 @@ import yaml
 
 from gpupipe.config import to_plain_types
 from gpupipe.errors import ConfigError, Problem
-from gpupipe.pipeline import step_registry
+from gpupipe.pipeline import step_registry, torchvision_names
 from gpupipe.pipeline.build import build_pipeline
+from gpupipe.pipeline.torchvision_names import to_snake_case
 from gpupipe.schema.document import UNRESOLVED, Document, Loc
 from gpupipe.schema.validation_errors import to_problems
 from gpupipe.torchvision_adapter.parameters import NoCounterpart, read_dtype, read_parameters
@@ -21,25 +21,6 @@ from gpupipe.torchvision_adapter.parameters import NoCounterpart, read_dtype, re
 _OWN_STEP = "write a step of your own (CONTRIBUTING.md, 'Add a step')"
 _NOTHING_TO_DO = ("ToImage", "PILToTensor", "ToPureTensor")
 """Classes that only change the type of the image: here it is a tensor from `decode` on."""
-_NO_BOXES = "a pipeline has no boxes and key points: leave it out, or keep torchvision's transforms"
-_ADVICE = {
-    "ToPILImage": "steps work on tensors: leave it out",
-    "UniformTemporalSubsample": "a pipeline has no videos: choose the frames beforehand",
-    "Lambda": f"a function cannot stand in YAML: {_OWN_STEP}",
-    **dict.fromkeys(
-        (
-            "ClampBoundingBoxes",
-            "ClampKeyPoints",
-            "ConvertBoundingBoxFormat",
-            "RandomIoUCrop",
-            "SanitizeBoundingBoxes",
-            "SanitizeKeyPoints",
-            "SetClampingMode",
-        ),
-        _NO_BOXES,
-    ),
-}
-"""What to write instead of a torchvision class that has no step, by the name of the class."""
 _BATCH_STEPS = {"CutMix": "cutmix", "MixUp": "mixup"}
 
 
@@ -148,7 +129,7 @@ def _adapt(transform: Any, path: str, problems: list[Problem]) -> list[_Adapted]
         return []
     if name in ("RandomApply", "RandomChoice", "RandomOrder"):
         return _adapt_container(name, transform, path, problems)
-    step = _snake_case(name)
+    step = to_snake_case(name)
     try:
         if name in ("ToTensor", "ToDtype", "ConvertImageDtype"):
             step, parameters = "to_dtype", read_dtype(name, transform)
@@ -184,7 +165,7 @@ def _adapt_container(
     if any(part.item is UNRESOLVED for part in nested):
         return [_Adapted(UNRESOLVED, where)]
     parameters["transforms"] = [part.item for part in nested]
-    return [_Adapted({_snake_case(name): to_plain_types(parameters)}, where, nested)]
+    return [_Adapted({to_snake_case(name): to_plain_types(parameters)}, where, nested)]
 
 
 def _as_one(way: Sequence[_Adapted], where: str) -> _Adapted:
@@ -263,17 +244,14 @@ def _describe_place(transform: Any, path: str) -> str:
     return f"{path} ({name})" if path else name
 
 
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-
-
 def _advise(name: str, transform: Any) -> str:
     """Return why a transform has no counterpart, and what to write instead."""
     if name in _BATCH_STEPS:
         step = f"{_BATCH_STEPS[name]}: {{alpha: {transform.alpha:g}}}"
         return f"it mixes whole batches: write 'batch: [{step}]' in the config (docs/batch.md)"
     if name:
-        return _ADVICE.get(name, f"there is no step '{_snake_case(name)}': {_OWN_STEP}")
+        advice = torchvision_names.advise(name, ())
+        return advice or f"there is no step '{to_snake_case(name)}': {_OWN_STEP}"
     bases = [
         b for b in type(transform).__mro__ if b.__module__.startswith("torchvision.transforms")
     ]

@@ -144,6 +144,22 @@ def test_shipped_names_and_the_stand_in_are_enough(tmp_path: Path) -> None:
         (["run", "imagenet_eval", "data.root=/nowhere"], 1, "/nowhere: no such folder"),
         (["fetch", "lwf"], 2, "did you mean 'lfw'"),
         (["check", "imagenet_eval", "data.root=/nowhere"], 1, "/nowhere: no such folder"),
+        (["run", "lfw", "--batch_size=3"], 2, "write batch_size=VALUE after the config"),
+        (["run", "lfw", "--data.root", "/x"], 2, "write data.root=VALUE after the config"),
+        (["run", "lfw", "--batchs=3"], 2, "'--batches'"),
+        (["run", "/usr"], 2, "'/usr' is a folder, but a config is a YAML file"),
+        (["check", "lfw", "data.root=$HOME/x"], 2, "environment variables are ${oc.env:HOME}"),
+        (["check", "imagenet_eval", "data.root=/etc/passwd"], 1, "this is a file, and data.root"),
+        (
+            ["check", "imagenet_eval", "data={source: webdataset, shards: /usr}"],
+            1,
+            "this is a folder, and data.shards names files: write /usr/*",
+        ),
+        (
+            ["check", "imagenet_eval", "data={source: file_list, file: /usr}"],
+            2,
+            "/usr is a folder, and no list of files",
+        ),
     ],
     ids=str,
 )
@@ -184,7 +200,7 @@ def test_a_corrupt_sample_ends_with_its_path_or_is_skipped_and_counted(
         "run", config, f"data.root={root}", "on_error=skip", "max_bad=0.1", f"quarantine={log}"
     )
     assert done.returncode == 0, done.stderr
-    assert "1 samples were skipped" in done.stdout
+    assert "1 sample left out" in done.stdout
     assert json.loads(log.read_text())["path"] == str(bad)
 
 

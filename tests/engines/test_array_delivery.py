@@ -58,8 +58,8 @@ def test_arrays_of_different_shapes(tmp_path: Path) -> None:
         delivered(data, [], "dali")
     with pytest.raises(
         gpupipe.SampleError,
-        match=r"\d\.npy: the window of 12x12 pixels at .* is not inside the image, which has "
-        r"\d+x\d+;",
+        match=r"\d\.npy: the crop needs at least 12x12 pixels, but the image has \d+x\d+: .*"
+        r"resize first.*; set loader",
     ):
         delivered(
             data, [{"random_crop": {"size": 12}}], "dali", shuffle=False, batch_size=1, seed=1

@@ -22,7 +22,7 @@ from gpupipe.schema import builtin_configs, yaml_parser
         ),
         (
             "RandomAffine: {degrees: 3}",
-            "2:3: unknown step 'RandomAffine'; did you mean 'random_affine'?",
+            "2:3: there is no step 'RandomAffine': write 'random_affine'",
         ),
         ("mosaic", f"2:3: unknown step 'mosaic'; known: {STEPS}"),
         ("__init__", f"2:3: unknown step '__init__'; known: {STEPS}"),

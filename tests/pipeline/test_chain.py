@@ -73,8 +73,9 @@ from gpupipe.schema import yaml_parser
         (
             ["decode", "resize: {size: [32, 32]}", "random_crop: {size: 64}"],
             [
-                "3:3: random_crop cannot stand here: it cuts 64x64 out of 32x32 pixels: make size "
-                "smaller, resize first, or set pad_if_needed: true"
+                "3:3: random_crop cannot stand here: the crop needs at least 64x64 pixels, but the "
+                "image has 32x32: write a smaller size, resize first, or pad (random_crop: "
+                "pad_if_needed: true)"
             ],
         ),
         (

@@ -109,7 +109,10 @@ def test_what_is_left_without_some_steps_has_the_schedules_of_the_whole() -> Non
 def test_a_mistake_of_a_late_epoch_is_found_at_the_start() -> None:
     steps = ("decode", "resize: {size: [40, 40]}")
     (problem,) = mistakes(*steps, f"random_crop: {{size: {GROWING}}}")
-    assert problem.startswith("3:3: random_crop cannot stand here: it cuts 48x48 out of 40x40")
+    assert problem.startswith(
+        "3:3: random_crop cannot stand here: the crop needs at least 48x48 pixels, but the image "
+        "has 40x40"
+    )
     assert problem.endswith("(in epoch 5, where random_crop.size is 48)")
     (problem,) = mistakes(*steps, "random_horizontal_flip: {p: {value: 0, until: 9, then: 1.5}}")
     assert problem.startswith("3:31: random_horizontal_flip.p is 1.5, but should be")

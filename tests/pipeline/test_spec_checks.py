@@ -56,9 +56,14 @@ REFUSED: list[tuple[str, dict[str, Any], Spec, str]] = [
         "random_crop",
         {"size": 9},
         array("CDHW"),
-        "it cuts 9x9x9 out of 8x8x8 pixels: make size smaller",
+        "the crop needs at least 9x9x9 pixels, but the image has 8x8x8: write a smaller size",
     ),
-    ("random_crop", {"size": 9}, array("LC"), "it cuts 9 out of 8 pixels"),
+    (
+        "random_crop",
+        {"size": 9},
+        array("LC"),
+        "the crop needs at least 9 pixels, but the image has 8",
+    ),
     (
         "pad",
         {"padding": [1, 2, 3, 4]},

@@ -13,7 +13,7 @@ def test_the_line_shows_rates_over_the_last_seconds() -> None:
     assert found == (10.0, 100.0)
     assert (
         format_line(stats, found)
-        == "10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client (here:7 holds 3); epoch 2: 5 of 9"
+        == "epoch 2: 5 of 9; 10.0 batches/s, 100 MB/s, buffers 3 of 10, 1 client (here:7 holds 3)"
     )
     stats["clients"] = [
         client,
@@ -27,6 +27,6 @@ def test_the_line_shows_rates_over_the_last_seconds() -> None:
         "6 clients (here:7 holds 3, there:8 holds 3, silent for 4 s, here:7 holds 3, "
         "here:7 holds 3, and 2 more)" in format_line(stats, found)
     )
-    assert format_line({"clients": [], "partitions": []}, found).endswith(
-        "buffers 0 of 0, 0 clients; nothing asked for yet"
+    assert format_line({"clients": [], "partitions": []}, found).startswith(
+        "nothing asked for yet; "
     )

@@ -34,9 +34,13 @@ def secured(pairs: dict[str, tuple[Path, Path]], tmp_path: Path) -> dict[str, An
 
 
 def test_only_listed_keys_get_in(
-    config: dict[str, Any], pairs: dict[str, tuple[Path, Path]], secured: dict[str, Any]
+    config: dict[str, Any],
+    pairs: dict[str, tuple[Path, Path]],
+    secured: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     public = pairs["server"][0]
+    refused = keys.load(pairs["stranger"][0], False)[0].decode()
     with serving(config, address="tcp://0.0.0.0:0", **secured) as server:
         address = server.address.replace("0.0.0.0", "127.0.0.1")
         for transport in ("tcp", "auto"):
@@ -63,6 +67,9 @@ def test_only_listed_keys_get_in(
             address, device="cpu", key=pairs["known"][1], server_key=public
         ) as loader:
             assert len(list(loader)) == len(loader), "and it goes on"
+    told = [r.getMessage() for r in caplog.records if "refused a client" in r.getMessage()]
+    assert len(told) == 1, "although that client tried again and again"
+    assert f"public key, {refused}, is not in {secured['allowed']}" in told[0]
 
 
 def test_keys_are_files_that_others_cannot_read(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpupipe.engines.dali import numbers, ops
 from gpupipe.engines.dali.branches import Feed
 from gpupipe.engines.dali.pending_ops import Emitted
+from gpupipe.pipeline.spec_checks import describe_small_image
 from gpupipe.pipeline.step import SampleIncompatible, Spec
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ class Emitter(ABC):
                 for v in (shape, anchor, self._size)
             )
             window, corner, room = parts
+            if any(side > limit for side, limit in zip(window, room, strict=True)):
+                raise SampleIncompatible(describe_small_image(room, window))
             by = "x".join(map(str, window)), "x".join(map(str, room))
             outside = f"the window of {by[0]} pixels at {corner} is not inside the image"
             raise SampleIncompatible(f"{outside}, which has {by[1]}")

@@ -1,0 +1,56 @@
+"""Messages for a folder or file of the data that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpupipe.errors import DataError
+
+
+def missing_folder(path: Path, option: str, advice: str) -> DataError:
+    """Return the error for a folder that is not there, or is no folder.
+
+    Args:
+        path: The folder as it was written, with ~ expanded.
+        option: The setting that names it, such as "data.root".
+        advice: What to do if no mistake is recognised.
+    """
+    if _is_file(path):
+        return DataError(
+            f"{path}: this is a file, and {option} is a folder: a list of files is 'source: "
+            "file_list' with data.file, a tar is 'source: webdataset' with data.shards"
+        )
+    if "/" in str(path) and path.parts[0].endswith(":"):  # Path turns a://b into a:/b.
+        local = Path(*path.parts[1:])
+        hint = f"write /{local}" if path.parts[0] == "file:" else "a remote store is source: remote"
+        return DataError(f"{path}: no such folder: {option} is a path, and no URL: {hint}")
+    return DataError(f"{path}: no such folder{_relative_to(path)}: {advice}")
+
+
+def missing_file(path: Path, option: str, advice: str, what: str = "file") -> DataError:
+    """Return the error for a file that is not there, or is a folder.
+
+    Args:
+        path: The file as it was written, with ~ expanded.
+        option: The setting that names it, such as "data.shards".
+        advice: What to do if no mistake is recognised.
+        what: What the file is, in one word.
+    """
+    if path.is_dir():
+        suffixes = sorted({p.suffix for p in path.iterdir() if p.suffix and p.is_file()})
+        example = suffixes[0] if len(suffixes) == 1 else ""
+        return DataError(
+            f"{path}: this is a folder, and {option} names files: write {path}/*{example}"
+        )
+    return DataError(f"{path}: no such {what}{_relative_to(path)}: {advice}")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _relative_to(path: Path) -> str:
+    return "" if path.is_absolute() else f" in the working directory, {Path.cwd()}"

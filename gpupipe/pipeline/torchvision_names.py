@@ -1,0 +1,58 @@
+"""What to write for the names of torchvision.transforms.v2 that have no step.
+
+torchvision's own names are classes in CamelCase. Here they are in snake_case, as steps are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+_TO_FLOAT = "write 'to_dtype: {dtype: float32, scale: true}'; batches are tensors already"
+_TENSORS = "leave it out: 'decode' makes tensors"
+_NO_BOXES = "leave it out: gpupipe has no boxes or key points"
+_OWN_STEP = "write a step of your own (CONTRIBUTING.md)"
+_ADVICE = {
+    "to_tensor": _TO_FLOAT,
+    "convert_image_dtype": "write 'to_dtype: {dtype: float32, scale: true}'",
+    "to_pil_image": _TENSORS,
+    "to_image": _TENSORS,
+    "pil_to_tensor": _TENSORS,
+    "to_pure_tensor": _TENSORS,
+    "compose": "write the steps one after another under 'pipeline:'",
+    "lambda": f"a function cannot stand in YAML: {_OWN_STEP}",
+    "cut_mix": "write 'cutmix' under 'batch:'",
+    "mix_up": "write 'mixup' under 'batch:'",
+    "uniform_temporal_subsample": "a pipeline has no videos: choose the frames beforehand",
+    **dict.fromkeys(
+        (
+            "clamp_bounding_boxes",
+            "clamp_key_points",
+            "convert_bounding_box_format",
+            "random_iou_crop",
+            "sanitize_bounding_boxes",
+            "sanitize_key_points",
+            "set_clamping_mode",
+        ),
+        _NO_BOXES,
+    ),
+}
+
+
+def to_snake_case(name: str) -> str:
+    """Return a class name as steps are written: RandomCrop as random_crop, RGB as rgb."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return spaced.lower().replace("io_u", "iou")
+
+
+def advise(name: str, steps: Collection[str]) -> str:
+    """Return what to write for an unknown step that is a name of torchvision; "" for others.
+
+    Args:
+        name: The unknown name, as torchvision writes it or in snake_case.
+        steps: The names of all steps.
+    """
+    snake = to_snake_case(name)
+    if snake != name and snake in steps:
+        return f"write '{snake}'"
+    return _ADVICE.get(snake, "")
