@@ -19,7 +19,7 @@ parser.add_argument("config", nargs="?", default="lfw")
 parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--checkpoint", type=Path, default=Path("plain_torch.pt"))
-arguments = parser.parse_args()
+arguments = parser.parse_intermixed_args()  # options among the overrides
 
 with gpupipe.load(arguments.config, *arguments.overrides) as loader:
     device = loader.engine.device.replace("gpu", "cuda")

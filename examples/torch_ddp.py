@@ -18,7 +18,7 @@ parser = argparse.ArgumentParser(
 parser.add_argument("config", nargs="?", default="lfw")
 parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
 parser.add_argument("--epochs", type=int, default=1)
-arguments = parser.parse_args()
+arguments = parser.parse_intermixed_args()  # options among the overrides
 
 dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 with gpupipe.load(

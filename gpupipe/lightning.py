@@ -87,8 +87,8 @@ class PipeDataModule(LightningDataModule):
             test_overrides: Settings for the test loader only.
             predict_overrides: Settings for the prediction loader only.
             allow_same_samples: If false, the module raises ConfigError if the training and the
-                validation loader have the same samples. They do not if each has a file of ids as
-                `subset`, and no id is in both.
+                validation loader have the same samples. They do not if each has a `subset` of its
+                own, and no id is in both: a file of ids, or a part of `split`.
             **more_overrides: More settings for all loaders, as keyword arguments.
 
         Example:
@@ -186,7 +186,8 @@ class PipeDataModule(LightningDataModule):
         problem = (
             f"train and val are the same {train.index.summary}, of {train.index.root}, so that "
             "validation would say nothing: give each its own data, such as "
-            "val_overrides={'data': {'root': ...}}, or files without a common id as "
+            "val_overrides={'data': {'root': ...}}, or a part of its own, such as split={'train': "
+            "0.9, 'val': 0.1} with {'subset': 'val'}, or files without a common id as "
             "loader.subset; where it is meant, allow_same_samples=True"
         )
         self.teardown("")

@@ -22,6 +22,7 @@ from gpupipe.schema.field_types import (
     should_be,
 )
 
+_ROUNDING = 1e-9
 _DEVICE = re.compile(r"auto|cpu|(gpu|cuda)(:\d+)?")
 
 
@@ -67,6 +68,21 @@ def _read_subset(value: Any) -> Any:
     if not is_number(value) or not math.isfinite(value) or not 0 < value <= 1:
         raise should_be("a share above 0 and up to 1, or the path of a file of ids, one a line")
     return float(value)
+
+
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _read_split(value: Any) -> Any:
+    words = "parts by name with a share of each, such as {train: 0.9, val: 0.1}, at most 1 in all"
+    shares = list(value.values()) if isinstance(value, dict) else []
+    if (
+        not shares
+        or not all(is_number(share) and 0 < share <= 1 for share in shares)
+        or sum(shares) > 1 + _ROUNDING
+    ):
+        raise should_be(words)
+    return value
 
 
 class _Frozen(pydantic.BaseModel):
@@ -131,7 +147,11 @@ class LoaderConfig(_Frozen):
         subset: The samples that are used: a share above 0 and up to 1, or a file of ids. The seed
             draws the share once, from each class alike and at least one sample of each. The file
             has one id a line, the sample's row in the index, as in batch["id"]. Ids and draws stay
-            those of the whole data set. null: all samples.
+            those of the whole data set. null: all samples. With `split`, the name of a part.
+        split: Named parts of the data set, with the share of each: {train: 0.9, val: 0.1}. `subset`
+            names the part that is used. The parts are drawn once, from each class alike, and do
+            not depend on `seed`, so no sample is in two of them. All have the classes of the whole
+            data set. null: no parts.
         engine: What makes the batches: an engine of gpupipe or of a plugin, or `auto`. `dali` is
             NVIDIA DALI; `dataloader` is torch's DataLoader with torchvision; `remote` is a data
             processing server. `auto` takes dali if DALI is installed, else dataloader.
@@ -188,6 +208,7 @@ class LoaderConfig(_Frozen):
     weights: Annotated[str, Field(min_length=1)] | None = None
     epoch_size: Literal["all"] | Annotated[int, Field(ge=1, le=10**9), WHOLE] | None = None
     subset: Annotated[float | Path, BeforeValidator(_read_subset)] | None = None
+    split: Annotated[dict[str, _Share], BeforeValidator(_read_split)] | None = None
     engine: Annotated[str, BeforeValidator(_check_engine)] = AUTO
     device: Annotated[str, BeforeValidator(_check_device)] = "auto"
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=1024), WHOLE] = "auto"
@@ -224,6 +245,11 @@ class LoaderConfig(_Frozen):
             raise ValueError(
                 "weights draws samples at random, and shuffle is false: set shuffle: true, or "
                 "leave weights out"
+            )
+        if self.split is not None and str(self.subset) not in self.split:
+            raise ValueError(
+                f"split has the parts {' and '.join(self.split)}: set subset to the one to load, "
+                f"such as subset: {next(iter(self.split))}"
             )
         if (self.key is None) != (self.server_key is None):
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
 from gpupipe.errors import ConfigError, DataError, Problem, did_you_mean
 from gpupipe.formats.id_list import read_ids
-from gpupipe.sampling.classes import balance_classes, choose_share
+from gpupipe.sampling.classes import balance_classes, choose_part, choose_share
 from gpupipe.sampling.selection import DEFAULTS, Selection
 
 _CLASS_BALANCED = "class_balanced"
@@ -46,7 +47,8 @@ def select_samples(config: Config, index: Index) -> Selection:
     }
     if rows is not None and isinstance(options.subset, Path):
         digest = hashlib.blake2b(rows.tobytes(), digest_size=8).hexdigest()
-        settings["subset"] = f"{len(rows)} ids, {digest}"
+        part = f"{options.subset}, " if options.split is not None else ""
+        settings["subset"] = f"{part}{len(rows)} ids, {digest}"
     return Selection(
         options.repeats, options.epoch_size, rows, _read_weights(options, index, rows), settings
     )
@@ -55,9 +57,22 @@ def select_samples(config: Config, index: Index) -> Selection:
 def _choose_rows(options: LoaderConfig, index: Index) -> NDArray[np.int64] | None:
     if options.subset is None or not len(index):
         return None
+    if options.split is not None:
+        return _choose_part(str(options.subset), options.split, index)
     if isinstance(options.subset, Path):
         return read_ids(options.subset, len(index))
     return choose_share(options.subset, index.labels, options.seed)
+
+
+def _choose_part(name: str, split: Mapping[str, float], index: Index) -> NDArray[np.int64]:
+    rows = choose_part(name, split, index.labels)
+    if not len(rows):
+        raise _mistake(
+            "split",
+            f"no sample is in '{name}': of each class it takes {split[name]:g}, and all classes "
+            "are too small for that: make its share larger",
+        )
+    return rows
 
 
 def _read_weights(

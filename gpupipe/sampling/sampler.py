@@ -64,7 +64,7 @@ class Sampler:
         settings: The keys of `loader:` that a sampler implements.
     """
 
-    settings = frozenset({"batch_size", "shuffle", "seed", "last_batch", *DEFAULTS})
+    settings = frozenset({"batch_size", "shuffle", "seed", "last_batch", "split", *DEFAULTS})
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class Selection:
         weights: How likely each row of the index is drawn, up to a factor, float64 (N,): the
             samples of an epoch are then drawn with replacement. None: they come equally often.
         settings: The settings behind all this that differ from DEFAULTS, as a state has them. A
-            subset from a file is the number of its ids and their hash.
+            subset from a file or of a split is the number of its ids and their hash.
     """
 
     repeats: int = 1
@@ -70,6 +70,8 @@ def check_settings(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         if theirs != ours:
             is_file = key == "subset" and isinstance(theirs, str)
             remedy = "to the file with these ids" if is_file else f"={_yaml(theirs)}"
+            if is_file and theirs.count(",") > 1:  # "train, 900 ids, HASH" is a part of a split
+                remedy = "and loader.split to what they were"
             raise StateError(
                 f"the state was made with {key} {_yaml(theirs)}, and this loader has "
                 f"{key} {_yaml(ours)}: set loader.{key}{' ' * is_file}{remedy}, or strict=False"

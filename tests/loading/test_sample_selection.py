@@ -176,3 +176,53 @@ def test_a_column_with_several_numbers_a_sample_is_no_weight() -> None:
     config = configs.read({"data": data, "pipeline": ["decode"]}, weights="box")
     with pytest.raises(gpupipe.ConfigError, match=r"'box' has \(4,\) numbers a sample"):
         select_samples(config, index)
+
+
+SPLIT = {"train": 0.75, "val": 0.25}
+
+
+def test_the_parts_of_a_split_share_classes_and_no_sample(table: Path) -> None:
+    found = {}
+    for part in SPLIT:
+        with opened(table, split=SPLIT, subset=part, seed=len(part)) as loader:
+            found[part] = sorted(ids(loader))
+            assert loader.index.classes == ["0", "1", "2"]
+    assert sorted(found["train"] + found["val"]) == list(range(20))
+    counts = {part: Counter(CLASSES[i] for i in rows) for part, rows in found.items()}
+    assert counts["val"] == {0: 3, 1: 2}, "a quarter of 12, of 6 (1.5, halves to even) and of 2"
+    with opened(table, split=SPLIT, subset="val", seed=9) as loader:
+        assert sorted(ids(loader)) == found["val"], "whatever the seed"
+
+
+def test_a_state_of_one_part_does_not_load_in_the_other(table: Path) -> None:
+    with opened(table, split=SPLIT, subset="train") as loader:
+        state = loader.state_dict()
+        assert state["subset"].startswith("train, 15 ids, ")
+        loader.load_state_dict(state)
+    with (
+        opened(table, split=SPLIT, subset="val") as loader,
+        pytest.raises(gpupipe.StateError, match="subset"),
+    ):
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("split", "subset", "words"),
+    [
+        (SPLIT, None, "split has the parts train and val: set subset to the one to load"),
+        (SPLIT, "test", "split has the parts train and val"),
+        ({"train": 0.9, "val": 0.2}, "val", "at most 1 in all"),
+        ({"train": 0, "val": 0.2}, "val", "should be parts by name"),
+        (["train"], "train", "should be parts by name"),
+        ({}, "train", "should be parts by name"),
+    ],
+    ids=str,
+)
+def test_splits_that_cannot_be(table: Path, split: Any, subset: Any, words: str) -> None:
+    with pytest.raises(gpupipe.ConfigError, match=words):
+        opened(table, split=split, subset=subset)
+
+
+def test_a_part_without_a_sample_is_an_error(table: Path) -> None:
+    with pytest.raises(gpupipe.ConfigError, match=r"no sample is in .val.*make its share larger"):
+        opened(table, split={"train": 0.99, "val": 0.01}, subset="val")

@@ -8,6 +8,7 @@ from pathlib import Path
 import forked_python
 import pytest
 import yaml
+from PIL import Image
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -32,7 +33,7 @@ def run(folder: Path, *words: str) -> str:
 
 def test_plain_torch(folder: Path) -> None:
     script = str(EXAMPLES / "plain_torch.py")
-    said = run(folder, script, "faces.yaml", "--epochs", "2")
+    said = run(folder, script, "faces.yaml", "--epochs", "2", "batch_size=10")
     assert re.search(
         r"epoch 0: loss .*\nepoch 1: loss .*\nwaiting for data: \d+% of step time .* over 12 steps",
         said,
@@ -55,6 +56,22 @@ def test_plain_torch_goes_on_where_it_was_killed(folder: Path) -> None:
     assert "over 3 steps" in said, "3 of the 6 were done"
 
 
+def test_resnet_reports_the_accuracy(folder: Path) -> None:
+    for n in range(40):
+        path = folder / "colours" / ("red" if n % 2 else "blue") / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (200, 20, n) if n % 2 else (n, 20, 200)).save(path)
+    content = {
+        "data": {"source": "folder", "root": "colours"},
+        "pipeline": ["decode", {"to_dtype": {"dtype": "float32", "scale": True}}],
+        "loader": {"device": "cpu"},
+    }
+    (folder / "colours.yaml").write_text(yaml.safe_dump(content))
+    words = ["colours.yaml", "--epochs", "2", "batch_size=12"]
+    said = run(folder, str(EXAMPLES / "resnet.py"), *words)
+    assert re.search(r"epoch 0: loss .*\nepoch 1: loss [\d.]+, accuracy [\d.]+% of 4", said)
+
+
 def test_torch_ddp(folder: Path) -> None:
     words = [
         "-m",
@@ -66,6 +83,7 @@ def test_torch_ddp(folder: Path) -> None:
         "faces.yaml",
         "--epochs",
         "2",
+        "batch_size=12",
     ]
     said = run(folder, *words)
     assert "epoch 0: 60 of 60 images on 2 ranks" in said
