@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpupipe.dataset import class_folders, index_cache, index_file, labels
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.manifest_paths import folder, inside
+from gpupipe.dataset.missing_paths import missing_folder
 from gpupipe.dataset.shards import find_files
 from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError
@@ -69,17 +70,19 @@ class ArrayFiles:
 
 
 def find_in_class_folders(
-    root: Path, extensions: tuple[str, ...], progress: Progress
+    root: Path, extensions: tuple[str, ...], has_labels: bool, progress: Progress
 ) -> ArrayFiles:
     """List the array files in `root`/CLASS/..., one folder per class.
+
+    Without labels, folders are no classes: all array files under `root` are listed.
 
     Raises:
         DataError: The folder or a class is missing, empty or cannot be read.
     """
     top = expand_home(root)
     if not top.is_dir():
-        raise DataError(f"{root}: no such folder: put the data there, or set data.root")
-    scanned = class_folders.scan(top.resolve(), extensions, "array", progress)
+        raise missing_folder(top, "data.root", "put the data there, or set data.root")
+    scanned = class_folders.scan(top.resolve(), extensions, "array", progress, has_labels)
     return ArrayFiles(top.resolve(), scanned.paths, scanned.labels, scanned.classes)
 
 

@@ -42,7 +42,8 @@ class ArraySource(Source):
         root: The folder that holds one folder per class: ROOT/CLASS/..., at any depth.
         manifest: The list of files, in the format of the source file_list: a .txt, or a table with
             the columns path and label. Its paths are relative to `root`, or to its own folder.
-        label: Name of the manifest's column with labels; null if there are none.
+        label: Name of the manifest's column with labels; null if there are none. With `root`, null
+            means that folders are no classes: all files under it are read, without labels.
         files: One pattern or several, in place of `root` and `manifest`. A pattern is a path
             with * and ?, and {000..012} for numbers.
         field: Name of the array in a batch.
@@ -181,7 +182,9 @@ class ArraySource(Source):
                 self.manifest, self.root, self.field, self.label, progress
             )
         assert self.root is not None
-        return array_files.find_in_class_folders(self.root, self.extensions, progress)
+        return array_files.find_in_class_folders(
+            self.root, self.extensions, self.label is not None, progress
+        )
 
     def _index(self, files: ArrayFiles, beside: dict[str, ArrayFiles], progress: Progress) -> Index:
         parts = array_contents.read_headers(files, self.read, progress)

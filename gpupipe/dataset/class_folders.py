@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.labels import make_unlabelled
 from gpupipe.dataset.source import Progress
 from gpupipe.errors import DataError
 
@@ -30,7 +31,13 @@ class ClassFolders:
     times: dict[str, int] = field(default_factory=dict)
 
 
-def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -> ClassFolders:
+def scan(
+    root: Path,
+    extensions: tuple[str, ...],
+    of: str,
+    progress: Progress,
+    has_labels: bool = True,
+) -> ClassFolders:
     """List the files in `root`/CLASS/..., at any depth, in ImageFolder's order.
 
     Args:
@@ -38,12 +45,16 @@ def scan(root: Path, extensions: tuple[str, ...], of: str, progress: Progress) -
         extensions: Which files to list, regardless of case.
         of: What messages call one file, such as "image".
         progress: Called with the number of files so far.
+        has_labels: If false, folders are no classes: all files under `root` are listed, those in
+            `root` itself first, and their label is 0.
 
     Raises:
         DataError: There are no classes, or a class is empty or cannot be read.
     """
+    suffixes = tuple(f".{e.lower().lstrip('.')}" for e in extensions)
     try:
-        return _scan(root, tuple(f".{e.lower().lstrip('.')}" for e in extensions), of, progress)
+        read = _scan if has_labels else _scan_unlabelled
+        return read(root, suffixes, of, progress)
     except OSError as e:
         raise DataError(
             f"{e.filename or root}: cannot be read while the folder is scanned: {e.strerror or e}"
@@ -60,11 +71,7 @@ def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) ->
     for name in scanned.classes:
         tree = _Tree(root, suffixes, scanned.times)
         tree.read(name, (_get_identity(here),))
-        files = [
-            f"{folder}/{file}"
-            for folder in sorted(tree.files)
-            for file in sorted(tree.files[folder])
-        ]
+        files = tree.list_files()
         if not files:
             raise DataError(
                 f"{root / name}: no {of} ({', '.join(suffixes)}): remove the empty class "
@@ -77,9 +84,23 @@ def _scan(root: Path, suffixes: tuple[str, ...], of: str, progress: Progress) ->
         kind = suffixes[0]
         raise DataError(
             f"{root}: no class folders: what is read is ROOT/CLASS/{of}{kind}, so put the "
-            f"{of}s into a folder for each class"
+            f"{of}s into a folder for each class, or set data.label to null if they have no labels"
         )
     scanned.labels = np.repeat(np.arange(len(counts)), counts)
+    return scanned
+
+
+def _scan_unlabelled(
+    root: Path, suffixes: tuple[str, ...], of: str, progress: Progress
+) -> ClassFolders:
+    scanned = ClassFolders()
+    tree = _Tree(root, suffixes, scanned.times)
+    tree.read("", ())
+    scanned.paths = tree.list_files()
+    progress("scanning", len(scanned.paths), None)
+    if not scanned.paths:
+        raise DataError(f"{root}: no {of} ({', '.join(suffixes)}): set data.root or extensions")
+    scanned.labels, scanned.classes = make_unlabelled(len(scanned.paths))
     return scanned
 
 
@@ -92,6 +113,14 @@ class _Tree:
     def __init__(self, root: Path, suffixes: tuple[str, ...], times: dict[str, int]) -> None:
         self._root, self._suffixes, self._times = root, suffixes, times
         self.files: dict[str, list[str]] = {}
+
+    def list_files(self) -> list[str]:
+        """Return the paths of all files: by folder, and in it by name, both sorted."""
+        return [
+            f"{folder}/{file}" if folder else file
+            for folder in sorted(self.files)
+            for file in sorted(self.files[folder])
+        ]
 
     def read(self, folder: str, above: tuple[tuple[int, int], ...]) -> None:
         """Scan `folder`, relative to the root; `above`: identities of the folders it lies in."""
@@ -108,7 +137,8 @@ class _Tree:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
-                    self.read(f"{folder}/{entry.name}", (*above, _get_identity(here)))
+                    inner = f"{folder}/{entry.name}" if folder else entry.name
+                    self.read(inner, (*above, _get_identity(here)))
                 elif entry.name.lower().endswith(self._suffixes) and (
                     entry.is_file() or entry.is_symlink()
                 ):

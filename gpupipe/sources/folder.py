@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -27,6 +27,8 @@ class Folder(Source):
     Attributes:
         root: The folder; ~ stands for the home directory. Hidden files and folders are left out.
             Links are followed.
+        label: "folder": the first folder below `root` is the class. null: there are no labels, and
+            all images under `root` are read, also those in `root` itself.
         extensions: Which files are images, regardless of case.
         fetch: Name of a data set to download to `root` if `root` does not exist.
         stand_in: Number of images to draw instead if the download fails.
@@ -35,6 +37,7 @@ class Folder(Source):
     name: ClassVar[str] = "folder"
 
     root: Annotated[Path, AfterValidator(expand_home)]
+    label: Literal["folder"] | None = "folder"
     extensions: tuple[str, ...] = Field(default=EXTENSIONS, min_length=1)
     fetch: Annotated[str, AfterValidator(dataset_catalog.check_name)] | None = None
     stand_in: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
@@ -42,7 +45,7 @@ class Folder(Source):
     def index(self, progress: Progress = ignore_progress) -> Index:
         location = dataset_catalog.locate(self.root, self.fetch, self.stand_in, progress)
         root = location.root.resolve()
-        saved = index_cache.get_path(self.name, root, self.extensions)
+        saved = index_cache.get_path(self.name, root, self.extensions, *self._key())
         index = index_file.open_saved(saved)
         if index is None or not _unchanged(root, index):
             started = time.time()
@@ -64,11 +67,16 @@ class Folder(Source):
             f"{self.fetch}{to}', or set data.root"
         )
 
+    def _key(self) -> tuple[str, ...]:
+        """Return what else the saved index depends on; nothing at the defaults."""
+        return () if self.label == "folder" else ("unlabelled",)
+
     def explain_absence(self) -> str:
         return dataset_catalog.describe_absence(self.root, self.fetch, self.stand_in)
 
     def _scan(self, root: Path, progress: Progress) -> Index:
-        scan = class_folders.scan(root, self.extensions, "image", progress)
+        has_labels = self.label is not None
+        scan = class_folders.scan(root, self.extensions, "image", progress, has_labels)
         return build(str(root), scan.paths, scan.labels, scan.classes, {"times": scan.times})
 
 

@@ -1,22 +1,27 @@
-"""numpy: arrays in .npy files, one per file or many along the first axis of a file."""
+"""numpy: arrays in .npy and .npz files, one per file or many along the first axis of a file."""
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gpupipe.dataset import array_contents, array_files
 from gpupipe.dataset.array_files import ArrayFiles, FilePart
 from gpupipe.dataset.array_source import ArraySource, Patterns
-from gpupipe.formats import Damaged, npy
+from gpupipe.errors import did_you_mean
+from gpupipe.formats import Damaged, npy, npz
 
 
 class Numpy(ArraySource):
-    """Arrays in .npy files, in C order and native byte order. Nothing is unpickled.
+    """Arrays in .npy and .npz files, in C order and native byte order. Nothing is unpickled.
+
+    The arrays of a .npz file must be stored, as numpy.savez does it, and not compressed.
 
     Complex numbers become pairs of real numbers: a last axis P of length 2 holds the real and the
     imaginary part.
@@ -25,7 +30,8 @@ class Numpy(ArraySource):
         root: The folder that holds one folder per class: ROOT/CLASS/x.npy, at any depth.
         manifest: The list of files, in the format of the source file_list: a .txt, or a table with
             the columns path and label. Its paths are relative to `root`, or to its own folder.
-        label: Name of the manifest's column with labels; null if there are none.
+        label: Name of the manifest's column with labels; null if there are none. With `root`, null
+            means that folders are no classes: all files under it are read, without labels.
         files: One pattern or several, in place of `root` and `manifest`. A pattern is a path
             with * and ?, and {000..012} for numbers.
         rows: Whether each row of a file's array, along the first axis, is a sample. If false, a
@@ -34,6 +40,9 @@ class Numpy(ArraySource):
             each sample, in the order of the samples.
         values: With `files`: further .npy files with one number or several for each sample, by
             the name of the value in a batch: {target: y.npy}.
+        arrays: Which array of a .npz file is read, by what it is here: the name of the field, of a
+            value, or "labels". {array: x_train, labels: y_train}. By default an array has that
+            name itself. A file with a single array needs no name.
         field: Name of the array in a batch.
         layout: One letter for each axis of a sample, such as CHW. By default L, HW, CHW or CDHW,
             by the number of axes.
@@ -46,6 +55,15 @@ class Numpy(ArraySource):
     rows: bool = False
     labels: Patterns | None = Field(default=None, min_length=1)
     values: dict[str, Patterns] = Field(default={})
+    arrays: dict[str, str] = Field(default={})
+
+    @model_validator(mode="after")
+    def _arrays_are_read(self) -> Numpy:
+        known = (self.field, "labels", *self.values)
+        for name in self.arrays:
+            if name not in known:
+                raise ValueError(f"arrays: nothing is called '{name}'{did_you_mean(name, known)}")
+        return self
 
     @property
     def has_labels(self) -> bool:
@@ -55,7 +73,7 @@ class Numpy(ArraySource):
         return tuple(self.values)
 
     def read(self, path: str) -> FilePart:
-        header = _header(path)
+        header = _header(path, self._name_in_file(self.field))
         if not self.rows:
             return FilePart(header.dtype, header.shape, header.offset, pairs=header.pairs)
         if len(header.shape) < 1 + header.pairs:
@@ -82,18 +100,35 @@ class Numpy(ArraySource):
         }
 
     def read_labels(self, files: ArrayFiles) -> NDArray[np.int64]:
-        return array_contents.check_labels(
-            files.paths, array_contents.concatenate(files.paths, _numbers)
-        )
+        return array_contents.check_labels(files.paths, self._concatenate("labels", files))
 
     def read_values(self, option: str, files: ArrayFiles) -> NDArray[Any]:
-        return array_contents.concatenate(files.paths, _numbers)
+        return self._concatenate(option.removeprefix("values."), files)
+
+    def _concatenate(self, what: str, files: ArrayFiles) -> NDArray[Any]:
+        name = self._name_in_file(what)
+        return array_contents.concatenate(files.paths, lambda path: _numbers(path, name))
+
+    def _name_in_file(self, what: str) -> str:
+        return self.arrays.get(what, what)
 
 
-def _header(path: str) -> npy.Header:
-    """Read and check the header of a file. Raises OSError, ValueError, Damaged."""
+def _header(path: str, name: str) -> npy.Header:
+    """Read and check the header of an array; its offset is that in the file.
+
+    Args:
+        path: The .npy or .npz file.
+        name: The array's name in a .npz file.
+
+    Raises:
+        OSError, ValueError, Damaged: It cannot be read.
+    """
     with open(path, "rb", buffering=0) as file:
-        header, size = npy.parse_header(file.read(npy.MOST_HEADER)), os.fstat(file.fileno()).st_size
+        start, size = 0, os.fstat(file.fileno()).st_size
+        if path.lower().endswith(".npz"):
+            start, size = npz.find_array(file, name)
+            file.seek(start)
+        header = npy.parse_header(file.read(min(npy.MOST_HEADER, size)))
     if size < header.offset + header.length:
         lacking = header.offset + header.length - size
         raise Damaged(
@@ -105,16 +140,16 @@ def _header(path: str) -> npy.Header:
             f"{size - header.offset - header.length:,} bytes past its array of "
             f"{header.dtype} {header.shape}"
         )
-    return header
+    return replace(header, offset=start + header.offset)
 
 
-def _numbers(path: str) -> NDArray[Any]:
-    """Read the array of a file, (N,) or (N, n). Raises OSError, ValueError, Damaged."""
-    header = _header(path)
+def _numbers(path: str, name: str) -> NDArray[Any]:
+    """Read an array, (N,) or (N, n). Raises OSError, ValueError, Damaged."""
+    header = _header(path, name)
     if not 1 <= len(header.shape) <= 2:
         raise ValueError(
             f"an array of the shape {header.shape}, but there should be one number a sample, "
             "or several: (N,) or (N, n)"
         )
-    numbers = np.fromfile(path, header.dtype, offset=header.offset)
-    return numbers.reshape(header.shape)
+    count = math.prod(header.shape)
+    return np.fromfile(path, header.dtype, count, offset=header.offset).reshape(header.shape)

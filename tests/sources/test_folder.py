@@ -267,3 +267,26 @@ def test_a_home_that_cannot_be_found_is_a_mistake_in_the_config() -> None:
         gpupipe.load(
             {"data": {"source": "folder", "root": "~nobody-of-this-name/x"}, "pipeline": ["decode"]}
         )
+
+
+def test_a_flat_folder_without_labels(faces: Path, tmp_path: Path) -> None:
+    for n, path in enumerate(sorted(faces.glob("*/*.jpg"))[:5]):
+        target = tmp_path / ("deep/er" if n == 3 else "") / f"{n}.jpg"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match=r"/deep/er|remove the empty|data\.label"):
+        Folder(root=tmp_path / "deep" / "er").index()
+    source = Folder(root=tmp_path, label=None)
+    for _ in range(2):  # scanned, then from the cache
+        index = source.index()
+        names = [index.names[i] for i in range(len(index))]
+        assert names == ["0.jpg", "1.jpg", "2.jpg", "4.jpg", "deep/er/3.jpg"]
+        assert (index.classes, index.labels.tolist()) == (["0"], [0] * 5)
+    (tmp_path / "deep" / "9.jpg").write_bytes(path.read_bytes())
+    assert len(source.index()) == 6, "a new file in a folder below is noticed"
+    assert Folder(root=tmp_path).index().classes == ["deep"], "with labels it is another index"
+
+
+def test_an_unlabelled_folder_without_images_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no image \(\.jpg"):
+        Folder(root=tmp_path, label=None).index()

@@ -62,6 +62,29 @@ def test_rows_of_several_files_are_samples(tmp_path: Path) -> None:
     assert index.location(5) == f"{tmp_path}/x2.npy:row 1"
 
 
+def test_arrays_of_one_npz_file(tmp_path: Path) -> None:
+    x, y = np.arange(24, dtype=np.float32).reshape(4, 2, 3), np.array([1, 0, 0, 2])
+    path = str(tmp_path / "set.npz")
+    np.savez(path, x_train=x, y_train=y, t=y * 0.5)
+    names = {"array": "x_train", "labels": "y_train"}
+    source = Numpy(files=path, rows=True, labels=path, values={"t": path}, arrays=names)
+    index = source.index()
+    assert all(np.array_equal(read(index, i), x[i]) for i in range(4))
+    assert index.labels.tolist() == y.tolist()
+    assert index.values["t"].tolist() == [0.5, 0.0, 0.0, 1.0]
+    with pytest.raises(DataError, match=r"set\.npz: no array 'array'; known: t, x_train, y_train"):
+        Numpy(files=path, rows=True).index()
+    with pytest.raises(ValidationError, match="nothing is called 'label'; did you mean 'labels'"):
+        Numpy(files=path, arrays={"label": "y_train"})
+
+
+def test_folders_are_no_classes_without_labels(classes: Path) -> None:
+    np.save(classes / "top.npy", np.zeros((2, 3), np.int16))
+    index = Numpy(root=classes, label=None).index()
+    assert [index.names[i] for i in range(4)] == ["top.npy", "a/0.NPY", "a/deep/1.npy", "b/0.npy"]
+    assert (index.classes, index.labels.tolist()) == (["0"], [0, 0, 0, 0])
+
+
 def test_rows_of_files_in_class_folders(classes: Path) -> None:
     index = Numpy(root=classes, rows=True).index()
     assert index.labels.tolist() == [0, 0, 0, 0, 1, 1]
