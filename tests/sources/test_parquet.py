@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+import gpupipe
+from gpupipe.errors import DataError
+from gpupipe.sources.parquet import Parquet
+
+COUNT = 150
+"""More than are read at once."""
+
+
+def png(level: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (8, 8), level).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write(path: Path, first: int = 0, **more: Any) -> Path:
+    rows = range(first, first + COUNT)
+    columns = {
+        "image": [{"bytes": png(n % 256), "path": f"{n}.png"} for n in rows],
+        "label": [n % 3 for n in rows],
+    }
+    pa.parquet.write_table(pa.table(columns | more), path, row_group_size=70)
+    return path
+
+
+def test_rows_of_several_files_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "a-0.parquet")
+    write(tmp_path / "a-1.parquet", COUNT)
+    source = Parquet(shards=str(tmp_path / "a-*.parquet"))
+    for _ in range(2):  # read, then from the cache
+        index = source.index()
+        assert len(index) == 2 * COUNT
+        assert index.labels.tolist() == [n % 3 for n in range(2 * COUNT)]
+        assert index.classes == ["0", "1", "2"]
+        for row in (0, 69, 70, 149, 150, 299):
+            assert index.read(row).tobytes() == png(row % 256)
+    assert f"{tmp_path}/a-1.parquet:row 3" in index.location(COUNT + 3)
+
+
+def test_further_fields_values_and_names_as_labels(tmp_path: Path) -> None:
+    more = {
+        "label": ["b" if n % 2 else "a" for n in range(COUNT)],
+        "mask": [png(255 - n) for n in range(COUNT)],
+        "w": [n / 2 for n in range(COUNT)],
+    }
+    path = write(tmp_path / "x.parquet", **more)
+    source = Parquet(shards=str(path), fields={"image": "image", "m": "mask"}, values={"w": "w"})
+    index = source.index()
+    assert index.classes == ["a", "b"]
+    assert index.values["w"].tolist() == more["w"]
+    assert [index.read(i, "m").tobytes() == png(255 - i) for i in range(COUNT)] == [True] * COUNT
+    assert [index.read(i).tobytes() == png(i) for i in range(COUNT)] == [True] * COUNT
+
+
+@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+def test_batches(tmp_path: Path, engine: str) -> None:
+    data = {"source": "parquet", "shards": str(write(tmp_path / "x.parquet"))}
+    config = {"data": data, "pipeline": [{"decode": {"mode": "gray"}}]}
+    settings = {"engine": engine, "device": "cpu", "workers": 0, "ids": True, "batch_size": 50}
+    with gpupipe.load(config, **settings) as loader:
+        for batch in loader:
+            assert (batch["image"].amax((1, 2, 3)).numpy() == batch["id"].numpy() % 256).all()
+
+
+def test_a_change_is_noticed_and_so_is_a_file_that_is_gone(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet")
+    source = Parquet(shards=str(path))
+    column: Any = source.index().columns["image"]
+    Path(column.path(0)).unlink()
+    assert source.index().read(3).tobytes() == png(3)
+    write(path, 7)
+    assert source.index().read(0).tobytes() == png(7)
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "words"),
+    [
+        ({"label": "labl"}, {}, "no column 'labl'; did you mean 'label'"),
+        (
+            {"fields": {"image": "where"}},
+            {"where": ["x"] * COUNT},
+            "no image files: a list of paths",
+        ),
+        ({}, {"label": [None] * COUNT}, "no value in the column 'label'"),
+        ({}, {"label": [0.5] * COUNT}, "holds no labels"),
+        ({"values": {"v": "v"}}, {"v": ["x"] * COUNT}, "holds no numbers"),
+    ],
+    ids=["label", "paths", "nulls", "floats", "texts"],
+)
+def test_what_is_wrong_is_named_with_its_file(
+    tmp_path: Path, options: dict[str, Any], more: dict[str, Any], words: str
+) -> None:
+    path = write(tmp_path / "x.parquet", **more)
+    with pytest.raises(DataError, match=f"^{path}: .*{words}"):
+        Parquet(shards=str(path), **options).index()
+
+
+def test_any_change_of_a_byte_is_a_result_or_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet")
+    whole, draw = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(60):
+        data = bytearray(whole)
+        for place in draw.integers(0, len(data), 3):
+            data[place] = draw.integers(0, 256)
+        path.write_bytes(bytes(data[: draw.integers(len(data) // 2, len(data) + 1)]))
+        try:
+            assert len(Parquet(shards=str(path)).index()) > 0
+        except DataError as e:
+            assert str(path) in str(e) or "parquet" in str(e)
