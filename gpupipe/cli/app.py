@@ -21,6 +21,7 @@ from gpupipe.cli import (
     gallery,
     listing,
     profile,
+    schema,
     serve,
 )
 from gpupipe.cli.arguments import config_argument, overrides_argument
@@ -246,6 +247,7 @@ for _command in (
     gallery.gallery,
     listing.list_,
     listing.show,
+    schema.schema,
     cache.cache,
     serve.serve,
     serve.status,

@@ -21,6 +21,8 @@ from gpupipe.runtime import plugins
 from gpupipe.schema import builtin_configs
 
 OWN_PACKAGE = "gpupipe"
+_MODELINE = "# yaml-language-server:"
+"""Begins the comment that names a schema to editors."""
 _SENTENCE = re.compile(r"(?<=[^.]\.)\s|(?<=:)$")
 
 
@@ -100,7 +102,7 @@ def _read_comment(text: str) -> str:
     """Return the comment at the beginning of a YAML file."""
     lines = []
     for line in text.splitlines():
-        if not line.startswith("#"):
+        if not line.startswith("#") or line.startswith(_MODELINE):
             break
         lines.append(line.removeprefix("#").strip())
     return " ".join(lines)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, InstanceOf, PlainSerializer, SerializationInfo
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, SerializationInfo, WithJsonSchema
 
 from gpupipe.errors import shown
 from gpupipe.schema.field_types import expand_home, should_be
@@ -137,15 +137,22 @@ def _serialize(array: NumberArray, info: SerializationInfo) -> Any:
     return array.path or array.values.tolist()
 
 
+def _json_schema(item: dict[str, Any]) -> WithJsonSchema:
+    path = {"type": "string", "pattern": r"\.npy$|\$\{"}
+    return WithJsonSchema({"anyOf": [{"type": "array", "items": item}, path]}, mode="validation")
+
+
 Vector = Annotated[
     InstanceOf[NumberArray],
     BeforeValidator(lambda value: _read(value, 1)),
     PlainSerializer(_serialize),
+    _json_schema({"type": "number"}),
 ]
 """A list of numbers, or the path of an .npy file with one axis."""
 Matrix = Annotated[
     InstanceOf[NumberArray],
     BeforeValidator(lambda value: _read(value, 2)),
     PlainSerializer(_serialize),
+    _json_schema({"type": "array", "items": {"type": "number"}}),
 ]
 """A list of rows, or the path of an .npy file with two axes."""

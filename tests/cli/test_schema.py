@@ -1,0 +1,107 @@
+"""gpupipe schema, and an editor's language server that reads what it writes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from language_server import LanguageServer
+
+from gpupipe.cli.app import main
+
+PACKAGE = "yaml-language-server@1"
+SECONDS = 600
+TEXT = """\
+# yaml-language-server: $schema=../schemas/config.json
+data: {source: folder, root: photos}
+pipeline:
+  - decode
+  - random_affine:
+      degrees: 5
+      shear: 3
+  - random_horizontal_flp
+loader:
+  batch_size: 64
+  devise: cpu
+"""
+
+
+def test_schema_prints_json() -> None:
+    for kind in ("config", "pipeline"):
+        done = CliRunner().invoke(main, ["schema", kind])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.output)["title"] == f"gpupipe {kind}"
+    assert CliRunner().invoke(main, ["schema", "confg"]).exit_code == 2
+
+
+def test_install_writes_both_where_files_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, ["schema", "--install"]).exit_code == 0
+    found = {path.name for path in (tmp_path / "schemas").iterdir()}
+    assert found == {"config.json", "pipeline.json"}
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(main, ["schema", "--install", "--folder", "file/x"])
+    assert done.exit_code == 1
+    assert "file/x cannot be written" in done.output
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The language server: the installed one, else one that npm installs."""
+    if found := shutil.which("yaml-language-server"):
+        return [found]
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        pytest.skip("npm is not installed, which installs yaml-language-server")
+    folder = tmp_path_factory.mktemp("npm")
+    words = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", PACKAGE]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=SECONDS)
+    if done.returncode:
+        pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip().splitlines()[-1:]}")
+    return [node, str(folder / "node_modules/yaml-language-server/bin/yaml-language-server")]
+
+
+@pytest.fixture
+def editor(command: list[str], tmp_path: Path) -> Iterator[LanguageServer]:
+    done = CliRunner().invoke(main, ["schema", "--install", "--folder", str(tmp_path / "schemas")])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "configs").mkdir()
+    with LanguageServer(command, tmp_path) as server:
+        yield server
+
+
+def test_an_editor_marks_typos_completes_and_explains(
+    editor: LanguageServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "configs" / "mine.yaml"
+    path.write_text(TEXT)
+    marks = editor.open(path)
+    lines = sorted(mark["range"]["start"]["line"] for mark in marks)
+    assert lines == [7, 10], marks
+    assert any("devise" in mark["message"] for mark in marks)
+    assert "The angle" in editor.hover(path, 5, 8)
+    assert "Samples per batch" in editor.hover(path, 9, 4)
+
+    other = tmp_path / "configs" / "other.yaml"
+    other.write_text(TEXT.replace("      shear: 3\n", "      \n").replace("flp", "flip"))
+    editor.open(other)
+    assert {"shear", "translate", "scale", "fill"} <= set(editor.complete(other, 6, 6))
+    steps = tmp_path / "configs" / "steps.yaml"
+    steps.write_text("\n".join(TEXT.splitlines()[:4]) + "\n  - \n")
+    editor.open(steps)
+    assert {"random_affine", "resize", "color_jitter"} <= set(editor.complete(steps, 4, 4))
+
+
+def test_the_shipped_files_have_no_mark(editor: LanguageServer, tmp_path: Path) -> None:
+    for name in ("lfw", "segmentation_train", "progressive_resizing", "timm_a1"):
+        shipped = CliRunner().invoke(main, ["show", name, "--kind", "config"]).output
+        path = tmp_path / "configs" / f"{name}.yaml"
+        path.write_text(shipped)
+        assert editor.open(path) == [], name
