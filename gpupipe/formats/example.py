@@ -172,6 +172,28 @@ def parse_features(data: Bytes, records: Messages, names: Iterable[str]) -> dict
     Raises:
         MalformedProtobuf: A record lacks a feature, has it twice, or is no Example message.
     """
+    keys, values = _parse_entries(data, records)
+    return {name: _feature(data, name, records, keys, values) for name in names}
+
+
+def list_features(data: Bytes, records: Messages) -> list[str]:
+    """Return the names of the features of the first record, sorted.
+
+    Args:
+        data: The bytes of the file.
+        records: The byte ranges of the records, which are Example messages.
+
+    Raises:
+        MalformedProtobuf: A record is no Example message.
+    """
+    keys, _ = _parse_entries(data, records)
+    first = np.flatnonzero(keys.record == records.record[0])
+    names = (data[keys.begin[i] : keys.end[i]].tobytes() for i in first)
+    return sorted({name.decode(errors="replace") for name in names})
+
+
+def _parse_entries(data: Bytes, records: Messages) -> tuple[Messages, Messages]:
+    """Return the keys and the values of all entries of the records' maps of features."""
     tops = parse_fields(data, records)
     entries = _messages(
         data, tops.where((tops.number == _FEATURES) & (tops.wire == DELIMITED)), _ENTRY
@@ -182,7 +204,7 @@ def parse_features(data: Bytes, records: Messages, names: Iterable[str]) -> dict
         _only(parts.where(parts.number == number), entries, part)
         for number, part in ((_KEY, "key"), (_VALUE, "value"))
     )
-    return {name: _feature(data, name, records, keys, values) for name in names}
+    return keys, values
 
 
 def _messages(data: Bytes, above: Messages, number: int) -> Fields:

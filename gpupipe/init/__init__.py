@@ -1,0 +1,6 @@
+"""Looks at a folder of data, and writes a config that reads it: `gpupipe init`.
+
+`detect` finds out which source reads what is there, `survey` reads the index and some headers for
+counts, sizes and classes, and `config_text` writes the YAML. The command line imports this folder;
+it imports sources and the config by their contracts. Start reading in detect.py.
+"""

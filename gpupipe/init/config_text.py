@@ -1,0 +1,141 @@
+"""Writes the YAML of a config, with comments, for data that was looked at."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import yaml
+
+from gpupipe.errors import counted, short
+from gpupipe.init.detect import TRAIN, Detected
+from gpupipe.init.survey import Survey
+
+_IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+_SIZES = (224, 128, 96, 64, 32)
+"""Sizes of a crop; the largest that most images have is taken."""
+_SMALL = 64
+"""Images of one size up to this are padded and cropped to it, as those of CIFAR-10 are."""
+_BATCH_SIZE = 64
+_RATIO = 256 / 224
+"""Side before the centre crop / side after it, as in ImageNet's usual evaluation."""
+_WIDTH = 100
+_MANY = 8
+
+
+def write_text(
+    part: str, folder: str, detected: Detected, found: Survey, facts: Sequence[str], schema: str
+) -> str:
+    """Return the text of a config.
+
+    Args:
+        part: "train" or "val".
+        folder: The folder as the user named it.
+        detected: The source and its options.
+        found: What the data holds.
+        facts: Further sentences for the comment, about what is not certain.
+        schema: The path of the schema for editors, from the config's folder.
+    """
+    data = {"source": detected.source} | detected.options
+    comments = [
+        f"yaml-language-server: $schema={schema}",
+        f"Written by 'gpupipe init {folder}'.",
+        *_describe(found),
+        *(f"Not certain: {note}" for note in (*detected.notes, *facts)),
+    ]
+    lines = [line for comment in comments for line in _comment(comment)]
+    lines += ["data:", *_entries(data), "pipeline:", *_steps(part, found)]
+    return "\n".join([*lines, "loader:", *_loader(part, found)]) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    """Return a comment in lines of at most 100 columns."""
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+
+
+def _describe(found: Survey) -> Iterator[str]:
+    names = ", ".join(found.classes[:_MANY]) + (", ..." if len(found.classes) > _MANY else "")
+    classes = counted(len(found.classes), "class", "classes")
+    yield f"{counted(found.count, 'sample')} in {classes}: {short(names)}"
+    if found.sizes:
+        ends = (choose(found.sizes, key=math.prod) for choose in (min, max))
+        least, most = ("x".join(map(str, size)) for size in ends)
+        sizes = least if least == most else f"{least} to {most}"
+        kind = "Gray images" if found.is_gray else "Images"
+        yield f"{kind} of {sizes} pixels (height x width), by {len(found.sizes)} of them."
+    if found.spec is not None:
+        shape = ", ".join("?" if n is None else str(n) for n in found.spec.shape)
+        yield f"Arrays of {found.spec.dtype}, ({shape}), with the axes {found.spec.layout}."
+
+
+def _entries(values: dict[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        yield f"  {key}: {_flow(value)}"
+
+
+def _flow(value: Any) -> str:
+    """Return a value on one line of YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+    return text.strip().removesuffix("\n...").strip()
+
+
+def _step(name: str, comment: str = "", **parameters: Any) -> str:
+    text = f"  - {name}: {_flow(parameters)}" if parameters else f"  - {name}"
+    return f"{text}  # {comment}" if comment else text
+
+
+def _steps(part: str, found: Survey) -> list[str]:
+    return _array_steps(part, found) if found.spec is not None else _image_steps(part, found)
+
+
+def _image_steps(part: str, found: Survey) -> list[str]:
+    mode = {"mode": "gray"} if found.is_gray else {}
+    steps = [_step("decode", **mode)]
+    sizes = set(found.sizes)
+    if len(sizes) == 1 and max(next(iter(sizes))) <= _SMALL:
+        size = list(sizes.pop())
+        if part == TRAIN:
+            steps += [_step("random_crop", size=size, padding=max(1, size[0] // 8))]
+            steps += [_step("random_horizontal_flip")]
+    else:
+        side = median(min(size) for size in found.sizes) if found.sizes else _SIZES[0]
+        crop = next((size for size in _SIZES if size <= side), _SIZES[-1])
+        if part == TRAIN:
+            steps += [_step("random_resized_crop", size=crop), _step("random_horizontal_flip")]
+        else:
+            steps += [_step("resize", size=round(crop * _RATIO)), _step("center_crop", size=crop)]
+    steps.append(_step("to_dtype", dtype="float32", scale=True))
+    if found.is_gray:
+        return [*steps, _step("normalize", "to -1..1", mean=0.5, std=0.5)]
+    return [*steps, _step("normalize", "the colours of ImageNet", **_IMAGENET)]
+
+
+def _array_steps(part: str, found: Survey) -> list[str]:
+    assert found.spec is not None
+    steps = []
+    if found.smallest:
+        size = list(found.smallest)
+        name = "random_crop" if part == TRAIN else "center_crop"
+        steps.append(_step(name, "the smallest array", size=size if len(size) > 1 else size[0]))
+    if not found.spec.dtype.startswith("float"):
+        scale = found.spec.dtype != "bool"
+        steps.append(_step("to_dtype", dtype="float32", scale=scale))
+    return steps or ["  []"]
+
+
+def _loader(part: str, found: Survey) -> Iterator[str]:
+    size = min(_BATCH_SIZE, found.count)
+    yield f"  batch_size: {size}"
+    if part == TRAIN:
+        yield "  last_batch: drop  # a last batch that is smaller is left out"
+    else:
+        yield "  shuffle: false"
+    yield "  seed: 0  # of the order and of all random steps"
+    yield "  device: auto  # the GPU, if there is one"
+    if found.num_unreadable:
+        few = counted(found.num_unreadable, "image")
+        yield f"  on_error: skip  # {few} of those looked at cannot be read"
+        yield "  max_bad: 0.1"

@@ -1,0 +1,212 @@
+"""gpupipe init, on every format: what it writes is a config that runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+from record_files import packed, written
+from tfrecord import TFRecordWriter
+
+import gpupipe
+from gpupipe import config
+from gpupipe.cli.app import main
+
+COUNT = 6
+
+
+def jpeg(side: int = 40, color: int = 90, mode: str = "RGB") -> bytes:
+    stream = io.BytesIO()
+    Image.new(mode, (side, side + 8), color).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def class_folders(root: Path, names: str = "ab") -> None:
+    for n in range(COUNT):
+        path = root / names[n % len(names)] / f"{n}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(40 + n))
+
+
+def flat(root: Path) -> None:
+    for n in range(COUNT):
+        (root / f"{n}.jpg").write_bytes(jpeg())
+
+
+def listed(root: Path) -> None:
+    flat(root)
+    rows = [f"{n}.jpg,{'ab'[n % 2]}" for n in range(COUNT)]
+    (root / "list.csv").write_text("\n".join(["file_name,category", *rows]) + "\n")
+
+
+def parquet(root: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    flat(root)
+    columns = {"path": [f"{n}.jpg" for n in range(COUNT)], "label": [0, 1] * (COUNT // 2)}
+    pa.parquet.write_table(pa.table(columns), root / "list.parquet")
+
+
+def images_in_parquet(root: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    images = [{"bytes": jpeg(), "path": f"{n}.jpg"} for n in range(COUNT)]
+    table = pa.table({"image": images, "label": [0, 1] * (COUNT // 2)})
+    pa.parquet.write_table(table, root / "train-00000-of-00001.parquet")
+
+
+def tar(root: Path, name: str = "train-000.tar", label: str = "cls") -> None:
+    with tarfile.open(root / name, "w") as shard:
+        for n in range(COUNT):
+            text = json.dumps({"label": n % 2}) if label == "json" else str(n % 2)
+            for suffix, data in (("jpg", jpeg()), (label, text.encode())):
+                info = tarfile.TarInfo(f"{n:03}.{suffix}")
+                info.size = len(data)
+                shard.addfile(info, io.BytesIO(data))
+
+
+def tfrecord(root: Path, image: str = "image/encoded", label: str = "image/class/label") -> None:
+    writer = TFRecordWriter(str(root / "part-00000-of-00001"))
+    for n in range(COUNT):
+        writer.write({image: (jpeg(), "byte"), label: (n % 2, "int")})
+    writer.close()
+
+
+def rec(root: Path) -> None:
+    written(root / "train.rec", *(packed(float(n % 2), jpeg(), n) for n in range(COUNT)))
+
+
+def arrays(root: Path) -> None:
+    np.save(root / "x_train.npy", np.zeros((COUNT, 3, 8, 8), np.uint8))
+    np.save(root / "y_train.npy", np.arange(COUNT) % 2)
+
+
+def array_folders(root: Path) -> None:
+    for n in range(COUNT):
+        (root / "ab"[n % 2]).mkdir(exist_ok=True)
+        np.save(root / "ab"[n % 2] / f"{n}.npy", np.zeros((3, 8 + n, 9), np.float32))
+
+
+def npz(root: Path) -> None:
+    np.savez(root / "set.npz", only=np.zeros((COUNT, 4), np.float32))
+
+
+CASES: dict[str, tuple[Callable[[Path], None], str, int]] = {
+    "class folders": (class_folders, "folder", 2),
+    "a flat folder": (flat, "folder", 1),
+    "a csv": (listed, "file_list", 2),
+    "a parquet": (parquet, "file_list", 2),
+    "images in parquet": (images_in_parquet, "parquet", 2),
+    "a tar": (tar, "webdataset", 2),
+    "a tar with json": (lambda root: tar(root, "s.tar", "json"), "webdataset", 2),
+    "tfrecord": (tfrecord, "tfrecord", 2),
+    "tfrecord of others": (lambda root: tfrecord(root, "img", "x/label"), "tfrecord", 2),
+    "recordio": (rec, "recordio", 2),
+    "x and y": (arrays, "numpy", 2),
+    "arrays in class folders": (array_folders, "numpy", 2),
+    "an npz file": (npz, "numpy", 1),
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set").mkdir()
+    return tmp_path
+
+
+def init(*words: str) -> str:
+    done = CliRunner().invoke(main, ["init", *words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_config_of_every_format_runs(here: Path, name: str) -> None:
+    make, source, classes = CASES[name]
+    make(here / "set")
+    said = init("set")
+    assert f"train.yaml: source {source}, {COUNT} samples, classes: {classes}" in said
+    text = (here / "train.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=schemas/config.json\n")
+    assert max(map(len, text.splitlines())) <= 100
+    settings = {"engine": "dataloader", "device": "cpu", "workers": 0, "last_batch": "partial"}
+    with gpupipe.load("train.yaml", **settings) as loader:
+        batches = list(loader)
+    assert sum(len(batch["label"]) for batch in batches) == COUNT
+    first = batches[0][next(iter(batches[0]))]
+    assert str(first.dtype) == "torch.float32"
+
+
+def test_validation_data_gets_a_config_of_its_own(here: Path) -> None:
+    class_folders(here / "set" / "train")
+    class_folders(here / "set" / "val")
+    said = init("set", "--out", "configs/my_train.yaml")
+    assert "configs/my_val.yaml: source folder" in said
+    train, val = (config.read(f"configs/my_{part}.yaml") for part in ("train", "val"))
+    assert (train.loader.shuffle, val.loader.shuffle) == (True, False)
+    assert [e.key for e in val.pipeline.entries][1:3] == ["resize", "center_crop"]
+    assert "$schema=../schemas/config.json" in Path("configs/my_val.yaml").read_text()
+
+
+def test_classes_that_differ_are_said_in_both_files(here: Path) -> None:
+    class_folders(here / "set" / "train", "abc")
+    class_folders(here / "set" / "val", "ab")
+    init("set")
+    for part in ("train", "val"):
+        assert "data has other classes, so class numbers" in Path(f"{part}.yaml").read_text()
+
+
+def test_parts_are_told_by_the_names_of_files(here: Path) -> None:
+    tar(here / "set", "train-000.tar")
+    tar(here / "set", "train-001.tar")
+    tar(here / "set", "val-000.tar")
+    said = init("set")
+    assert f"train.yaml: source webdataset, {2 * COUNT} samples" in said
+    assert f"val.yaml: source webdataset, {COUNT} samples" in said
+
+
+def test_gray_and_unreadable_images(here: Path) -> None:
+    for n in range(4):
+        (here / "set" / f"{n}.jpg").write_bytes(jpeg(mode="L"))
+    (here / "set" / "4.jpg").write_bytes(b"no image")
+    init("set")
+    text = Path("train.yaml").read_text()
+    assert "decode: {mode: gray}" in text
+    assert "on_error: skip  # 1 image of those looked at cannot be read" in text
+
+
+def test_files_that_are_there_stay(here: Path) -> None:
+    flat(here / "set")
+    Path("train.yaml").write_text("mine")
+    done = CliRunner().invoke(main, ["init", "set"])
+    assert done.exit_code == 1
+    assert "train.yaml is there already: take another --out, or --force" in done.output
+    assert Path("train.yaml").read_text() == "mine"
+    init("set", "--force")
+    assert config.read("train.yaml").source_name == "folder"
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("data.mdb", "an LMDB, which no source of gpupipe reads"),
+        ("dataset_info.json", "a Hugging Face data set on disk"),
+        ("notes.md", "nothing that a source reads"),
+    ],
+)
+def test_what_no_source_reads_is_said(here: Path, file: str, words: str) -> None:
+    (here / "set" / file).write_text("{}")
+    done = CliRunner().invoke(main, ["init", "set"])
+    assert done.exit_code == 1
+    assert words in done.output
+    assert not Path("train.yaml").exists()
