@@ -1,7 +1,8 @@
-"""Draws a batch: its images in a grid, with their labels."""
+"""Draws a batch: its samples in a grid, with their labels."""
 
 from __future__ import annotations
 
+import colorsys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,42 +12,121 @@ from gpupipe.loader import Loader
 from gpupipe.steps.normalize import Normalize
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor
 
 _COLUMNS, _ROWS = 8, 4
+_MAX_WIDTH = 2000
+"""Of the whole grid, in pixels: with wide samples it has fewer columns."""
 _TEXT_HEIGHT = 16
 _LETTER_WIDTH = 6
+_GOLDEN_RATIO = 0.618034
+"""Of a turn: colours of classes with near numbers are far apart."""
+_OPACITY = 0.5
 
 
 def save(loader: Loader, batch: Any, path: Path) -> None:
-    """Write up to 32 delivered images of a batch to a PNG or JPEG file.
+    """Write up to 32 delivered samples of a batch to a PNG or JPEG file."""
+    draw(loader, batch, _COLUMNS * _ROWS).save(path)
 
-    A final normalize step is undone.
+
+def draw(loader: Loader, batch: Any, most: int) -> Image:
+    """Return a picture of up to `most` samples of a batch.
+
+    A final normalize step is undone. Views are side by side. Behind each image is the same one
+    with each of its masks laid over it: class 0 stays clear.
+
+    Raises:
+        GpupipeError: The samples are no images.
     """
     from PIL import Image, ImageDraw
 
-    images, labels = batch if isinstance(batch, tuple) else (image_of(batch), batch["label"])
-    if images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise GpupipeError(
-            f"{path}: what is drawn are images, (C, H, W) with 1 or 3 channels, but samples "
-            f"are {tuple(images.shape[1:])}: leave out --show"
-        )
-    tiles = [_tile(loader, image) for image in images[: _COLUMNS * _ROWS]]
-    wide, high = max(t.width for t in tiles), max(t.height for t in tiles) + _TEXT_HEIGHT
-    columns = min(_COLUMNS, len(tiles))
-    rows = -(-len(tiles) // columns)
+    fields = _list_fields(loader, batch)
+    labels = batch[1] if isinstance(batch, tuple) else batch["label"]
+    count = min(most, len(labels))
+    samples = [_join(_tiles(loader, fields, batch, n)) for n in range(count)]
+    wide, high = max(t.width for t in samples), max(t.height for t in samples) + _TEXT_HEIGHT
+    columns = max(1, min(_COLUMNS, len(samples), _MAX_WIDTH // wide))
+    rows = -(-len(samples) // columns)
     sheet = Image.new("RGB", (columns * wide, rows * high + _TEXT_HEIGHT), "white")
-    draw = ImageDraw.Draw(sheet)
-    draw.text((4, 2), _title(loader), fill="black")
-    for n, (tile, label) in enumerate(zip(tiles, labels.tolist(), strict=False)):
+    pen = ImageDraw.Draw(sheet)
+    pen.text((4, 2), _title(loader), fill="black")
+    for n, (tile, label) in enumerate(zip(samples, labels.tolist(), strict=False)):
         left, top = n % columns * wide, n // columns * high + _TEXT_HEIGHT
         sheet.paste(tile, (left, top))
-        draw.text(
+        pen.text(
             (left + 2, top + tile.height + 2),
             _name(loader, label)[: wide // _LETTER_WIDTH - 1].encode("ascii", "replace").decode(),
             fill="black",
         )
-    sheet.save(path)
+    return sheet
+
+
+def _list_fields(loader: Loader, batch: Any) -> dict[str, Tensor]:
+    """Return the fields that are drawn as images, by name: the main field or its views."""
+    names = loader.config.pipeline.main_outputs
+    if isinstance(batch, tuple):
+        main = batch[0] if isinstance(batch[0], tuple) else (batch[0],)
+        fields = dict(zip(names, main, strict=True))
+    elif names[0] in batch:
+        fields = {name: batch[name] for name in names}
+    else:  # a batch of a server
+        fields = {names[0]: image_of(batch)}
+    for name, images in fields.items():
+        if images.ndim != 4 or images.shape[1] not in (1, 3):
+            raise GpupipeError(
+                f"what is drawn are images, (C, H, W) with 1 or 3 channels, but the samples of "
+                f"'{name}' are {tuple(images.shape[1:])}"
+            )
+    return fields
+
+
+def _tiles(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) -> list[Image]:
+    """Return the pictures of one sample: its images, and each with a mask laid over it."""
+    tiles = []
+    masks = (
+        [] if isinstance(batch, tuple) else [m for m in loader.config.source.masks if m in batch]
+    )
+    for name, images in fields.items():
+        tile = _tile(loader, name, images[n])
+        tiles.append(tile)
+        tiles += [
+            _lay_over(tile, batch[mask][n])
+            for mask in masks
+            if batch[mask].shape[-2:] == images.shape[-2:]
+        ]
+    return tiles
+
+
+def _join(tiles: list[Image]) -> Image:
+    """Return pictures side by side."""
+    from PIL import Image
+
+    if len(tiles) == 1:
+        return tiles[0]
+    size = sum(tile.width for tile in tiles), max(tile.height for tile in tiles)
+    row = Image.new("RGB", size, "white")
+    left = 0
+    for tile in tiles:
+        row.paste(tile, (left, 0))
+        left += tile.width
+    return row
+
+
+def _lay_over(tile: Image, mask: Tensor) -> Image:
+    """Return a picture with the colour of each class of a mask, (1, H, W), laid over it."""
+    import numpy as np
+    from PIL import Image
+
+    classes = mask.cpu().reshape(mask.shape[-2:]).numpy().astype(np.int64)
+    pixels = np.asarray(tile).astype(np.float64)
+    for number in np.unique(classes):
+        if number != 0:
+            hue = colorsys.hsv_to_rgb(float(number) * _GOLDEN_RATIO % 1, 1, 1)
+            inside = classes == number
+            color = np.array(hue) * 255
+            pixels[inside] = pixels[inside] * (1 - _OPACITY) + color * _OPACITY
+    return Image.fromarray(pixels.astype(np.uint8))
 
 
 def _name(loader: Loader, label: int | list[float]) -> str:
@@ -66,18 +146,20 @@ def _title(loader: Loader) -> str:
     )
 
 
-def _tile(loader: Loader, image: Tensor) -> Any:
-    """Convert one image tensor (C, H, W) to a Pillow image."""
+def _tile(loader: Loader, name: str, image: Tensor) -> Image:
+    """Convert one image tensor (C, H, W) of a field to a Pillow image."""
     from PIL import Image
 
     pixels = image.float().cpu()
-    last = loader.config.pipeline.entries[-1].step if loader.config.pipeline.entries else None
+    pipeline = loader.config.pipeline
+    steps = pipeline.entries_on(name) or pipeline.entries
+    last = steps[-1].step if steps else None
     if isinstance(last, Normalize):
         shape = (-1, 1, 1)
         pixels = pixels * pixels.new_tensor(last.std).reshape(shape) + pixels.new_tensor(
             last.mean
         ).reshape(shape)
-    if loader.config.pipeline.output_spec.dtype != "uint8":
+    if pipeline.output_spec.dtype != "uint8":
         pixels = pixels * 255.0
     levels = pixels.round().clamp(0, 255).byte().permute(1, 2, 0).contiguous()
     return Image.fromarray(levels.expand(-1, -1, 3).numpy())

@@ -16,8 +16,10 @@ import click
 
 import gpupipe
 from gpupipe.cli import (
+    batch_picture,
     cache,
     compare,
+    completion,
     gallery,
     init,
     listing,
@@ -248,6 +250,8 @@ for _command in (
     gallery.gallery,
     listing.list_,
     listing.show,
+    batch_picture.show_batch,
+    completion.completion,
     init.init,
     schema.schema,
     cache.cache,

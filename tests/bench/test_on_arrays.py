@@ -67,9 +67,7 @@ def test_what_is_no_image_is_not_drawn(tmp_path: Path) -> None:
                 grid.save(loader, batch, tmp_path / "grid.png")
                 assert (tmp_path / "grid.png").stat().st_size
                 continue
-            with pytest.raises(
-                gpupipe.GpupipeError, match=r"what is drawn are images, .*: leave out --show"
-            ):
+            with pytest.raises(gpupipe.GpupipeError, match="what is drawn are images, "):
                 grid.save(loader, batch, tmp_path / "grid.png")
 
 

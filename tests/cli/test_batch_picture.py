@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from gpupipe.cli.app import main
+from gpupipe.cli.batch_picture import encode_picture, find_protocol
+
+SIDE, TEXT = 24, 16
+SETTINGS = ["engine=dataloader", "workers=0", "device=cpu", "shuffle=false"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Six gray squares with masks, whose left half is class 0 and whose right half is class 1."""
+    monkeypatch.chdir(tmp_path)
+    mask = np.repeat(np.array([[0, 1]], np.uint8), SIDE // 2, axis=1).repeat(SIDE, axis=0)
+    rows = ["path,mask,label"]
+    for n in range(6):
+        Image.new("RGB", (SIDE, SIDE), (120, 120, 120)).save(f"{n}.png")
+        Image.fromarray(mask).save(f"m{n}.png")
+        rows.append(f"{n}.png,m{n}.png,{n % 2}")
+    Path("list.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def draw(config: str, *words: str) -> Image.Image:
+    Path("c.yaml").write_text(config)
+    done = CliRunner().invoke(main, ["show-batch", "c.yaml", *SETTINGS, "--out", "o.png", *words])
+    assert done.exit_code == 0, done.output
+    return Image.open("o.png")
+
+
+def test_masks_are_laid_over_their_images(here: Path) -> None:
+    picture = draw(
+        "data: {source: file_list, file: list.csv, fields: {mask: mask}, masks: [mask]}\n"
+        "pipeline: [decode, {decode: {mode: gray, on: mask}}]\n"
+    )
+    assert picture.size == (6 * 2 * SIDE, SIDE + 2 * TEXT)
+    pixels = np.asarray(picture)[TEXT : TEXT + SIDE]
+    assert (pixels[:, :SIDE] == 120).all(), "the image as it is"
+    assert (pixels[:, SIDE : SIDE + SIDE // 2] == 120).all(), "class 0 stays clear"
+    colored = pixels[:, SIDE + SIDE // 2 : 2 * SIDE]
+    assert (colored != 120).any(axis=2).all()
+
+
+def test_views_are_side_by_side_and_normalize_is_undone(here: Path) -> None:
+    picture = draw(
+        "data: {source: file_list, file: list.csv, label: label}\n"
+        "pipeline:\n"
+        "  steps: [decode]\n"
+        "  views:\n"
+        "    a: {steps: [{resize: {size: [24, 24]}}, {to_dtype: {dtype: float32, scale: true}}, "
+        "{normalize: {mean: 0.5, std: 0.2}}]}\n"
+        "    b: {count: 2, steps: [{resize: {size: [12, 12]}}, "
+        "{to_dtype: {dtype: float32, scale: true}}]}\n",
+        "--samples",
+        "2",
+    )
+    assert picture.size == (2 * 48, SIDE + 2 * TEXT)
+    row = np.asarray(picture)[TEXT + 2, :48].astype(int)
+    assert (abs(row - 120) <= 1).all()
+
+
+def test_what_is_no_image_is_refused(here: Path) -> None:
+    np.save("x.npy", np.zeros((4, 5), np.float32))
+    Path("c.yaml").write_text("data: {source: numpy, files: x.npy, rows: true}\npipeline: []\n")
+    done = CliRunner().invoke(main, ["show-batch", "c.yaml", *SETTINGS])
+    assert done.exit_code == 1
+    assert "what is drawn are images" in done.output
+
+
+@pytest.mark.parametrize(
+    ("environment", "protocol"),
+    [
+        ({"TERM": "xterm-kitty"}, "kitty"),
+        ({"TERM_PROGRAM": "WezTerm", "TERM": "xterm-256color"}, "iterm"),
+        ({"TERM": "xterm-256color"}, ""),
+        ({"TERM": "xterm-kitty", "TMUX": "/tmp/x"}, ""),
+    ],
+    ids=str,
+)
+def test_terminals_that_show_pictures(environment: dict[str, str], protocol: str) -> None:
+    assert find_protocol(environment) == protocol
+
+
+@pytest.mark.parametrize("protocol", ["kitty", "iterm"])
+def test_escape_sequences_hold_the_picture(protocol: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (90, 90, 3)).astype(np.uint8)
+    parts = list(encode_picture(protocol, Image.fromarray(noise)))
+    if protocol == "kitty":
+        assert all(p.startswith("\x1b_G") and p.endswith("\x1b\\") for p in parts)
+        assert [("m=1" in p) for p in parts] == [True] * (len(parts) - 1) + [False]
+        text = "".join(p.partition(";")[2].removesuffix("\x1b\\") for p in parts)
+    else:
+        (part,) = parts
+        text = part.partition(":")[2].removesuffix("\a")
+    assert (np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))) == noise).all()
