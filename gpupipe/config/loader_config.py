@@ -153,8 +153,9 @@ class LoaderConfig(_Frozen):
             not depend on `seed`, so no sample is in two of them. All have the classes of the whole
             data set. null: no parts.
         engine: What makes the batches: an engine of gpupipe or of a plugin, or `auto`. `dali` is
-            NVIDIA DALI; `dataloader` is torch's DataLoader with torchvision; `remote` is a data
-            processing server. `auto` takes dali if DALI is installed, else dataloader.
+            NVIDIA DALI; `cpu` is a pool of threads in this process; `dataloader` is torch's
+            DataLoader with torchvision; `remote` is a data processing server. `auto` takes dali if
+            DALI is installed, else dataloader.
         device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
             there is one. `cuda` is a synonym of `gpu`, and a torch.device is accepted.
         threads: CPU threads of the engine, 1 to 1024. `auto` takes this rank's share of the cores

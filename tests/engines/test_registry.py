@@ -111,7 +111,7 @@ def test_commands_run_the_engine_of_a_plugin(
 
 
 def test_every_built_in_engine_is_registered_with_a_class_of_its_name() -> None:
-    assert set(engine_registration.names()) >= {"dali", "dataloader", "remote"}
+    assert set(engine_registration.names()) >= {"cpu", "dali", "dataloader", "remote"}
     for name in engine_registration.names():
         assert registry.find(name).name == name
 
@@ -163,7 +163,7 @@ def _mentions(tree: ast.AST, names: set[str]) -> list[int]:
 
 
 def test_no_generic_module_knows_an_engine_by_name() -> None:
-    names = {"dali", "dataloader", "remote"}
+    names = {"dali", "dataloader", "remote"}  # "cpu" is a device, too
     # connect() is the remote engine's own function.
     own = {PACKAGE / "remote_loader.py", *PACKAGE.glob("engines/*/**/*.py")}
     found = {

@@ -1,0 +1,28 @@
+"""The CPU engine: one process, a pool of threads, and batch memory that is used again.
+
+`engine` takes plans and yields batches. Each batch in flight is a `batch_job`, which reads files,
+lowers the steps for the whole batch, and runs them sample by sample on the pool of `threads`.
+`lowering` decides per step between primitives and `Step.torch`. `recorder` implements the
+primitives: it records their calls in a `program`. `kernels` holds the table of the functions that
+run groups of calls; `opencv_kernels` adds the faster ones if OpenCV is installed. `delivery`
+writes samples to their places in `batch_memory`. The registry of engines imports this package by
+name. Start reading in engine.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpupipe.runtime.engine_registration import Registration
+
+if TYPE_CHECKING:
+    from gpupipe.engines.base import Engine
+
+
+def _load() -> type[Engine]:
+    from gpupipe.engines.cpu.engine import CpuEngine
+
+    return CpuEngine
+
+
+REGISTRATION = Registration("the CPU engine", _load)

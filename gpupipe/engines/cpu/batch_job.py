@@ -1,0 +1,211 @@
+"""One batch in flight: reads its files, lowers its steps, and runs them sample by sample.
+
+    sweep over the samples   read the fields, and find the sizes of images      _read
+    on the last thread       compute the arguments of all primitives            _lower
+    sweep over the samples   run the kernels; the last writes into the batch    _run
+    on the last thread       set the result                                     _finish
+
+Each sweep shares the samples out among all threads. Those of later batches begin while it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.batch import Shapes
+from gpupipe.engines.cpu.batch_memory import BatchMemory
+from gpupipe.engines.cpu.decoding import ImageFile, open_image, read_array, read_bytes
+from gpupipe.engines.cpu.delivery import Destination
+from gpupipe.engines.cpu.lowering import StepLowering
+from gpupipe.engines.cpu.program import Program
+from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.engines.cpu.threads import ThreadPool
+from gpupipe.errors import EngineError, GpupipeError, describe_error
+from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.sampling.sampler import Plan
+
+
+@dataclass
+class BatchResult:
+    """The result of a batch.
+
+    Attributes:
+        fields: Tensors (B, ...) of the samples that passed, by field; empty if there are none, if
+            their shapes differ, or if nothing is delivered.
+        failed: The reason for each sample that failed, by its position in the plan.
+        shapes: Shapes of each sample that passed, in order.
+    """
+
+    fields: dict[str, torch.Tensor] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    shapes: list[Shapes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BatchMaker:
+    """What all batches of a job share.
+
+    Attributes:
+        job: The samples, steps and settings of the loader.
+        phases: The steps, in each phase of the schedules.
+        threads: Run the samples.
+        memory: Where the memory of batches comes from; None if nothing is delivered.
+        reads_only: Whether nothing is done but read.
+    """
+
+    job: LoadSpec
+    phases: Sequence[StepLowering]
+    threads: ThreadPool
+    memory: BatchMemory | None
+    reads_only: bool = False
+
+    def start(self, plan: Plan) -> BatchJob:
+        """Start a batch."""
+        return BatchJob(self, self.phases[self.job.pipeline.phase_of(plan.epoch)], plan)
+
+
+class BatchJob:
+    """A batch in flight.
+
+    Attributes:
+        plan: The plan of the batch.
+        result: The BatchResult. Raises EngineError or StepError if no sample is to blame.
+    """
+
+    def __init__(self, maker: BatchMaker, lowering: StepLowering, plan: Plan) -> None:
+        self.plan = plan
+        self.result: Future[BatchResult] = Future()
+        self._maker, self._lowering = maker, lowering
+        self._is_cancelled = False
+        self._contents: dict[int, dict[str, Any]] = {}
+        self._failed: dict[int, str] = {}
+        self._errors: dict[int, Exception] = {}
+        self._programs: Mapping[str, Program] = {}
+        self._rows: list[int] = []
+        """The positions in the plan of the samples that have a place in the batch, in order."""
+        self._destinations: dict[str, Destination] = {}
+        self._sweep(range(len(plan.ids)), self._read, self._lower)
+
+    def cancel(self) -> None:
+        """Let the samples that wait do nothing. `result` comes as soon as the others end."""
+        self._is_cancelled = True
+
+    def _sweep(
+        self, rows: Sequence[int], work: Callable[[int], None], then: Callable[[], None]
+    ) -> None:
+        """Call `work(n)` for each n below len(rows) on all threads; then `then`.
+
+        An error is kept for the sample `rows[n]`. Samples that failed are left out.
+        """
+
+        def run(n: int) -> None:
+            if self._is_cancelled or rows[n] in self._failed:
+                return
+            try:
+                work(n)
+            except Exception as e:
+                self._keep(rows[n], e)
+
+        def end() -> None:
+            try:
+                then()
+            except Exception as e:  # without it the consumer would wait forever
+                self.result.set_exception(e)
+
+        self._maker.threads.sweep(len(rows), run, end)
+
+    def _keep(self, row: int, error: Exception) -> None:
+        """Keep why a sample failed, or the error that ends the run."""
+        is_sample = isinstance(error, (OSError, RuntimeError, ValueError, MemoryError))
+        if isinstance(error, GpupipeError) or not is_sample:
+            self._errors[row] = error
+        elif failure := machine_failure(error):
+            self._errors[row] = EngineError(failure)
+        else:
+            self._failed[row] = describe_error(error)
+
+    def _read(self, row: int) -> None:
+        lowering, job = self._lowering, self._lowering.job
+        contents: dict[str, Any] = {}
+        for name, spec in job.pipeline.fields.items():
+            column, id = job.index.columns[name], int(self.plan.ids[row])
+            if not spec.encoded:
+                contents[name] = read_array(column, id, spec.layout)
+                continue
+            data = read_bytes(column, id)
+            step = lowering.decode_step(name)
+            contents[name] = (
+                torch.from_numpy(data)
+                if step is None or self._maker.reads_only
+                else open_image(data, step, job.max_pixels)
+            )
+        self._contents[row] = contents
+
+    def _lower(self) -> None:
+        self._rows = [row for row in range(len(self.plan.ids)) if row not in self._failed]
+        if self._maker.reads_only or self._errors or self._is_cancelled:
+            self._finish()
+            return
+        try:
+            self._programs = self._lower_rows(self._rows)
+        except SampleIncompatible:
+            self._rows = [row for row in self._rows if self._passes_alone(row)]
+            self._programs = self._lower_rows(self._rows)
+        self._sweep(self._rows, self._run, self._finish)
+
+    def _passes_alone(self, row: int) -> bool:
+        """Return whether the steps take a sample; if not, keep why."""
+        try:
+            self._lower_rows([row])
+        except SampleIncompatible as e:
+            self._keep(row, e)
+            return False
+        return True
+
+    def _lower_rows(self, rows: list[int]) -> Mapping[str, Program]:
+        """Return the programs for the samples in `rows`, with places for them in a batch."""
+        if not rows:
+            return {}
+        maker = self._maker
+        sizes = {
+            name: np.array([self._contents[row][name].size for row in rows], np.float64)
+            for name, content in self._contents[rows[0]].items()
+            if isinstance(content, ImageFile)
+        }
+        self._destinations = {
+            name: Destination(len(rows), self._lowering.form(name), maker.memory)
+            for name in self._lowering.job.pipeline.outputs
+        }
+        return self._lowering.lower(self.plan.select(rows), sizes, self._destinations)
+
+    def _run(self, n: int) -> None:
+        scratch.begin_sample()
+        contents = self._contents.pop(self._rows[n])
+        for name, content in contents.items():
+            pixels = self._programs[name].run(content, n)
+            for view in self._lowering.job.pipeline.views_of(name):
+                self._programs[view].run(pixels, n)
+
+    def _finish(self) -> None:
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        result = BatchResult(failed=dict(sorted(self._failed.items())))
+        passed = [n for n, row in enumerate(self._rows) if row not in self._failed]
+        destinations, self._destinations = self._destinations, {}
+        self._contents, self._programs = {}, {}
+        if destinations and not self._is_cancelled:
+            result.shapes = [
+                {name: d.shapes[n] for name, d in destinations.items()} for n in passed
+            ]
+            are_equal = all(shapes == result.shapes[0] for shapes in result.shapes)
+            if passed and are_equal and self._maker.memory is not None:
+                result.fields = {name: d.take(passed) for name, d in destinations.items()}
+        self.result.set_result(result)

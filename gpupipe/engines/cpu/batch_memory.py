@@ -1,0 +1,80 @@
+"""Memory of batches that is used again once no tensor refers to it.
+
+The memory of a large batch that is new costs as much time as the work on it, since the system
+clears each page at its first use.
+
+A block belongs to the tensors over it: views, slices, NumPy arrays and other threads share the
+tensor's storage, and the storage holds the NumPy array that it was made from. When that array
+dies, its block returns to the pool. So a user who keeps batches costs memory, never wrong pixels.
+A forked child has its own copy of the pool and of all blocks. Pickling copies the pixels.
+
+Batches differ in size where samples do, or where a schedule changes their size. So the pool drops
+the blocks that have waited longest, whatever their size.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from contextlib import suppress
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Block = NDArray[np.uint8]
+
+
+class BatchMemory:
+    """A pool of blocks of memory.
+
+    Args:
+        spare: How many unused blocks are kept.
+    """
+
+    def __init__(self, spare: int) -> None:
+        self._spare = spare
+        self._free: deque[Block] = deque()
+        """The unused blocks. Those that have waited longest come first."""
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor of any content, in memory that no other tensor uses."""
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if not size:
+            return torch.empty(shape, dtype=dtype)
+        block = self._take(size)
+        # A view of this view would keep `block` alive, but not `owner`: hand out tensors only.
+        owner = block[:]
+        returning = weakref.finalize(owner, self._return, block)
+        returning.atexit = False
+        return torch.from_numpy(owner).view(dtype).view(shape)
+
+    def count_free(self) -> int:
+        """Return how many blocks wait to be used again."""
+        return len(self._free)
+
+    def release(self) -> None:
+        """Give back all blocks that no tensor uses, and keep none of those that return later."""
+        self._spare = 0
+        self._free.clear()
+
+    def _take(self, size: int) -> Block:
+        """Return a block of `size` bytes: the unused one that has waited shortest, or a new one."""
+        others = []
+        try:
+            while len(block := self._free.pop()) != size:
+                others.append(block)
+        except IndexError:
+            block = np.empty(size, np.uint8)
+        self._free.extend(reversed(others))
+        return block
+
+    def _return(self, block: Block) -> None:
+        """Take a block back.
+
+        Called where its tensor dies: on any thread, in any garbage collection. So it takes no lock.
+        """
+        self._free.append(block)
+        with suppress(IndexError):
+            while len(self._free) > self._spare:
+                self._free.popleft()

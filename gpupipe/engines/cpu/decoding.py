@@ -1,0 +1,124 @@
+"""Reads the fields of samples, and decodes image files to the pixels of libjpeg-turbo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.dataset.columns import Column, as_array, read_rows
+from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.errors import EngineError
+from gpupipe.formats import CannotDecode, pillow_decoder
+from gpupipe.formats.image_header import ImageHeader, check_header, read_header
+from gpupipe.pipeline.tensors import to_steps
+from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.steps.decode import Decode
+
+try:
+    import simplejpeg
+except ImportError:  # the extra `cpu` has it; torchvision decodes to the same pixels
+    simplejpeg = None
+
+
+@dataclass
+class ImageFile:
+    """An image file that was read.
+
+    Attributes:
+        data: Its bytes, uint8 (bytes,).
+        header: Its header.
+        pixels: Its pixels (H, W, C) if it had to be decoded to find their number, else None.
+        size: [height, width] of the decoded image.
+    """
+
+    data: NDArray[np.uint8]
+    header: ImageHeader
+    pixels: NDArray[Any] | None
+    size: tuple[int, int]
+
+
+def read_bytes(column: Column, row: int) -> NDArray[np.uint8]:
+    """Return the bytes of a row, in memory that can be written to.
+
+    Raises:
+        OSError, ValueError: The row cannot be read, or has no bytes.
+        EngineError: The column failed.
+    """
+    (data,) = read_rows(column, np.array([row]))
+    if column.array is None and not len(data):
+        raise ValueError("the file is empty")
+    return data if data.flags.writeable else data.copy()  # torch warns of memory that is read-only
+
+
+def read_array(column: Column, row: int, layout: str) -> torch.Tensor:
+    """Return the array of a row with its axes in the order that `Step.torch` gets."""
+    assert column.array is not None
+    array = as_array(read_bytes(column, row), column.array, row)
+    return to_steps(torch.from_numpy(array), layout)
+
+
+def open_image(data: NDArray[np.uint8], step: Decode, max_pixels: int | None) -> ImageFile:
+    """Find the size of an image; decode it if only its decoder knows the size.
+
+    Args:
+        data: The bytes of the file.
+        step: How it is decoded.
+        max_pixels: Refuse images with more pixels; None for no limit.
+
+    Raises:
+        CannotDecode: The file is no image, has too many pixels, or is damaged.
+    """
+    header = read_header(data)
+    check_header(header, max_pixels)
+    if header.plain:
+        turned = step.apply_exif_orientation and header.orientation >= 5
+        size = (header.width, header.height) if turned else (header.height, header.width)
+        return ImageFile(data, header, None, size)
+    how = step.mode, step.dtype, step.apply_exif_orientation, max_pixels
+    pixels = pillow_decoder.decode(data, header.format, *how)
+    pixels = pixels if pixels.flags.writeable else pixels.copy()
+    return ImageFile(data, header, pixels, pixels.shape[:2])
+
+
+def decode(image: ImageFile, mode: str, apply_exif_orientation: bool, dtype: str) -> Any:
+    """Return the pixels of an image.
+
+    simplejpeg decodes JPEGs into the thread's scratch memory. What it refuses goes to torchvision,
+    which accepts some damage. With the exact discrete cosine transform and upsampling, both decode
+    to the same pixels.
+
+    Raises:
+        CannotDecode: The file is damaged.
+    """
+    if image.pixels is not None:
+        return image.pixels
+    is_upright = image.header.orientation == 1 or not apply_exif_orientation
+    if simplejpeg is not None and image.header.format == "JPEG" and is_upright and dtype == "uint8":
+        try:
+            return _with_simplejpeg(image, mode)
+        except ValueError:
+            pass
+    step = Decode(mode=mode, apply_exif_orientation=apply_exif_orientation, dtype=dtype)
+    try:
+        return step.pixels(image.data)
+    except (CannotDecode, MemoryError, DeprecationWarning):  # no file causes the last
+        raise
+    except Exception as e:
+        if machine_failure(e):
+            raise
+        raise CannotDecode(str(e) or type(e).__name__) from e
+
+
+def _with_simplejpeg(image: ImageFile, mode: str) -> NDArray[np.uint8]:
+    colors, channels = ("RGB", 3) if mode == "rgb" else ("GRAY", 1)
+    pixels = scratch.take((*image.size, channels))
+    decoded = simplejpeg.decode_jpeg(
+        image.data, colors, fastdct=False, fastupsample=False, buffer=pixels
+    )
+    if decoded.shape != pixels.shape:
+        raise EngineError(f"simplejpeg decoded {decoded.shape}, but the header says {pixels.shape}")
+    return decoded  # type: ignore[no-any-return]

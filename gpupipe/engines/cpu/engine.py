@@ -1,0 +1,169 @@
+"""The CPU engine: runs pipelines on a pool of threads in this process.
+
+1. `batches` starts a BatchJob for each plan, `prefetch` of them ahead of the delivered batch. A job
+   runs on the pool: see batch_job.py.
+2. A sample that fails costs only itself: it is quarantined, and its place is left out of the batch.
+3. Labels and ids come from the index, and become tensors directly.
+4. Closing the generator cancels the jobs in flight, and waits for the samples that run.
+5. Where a schedule changes numbers, the batches of two epochs are in flight together. Each job has
+   the steps of its own epoch.
+6. The memory of a batch returns to its pool when the last tensor over it dies: see batch_memory.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from itertools import islice
+
+import torch
+
+from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure
+from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
+from gpupipe.engines.batch import check_shapes, labels_and_values
+from gpupipe.engines.cpu.batch_job import BatchJob, BatchMaker, BatchResult
+from gpupipe.engines.cpu.batch_memory import BatchMemory
+from gpupipe.engines.cpu.lowering import StepLowering
+from gpupipe.engines.cpu.threads import ThreadPool
+from gpupipe.pipeline.step import Step
+from gpupipe.runtime.devices import resolve
+from gpupipe.runtime.machine_failures import machine_errors
+from gpupipe.runtime.transfer import to_device
+from gpupipe.sampling.sampler import Plan, Sampler
+
+_READ = ("dataset.columns.read", "cpu", ())
+
+
+class CpuEngine(Engine):
+    """Runs a job on threads of this process.
+
+    Args:
+        job: Samples, steps and settings of the loader.
+        device_id: Number of the GPU to which batches are copied; None leaves them on the CPU.
+
+    Raises:
+        EngineError: If a step runs neither on this engine's primitives nor in torch.
+    """
+
+    name = "cpu"
+    settings = (
+        Sampler.settings | Quarantine.settings | {"threads", "prefetch", "dtype", "memory_format"}
+    )
+
+    def __init__(self, job: LoadSpec, device_id: int | None) -> None:
+        self.device = "cpu" if device_id is None else f"gpu:{device_id}"
+        self._torch_device = (
+            torch.device("cpu") if device_id is None else torch.device("cuda", device_id)
+        )
+        self.parallelism = job.threads
+        self.batches_ahead = job.loader.prefetch
+        self._job = job
+        self._quarantine = Quarantine(job)
+        self._phases = _lower_phases(job)
+        # The batches in flight, the delivered one, and the one before it, which its user may hold
+        # until the next arrives.
+        self._memory = BatchMemory((self.batches_ahead + 2) * len(job.pipeline.outputs))
+        self._threads = ThreadPool(self.parallelism)
+
+    @classmethod
+    def can_run(cls, step: Step) -> bool:
+        return step.has_torch
+
+    @classmethod
+    def plan_operators(cls, job: LoadSpec, separate_files: bool) -> dict[str, list[Operator]]:
+        return {"cpu": [_READ, *_lower_phases(job)[0].operators()]}
+
+    @classmethod
+    def on(cls, job: LoadSpec, device: str) -> CpuEngine:
+        return cls(job, resolve(device))
+
+    @property
+    def skipped(self) -> int:
+        return len(self._quarantine)
+
+    @property
+    def quarantine_file(self) -> str:
+        return str(self._quarantine.file)
+
+    def lowering(self) -> list[Operator]:
+        return [_READ, *self._phases[0].operators()]
+
+    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        with machine_errors():
+            yield from self._batches(plans)
+
+    def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        self._quarantine.check()
+        self._quarantine.refusal = None
+        good = self._quarantine.iter_good_plans(plans)
+        maker = self._create_maker(self._memory)
+        for plan, result in self._run(good, maker):
+            if result.failed:  # once more, since a file may come back, or a share be mounted again
+                result = maker.start(plan).result.result()  # noqa: PLW2901
+            left = self._quarantine_failed(plan, result)
+            if result.fields:
+                yield left, self._to_batch(left, result.fields)
+            elif len(left.ids):
+                check_shapes(result.shapes, left, self._job)
+        if self._quarantine.refusal is not None:
+            raise self._quarantine.refusal
+
+    def _run(
+        self, plans: Iterator[Plan], maker: BatchMaker
+    ) -> Generator[tuple[Plan, BatchResult], None, None]:
+        """Yield the result of each plan, in order, with others in flight."""
+        jobs: deque[BatchJob] = deque()
+        try:
+            for plan in islice(plans, self.batches_ahead):
+                jobs.append(maker.start(plan))
+            while jobs:
+                result = jobs[0].result.result()
+                plan = jobs.popleft().plan
+                for following in islice(plans, 1):
+                    jobs.append(maker.start(following))
+                yield plan, result
+                del result  # its memory is the user's alone
+        finally:
+            for job in jobs:
+                job.cancel()
+            for job in jobs:
+                job.result.exception()
+
+    def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        yield from self._iter_counts(plans, replace(self._create_maker(None), reads_only=True))
+
+    def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
+        yield from self._iter_counts(plans, self._create_maker(None))
+
+    def _iter_counts(self, plans: Iterator[Plan], maker: BatchMaker) -> Generator[int, None, None]:
+        for plan, result in self._run(plans, maker):
+            yield len(plan.ids) - len(result.failed)
+
+    def close(self) -> None:
+        self._threads.close()
+        self._memory.release()
+
+    def _create_maker(self, memory: BatchMemory | None) -> BatchMaker:
+        return BatchMaker(self._job, self._phases, self._threads, memory)
+
+    def _quarantine_failed(self, plan: Plan, result: BatchResult) -> Plan:
+        """Quarantine the samples that failed; return the plan without their ids."""
+        for row, reason in result.failed.items():
+            id = int(plan.ids[row])
+            self._quarantine.add(id, explain_sample_failure(self._job.index, id, reason))
+        if not result.failed:
+            return plan
+        left = plan.select([row not in result.failed for row in range(len(plan.ids))])
+        if not len(left.ids):
+            self._quarantine.refuse_to_lose_a_step()
+        return left
+
+    def _to_batch(self, plan: Plan, fields: dict[str, torch.Tensor]) -> Batch:
+        batch = {name: to_device(tensor, self._torch_device) for name, tensor in fields.items()}
+        return batch | labels_and_values(self._job.index, plan, self._torch_device)
+
+
+def _lower_phases(job: LoadSpec) -> list[StepLowering]:
+    """Return the steps of a job, in each phase of the schedules."""
+    return [StepLowering(replace(job, pipeline=pipeline)) for pipeline in job.pipeline.phases]

@@ -1,0 +1,197 @@
+"""Lowers the steps of a job: onto primitives that kernels run, or onto `Step.torch`.
+
+A step runs in torch if it lowers onto no primitive that a kernel runs, if it is of another package,
+if it makes numbers for each pixel, or if the size of its samples is not known before it runs. So do
+all steps on arrays that are no images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.engines.base import LoadSpec, Operator
+from gpupipe.engines.cpu import kernels
+from gpupipe.engines.cpu.delivery import Destination, Form
+from gpupipe.engines.cpu.program import Program, Table
+from gpupipe.engines.cpu.recorder import Recorder
+from gpupipe.errors import EngineError
+from gpupipe.pipeline.entry import Entry
+from gpupipe.pipeline.step import NoLowering, SampleIncompatible
+from gpupipe.runtime.plugins import is_foreign
+from gpupipe.sampling.sampler import Plan
+from gpupipe.steps.decode import Decode
+
+Sizes = Mapping[str, NDArray[np.float64]]
+"""[height, width] of the decoded images of a batch, (B, 2), by field."""
+
+_PER_PIXEL = ("add", "remap")
+"""Primitives whose arguments are made in `Step.lower`, which runs on one thread for a batch. In
+torch each thread makes those of its own samples.
+"""
+
+_MAX_TRIES = 1000
+_EXAMPLE_SIZE = np.full((1, 2), 4096.0)
+
+
+@cache
+def kernel_table() -> Table:
+    """Return the kernels of this machine: those of OpenCV come first if it is installed."""
+    try:
+        from gpupipe.engines.cpu import opencv_kernels
+    except ModuleNotFoundError as e:
+        if e.name != "cv2":
+            raise
+        return kernels.TABLE
+    return opencv_kernels.create_table()
+
+
+class StepLowering:
+    """The steps of a job, each onto primitives or onto torch.
+
+    Args:
+        job: The samples, steps and settings of the loader. The pipeline has no schedules.
+
+    Attributes:
+        job: The job.
+
+    Raises:
+        EngineError: A step runs neither on primitives of this engine nor in torch.
+    """
+
+    def __init__(self, job: LoadSpec) -> None:
+        self.job = job
+        self._table = kernel_table()
+        self._in_torch: set[tuple[str, str]] = set()
+        """The steps that run in torch, by key and field."""
+        for name, spec in job.pipeline.fields.items():
+            is_size_known = self._choose(name, spec.encoded)
+            for view in job.pipeline.views_of(name):
+                self._choose(view, is_size_known)
+
+    def form(self, name: str) -> Form:
+        """Return how a field of a batch is delivered."""
+        job, pipeline = self.job, self.job.pipeline
+        spec = pipeline.fields[pipeline.source_of(name)]
+        is_bytes = spec.encoded and not pipeline.entries_on(pipeline.source_of(name))
+        return Form(
+            job.loader.dtype if name in pipeline.main_outputs and not is_bytes else None,
+            None if spec.encoded else spec.layout,
+            job.loader.memory_format == "channels_last" and spec.encoded,
+        )
+
+    def decode_step(self, name: str) -> Decode | None:
+        """Return the step `decode` with which a field begins, if it does."""
+        entries = self.job.pipeline.entries_on(name)
+        step = entries[0].step if entries else None
+        return step if isinstance(step, Decode) else None
+
+    def lower(
+        self, plan: Plan, sizes: Sizes, destinations: Mapping[str, Destination]
+    ) -> dict[str, Program]:
+        """Return the program of each field and view for a batch.
+
+        Args:
+            plan: The plan of the batch.
+            sizes: The sizes of its images.
+            destinations: Where each field of the batch is delivered.
+
+        Raises:
+            SampleIncompatible: A step cannot process one of the samples.
+            StepError: The code of a step failed.
+        """
+        programs = {}
+        pipeline = self.job.pipeline
+        for name in pipeline.fields:
+            unknown = np.zeros((len(plan.ids), 2))
+            recorder = Recorder(sizes.get(name, unknown), self._table)
+            self._record(name, recorder, plan)
+            views = pipeline.views_of(name)
+            for view in views:
+                fork = recorder.fork()
+                self._record(view, fork, plan)
+                programs[view] = fork.deliver(destinations[view])
+            programs[name] = recorder.program() if views else recorder.deliver(destinations[name])
+        return programs
+
+    def operators(self) -> list[Operator]:
+        """Return the operators that run, field by field."""
+        destinations = {
+            name: Destination(1, self.form(name), None) for name in self.job.pipeline.outputs
+        }
+        sizes = {
+            name: _EXAMPLE_SIZE for name, spec in self.job.pipeline.fields.items() if spec.encoded
+        }
+        programs = self._try_samples(lambda plan: self.lower(plan, sizes, destinations))
+        pipeline = self.job.pipeline
+        order = [n for name in pipeline.fields for n in (name, *pipeline.views_of(name))]
+        return [operator for name in order for operator in programs[name].list_operators()]
+
+    def _record(self, name: str, recorder: Recorder, plan: Plan) -> None:
+        """Record the steps of a field or view."""
+        for entry in self.job.pipeline.entries_on(name):
+            seed = self.job.loader.seed
+            parameters = entry.parameters(seed, plan.epoch, plan.ids, plan.repeats)
+            recorder.spec, recorder.step = entry.input_spec, entry.key
+            if (entry.key, name) in self._in_torch:
+                recorder.run_torch(entry, parameters)
+            else:
+                entry.lower(recorder, parameters)
+                if is_foreign(type(entry.step)):
+                    recorder.check(entry)
+        recorder.spec, recorder.step = self.job.pipeline.output_spec_of(name), ""
+
+    def _choose(self, name: str, is_size_known: bool) -> bool:
+        """Decide for each step of a field or view whether it runs in torch.
+
+        Returns whether the size of the samples is known after the last step.
+        """
+        is_image = self.job.pipeline.is_image_file(name)
+        for entry in self.job.pipeline.entries_on(name):
+            reason = "" if is_size_known else "the size of its samples is not known"
+            if not reason and not (is_foreign(type(entry.step)) and entry.step.has_torch):
+                reason = self._why_not_primitives(entry)
+                if not reason:
+                    continue
+            if not entry.step.has_torch:
+                raise EngineError(
+                    f"{entry.where}: {reason}, and {type(entry.step).__name__} has no torch "
+                    "lowering; it cannot run on the CPU engine: use engine: dali"
+                )
+            self._in_torch.add((entry.key, name))
+            is_size_known = is_image and entry.output_spec.size is not None
+        return is_size_known
+
+    def _why_not_primitives(self, entry: Entry) -> str:
+        """Return why a step does not run on the primitives of this engine; "" if it does."""
+        known = entry.input_spec.size
+        size = _EXAMPLE_SIZE if known is None else np.array([known], np.float64)
+
+        def try_step(plan: Plan) -> Program:
+            recorder = Recorder(size, self._table)
+            recorder.spec, recorder.step = entry.input_spec, entry.key
+            entry.lower(recorder, entry.parameters(0, plan.epoch, plan.ids))
+            return recorder.program()
+
+        try:
+            program = self._try_samples(try_step)
+        except (NoLowering, LookupError) as e:
+            return str(e)
+        if entry.step.has_torch and program.contains(_PER_PIXEL):
+            return "it makes numbers for each pixel"
+        return ""
+
+    def _try_samples(self, lower: Any) -> Any:
+        """Return what `lower` makes of a sample that every step accepts."""
+        for id in range(_MAX_TRIES):
+            try:
+                return lower(Plan(0, np.full(1, id, np.int64), 1, True))
+            except SampleIncompatible as e:
+                refusal = e
+        raise EngineError(
+            f"a step refuses each of {_MAX_TRIES:,} samples of which all else is unknown: {refusal}"
+        )

@@ -1,0 +1,265 @@
+"""Kernels with OpenCV, in front of those of `kernels`. Imported only if OpenCV is installed.
+
+OpenCV releases the GIL, and here runs on the calling thread alone.
+
+- Functions of single uint8 values are tables of 256 entries, which the reference computes once. So
+  a whole chain of to_dtype and normalize is one lookup, with torchvision's own numbers, straight
+  into the batch.
+- A warp moves a mask beside the colours. torchvision weighs the pixels at the border of the image
+  by the mask, and so does `_warp_planes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.engines.cpu import kernels
+from gpupipe.engines.cpu.pixels import as_packed
+from gpupipe.engines.cpu.program import Call, Kernel, Table
+from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.steps.normalize import Normalize
+from gpupipe.steps.to_dtype import ToDtype
+
+Calls = Sequence[Call]
+_FLAGS = {
+    "nearest": cv2.INTER_NEAREST | cv2.WARP_INVERSE_MAP,
+    "bilinear": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+}
+_POINTWISE = ("invert", "posterize", "solarize", "solarize_add", "adjust_brightness")
+"""The functions of COLOR_OPS that change each value of uint8 alone."""
+_LEVELS = torch.arange(256, dtype=torch.uint8)[None, None]
+_FLIPS = {(1, 0): 1, (0, 1): 0, (1, 1): -1}
+"""OpenCV's codes of flips, by flags for horizontal and vertical."""
+_MOST_CHANNELS, _FULL = 4, 255
+
+
+def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
+    code = _FLIPS.get(tuple(calls[0].rows[row]))
+    if code is None:
+        return pixels
+    array = as_packed(pixels)
+    return _with_channels(cv2.flip(array, code, dst=scratch.take(array.shape)))
+
+
+def _run_pointwise(pixels: Any, calls: Calls, row: int) -> Any:
+    op, values = calls[0].options, calls[0].rows[row]
+    table, array = kernels.apply_color(_LEVELS, op, values), as_packed(pixels)
+    return _with_channels(cv2.LUT(array, table.numpy(), dst=scratch.take(array.shape)))
+
+
+def _is_pointwise(calls: Calls) -> bool:
+    return calls[0].spec.dtype == "uint8" and calls[0].options in _POINTWISE
+
+
+def _run_color_matrix(pixels: Any, calls: Calls, row: int) -> Any:
+    array = as_packed(pixels)
+    matrix = np.asarray(calls[0].rows[row], np.float32)
+    made = _with_channels(cv2.transform(array.astype(np.float32), matrix))
+    if array.dtype == np.uint8:
+        np.clip(made, 0, 255, out=made)  # astype truncates
+    return made.astype(array.dtype)
+
+
+def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
+    array = as_packed(pixels)
+    map, values = _read_map(calls[0], row, array.shape[2])
+    if array.dtype == np.uint8 and _warps_bytes(calls):
+        planes = _warp_planes(array, map, values)
+        colors = scratch.take((*planes.shape[1:], len(planes)))
+        return _with_channels(cv2.merge(list(planes), dst=colors))
+    image = array.astype(np.float32) if array.dtype == np.float16 else array
+    if calls[0].options[0] == "nearest":
+        return _warp(image, map, values).astype(array.dtype)
+    made = _warp(image.astype(np.float32), map, np.zeros(array.shape[2]))
+    mask = _warp(np.ones((*array.shape[:2], 1), np.float32), map, np.zeros(1))
+    made = (made - values.astype(np.float32)) * mask + values.astype(np.float32)
+    return (np.rint(made) if array.dtype == np.uint8 else made).astype(array.dtype)
+
+
+def _run_warp_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
+    array = as_packed(pixels)
+    map, values = _read_map(calls[0], row, array.shape[2])
+    _deliver_planes(list(_warp_planes(array, map, values)), calls[1:], row)
+
+
+def _read_map(call: Call, row: int, channels: int) -> tuple[Any, NDArray[np.float64]]:
+    """Return the matrix, the size and the flags of a sample's warp, and the fill per channel."""
+    matrix, (height, width) = call.rows[row]
+    interpolation, fill = call.options
+    values = np.array(fill if len(fill) > 1 else fill * channels, np.float64)
+    return (_in_indices(matrix), (width, height), _FLAGS[interpolation]), values
+
+
+def _can_warp(calls: Calls) -> bool:
+    channels = calls[0].spec.channels
+    return channels is not None and channels <= _MOST_CHANNELS
+
+
+def _warps_bytes(calls: Calls) -> bool:
+    """Whether `_warp_planes` can do a warp."""
+    spec, (interpolation, _) = calls[0].spec, calls[0].options
+    return spec.dtype == "uint8" and interpolation == "bilinear" and spec.channels in (1, 3)
+
+
+def _can_warp_and_deliver(calls: Calls) -> bool:
+    is_contiguous = not calls[-1].options.form.channels_last
+    return is_contiguous and _warps_bytes(calls) and _can_look_up(calls[1:])
+
+
+def _warp_planes(
+    array: NDArray[np.uint8], map: Any, fill: NDArray[np.float64]
+) -> NDArray[np.uint8]:
+    """Warp 1 or 3 channels beside a mask, and weigh the pixels at the border by it.
+
+    Returns:
+        The channels, (C, H, W), in scratch memory.
+    """
+    height, width, channels = array.shape
+    colors = scratch.take((height, width, channels + 1))
+    if channels == 3:
+        cv2.cvtColor(array, cv2.COLOR_RGB2RGBA, dst=colors)
+    else:
+        cv2.merge([array, np.full(array.shape[:2], 255, np.uint8)], dst=colors)
+    size = map[1][::-1]
+    made = _warp(colors, map, np.zeros(channels + 1), scratch.take((*size, channels + 1)))
+    planes = scratch.take((channels + 1, *size))
+    cv2.split(made, list(planes))
+    mask = planes[-1].reshape(-1)
+    border = np.flatnonzero(mask - np.uint8(1) < _FULL - 1)
+    weights = mask[border] * np.float32(1 / _FULL)
+    outside = np.flatnonzero(mask == 0) if fill.any() else None
+    for plane, value in zip(planes, fill, strict=False):
+        flat = plane.reshape(-1)
+        flat[border] = np.rint((flat[border] - value) * weights + value)
+        if outside is not None:
+            flat[outside] = value
+    return planes[:-1]
+
+
+def _warp(image: Any, map: Any, fill: NDArray[np.float64], out: Any = None) -> NDArray[Any]:
+    matrix, size, flags = map
+    warp = cv2.warpAffine if len(matrix) == 2 else cv2.warpPerspective
+    border = tuple(fill.tolist())
+    options = {"flags": flags, "borderMode": cv2.BORDER_CONSTANT, "borderValue": border}
+    return _with_channels(warp(image, matrix, size, dst=out, **options))
+
+
+def _in_indices(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a map of points, (2, 3) or (3, 3), as one of the indices of pixels.
+
+    The centre of pixel n is n + 0.5.
+    """
+    made = matrix.copy()
+    made[:, 2] += 0.5 * (matrix[:, 0] + matrix[:, 1])
+    made[:2] -= 0.5 * (made[2:] if len(made) == 3 else np.array([[0.0, 0.0, 1.0]]))
+    return made
+
+
+def _run_deliver_bytes(pixels: Any, calls: Calls, row: int) -> Any:
+    """Write uint8 pixels to their place, through a table for to_dtype and normalize."""
+    array, destination = as_packed(pixels), calls[-1].options
+    height, width, channels = array.shape
+    if not destination.form.channels_last:
+        planes = [array[:, :, 0]]
+        if channels > 1:
+            planes = list(scratch.take((channels, height, width)))
+            cv2.split(array, planes)
+        _deliver_planes(planes, calls, row)
+        return
+    table = _find_table(calls, channels)
+    place = destination.place(row, (channels, height, width), table.dtype)
+    if place is not None:
+        values = table.permute(1, 2, 0).contiguous()
+        cv2.LUT(array, _as_opencv(values), dst=_as_opencv(place.permute(1, 2, 0)))
+
+
+def _deliver_planes(planes: list[NDArray[np.uint8]], calls: Calls, row: int) -> None:
+    """Write the planes of an image to their place, through a table."""
+    table = _find_table(calls, len(planes))
+    place = calls[-1].options.place(row, (len(planes), *planes[0].shape), table.dtype)
+    if place is not None:
+        for plane, values, own in zip(planes, _as_opencv(table), _as_opencv(place), strict=True):
+            cv2.LUT(plane, values, dst=own)
+
+
+def _find_table(calls: Calls, channels: int) -> torch.Tensor:
+    numbers = tuple((call.primitive, call.options) for call in calls[:-1])
+    return _make_table(numbers, calls[-1].options.form.dtype, channels)
+
+
+def _can_look_up(calls: Calls) -> bool:
+    """Whether the calls take images of uint8, and deliver a dtype that OpenCV's tables have."""
+    form = calls[-1].options.form
+    if form.layout is not None or calls[0].spec.encoded:
+        return False
+    dtype = form.dtype
+    for call in calls[:-1]:
+        if call.primitive == "to_dtype":
+            dtype = dtype or call.options[0]
+    return calls[0].spec.dtype == "uint8" and (dtype or "uint8") in _TABLE_DTYPES
+
+
+_TABLE_DTYPES = ("uint8", "float16", "float32", "float64")
+
+
+@lru_cache(maxsize=64)
+def _make_table(
+    numbers: tuple[tuple[str, Any], ...], dtype: str | None, channels: int
+) -> torch.Tensor:
+    """Return what calls make of each value of uint8: a tensor (channels, 1, 256).
+
+    Args:
+        numbers: The name and the options of each call, to_dtype or normalize.
+        dtype: The dtype to deliver; None keeps that of the last call.
+        channels: The number of channels.
+    """
+    levels = _LEVELS.expand(channels, 1, 256).contiguous()
+    for primitive, options in numbers:
+        if primitive == "to_dtype":
+            levels = ToDtype(dtype=options[0], scale=options[1]).torch(levels, {})
+        else:
+            levels = Normalize(mean=options[0], std=options[1]).torch(levels, {})
+    return levels if dtype is None else levels.to(getattr(torch, dtype))
+
+
+def _as_opencv(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a NumPy view, with float16 as int16: OpenCV's tables copy bits."""
+    array = tensor.numpy()
+    return array.view(np.int16) if array.dtype == np.float16 else array
+
+
+def _with_channels(array: Any) -> NDArray[Any]:
+    """Return an array (H, W, C): OpenCV drops the axis of one channel."""
+    return array[:, :, None] if array.ndim == 2 else array  # type: ignore[no-any-return]
+
+
+def _add(table: Table, group: tuple[str, ...], kernel: Kernel) -> None:
+    table[group] = [kernel, *table.get(group, [])]
+
+
+def create_table() -> Table:
+    """Return the table of `kernels` with those of OpenCV in front."""
+    cv2.setNumThreads(0)  # the samples of a batch already use all cores
+    table = dict(kernels.TABLE)
+    _add(table, ("flip",), Kernel(_run_flip, "cv2.flip", _is_uint8))
+    _add(table, ("color",), Kernel(_run_pointwise, "cv2.LUT", _is_pointwise))
+    _add(table, ("color_matrix",), Kernel(_run_color_matrix, "cv2.transform"))
+    _add(table, ("warp",), Kernel(_run_warp, "cv2.warpAffine", _can_warp))
+    _add(table, ("perspective",), Kernel(_run_warp, "cv2.warpPerspective", _can_warp))
+    look_up = Kernel(_run_deliver_bytes, "cv2.LUT", _can_look_up)
+    warp_and_deliver = Kernel(_run_warp_and_deliver, "cv2.warpAffine", _can_warp_and_deliver)
+    for numbers in ((), ("to_dtype",), ("to_dtype", "normalize")):
+        _add(table, (*numbers, "deliver"), look_up)
+        _add(table, ("warp", *numbers, "deliver"), warp_and_deliver)
+    return table
+
+
+def _is_uint8(calls: Calls) -> bool:
+    return calls[0].spec.dtype == "uint8"

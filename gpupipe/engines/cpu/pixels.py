@@ -1,0 +1,39 @@
+"""The two forms of an image between kernels, which share memory.
+
+A NumPy array (H, W, C), as OpenCV takes it; or a tensor (C, H, W), as torch takes it. Only tensors
+have bfloat16. Arrays that are no images, and the bytes of files, are always tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.engines.cpu.scratch import scratch
+
+
+def as_tensor(pixels: Any) -> torch.Tensor:
+    """Return pixels as a tensor (C, H, W)."""
+    if isinstance(pixels, torch.Tensor):
+        return pixels
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def as_array(pixels: Any) -> NDArray[Any]:
+    """Return pixels as an array (H, W, C), of any strides. bfloat16 has no such form."""
+    if isinstance(pixels, torch.Tensor):
+        return pixels.permute(1, 2, 0).numpy()
+    return pixels  # type: ignore[no-any-return]
+
+
+def as_packed(pixels: Any) -> NDArray[Any]:
+    """Return pixels as an array (H, W, C) without gaps; copies them if they have gaps."""
+    array = as_array(pixels)
+    if array.flags.c_contiguous or array.dtype != np.uint8:
+        return np.ascontiguousarray(array)
+    packed = scratch.take(array.shape)
+    packed[...] = array
+    return packed

@@ -1,0 +1,110 @@
+"""What the primitives of a batch are recorded as: calls, which kernels run sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupipe.pipeline.step import Spec
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a primitive, for all samples of a batch.
+
+    Attributes:
+        primitive: Its name, as in `Primitives`; "torch" for a step that runs in torch, or
+            "deliver" for the writing of a sample to its place in the batch.
+        step: The key of the step.
+        spec: Shape, dtype and layout of the samples before the call.
+        options: The arguments that all samples share.
+        rows: The arguments of each sample.
+        branches: The programs of `switch` and `blend`.
+    """
+
+    primitive: str
+    step: str
+    spec: Spec
+    options: Any = ()
+    rows: Sequence[Any] = ()
+    branches: tuple[Program, ...] = ()
+
+
+Run = Callable[[Any, Sequence[Call], int], Any]
+"""Runs a group of calls on one sample: takes the pixels, the calls and the sample's position in the
+batch, and returns the new pixels. Pixels are a NumPy array (H, W, C), or a tensor (C, H, W).
+"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function that runs a group of neighbouring calls on one sample.
+
+    Attributes:
+        run: Runs them.
+        takes: Whether it can run these calls, judged by their options and the spec.
+        op: Its name, for profiles and reports.
+    """
+
+    run: Run
+    op: str
+    takes: Callable[[Sequence[Call]], bool] = field(default=lambda calls: True)
+
+
+Table = dict[tuple[str, ...], list[Kernel]]
+"""The kernels of each group of primitives, the preferred one first."""
+
+
+class Program:
+    """The calls of one field or view, in groups that a kernel runs.
+
+    Args:
+        calls: The calls, in order.
+        table: The kernels.
+    """
+
+    def __init__(self, calls: Sequence[Call], table: Table) -> None:
+        self.calls = list(calls)
+        self._longest = max(map(len, table))
+        self.groups = list(self._group(table))
+
+    def _group(self, table: Table) -> Any:
+        """Yield (kernel, calls): the longest group that a kernel takes, then what follows it."""
+        first = 0
+        while first < len(self.calls):
+            kernel, calls = self._find(first, table)
+            yield kernel, calls
+            first += len(calls)
+
+    def _find(self, first: int, table: Table) -> tuple[Kernel, list[Call]]:
+        for length in range(self._longest, 0, -1):
+            calls = self.calls[first : first + length]
+            for kernel in table.get(tuple(c.primitive for c in calls), ()):
+                if kernel.takes(calls):
+                    return kernel, calls
+        raise LookupError(f"no kernel runs the primitive {self.calls[first].primitive}")
+
+    def run(self, pixels: Any, row: int) -> Any:
+        """Run all calls on the pixels of the sample in row `row` of the batch."""
+        for kernel, calls in self.groups:
+            pixels = kernel.run(pixels, calls, row)
+        return pixels
+
+    def contains(self, primitives: Collection[str]) -> bool:
+        """Return whether one of these primitives is called, here or in a branch."""
+        return any(
+            call.primitive in primitives or any(b.contains(primitives) for b in call.branches)
+            for call in self.calls
+        )
+
+    def list_operators(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Return the kernels, the device, and the keys of the steps that each implements."""
+        operators = []
+        for kernel, calls in self.groups:
+            if parts := [part for call in calls for part in call.branches]:
+                operators += [operator for part in parts for operator in part.list_operators()]
+                continue
+            steps = dict.fromkeys(call.step for call in calls if call.step)
+            operators.append((kernel.op, "cpu", tuple(steps)))
+        return operators

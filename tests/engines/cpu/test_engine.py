@@ -1,0 +1,131 @@
+"""The CPU engine as a whole: its pixels, what runs where, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from every_step import FEW_PIXELS, LINEAR, STEPS
+from loaders import loading
+from reference import by_id
+
+load = loading(engine="cpu", threads=2, batch_size=1)
+REFERENCE: dict[str, Any] = {"engine": "dataloader", "workers": 0}
+CASES = [
+    {name: options}
+    for name, every in STEPS.items()
+    for options in every
+    if name not in ("decode", "dali", "to_dtype", "normalize", "aug_mix")
+]
+FLOATS: list[Any] = [
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}},
+]
+EXACT = [
+    [{"random_resized_crop": {"size": 64}}, "random_horizontal_flip", *FLOATS],
+    [{"resize": {"size": 64}}, {"center_crop": {"size": 60}}, *FLOATS],
+    [{"resize": {"size": [50, 70], "interpolation": "bicubic"}}],
+    [{"random_crop": {"size": 200, "padding": 30, "fill": 9}}, "random_vertical_flip"],
+]
+"""Steps after which every pixel is torchvision's."""
+
+
+def most(root: Path, steps: list[Any], **options: Any) -> float:
+    """The largest difference to the reference over a few images of their own sizes."""
+    with load(root, ["decode", *steps], **options) as loader:
+        found = by_id(loader)
+    with load(root, ["decode", *steps], **REFERENCE) as loader:
+        expected = by_id(loader)
+    assert found.keys() == expected.keys()
+    for id, image in found.items():
+        assert (image.dtype, image.shape) == (expected[id].dtype, expected[id].shape)
+    return max(float((found[i].double() - expected[i].double()).abs().max()) for i in found)
+
+
+@pytest.mark.parametrize("steps", EXACT, ids=str)
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+def test_pixels_are_those_of_torchvision(
+    photos: Path, steps: list[Any], memory_format: str
+) -> None:
+    assert most(photos, steps, memory_format=memory_format) == 0.0
+
+
+@pytest.mark.parametrize("fill", [0, 100, [10, 20, 30]], ids=str)
+@pytest.mark.parametrize("name", ["random_affine", "random_perspective"])
+def test_a_warp_is_within_one_level_and_so_is_its_border(faces: Path, name: str, fill: Any) -> None:
+    options = {
+        "random_affine": {"degrees": 30, "translate": [0.2, 0.2], "scale": [0.5, 2.0]},
+        "random_perspective": {"p": 1, "distortion_scale": 0.5},
+    }[name]
+    step = {name: {**options, "fill": fill, "interpolation": "bilinear"}}
+    assert 0 < most(faces, [step]) <= 1.0
+    assert most(faces, [step, FLOATS[0]]) <= 1.001 / 255
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case)[:80])
+def test_every_step_is_within_one_level(few: Path, case: dict[str, Any]) -> None:
+    (name,) = case
+    nearest = (case[name] or {}).get("interpolation", "nearest") == "nearest"
+    if name in ("random_affine", "random_rotation", "random_perspective") and nearest:
+        pytest.skip("pixels half-way between two may be either")
+    crop = {"center_crop": {"size": list(FEW_PIXELS) if case == LINEAR else 80}}
+    before = FLOATS if (case[name] or {}).get("value") == "random" else []  # uint8 is refused
+    assert most(few, [crop, *before, case]) <= 1.0
+
+
+def test_aug_mix_agrees_on_average(few: Path) -> None:
+    """Its operations follow one another, and equalize spreads a level of a warp."""
+    steps = ["decode", "aug_mix"]
+    with load(few, steps) as loader, load(few, steps, **REFERENCE) as other:
+        found, expected = by_id(loader), by_id(other)
+    assert all((found[i].float() - expected[i].float()).abs().mean() < 0.2 for i in expected)
+
+
+def test_torch_keeps_its_threads_in_other_threads(few: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with load(few, ["decode"], batch_size=1) as loader:
+            next(iter(loader))
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+SCRIPT = """
+import sys
+import gpupipe
+config = {"data": {"source": "folder", "root": sys.argv[1]}, "pipeline": ["decode"]}
+loader = gpupipe.load(config, engine="cpu", device="cpu", batch_size=1, threads=2)
+print(next(iter(loader))["image"].dtype)
+"""
+
+
+def test_a_process_ends_with_an_open_iteration(few: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(few)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "torch.uint8\n", "")
+
+
+def test_a_state_resumes_to_the_bit(faces: Path) -> None:
+    steps = ["decode", {"random_resized_crop": {"size": 40}}, "random_horizontal_flip", *FLOATS]
+    with load(faces, steps, batch_size=7) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        state = loader.state_dict()
+        expected = [batch["image"] for batch in iterator]
+    with load(faces, steps, batch_size=7, threads=3, prefetch=5) as loader:
+        loader.load_state_dict(state)
+        found = [batch["image"] for batch in loader]
+    assert len(found) == len(expected) > 0
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

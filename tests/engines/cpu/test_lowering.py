@@ -1,0 +1,170 @@
+"""Where the steps of the CPU engine run: on primitives, in torch, or not at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loaders import loading
+from odd_steps import installer
+
+import gpupipe
+from gpupipe import config
+from gpupipe.bench import plan
+
+load = loading(engine="cpu", threads=2, batch_size=4, shuffle=False)
+CROP = {"center_crop": {"size": [6, 8]}}
+AFFINE = {"random_affine": {"degrees": 10, "interpolation": "bilinear"}}
+FLOATS: list[Any] = [
+    {"to_dtype": {"dtype": "float32", "scale": True}},
+    {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}},
+]
+
+
+@pytest.fixture
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where steps of other packages are installed."""
+    return tmp_path_factory.mktemp("plugins")
+
+
+def levels(root: Path, *steps: Any) -> torch.Tensor:
+    with load(root, ["decode", CROP, *steps]) as loader:
+        return torch.cat([batch["image"].int() for batch in loader])
+
+
+def plugin(folder: Path, patch: pytest.MonkeyPatch, *lines: str) -> str:
+    """A step of another package that has no torch lowering."""
+    body = "".join(f"        {line}\n" for line in lines)
+    return installer(folder, patch)(
+        lower=f"    def lower(self, image, p):\n        n = len(p['strength'])\n{body}", torch=""
+    )
+
+
+def test_a_plugin_adds_numbers(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = "values = np.arange(n * 144).reshape(n, 6, 8, 3).astype(np.int16) - 200"
+    step = plugin(plugins, monkeypatch, values, "image.add(values, True)")
+    before, added = levels(few), levels(few, step)
+    numbers = torch.cat([torch.arange(n * 144).reshape(n, 6, 8, 3) for n in (4, 2)]) - 200
+    assert torch.equal(added, (before + numbers.permute(0, 3, 1, 2)).clamp(0, 255))
+    assert added.min() == 0
+    assert added.max() == 255
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_floats_are_clamped_if_the_plugin_says_so(
+    few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch, clip: bool
+) -> None:
+    values = "values = np.full((n, 6, 8, 3), 0.75, np.float32)"
+    step = plugin(plugins, monkeypatch, values, f"image.add(values, {clip})")
+    with load(few, ["decode", CROP, FLOATS[0], step]) as loader:
+        most = max(float(batch["image"].max()) for batch in loader)
+    assert most == 1.0 if clip else 1.0 < most <= 1.75
+
+
+def test_a_plugin_moves_pixels(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sample n of a batch by n pixels to the left. Outside the image is 7."""
+    step = plugin(
+        plugins,
+        monkeypatch,
+        "moves = np.zeros((n, 6, 8, 2), np.float32)",
+        "moves[..., 0] = 2 / 8 * np.arange(n)[:, None, None]",
+        "image.remap(moves, (1, 4), 'nearest', (7.0,))",
+    )
+    before, moved = levels(few), levels(few, step)
+    for row, number in enumerate([0, 1, 2, 3, 0, 1]):
+        assert torch.equal(moved[row, :, :, : 8 - number], before[row, :, :, number:])
+        assert bool((moved[row, :, :, 8 - number :] == 7).all())
+
+
+def test_a_plugin_calls_torch(few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = plugin(plugins, monkeypatch, "image.call_torch(lambda pixels: pixels.flip(-1))")
+    assert torch.equal(levels(few, step), levels(few).flip(-1))
+    with load(few, ["decode", CROP, step]) as loader:
+        assert ("call_torch", "cpu", (step,)) in loader.engine.lowering()
+
+
+@pytest.mark.parametrize("step", ["gaussian_noise", {"elastic_transform": {"sigma": 0.5}}], ids=str)
+def test_numbers_for_each_pixel_are_made_by_all_threads(few: Path, step: Any) -> None:
+    """In torch, and so inside a container."""
+    name = step if isinstance(step, str) else next(iter(step))
+    with load(few, ["decode", CROP, step]) as loader:
+        assert ("torch", "cpu", (name,)) in loader.engine.lowering()
+    with load(few, ["decode", CROP, {"random_apply": {"transforms": [step]}}]) as loader:
+        assert ("torch", "cpu", ("random_apply",)) in loader.engine.lowering()
+
+
+def test_the_warp_writes_into_the_batch(few: Path) -> None:
+    pytest.importorskip("cv2")
+    with load(few, ["decode", AFFINE, *FLOATS]) as loader:
+        steps = ("random_affine", "to_dtype", "normalize")
+        assert loader.engine.lowering()[-1] == ("cv2.warpAffine", "cpu", steps)
+
+
+def test_a_dali_step_is_refused(few: Path) -> None:
+    with pytest.raises(gpupipe.EngineError, match=r"pipeline\.1.*CPU engine: use engine: dali"):
+        load(few, ["decode", {"dali": {"op": "sphere"}}])
+
+
+def test_check_lowers_the_steps_of_every_epoch(
+    few: Path, plugins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = installer(plugins, monkeypatch)(
+        num_uniforms="    level: int = 0\n    num_uniforms = 1",
+        lower=(
+            "    def lower(self, image, p):\n"
+            "        image.call_torch(abs) if self.level < 2 else image.apply('fn', None)"
+        ),
+        torch="",
+    )
+
+    def read(then: int) -> config.Config:
+        scheduled = {step: {"level": {"value": 0, "until": 7, "then": then}}}
+        raw = {"data": {"source": "folder", "root": few}, "pipeline": ["decode", scheduled]}
+        return config.read(raw, device="cpu", engine="cpu")
+
+    assert plan.operators(read(1))
+    with pytest.raises(gpupipe.EngineError, match=rf"{step}|'fn' is an operator of DALI alone"):
+        plan.operators(read(2))
+
+
+ALONE = """
+import sys
+sys.modules["cv2"] = sys.modules["simplejpeg"] = None  # importing them raises ImportError
+import gpupipe
+config = {
+    "data": {"source": "folder", "root": sys.argv[1]},
+    "pipeline": [
+        "decode",
+        {"random_affine": {"degrees": 10, "interpolation": "bilinear"}},
+        {"random_resized_crop": {"size": 64}},
+        {"color_jitter": {"brightness": 0.4, "hue": 0.1}},
+        "random_horizontal_flip",
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+        {"normalize": {"mean": 0.5, "std": 0.2}},
+    ],
+}
+engines = {"engine": "cpu", "threads": 2}, {"engine": "dataloader", "workers": 0}
+loaders = [gpupipe.load(config, device="cpu", batch_size=3, **engine) for engine in engines]
+for own, reference in zip(*loaders, strict=True):
+    print(tuple(own["image"].shape), float((own["image"] - reference["image"]).abs().max()))
+print(*[operator for operator, _, _ in loaders[0].engine.lowering()], sep=", ")
+"""
+
+
+def test_torchvision_alone_does_the_work_of_opencv_and_simplejpeg(few: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(few)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second, operators = done.stdout.splitlines()
+    assert first == second == "(3, 3, 64, 64) 0.0"
+    assert "cv2" not in operators
+    assert "torch" in operators
