@@ -14,6 +14,7 @@ from gpupipe.dataset.index import Index
 
 ENGINES: dict[str, dict[str, Any]] = {
     "dali": {"engine": "dali"},
+    "cpu": {"engine": "cpu"},
     "dataloader": {"engine": "dataloader", "workers": 0},
 }
 COUNT = 5
@@ -79,12 +80,17 @@ def delivered(
 def both(
     data: dict[str, Any], steps: list[Any], **options: Any
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(DALI's, the DataLoader's) of each sample, by id; of the same dtype and shape."""
-    made, expected = (delivered(data, steps, engine, **options) for engine in ENGINES)
-    assert made.keys() == expected.keys()
+    """(DALI's, the DataLoader's) of each sample, by id; of the same dtype and shape.
+
+    The CPU engine's are the DataLoader's to the bit: it runs steps on arrays in torch.
+    """
+    made, own, expected = (delivered(data, steps, engine, **options) for engine in ENGINES)
+    assert made.keys() == own.keys() == expected.keys()
     pairs = [(made[i], expected[i]) for i in sorted(made)]
     for a, b in pairs:
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
+    for i, array in own.items():
+        torch.testing.assert_close(array, expected[i], rtol=0, atol=0, equal_nan=True)
     return pairs
 
 

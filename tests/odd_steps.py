@@ -17,6 +17,7 @@ ENGINES: list[dict[str, Any]] = [
     {"engine": "dali"},
     {"engine": "dataloader", "workers": 0},
     {"engine": "dataloader", "workers": 1},
+    {"engine": "cpu"},
 ]
 HEAD = """
 import numpy as np

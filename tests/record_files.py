@@ -11,7 +11,11 @@ import numpy as np
 
 RECORDS = Path(__file__).parent / "data" / "records"
 TOLD = json.loads((RECORDS / "records.json").read_text())
-ENGINES: list[dict[str, Any]] = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 0},
+]
 MAGIC = 0xCED7230A
 
 

@@ -185,8 +185,8 @@ def test_between_iter_and_the_first_batch_the_state_is_the_beginning_of_that_epo
 
 @pytest.mark.parametrize(
     "options",
-    [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}],
-    ids=["dali", "dataloader"],
+    [{"engine": "dali"}, {"engine": "cpu"}, {"engine": "dataloader", "workers": 0}],
+    ids=["dali", "cpu", "dataloader"],
 )
 def test_a_state_behind_a_first_batch_that_failed_is_the_beginning_of_that_epoch(
     tmp_path: Path, options: dict[str, Any]

@@ -95,7 +95,7 @@ def test_a_dtype_that_no_batch_can_have(faces: Path) -> None:
 
 
 @pytest.mark.parametrize("act", [pickle.dumps, copy.copy, copy.deepcopy])
-@pytest.mark.parametrize("engine", ["dataloader", "dali"])
+@pytest.mark.parametrize("engine", ["dataloader", "cpu", "dali"])
 def test_a_loader_is_not_pickled(faces: Path, act: Callable[[Any], Any], engine: str) -> None:
     with load(faces, engine=engine) as loader:
         with pytest.raises(gpupipe.UsageError, match=r"cannot be pickled.*state_dict\(\).*load"):

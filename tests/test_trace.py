@@ -55,7 +55,7 @@ def callers(frame: FrameType | None) -> Iterator[str]:
         frame = frame.f_back
 
 
-@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader"])
 def test_a_config_goes_down_from_load_to_the_engine(faces: Path, engine: str) -> None:
     config: dict[str, Any] = {
         "data": {"source": "folder", "root": faces},

@@ -24,7 +24,11 @@ REAL = RECORDS / "tensorflow.tfrecord"
 STEPS = ["decode", {"resize": {"size": [20, 20]}}]
 
 
-ENGINES: list[dict[str, Any]] = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 0},
+]
 
 
 def masked(data: bytes) -> bytes:

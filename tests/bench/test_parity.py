@@ -174,6 +174,7 @@ def test_draws_are_the_same_to_the_last_one(
     drawn = []
     for engine, more in (
         ("dali", {}),
+        ("cpu", {}),
         ("dataloader", {"workers": 1}),
         ("dataloader", {"workers": 0, "batch_size": 7}),
     ):

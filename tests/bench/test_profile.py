@@ -42,7 +42,7 @@ def measured(
     return profile.measure(checked, checked.source.index(), cores(), rounds, seconds, quiet)
 
 
-@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader"])
 def test_every_part_is_timed_in_every_round(faces: Path, engine: str) -> None:
     found = measured(faces, rounds=2, engine=engine)
     assert [s.name for s in found.stages] == [
@@ -75,7 +75,7 @@ def test_a_sample_that_cannot_be_decoded_is_left_out(faces: Path, tmp_path: Path
         (tmp_path / "a" / f"{number:02}.jpg").write_bytes(
             face.read_bytes() if number % 10 else b"no image"
         )
-    for engine in ("dali", "dataloader"):
+    for engine in ("dali", "cpu", "dataloader"):
         found = measured(tmp_path, engine=engine, on_error="skip", max_bad=0.5, batch_size=8)
         assert found.whole.rate > 0
     with pytest.raises(SampleError, match=r"00\.jpg|10\.jpg"):

@@ -28,6 +28,7 @@ ENGINES = {
     "dali": {"engine": "dali", "threads": 2},
     "torchvision": {"engine": "dataloader", "workers": 0, "decoder": "torchvision"},
     "pil": {"engine": "dataloader", "workers": 0, "decoder": "pil"},
+    "cpu": {"engine": "cpu", "threads": 2},
 }
 SIDE = 64
 MEMORY = 2 << 30

@@ -178,7 +178,11 @@ def fill(root: Path, side: int) -> None:
 
 
 ON_ERROR = [{"on_error": "raise"}, {"on_error": "skip", "max_bad": 1.0}]
-LOADERS = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
+LOADERS = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 0},
+]
 
 
 @pytest.mark.parametrize("on_error", ON_ERROR, ids=str)

@@ -21,6 +21,7 @@ ENGINES = [
     {"engine": "dali"},
     {"engine": "dataloader", "workers": 0},
     {"engine": "dataloader", "workers": 2},
+    {"engine": "cpu"},
 ]
 load = loading(STEPS, batch_size=8, repeats=3, epoch_size="all")
 

@@ -13,7 +13,11 @@ from served import serving
 import gpupipe
 from gpupipe.steps.decode import Decode
 
-ENGINES = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
+ENGINES = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 0},
+]
 NAMES = ["global_0", "global_1", "local"]
 PIPELINE = {
     "steps": ["decode", {"random_horizontal_flip": {"p": 0.5}}],
@@ -53,7 +57,7 @@ def by_id(loader: gpupipe.Loader) -> dict[int, dict[str, torch.Tensor]]:
     }
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "cpu", "dataloader"])
 def test_each_view_is_a_field(photos: Path, options: dict[str, Any]) -> None:
     with gpupipe.load(config(photos), **options) as loader:
         batch = next(iter(loader))
@@ -69,15 +73,17 @@ def test_each_view_is_a_field(photos: Path, options: dict[str, Any]) -> None:
 
 
 def test_engines_make_the_same_views(photos: Path) -> None:
-    both = []
+    made = []
     for options in ENGINES:
         with gpupipe.load(config(photos), **options) as loader:
-            both.append(by_id(loader))
-    assert both[0].keys() == both[1].keys()
-    for id, views in both[0].items():
-        for name, scale in zip(NAMES, (1, 1, 255), strict=True):
-            difference = (views[name].float() - both[1][id][name].float()).abs() * scale
-            assert difference.mean() < 1.5, f"{name} of sample {id}"
+            made.append(by_id(loader))
+    *others, reference = made
+    for other in others:
+        assert other.keys() == reference.keys()
+        for id, views in other.items():
+            for name, scale in zip(NAMES, (1, 1, 255), strict=True):
+                difference = (views[name].float() - reference[id][name].float()).abs() * scale
+                assert difference.mean() < 1.5, f"{name} of sample {id}"
 
 
 def test_a_file_is_decoded_once_for_all_views(
@@ -101,7 +107,7 @@ def test_a_file_is_decoded_once_for_all_views(
     assert len(decoded) == len(samples)
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "cpu", "dataloader"])
 def test_a_resume_delivers_the_same_views(photos: Path, options: dict[str, Any]) -> None:
     with gpupipe.load(config(photos), **options) as loader:
         batches = iter(loader)
@@ -115,7 +121,7 @@ def test_a_resume_delivers_the_same_views(photos: Path, options: dict[str, Any])
     assert all(torch.equal(found[name], expected[name][:4]) for name in NAMES)
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "cpu", "dataloader"])
 def test_a_tuple_holds_all_views_and_the_label(photos: Path, options: dict[str, Any]) -> None:
     with gpupipe.load(config(photos), **options, format="tuple", dtype="float32") as loader:
         views, label = next(iter(loader))

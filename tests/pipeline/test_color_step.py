@@ -20,7 +20,11 @@ from gpupipe.pipeline.step import StepIncompatible
 ANY_VALUES = {"gaussian_blur", "random_channel_permutation", "rgb"}
 """They copy or average numbers, whatever their range."""
 UINT8 = {"jpeg", "random_equalize", "random_posterize"}
-ENGINES = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
+ENGINES = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 0},
+]
 
 
 def example(name: str) -> ColorStep:
@@ -149,7 +153,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return make(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("options", ENGINES, ids=["dali", "dataloader"])
+@pytest.mark.parametrize("options", ENGINES, ids=["dali", "cpu", "dataloader"])
 def test_masks_are_left_alone(data: dict[str, Any], options: dict[str, Any]) -> None:
     both = {"on": ["image", "mask"]}
     steps = [

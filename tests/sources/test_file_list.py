@@ -54,7 +54,7 @@ def rows(faces: Path) -> Rows:
     return [(str(p.relative_to(faces)), p.parent.name) for p in [*images, images[3]]]
 
 
-@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_loads_the_same_in_both_engines(
     tmp_path: Path, faces: Path, rows: Rows, form: str, engine: str
@@ -117,7 +117,7 @@ def test_a_missing_sample_is_reported_when_it_is_loaded(
 ) -> None:
     file = as_text("\t")(tmp_path, [rows[0], ("none/0.jpg", rows[0][1]), *rows[1:]])
     data = {"source": "file_list", "file": file, "root": faces}
-    for engine in ("dali", "dataloader"):
+    for engine in ("dali", "cpu", "dataloader"):
         with (
             gpupipe.load(
                 {"data": data, "pipeline": ["decode"]},

@@ -25,7 +25,11 @@ from gpupipe.testing import check_loader
 
 COUNT = 24
 STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]
-ENGINES: list[dict[str, Any]] = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 0},
+]
 SPAWN = {"engine": "dataloader", "workers": 1, "multiprocessing_context": "spawn"}
 
 

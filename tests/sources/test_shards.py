@@ -18,7 +18,11 @@ import gpupipe
 from gpupipe.dataset import index_file, source
 from gpupipe.dataset.labels import MOST_CLASSES
 
-ENGINES: list[dict[str, Any]] = [{"engine": "dali"}, {"engine": "dataloader", "workers": 0}]
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 0},
+]
 Write = Callable[[Path, list[bytes]], None]
 
 

@@ -39,6 +39,7 @@ def few(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     "options",
     [
         {"engine": "dali"},
+        {"engine": "cpu"},
         {"engine": "dataloader", "workers": 0},
         {"engine": "dataloader", "workers": 1},
     ],

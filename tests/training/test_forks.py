@@ -31,7 +31,7 @@ def test_load_in_a_worker_is_refused(config: dict[str, Any]) -> None:
     assert gpupipe.load(config).engine.name == "dataloader", "and here it is not"
 
 
-@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader"])
 def test_a_loader_of_the_parent_is_refused_in_a_forked_process(
     config: dict[str, Any], engine: str
 ) -> None:
@@ -41,7 +41,7 @@ def test_a_loader_of_the_parent_is_refused_in_a_forked_process(
         assert len(list(loader)) == len(loader), "and the parent's goes on"
 
 
-@pytest.mark.parametrize("engine", ["dali", "dataloader"])
+@pytest.mark.parametrize("engine", ["dali", "cpu", "dataloader"])
 def test_a_loader_of_its_own_works_in_a_forked_process(
     config: dict[str, Any], faces: Path, engine: str
 ) -> None:
