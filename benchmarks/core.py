@@ -5,6 +5,7 @@ same cores.
     python benchmarks/core.py
     python benchmarks/core.py --only lfw-affine  # one workload; writes core.lfw-affine.json
     python benchmarks/core.py --quick  # a check that it runs
+    python benchmarks/core.py --engines  # gpupipe's engines alone; writes core.engines.json
     # one contestant, one process, one line of JSON
     python benchmarks/core.py --one hand-written imagenet_eval
 
@@ -34,6 +35,7 @@ _TORCHVISION = [
 _PRELIMINARY_SECONDS, _PRELIMINARY_IMAGES = 4.0, 1000
 _WARM_SECONDS = 2.0
 _GOALS = {"lfw-affine": (1.0, 3.0), "imagenet_train": (0.95, 1.3), "imagenet_eval": (1.25, 1.35)}
+_ENGINES = ("gpupipe-dali", "gpupipe-cpu")
 _MEMORY_GOAL = 1.1
 
 
@@ -47,10 +49,10 @@ def main() -> None:
         baselines.images_root(
             baselines.WORKLOADS[name], arguments.data, arguments.images, arguments.copies
         )
-    result = {name: compared(name, arguments) for name in workloads(arguments)}
-    path = harness.write(
-        f"core.{arguments.only}" if arguments.only else "core", {"workloads": result}, arguments
-    )
+    compare = compared_engines if arguments.engines else compared
+    result = {name: compare(name, arguments) for name in workloads(arguments)}
+    parts = ["core", arguments.only, "engines" if arguments.engines else None]
+    path = harness.write(".".join(filter(None, parts)), {"workloads": result}, arguments)
     for name, found in result.items():
         report(name, found)
     print(f"written to {path}")
@@ -70,6 +72,7 @@ def _arguments() -> argparse.Namespace:
         default=1,
         help="names of each file, for longer epochs (default: %(default)s)",
     )
+    parser.add_argument("--engines", action="store_true", help="gpupipe's engines alone")
     harness.add_selection(parser, baselines.WORKLOADS)
     return harness.parsed(parser, images=500)
 
@@ -88,20 +91,28 @@ def one(contestant: str, workload_name: str, arguments: argparse.Namespace) -> d
     kind, *how = contestant.split("-")
     if kind == "torchvision":
         return _torchvision(workload, root, how[0], int(how[1]), arguments)
-    return (_gpupipe if kind == "gpupipe" else _hand_written)(workload, root, arguments)
+    if kind == "gpupipe":
+        return _gpupipe(workload, root, how[0] if how else "dali", arguments)
+    return _hand_written(workload, root, arguments)
 
 
 def _gpupipe(
-    workload: baselines.Workload, root: Path, arguments: argparse.Namespace
+    workload: baselines.Workload, root: Path, engine: str, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    import gpupipe.engines.dali.engine
+    import gpupipe.engines.registry
     import gpupipe.loader
+
+    gpupipe.engines.registry.find(engine)  # before the clock starts
 
     config = {"data": {"source": "folder", "root": str(root)}, "pipeline": workload.pipeline}
 
     def build() -> Any:
         return gpupipe.loader.load(
-            config, batch_size=workload.batch_size, shuffle=workload.shuffle, device="cpu"
+            config,
+            engine=engine,
+            batch_size=workload.batch_size,
+            shuffle=workload.shuffle,
+            device="cpu",
         )
 
     return measuring.measure(
@@ -179,6 +190,28 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return shown | {"rounds": rounds, "ratios": ratios, "goals": _goals(name, ratios)}
 
 
+def compared_engines(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """A workload's rounds by gpupipe's engines.
+
+    CPU time counts beside other processes too; images a second count on a quiet machine.
+    """
+    rounds = harness.interleaved(
+        lambda c: _run(c, name, arguments, arguments.seconds, arguments.images),
+        _ENGINES,
+        arguments.rounds,
+        name,
+    )
+    dali, cpu = (rounds[c] for c in _ENGINES)
+    keys = ("images_per_second", "cpu_seconds_per_1000", "peak_memory_mib")
+    return {
+        "disturbed": round_statistics.disturbed(rounds),
+        "workload": vars(baselines.WORKLOADS[name]),
+        "rounds": rounds,
+        "ratios": {f"{key}, cpu / dali": round_statistics.ratio(cpu, dali, key) for key in keys},
+        "goals": [],
+    }
+
+
 def _run(
     contestant: str, workload: str, arguments: argparse.Namespace, seconds: float, images: int
 ) -> dict[str, Any]:
@@ -199,7 +232,8 @@ def _goals(name: str, ratios: dict[str, dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def report(name: str, found: dict[str, Any]) -> None:
-    print(f"\n{name} (best DataLoader: {found['torchvision']})")
+    best = found.get("torchvision")
+    print(f"\n{name}" + (f" (best DataLoader: {best})" if best else ""))
     round_statistics.print_table(found["rounds"])
     print(
         "  shared the cores with other processes, preliminary runs included: "
