@@ -54,3 +54,12 @@ def test_check_says_what_an_epoch_is_unless_it_is_every_sample_once(faces: Path)
         f"epoch: 90 samples over all ranks, chosen from {count} "
         "(repeats: 2, epoch_size: 90, subset: 0.5)"
     )
+
+
+def test_a_single_batch_and_class_are_singular(faces: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "0.jpg").write_bytes(next(faces.glob("*/*.jpg")).read_bytes())
+    config = {"data": {"source": "folder", "root": str(tmp_path)}, "pipeline": ["decode"]}
+    lines = list(plan.facts(configs.read(config, threads=1, prefetch=1, device="cpu")))
+    assert lines[0] == "data: 1 sample in 1 class, 1 batch of up to 256 an epoch"
+    assert "1 thread, 1 batch ahead" in lines[1]

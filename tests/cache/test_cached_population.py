@@ -121,7 +121,7 @@ def test_an_epoch_waits_for_as_many_samples_as_a_step_takes(config: Config) -> N
 
 
 def test_a_store_that_is_not_there_is_named(config: Config) -> None:
-    with pytest.raises(gpupipe.DataError, match=r"file:///nowhere.*: no files that end in"):
+    with pytest.raises(gpupipe.DataError, match=r"file:///nowhere.*: no such folder"):
         load(config(url="file:///nowhere"))
 
 

@@ -12,6 +12,7 @@ import pytest
 from gpupipe.cache.listing import UNKNOWN, hash_version
 from gpupipe.cache.settings import DataSet
 from gpupipe.cache.store import Store, Unfetchable, file_version
+from gpupipe.errors import DataError
 
 NAME = "class0/000.jpg"
 
@@ -128,3 +129,11 @@ def test_tags() -> None:
     assert file_version({"size": 3, "mtime": 0.5}) == "0.5"
     assert file_version({"size": 3}) == ""
     assert UNKNOWN < 0
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    store = Store(DataSet(url=f"file://{tmp_path}/missing"), 0, 10.0)
+    with pytest.raises(DataError, match="missing: no such folder: set data"):
+        store.list_files()
+    (tmp_path / "empty").mkdir()
+    assert Store(DataSet(url=f"file://{tmp_path}/empty"), 0, 10.0).list_files() == {}

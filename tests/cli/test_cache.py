@@ -157,7 +157,7 @@ def test_mistakes_are_messages(config: str, tmp_path: Path) -> None:
         "fill", config, f"data.url=file://{tmp_path}/nothing", f"data.cache.dir={tmp_path}/other"
     )
     assert found.exit_code == 1
-    assert "no files that end in" in found.stderr
+    assert "nothing: no such folder: set data.url" in found.stderr
 
 
 def test_samples_that_cannot_be_fetched_are_told(config: str, faces: Path, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
+import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import metadata
 
 import pytest
+from click.testing import CliRunner
 
+from gpupipe.cli.app import main
 from gpupipe.doctor import checks
 from gpupipe.doctor.finding import Finding
 from gpupipe.doctor.machine_rules import GIB
@@ -51,6 +55,16 @@ def test_every_subject_is_there_once_and_none_failed(findings):
     )
     assert not [f for f in findings.values() if "could not be examined" in f.observation]
     assert all(f.advice for f in findings.values() if f.status != "ok")
+
+
+def test_the_command_prints_json_and_extras(findings):
+    done = CliRunner().invoke(main, ["doctor", "--json"])
+    printed = {finding["subject"]: finding for finding in json.loads(done.output)}
+    assert printed.keys() == findings.keys()
+    assert printed["torch"] == asdict(findings["torch"])
+    if checks._installed("gpupipe"):
+        assert {"gpupipe[server]", "gpupipe[remote]", "gpupipe[parquet]"} <= printed.keys()
+        assert metadata.version("pyzmq") in printed["gpupipe[server]"]["observation"]
 
 
 def test_versions_are_those_installed(findings):

@@ -98,3 +98,26 @@ def test_cuda_of_builds():
     )
     assert software_rules.judge_cuda(None, "", []).observation == "torch for the CPU only"
     assert software_rules.judge_cuda(None, "No module named 'torch'", [12]).status == "problem"
+
+
+def test_packages_of_extras():
+    requires = [
+        "numpy>=1.26",
+        "pyzmq>=26; extra == 'server'",
+        'msgspec>=0.19; extra == "server"',
+        "pyarrow>=17; extra == 'parquet'",
+        "nvidia-dali-cuda120>=2.4; sys_platform == 'linux' and extra == 'cuda12'",
+        "pytest; extra == 'test'",
+    ]
+    found = software_rules.list_extra_packages(requires)
+    assert found == {"server": ["pyzmq", "msgspec"], "parquet": ["pyarrow"]}
+
+
+def test_an_extra_that_is_not_complete_says_what_to_install():
+    finding = software_rules.judge_extra("server", {"pyzmq": "26.1", "msgspec": None})
+    assert finding.subject == "gpupipe[server]"
+    assert finding.observation == "pyzmq 26.1; msgspec not installed"
+    assert finding.status == "ok"
+    assert "gpupipe.connect()" in finding.advice
+    assert "pip install 'gpupipe[server]'" in finding.advice
+    assert software_rules.judge_extra("parquet", {"pyarrow": "20"}).advice == ""

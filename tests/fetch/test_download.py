@@ -18,7 +18,7 @@ from served_archives import FILES, WANTED, Server, tar_of, tree
 
 from gpupipe.errors import FetchError
 from gpupipe.fetch.dataset_catalog import fetch
-from gpupipe.fetch.download import Dataset
+from gpupipe.fetch.download import Dataset, get_archive_path
 
 
 @contextlib.contextmanager
@@ -60,6 +60,26 @@ def test_an_archive_becomes_the_root(
     )
     assert ("downloading flowers", len(data), len(data)) in seen
     assert seen[-1][0] == "unpacking"
+
+
+def test_without_a_network_it_can_be_done_by_hand(tmp_path: Path) -> None:
+    data, root = tar_of(FILES), tmp_path / "flowers"
+    sha256 = hashlib.sha256(data).hexdigest()
+    dataset = Dataset("flowers", "Flowers", "http://archive.invalid/flowers.tar.gz", sha256)
+    with pytest.raises(FetchError) as raised:
+        fetch(dataset, root)
+    archive = get_archive_path(dataset)
+    for words in (
+        f"download {dataset.url}",
+        f"put it at {archive}",
+        sha256,
+        f"unpacks it to {root}",
+    ):
+        assert words in str(raised.value)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    archive.write_bytes(data)
+    fetch(dataset, root)
+    assert tree(root) == WANTED
 
 
 def test_what_is_there_is_not_fetched_again(server: Server, tmp_path: Path) -> None:

@@ -44,3 +44,26 @@ def test_a_missing_field_quotes_the_first_sentence_of_its_docstring(
     problems = to_problems(error.value, Lens, parse("{}", "lens.yaml"))
     by_field = {p.what.partition(":")[0]: p.what for p in problems}
     assert by_field[field] == f"{field}: missing; write '{field}: ...'{meaning}"
+
+
+class Window(pydantic.BaseModel):
+    """A window."""
+
+    least: int
+    most: int
+
+    @pydantic.model_validator(mode="after")
+    def _check_order(self) -> Window:
+        if self.least > self.most:
+            raise ValueError("least and most are in the wrong order: swap them")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("prefix", "what"), [("", ""), ("crop", "crop: ")], ids=["no name", "a name"]
+)
+def test_a_mistake_of_several_keys_together_has_no_empty_name(prefix: str, what: str) -> None:
+    with pytest.raises(pydantic.ValidationError) as error:
+        Window.model_validate({"least": 2, "most": 1})
+    (problem,) = to_problems(error.value, Window, parse("{}", "w.yaml"), prefix=prefix)
+    assert problem.what == f"{what}least and most are in the wrong order: swap them"

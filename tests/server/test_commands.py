@@ -60,7 +60,8 @@ def test_serve_status_and_metrics(file: Path, tmp_path: Path) -> None:
             said = CliRunner().invoke(main, ["status", address])
             assert said.exit_code == 0, said.output
             assert "little, share, up" in said.output
-            assert re.search(r"1 client \(\S+:\d+ holds \d\); epoch [12]", said.output), said.output
+            line = r"epoch [12]: .*, 1 client \(\S+:\d+ holds \d\)"
+            assert re.search(line, said.output), said.output
             stats = json.loads(CliRunner().invoke(main, ["status", address, "--json"]).output)
             assert stats["clients"][0]["consumed"] >= len(loader)
             with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
