@@ -147,6 +147,6 @@ def list_extra_packages(requirements: Sequence[str]) -> dict[str, list[str]]:
     for requirement in requirements:
         name = re.match(r"[\w.-]+", requirement)
         extra = re.search(r"extra == ['\"](\w+)['\"]", requirement)
-        if name and extra and extra[1] in EXTRAS:
+        if name and extra:
             packages.setdefault(extra[1], []).append(name[0])
     return {extra: packages[extra] for extra in EXTRAS if extra in packages}

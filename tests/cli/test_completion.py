@@ -74,7 +74,9 @@ def test_bash_completes_a_value(tmp_path: Path) -> None:
     program.chmod(0o755)
     script = CliRunner().invoke(main, ["completion", "bash"]).output
     words = "COMP_WORDS=(gpupipe run lfw device=g); COMP_CWORD=3"
-    code = f"{script}\n{words}\n_gpupipe_completion gpupipe\necho ${{COMPREPLY[@]}}"
+    breaks = "COMP_WORDBREAKS=' =:'"  # as in a shell that a person uses
+    code = f"{breaks}\n{script}\n{words}\n_gpupipe_completion gpupipe\n"
+    code += 'echo "${COMPREPLY[@]}"; echo "[$COMP_WORDBREAKS]"'
     package = Path(gpupipe.__file__).parents[1]
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(package)}
     done = subprocess.run(
@@ -85,7 +87,7 @@ def test_bash_completes_a_value(tmp_path: Path) -> None:
         check=False,
         timeout=600,
     )
-    assert done.stdout.split() == ["device=gpu"], done.stderr
+    assert done.stdout.splitlines() == ["device=gpu", "[ :]"], done.stderr
 
 
 def test_version() -> None:

@@ -190,6 +190,7 @@ def test_the_parts_of_a_split_share_classes_and_no_sample(table: Path) -> None:
     assert sorted(found["train"] + found["val"]) == list(range(20))
     counts = {part: Counter(CLASSES[i] for i in rows) for part, rows in found.items()}
     assert counts["val"] == {0: 3, 1: 2}, "a quarter of 12, of 6 (1.5, halves to even) and of 2"
+    assert not {tuple(found["val"][:3])} & {(0, 1, 2), (9, 10, 11)}, "drawn, not cut off at an end"
     with opened(table, split=SPLIT, subset="val", seed=9) as loader:
         assert sorted(ids(loader)) == found["val"], "whatever the seed"
 
