@@ -30,14 +30,15 @@ def _left() -> tuple[list[str], list[str], set[str]]:
 
 
 def _children() -> list[str]:
-    """Processes of this one that are still running."""
+    """Processes of this one that are still running, but for the one of forked_python.py."""
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            command = file.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if parent == str(os.getpid()) and state != "Z":
+        if parent == str(os.getpid()) and state != "Z" and b"/forked_python.py" not in command:
             found.append(f"process {file.parent.name}")
     return found
 

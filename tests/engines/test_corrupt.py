@@ -100,7 +100,7 @@ def test_a_good_image_that_the_pipeline_cannot_take_has_dalis_reason(
         epoch(loader)
     assert caught.value.path == str(sample(few, 3))
     assert caught.value.reason.startswith(
-        "cannot be decoded or transformed: the window of 64x64 pixels at ["
+        "cannot be decoded or transformed: the crop needs at least 64x64 pixels, but the image has"
     )
 
 
