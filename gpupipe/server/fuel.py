@@ -20,7 +20,7 @@ from gpupipe.errors import ServerError
 from gpupipe.loader import Loader
 from gpupipe.server.options import ServerOptions
 
-_POLL_MS = 200
+_PATIENCE_MS = 200
 
 
 class FuelServer:
@@ -44,6 +44,7 @@ class FuelServer:
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.set_hwm(options.hwm)
         self._socket.linger = 0
+        self._socket.sndtimeo = _PATIENCE_MS
         try:
             self._socket.bind(options.address)
         except zmq.ZMQError as e:
@@ -75,11 +76,21 @@ class FuelServer:
             self._context.term()
 
     def _send(self, frames: list[Any]) -> bool:
-        """Send a message as soon as the socket takes it. False if the server is stopped first."""
+        """Send a message as soon as a client takes it. False if the server is stopped first.
+
+        Only the first frame waits: ZeroMQ takes the others with it, and drops them if the client
+        leaves in between. A poll() before would not do: the client that it saw may leave before
+        the frame is sent, and without a limit of time that frame waits for ever.
+        """
+        first, *others = frames
         while not self._stopping:
-            if self._socket.poll(_POLL_MS, zmq.POLLOUT):
-                self._socket.send_multipart(frames, copy=False)
-                return True
+            try:
+                self._socket.send(first, zmq.SNDMORE if others else 0)
+            except zmq.Again:
+                continue
+            if others:
+                self._socket.send_multipart(others, copy=False)
+            return True
         return False
 
     def __enter__(self) -> FuelServer:

@@ -111,6 +111,27 @@ def test_dtypes_that_numpy_has(config: dict[str, Any], dtype: str) -> None:
         assert recv_arrays(socket)[0].dtype == np.dtype(dtype)
 
 
+def test_it_stops_if_the_client_that_it_sends_to_leaves(config: dict[str, Any]) -> None:
+    """At any moment: clients leave while a batch is being sent, and then the server is stopped."""
+    options = ServerOptions(address="tcp://127.0.0.1:0", wire="fuel", hwm=3)
+    with gpupipe.load(config) as loader:
+        for k in range(100):
+            with FuelServer(loader, options) as server:
+                thread = threading.Thread(target=server.run)
+                thread.start()
+                for _ in range(5):
+                    with fuels_socket(server.address) as socket:
+                        for _ in range(1 + k % 4):
+                            socket.recv_multipart(copy=False)
+                server.stop()
+                thread.join(60)
+                hangs = thread.is_alive()
+                if hangs:
+                    with fuels_socket(server.address):
+                        thread.join()
+                assert not hangs
+
+
 def test_a_taken_port_is_said(config: dict[str, Any], tmp_path: Path) -> None:
     """Before anything else is, such as that the other keeps its state in the same file."""
     state = tmp_path / "state"
