@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column, as_array, read_rows
 from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.engines.decoder_errors import blame_file
 from gpupipe.errors import EngineError
-from gpupipe.formats import CannotDecode, pillow_decoder
+from gpupipe.formats import pillow_decoder
 from gpupipe.formats.image_header import ImageHeader, check_header, read_header
 from gpupipe.pipeline.tensors import to_steps
-from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.steps.decode import Decode
 
 try:
@@ -103,14 +103,8 @@ def decode(image: ImageFile, mode: str, apply_exif_orientation: bool, dtype: str
         except ValueError:
             pass
     step = Decode(mode=mode, apply_exif_orientation=apply_exif_orientation, dtype=dtype)
-    try:
+    with blame_file():
         return step.pixels(image.data)
-    except (CannotDecode, MemoryError, DeprecationWarning):  # no file causes the last
-        raise
-    except Exception as e:
-        if machine_failure(e):
-            raise
-        raise CannotDecode(str(e) or type(e).__name__) from e
 
 
 def _with_simplejpeg(image: ImageFile, mode: str) -> NDArray[np.uint8]:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
 from gpupipe.dataset.columns import Column, as_array, read_rows
+from gpupipe.engines.decoder_errors import blame_file
 from gpupipe.errors import EngineError, StepError, describe_error
-from gpupipe.formats import CannotDecode
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.machine_failures import machine_failure
@@ -195,15 +195,9 @@ class Samples(Dataset[WorkResult]):
         """
         if not isinstance(entry.step, Decode):
             return entry.torch(data, p)  # type: ignore[no-any-return]  # a plugin's decoder
-        try:
+        with blame_file():
             image: Tensor = entry.step.pixels(data.numpy(), self._decoder, self._max_pixels)
             return image
-        except (CannotDecode, MemoryError, DeprecationWarning):  # no file causes the last
-            raise
-        except Exception as e:
-            if machine_failure(e):
-                raise
-            raise CannotDecode(str(e) or type(e).__name__) from e
 
 
 def _run_steps(recipe: Recipe, image: Tensor, row: int, work: WorkItem, first: int = 0) -> Tensor:

@@ -1,0 +1,22 @@
+"""Tells a damaged file from a failed machine, for decoders that are called from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpupipe.formats import CannotDecode
+from gpupipe.runtime.machine_failures import machine_failure
+
+
+@contextmanager
+def blame_file() -> Iterator[None]:
+    """Raise the errors of a decoder as CannotDecode, unless the machine caused them."""
+    try:
+        yield
+    except (CannotDecode, MemoryError, DeprecationWarning):  # no file causes the last
+        raise
+    except Exception as e:
+        if machine_failure(e):
+            raise
+        raise CannotDecode(str(e) or type(e).__name__) from e

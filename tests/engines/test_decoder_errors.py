@@ -1,0 +1,41 @@
+"""Errors of decoders that are called from Python: of the file, or of the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpupipe.engines.decoder_errors import blame_file
+from gpupipe.formats import CannotDecode
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("not enough data"), "not enough data"),
+        (RuntimeError("Invalid SOS parameters"), "Invalid SOS parameters"),
+        (ValueError(), "ValueError"),
+        (CannotDecode("no image"), "no image"),
+    ],
+    ids=repr,
+)
+def test_a_damaged_file_cannot_be_decoded(error: Exception, message: str) -> None:
+    with pytest.raises(CannotDecode) as caught, blame_file():
+        raise error
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        OSError(24, "Too many open files"),
+        MemoryError(),
+        DeprecationWarning("of the library"),
+    ],
+    ids=repr,
+)
+def test_no_file_is_blamed_for_the_machine(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, blame_file():
+        raise error
+    assert caught.value is error
