@@ -1,11 +1,11 @@
-# Two commands for a fresh machine: `make demo` and `make test`. PYTHON chooses the interpreter (3.10 to 3.13),
+# Commands for a fresh machine: `make demo`, `make test` and `make docs`. PYTHON chooses the interpreter (3.10 to 3.13),
 # CUDA the DALI (cuda12 or cuda13; `make clean` before another one, since the two write over each other's files).
 PYTHON ?= python3
 CUDA ?= cuda12
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,10 @@ $(VENV)/.installed-lint: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch,test,lint]'
 	touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch,docs]'
+	touch $@
+
 demo: $(VENV)/.installed
 	$(BIN)/gpupipe run configs/lfw.yaml
 
@@ -34,6 +38,10 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+	@echo build/site/index.html
 
 clean:
 	rm -rf $(VENV) build *.egg-info

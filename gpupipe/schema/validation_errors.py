@@ -214,7 +214,12 @@ def _quote_description(model: _Model, inner: Loc) -> str:
 
 
 def describe_field(model: _Model, name: str) -> str:
-    """Return the first sentence about a field in the docstring of its model; "" if there is none.
+    """Return the first sentence about a field in its model's docstring; "" if there is none."""
+    return re.split(r"(?<=\.)\s", document_field(model, name), maxsplit=1)[0]
+
+
+def document_field(model: _Model, name: str) -> str:
+    """Return all that the docstring of its model says about a field; "" if it says nothing.
 
     Reads Google's "NAME: Sentence." under "Attributes:", and the same at the line's beginning. A
     field that the model inherits may stand in the docstring of its base class.
@@ -226,4 +231,4 @@ def describe_field(model: _Model, name: str) -> str:
     )
     docstrings = (inspect.cleandoc(base.__dict__.get("__doc__") or "") for base in model.__mro__)
     entry = next(filter(None, map(pattern.search, docstrings)), None)
-    return re.split(r"(?<=\.)\s", " ".join(entry[2].split()), maxsplit=1)[0] if entry else ""
+    return " ".join(entry[2].split()) if entry else ""

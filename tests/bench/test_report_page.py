@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import browsers
 import pytest
 from made_comparison import COMMAND, RATES
 
@@ -17,29 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium or Chrome of this machine; Playwright's own would have to be
-    downloaded.
-    """
-    found = next(
-        filter(
-            None,
-            map(
-                shutil.which,
-                ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
-            ),
-        ),
-        None,
-    )
-    if not found:
-        pytest.skip("no chromium or google-chrome on the PATH: install Debian's chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        opened = driver.chromium.launch(
-            executable_path=found, args=["--disable-gpu", "--disable-quic", "--disable-sync"]
-        )
+    with browsers.open_browser() as opened:
         yield opened
-        opened.close()
 
 
 SIZES = {

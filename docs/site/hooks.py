@@ -1,0 +1,50 @@
+"""What mkdocs calls while it builds the site: adds the pages that are made from the code, and makes
+links to files of the repository lead to copies of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import measurements
+import reference_cli
+import reference_models
+import repository_files
+import step_pictures
+from mkdocs.structure.files import File, Files
+
+_ASSETS = Path(__file__).with_name("assets")
+_PAGES: dict[str, Callable[[], str]] = {
+    "reference/cli.md": reference_cli.write_page,
+    "reference/settings.md": reference_models.write_settings,
+    "reference/steps.md": reference_models.write_steps,
+    "reference/measurements.md": measurements.write_page,
+}
+"""The generated pages, and what returns their Markdown."""
+
+
+def on_startup(**_: Any) -> None:
+    """Keep what gpupipe logs out of mkdocs' warnings, which end a strict build."""
+    logging.getLogger("gpupipe").propagate = False
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Add the generated pages, their pictures, and the files of the repository that pages name."""
+    for path in sorted(_ASSETS.iterdir()):
+        files.append(File.generated(config, f"assets/{path.name}", abs_src_path=str(path)))
+    for uri, write in _PAGES.items():
+        files.append(File.generated(config, uri, content=write()))
+    for name, content in step_pictures.draw_all():
+        files.append(File.generated(config, f"reference/steps/{name}.jpg", content=content))
+    for uri, content in repository_files.copy_linked(files, measurements.SOURCES):
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links out of docs/ to the copies, and fill in the figures of the front page."""
+    text = markdown.replace(measurements.PLACE, measurements.write_summary())
+    return repository_files.lead_links(text, page.file.src_uri)

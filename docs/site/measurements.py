@@ -1,0 +1,83 @@
+"""Writes the page of measurements, and the table of the front page, from benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from typing import Any
+
+from repository_files import ROOT
+
+PLACE = "<!-- measurements -->"
+"""Where the front page has the table."""
+SOURCES = ("benchmarks/core.py", "benchmarks/results/core.json")
+"""What the table of the front page links to."""
+_RESULTS = ROOT / "benchmarks" / "results"
+
+
+def write_summary() -> str:
+    """Return the table of the front page: each workload against what is written by hand."""
+    content = _read("core")
+    lines = [
+        "| pipeline | gpupipe, images/s | DALI, written by hand | torchvision, best DataLoader |",
+        "| --- | --- | --- | --- |",
+    ]
+    for workload in content["workloads"].values():
+        rounds = workload["rounds"]
+        cells = [f"{_rate(rounds['gpupipe']):,.0f}"]
+        for name, key in (("hand-written", "hand-written DALI"), (workload["torchvision"],) * 2):
+            ratio = workload["ratios"][f"gpupipe / {key}"]
+            cells.append(
+                f"{_rate(rounds[name]):,.0f}: gpupipe delivers {ratio['median']:.2f} times as many "
+                f"({ratio['min']:.2f} to {ratio['max']:.2f})"
+            )
+        lines.append(f"| `{workload['workload']['pipeline']}` | {' | '.join(cells)} |")
+    machine = content["machine"]
+    return "\n".join(lines) + (
+        f"\n\nMedians of {len(rounds['gpupipe'])} rounds on {machine['cores']} cores "
+        f"({machine['processor']}, no GPU), with the range of the ratios of rounds: "
+        "[`benchmarks/core.py`](../benchmarks/core.py) measured them, and "
+        "[core.json](../benchmarks/results/core.json) has all of them."
+    )
+
+
+def write_page() -> str:
+    """Return the page that names, for each result, the script and the machine."""
+    lines = [
+        "# Measurements",
+        "Each file of results is written by a script, which reproduces it, and names the machine.",
+        "| results | measured by | machine | time |\n| --- | --- | --- | --- |",
+    ]
+    rows = []
+    for path in sorted(_RESULTS.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        rows.append(_write_row(path.stem, content))
+    return "\n\n".join(lines) + "\n" + "\n".join(rows) + "\n"
+
+
+def _write_row(name: str, content: dict[str, Any]) -> str:
+    machine = content.get("machine", {})
+    gpu = machine.get("gpu") or "no GPU"
+    where = f"{machine.get('processor', '')}, {machine.get('cores', '')} cores, {gpu}"
+    link = f"[{name}](../../benchmarks/results/{name}.json)"
+    return f"| {link} | {_find_script(name, content)} | {where} | {machine.get('time', '')[:10]} |"
+
+
+def _find_script(name: str, content: dict[str, Any]) -> str:
+    command = content.get("command", [])
+    if isinstance(command, str):
+        return f"`{command}`"
+    script = f"benchmarks/{content.get('benchmark', name).split('.')[0]}.py"
+    if not (ROOT / script).is_file():
+        return ""
+    options = " ".join(command[1:])
+    return f"[`{script}`](../../{script}){f' `{options}`' if options else ''}"
+
+
+def _read(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((_RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def _rate(rounds: list[dict[str, Any]]) -> float:
+    return median(each["images_per_second"] for each in rounds)

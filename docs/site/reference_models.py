@@ -1,0 +1,99 @@
+"""Writes the pages of every setting and of every step, from the models that check a config."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Container
+from typing import Any
+
+import pydantic
+import step_pictures
+
+_SECTION = re.compile(r"\n(?:Attributes|Args|Example|Raises|Returns):\n.*", re.S)
+
+
+def write_settings() -> str:
+    """Return the page of the keys of a config: data of each source, loader, batch, views."""
+    from gpupipe.batch_stage import registry
+    from gpupipe.config.loader_config import LoaderConfig
+    from gpupipe.config.validation import TopLevel
+    from gpupipe.dataset.source import Source, find_source, list_sources
+    from gpupipe.pipeline.views import PipelineConfig, ViewConfig
+
+    parts = [
+        "# Every setting",
+        "What may stand in a config. [Configs and pipelines](../configuration.md) explains it with "
+        "examples, and `gpupipe show NAME` prints the same about a source, a step or a setting.",
+        "## The top level",
+        _list_fields("config", TopLevel),
+        "## data",
+        "`source` names what reads the data. These keys are the same for every source:",
+        _list_fields("data", Source),
+    ]
+    for name in list_sources():
+        parts += [*_describe(f"data, source: {name}", find_source(name), set(Source.model_fields))]
+    parts += ["## pipeline", "A list of [steps](steps.md), the name of a pipeline, or:"]
+    parts += [
+        _list_fields("pipeline", PipelineConfig),
+        "Each of the `views`:",
+        _list_fields("views", ViewConfig),
+    ]
+    parts += ["## loader", _list_fields("loader", LoaderConfig), "## batch"]
+    parts.append("[Mix batches](../batch.md) explains these steps.")
+    for name in sorted(registry.builtin_names()):
+        parts += [*_describe(f"batch: {name}", registry.find(name), set())]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def write_steps() -> str:
+    """Return the page of the steps."""
+    from gpupipe.pipeline import step_registry
+
+    drawn = set(step_pictures.list_drawn())
+    parts = [
+        "# Every step",
+        "Steps stand under `pipeline:`, with torchvision's names, defaults and meaning. On the "
+        "left of a picture is the original. Beside it are eight draws, or the one result of a "
+        "step that draws nothing. `gpupipe gallery` makes the pictures.",
+    ]
+    for name in sorted(step_registry.builtin_names()):
+        parts += _describe(name, step_registry.find(name), set(), level=2)
+        if name in drawn:
+            parts.append(f"![{name} on a drawn face](steps/{name}.jpg){{: .step loading=lazy }}")
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _describe(title: str, model: type[Any], left_out: set[str], level: int = 3) -> list[str]:
+    fields = _list_fields(title.rpartition(" ")[2], model, left_out)
+    return [f"{'#' * level} {title}", _summarize(model), fields]
+
+
+def _summarize(model: type[Any]) -> str:
+    """Return the docstring of a class without its sections."""
+    text = _SECTION.sub("", "\n" + (inspect.getdoc(model) or "")).strip()
+    return text.replace("::\n\n    ", ":\n\n    ")
+
+
+def _list_fields(
+    path: str, model: type[pydantic.BaseModel], left_out: Container[str] = frozenset()
+) -> str:
+    """Return the fields of a model, with all that its docstring says about them.
+
+    Args:
+        path: What comes before the anchors: `path.field`.
+        model: The model.
+        left_out: The names of fields that are left out.
+    """
+    from gpupipe.cli.parameters import describe_parameters
+    from gpupipe.schema.validation_errors import document_field
+
+    parts = []
+    for p in describe_parameters(model):
+        if p.name in left_out:
+            continue
+        default = "must be written" if p.is_required else f"default `{p.default}`"
+        words = p.type_words if p.default.startswith("{") else f"{p.type_words}; {default}"
+        meaning = document_field(model, p.name)
+        parts.append(f"`{p.name}`{{ #{path}.{p.name} }} {words}\n:   {meaning}")
+    return "\n\n".join(parts)

@@ -1,0 +1,33 @@
+"""The picture of each step, as `gpupipe gallery` draws it: a face, and eight draws of the step."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+SIDE = 96
+
+
+def draw_all() -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the JPEG of each step that has an example."""
+    from gpupipe.bench.gallery import open_gallery
+    from gpupipe.bench.gallery_page import draw_page
+
+    with open_gallery() as gallery:
+        for name in list_drawn():
+            stream = io.BytesIO()
+            draw_page([gallery.draw_step(name)], SIDE).save(stream, "JPEG", quality=85)
+            yield name, stream.getvalue()
+
+
+def list_drawn() -> list[str]:
+    """Return the names of the steps that can be drawn: those that need no numbers of one's own."""
+    from gpupipe.pipeline import step_registry
+
+    found = []
+    for name in sorted(step_registry.builtin_names()):
+        model = step_registry.find(name)
+        required = any(field.is_required() for field in model.model_fields.values())
+        if model.example or not required:
+            found.append(name)
+    return found

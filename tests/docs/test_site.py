@@ -1,0 +1,138 @@
+"""The site: its links, and its pages as a browser shows them, opened as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import browsers
+import pytest
+
+from gpupipe.pipeline import step_registry
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
+PROBLEMS = """() => [
+    document.scrollingElement.scrollWidth > innerWidth ? 'wider than the window' : '',
+    ...[...document.images].filter(i => i.loading != 'lazy' && !i.naturalWidth).map(i => i.src),
+].filter(Boolean)"""
+
+
+class PageParser(HTMLParser):
+    """Collects the anchors of a page, and what it refers to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for key, value in attrs:
+            if key == "id" and value:
+                self.anchors.add(value)
+            elif key == "href" and tag == "a" and value:
+                self.links.append(value)
+            elif key in ("src", "href") and value:
+                self.loaded.append(value)
+
+
+@pytest.fixture(scope="session")
+def pages(site: Path) -> dict[Path, PageParser]:
+    found = {path: PageParser(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(found) > 30
+    return found
+
+
+def test_every_link_leads_to_a_page_and_an_anchor(
+    site: Path, pages: dict[Path, PageParser]
+) -> None:
+    broken = []
+    for page, parser in pages.items():
+        for link in parser.links + parser.loaded:
+            parts = urlsplit(link)
+            if parts.scheme in ("https", "mailto") and link in parser.links:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            anchors = pages[target].anchors if target in pages else set()
+            if not target.is_file() or (parts.fragment and parts.fragment not in anchors):
+                broken.append(f"{page.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_every_step_has_a_section(pages: dict[Path, PageParser], site: Path) -> None:
+    steps = pages[site / "reference" / "steps.html"]
+    assert set(step_registry.builtin_names()) <= steps.anchors
+    pictures = {path.stem for path in (site / "reference" / "steps").glob("*.jpg")}
+    assert len(pictures) > 40
+    assert {"dali", "linear_transformation"} >= set(step_registry.builtin_names()) - pictures
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsers.open_browser() as opened:
+        yield opened
+
+
+@contextmanager
+def quiet_page(browser: Browser, site: Path, size: str, colors: str) -> Iterator[Page]:
+    """A page that may print nothing to the console, and ask for nothing outside the site."""
+    width, height = SIZES[size]
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        is_mobile=size == "phone",
+        has_touch=size == "phone",
+        color_scheme=colors,  # type: ignore[arg-type]
+    )
+    page = context.new_page()
+    messages: list[str] = []
+    requests: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    yield page
+    context.close()
+    assert messages == []
+    own = (f"{site.as_uri()}/", "data:", "about:", "blob:")
+    assert [url for url in requests if not url.startswith(own)] == []
+
+
+@pytest.mark.parametrize("colors", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_pages_fit_their_window(
+    browser: Browser, site: Path, pages: dict[Path, PageParser], size: str, colors: str
+) -> None:
+    shown = [site / "index.html", site / "reference" / "steps.html"]
+    if (size, colors) == ("phone", "light"):
+        shown = sorted(path for path in pages if "repository" not in path.parts)
+    problems = {}
+    with quiet_page(browser, site, size, colors) as page:
+        for path in shown:
+            page.goto(path.as_uri(), wait_until="load")
+            if found := page.evaluate(PROBLEMS):
+                problems[str(path.relative_to(site))] = found
+            scheme = page.evaluate("document.body.dataset.mdColorScheme")
+            assert scheme == {"light": "default", "dark": "slate"}[colors]
+    assert problems == {}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_search_works_in_pages_that_are_opened_as_files(
+    browser: Browser, site: Path, size: str
+) -> None:
+    with quiet_page(browser, site, size, "light") as page:
+        page.goto((site / "index.html").as_uri())
+        if size == "phone":
+            page.locator("label.md-header__button[for=__search]").click()
+        page.locator("input.md-search__input").click()
+        page.locator("input.md-search__input").press_sequentially("random_horizontal_flip")
+        page.locator(".md-search-result__link[href*='steps.html']").first.click()
+        page.wait_for_url("**/reference/steps.html*")
+        assert "Every step" in page.title()
