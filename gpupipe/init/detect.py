@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import GpupipeError
+from gpupipe.init.archives import read_zip_options
 from gpupipe.init.lists import has_images, read_list_options, read_parquet_options
 from gpupipe.init.shards import read_tar_options, read_tfrecord_options
 from gpupipe.sources.folder import EXTENSIONS
@@ -19,7 +20,12 @@ _NAMES = {
     TRAIN: ("train", "training", "trn"),
     VAL: ("val", "valid", "validation", "eval", "test", "testing", "dev"),
 }
-_SHARDS = {".tar": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
+_SHARDS = {
+    ".tar": "webdataset",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+    ".zip": "zip",
+}
 _NUMBERED_TFRECORD = re.compile(r"-\d{5}-of-\d{5}$")
 _LISTS = (".csv", ".tsv", ".parquet", ".txt")
 _ARRAYS = (".npy", ".npz")
@@ -107,7 +113,7 @@ def _detect_folder(folder: Path) -> Detected:
         return Detected("folder", {"root": str(folder)})
     if folders and not images and _holds(folders[0], lambda p: p.suffix.lower() in _ARRAYS):
         return Detected("numpy", {"root": str(folder)})
-    for kind in ("webdataset", "tfrecord", "recordio", "file_list", "numpy"):
+    for kind in ("webdataset", "tfrecord", "recordio", "zip", "file_list", "numpy"):
         if kinds[kind]:
             return _detect_files(folder, [p for p in files if _kind(p) == kind], folder.name)
     if images:
@@ -115,7 +121,7 @@ def _detect_folder(folder: Path) -> Detected:
         return Detected("folder", {"root": str(folder), "label": None}, [note])
     raise GpupipeError(
         f"{folder}: nothing that a source reads: no class folders with images, no list (.csv, "
-        ".tsv, .txt, .parquet), no shards (.tar, .tfrecord, .rec) and no arrays (.npy, .npz)"
+        ".tsv, .txt, .parquet), no shards (.tar, .tfrecord, .rec, .zip) and no arrays (.npy, .npz)"
     )
 
 
@@ -157,6 +163,8 @@ def _detect_files(folder: Path, files: list[Path], what: str) -> Detected:
     shards = str(files[0]) if len(files) == 1 else str(folder / _pattern(files))
     if kind == "webdataset":
         options, notes = read_tar_options(files[0])
+    elif kind == "zip":
+        options, notes = read_zip_options(files[0])
     elif kind == "parquet":
         options, notes = read_parquet_options(files[0])
     elif kind == "tfrecord":

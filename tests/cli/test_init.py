@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from PIL import Image
 from record_files import packed, written
 from tfrecord import TFRecordWriter
+from zip_files import write_zip
 
 import gpupipe
 from gpupipe import config
@@ -38,6 +39,9 @@ def class_folders(root: Path, names: str = "ab") -> None:
 def flat(root: Path) -> None:
     for n in range(COUNT):
         (root / f"{n}.jpg").write_bytes(jpeg())
+
+
+FLAT = {f"{n}.jpg": jpeg() for n in range(COUNT)}
 
 
 def listed(root: Path) -> None:
@@ -100,7 +104,12 @@ def npz(root: Path) -> None:
     np.savez(root / "set.npz", only=np.zeros((COUNT, 4), np.float32))
 
 
-CASES: dict[str, tuple[Callable[[Path], None], str, int]] = {
+def zipped(root: Path, folder: str = "data/train/", classes: str = "ab") -> None:
+    files = {f"{folder}{classes[n % len(classes)]}/{n}.jpg": jpeg() for n in range(COUNT)}
+    write_zip(root / "images.zip", files | {"data/val/a/0.jpg": jpeg(), "readme.txt": b""})
+
+
+CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
     "class folders": (class_folders, "folder", 2),
     "a flat folder": (flat, "folder", 1),
     "a csv": (listed, "file_list", 2),
@@ -113,6 +122,8 @@ CASES: dict[str, tuple[Callable[[Path], None], str, int]] = {
     "recordio": (rec, "recordio", 2),
     "x and y": (arrays, "numpy", 2),
     "arrays in class folders": (array_folders, "numpy", 2),
+    "a zip": (zipped, "zip", 2),
+    "a zip without classes": (lambda root: write_zip(root / "a.zip", FLAT), "zip", 1),
     "an npz file": (npz, "numpy", 1),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,9 @@ def iter_seeds(parser: str) -> Iterator[bytes]:
                 np.zeros(2, [("a", "f4")]),
             ),
         )
+    elif parser == "zip":
+        yield from (_zip(method, comment) for method in (0, 8) for comment in (b"", b"PK"))
+        yield b"before" + _zip(8, b"")
     else:
         yield from _manifests(parser)
 
@@ -83,6 +87,17 @@ def _tar(format: int) -> bytes:
             info.size, info.mtime = len(content), 1.5 if format == tarfile.PAX_FORMAT else 1
             file.addfile(info, io.BytesIO(content))
     return out.getvalue()[:6144] + bytes(1024)
+
+
+def _zip(method: int, comment: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as file:
+        file.comment = comment
+        for name, content in (("a/1.jpg", b"x" * 50), ("d/", b""), ("\xe4.jpg", b"")):
+            file.writestr(name, content)
+        with file.open(zipfile.ZipInfo("64"), "w", force_zip64=True) as member:
+            member.write(b"content")
+    return out.getvalue()
 
 
 def _example() -> bytes:

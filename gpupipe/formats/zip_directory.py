@@ -1,0 +1,242 @@
+"""Find the members of ZIP archives, ZIP64 too, and inflate them.
+
+Python's zipfile makes a large object for each member, and raises half a dozen kinds of exceptions
+for damaged archives. This parser reads the directory at the end of the archive, which is what
+lists the members; their own headers only say where the content begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.formats import Damaged
+
+_inflater: Any = zlib
+with contextlib.suppress(ImportError):  # the extra `zip` has it: it inflates faster than zlib
+    from isal import isal_zlib as _inflater
+
+_END = struct.Struct("<4s4H2LH")
+_END64_LOCATOR = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_ENTRY = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s22xHH")
+_MOST_COMMENT = 0xFFFF
+_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
+"""What stands in a field whose number is in a ZIP64 record."""
+_ENCRYPTED, _UTF8 = 0x2041, 0x800
+"""Flags: encrypted in the old or the strong way, or with an encrypted directory; a UTF-8 name."""
+_STORED, _DEFLATED = 0, 8
+_METHODS = {
+    1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"
+}  # fmt: skip
+_MOST_RATIO = 1032
+"""A byte of a deflated stream stands for at most as many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file in the directory of an archive.
+
+    Attributes:
+        name: Path in the archive.
+        header: Where its own header begins.
+        raw_name: The name as it is stored.
+        stored_size: Size in the archive in bytes.
+        size: Size of the content in bytes.
+        crc: CRC-32 of the content.
+        method: How it is compressed.
+        flags: Whether it is encrypted, and more.
+    """
+
+    name: str
+    header: int
+    raw_name: bytes
+    stored_size: int
+    size: int
+    crc: int
+    method: int
+    flags: int
+
+    @property
+    def is_deflated(self) -> bool:
+        return self.method == _DEFLATED
+
+
+@dataclass(frozen=True)
+class _Directory:
+    """Where the directory is, and by how many bytes the archive begins late in the file."""
+
+    begin: int
+    end: int
+    count: int
+    shift: int
+
+
+def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
+    """Yield the files in the directory of an archive, in its order. Skips folders.
+
+    Raises:
+        Damaged: The archive is truncated or damaged, or the file is no ZIP.
+        ValueError: It is a part of a split archive.
+    """
+    directory, view = _find_directory(data), data.data
+    at, names = directory.begin, set[bytes]()
+    for _ in range(directory.count):
+        if at + _ENTRY.size > directory.end:
+            raise Damaged(f"the directory ends at byte {directory.end:,}, before its last entry")
+        signature, _, _, flags, method, _, _, crc, stored_size, size, name_size, extra_size, \
+            comment_size, disk, _, _, header = _ENTRY.unpack_from(view, at)  # fmt: skip
+        end = at + _ENTRY.size + name_size + extra_size
+        if signature != b"PK\1\2" or end + comment_size > directory.end:
+            raise Damaged(f"the directory is damaged at byte {at:,}")
+        raw = bytes(view[at + _ENTRY.size : at + _ENTRY.size + name_size])
+        if _FULL32 in (stored_size, size, header):
+            extra = bytes(view[end - extra_size : end])
+            size, stored_size, header = _read_extra64(extra, [size, stored_size, header], at)
+        if disk not in (0, _FULL16):
+            raise ValueError("a part of a split archive: write it as one file")
+        at = end + comment_size
+        if raw in names:
+            raise Damaged(f"two members are called {_decode(raw, flags)}")
+        names.add(raw)
+        if not raw.endswith(b"/"):
+            header += directory.shift
+            name = _decode(raw, flags)
+            yield Member(name, header, raw, stored_size, size, crc, method, flags)
+
+
+def locate(data: NDArray[np.uint8], member: Member) -> int:
+    """Return where the stored bytes of a member begin.
+
+    Raises:
+        Damaged: The directory names a place where no such member is.
+        ValueError: The member is encrypted, or compressed in a way that is not read.
+    """
+    name = member.name
+    if member.flags & _ENCRYPTED:
+        raise ValueError(f"{name}: encrypted: write the archive again without a password")
+    if member.method not in (_STORED, _DEFLATED):
+        method = _METHODS.get(member.method, f"method {member.method}")
+        raise ValueError(
+            f"{name}: compressed with {method}: only stored and deflated members are read, so "
+            "write the archive again (zip -0 stores images, which compress no further)"
+        )
+    if member.header + _LOCAL.size > len(data):
+        raise Damaged(f"cut off: {name} begins past the file's end")
+    signature, name_size, extra_size = _LOCAL.unpack_from(data.data, member.header)
+    begin: int = member.header + _LOCAL.size
+    raw = bytes(data.data[begin : begin + name_size])
+    if signature != b"PK\3\4" or raw != member.raw_name:
+        raise Damaged(f"{name} is not at byte {member.header:,}, as the directory says")
+    begin += name_size + extra_size
+    if begin + member.stored_size > len(data):
+        raise Damaged(f"cut off: {name} ends past the file's end")
+    most = member.stored_size * (_MOST_RATIO if member.is_deflated else 1)
+    if member.size > most or (not member.is_deflated and member.size != most):
+        raise Damaged(
+            f"{name}: {member.stored_size:,} bytes are not {member.size:,} bytes of content"
+        )
+    return begin
+
+
+def inflate(stored: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Return the content of a deflated member, uint8 (size,). Releases the GIL.
+
+    Raises:
+        Damaged: The stream is damaged, or has another size.
+    """
+    stream = _inflater.decompressobj(-zlib.MAX_WBITS)
+    try:
+        content = stream.decompress(stored.data, size + 1)
+    except _inflater.error as e:
+        raise Damaged(f"its compressed bytes are damaged: {e}") from e
+    if len(content) != size:
+        ends = "more" if len(content) > size else f"{len(content):,}"
+        raise Damaged(f"its compressed bytes are damaged: {ends} bytes, and not {size:,}")
+    return np.frombuffer(content, np.uint8)
+
+
+def check_crc(content: NDArray[np.uint8], crc: int) -> None:
+    """Raise Damaged if the content of a member has another CRC-32."""
+    found: int = _inflater.crc32(content.data)
+    if found != crc:
+        raise Damaged("damaged: its content has another CRC-32 than the archive says")
+
+
+def _find_directory(data: NDArray[np.uint8]) -> _Directory:
+    """Find the directory by the record at the end of the archive, or by that of ZIP64."""
+    start = max(0, len(data) - _END.size - _MOST_COMMENT)
+    tail = data[start:].tobytes()
+    at = tail.rfind(b"PK\5\6")
+    while at >= 0 and at + _END.size + int.from_bytes(tail[at + 20 : at + 22], "little") != len(
+        tail
+    ):
+        at = tail.rfind(b"PK\5\6", 0, at)
+    if at < 0:
+        is_zip = data[:4].tobytes() == b"PK\3\4"
+        raise Damaged(
+            "cut off: a ZIP ends in its directory" if is_zip else f"{len(data):,} bytes are no ZIP"
+        )
+    _, disk, first_disk, here, count, size, offset, _ = _END.unpack_from(tail, at)
+    end = start + at
+    end64 = _find_end64(data, end)
+    if end64 is not None:
+        end, (disk, first_disk, here, count, size, offset) = end64
+    if disk or first_disk or here != count:
+        raise ValueError("a part of a split archive: write it as one file")
+    shift = end - size - offset
+    if shift < 0 or count * _ENTRY.size > size:
+        raise Damaged(f"the directory of {size:,} bytes at byte {offset:,} is not in the file")
+    return _Directory(end - size, end, count, shift)
+
+
+def _find_end64(data: NDArray[np.uint8], end: int) -> tuple[int, tuple[int, ...]] | None:
+    """Return where the record of ZIP64 begins, and its numbers; None if there is none."""
+    locator = end - _END64_LOCATOR.size
+    if locator < 0 or data[locator : locator + 4].tobytes() != b"PK\6\7":
+        return None
+    _, _, offset, _ = _END64_LOCATOR.unpack_from(data.data, locator)
+    for at in (locator - _END64.size, offset):  # the first also if something precedes the archive
+        if 0 <= at <= len(data) - _END64.size and data[at : at + 4].tobytes() == b"PK\6\6":
+            _, _, _, _, *numbers = _END64.unpack_from(data.data, at)
+            return at, tuple(numbers)
+    raise Damaged(f"the ZIP64 record at byte {offset:,} is not there")
+
+
+def _read_extra64(extra: bytes, numbers: list[int], at: int) -> list[int]:
+    """Return the numbers, with those of the ZIP64 record where a field is full."""
+    place = 0
+    while place + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, place)
+        record = extra[place + 4 : place + 4 + length]
+        place += 4 + length
+        if kind == 1:
+            larger = iter(struct.unpack(f"<{len(record) // 8}Q", record[: len(record) // 8 * 8]))
+            filled = [next(larger, None) if n == _FULL32 else n for n in numbers]
+            if None in filled:
+                break
+            return [n for n in filled if n is not None]
+    if numbers[0] != _FULL32 and numbers[1] != _FULL32:
+        return numbers
+    raise Damaged(f"the directory is damaged at byte {at:,}: a ZIP64 size is missing")
+
+
+def _decode(raw: bytes, flags: int) -> str:
+    """Return a name as text. Most programs write UTF-8, with the flag that says so or without."""
+    return os.fsdecode(raw) if flags & _UTF8 or raw.isascii() else _decode_unflagged(raw)
+
+
+def _decode_unflagged(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("cp437")

@@ -1,0 +1,45 @@
+"""Finds out in which folders of an archive the images are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from gpupipe.dataset.shards import map_file, name_shard
+from gpupipe.errors import DataError
+from gpupipe.formats import zip_directory
+from gpupipe.sources.folder import EXTENSIONS
+
+_PARTS = ("train", "training", "trn")
+
+
+def read_zip_options(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the source zip for an archive, and what is not certain.
+
+    Raises:
+        DataError: The archive cannot be read, or holds no image.
+    """
+    with name_shard(file):
+        names = [member.name for member in zip_directory.iter_members(map_file(file))]
+    suffixes = tuple(f".{extension}" for extension in EXTENSIONS)
+    folders = {name.rpartition("/")[0] for name in names if name.lower().endswith(suffixes)}
+    folders = {folder for folder in folders if not folder.startswith((".", "__MACOSX"))}
+    if not folders:
+        raise DataError(f"{file}: no image ({', '.join(EXTENSIONS)}) in it")
+    top, notes = os.path.commonpath(folders), []
+    part = next((p for p in _PARTS if _holds(folders, os.path.join(top, p))), None)
+    if part is not None:
+        notes.append(f"only the folder {part} is read; others may hold validation data.")
+        top = os.path.join(top, part)
+        folders = {folder for folder in folders if _holds({folder}, top)}
+    options = {"folder": top} if top else {}
+    if folders == {top}:
+        notes.append("the images are in no class folders, so they have no labels.")
+        return options | {"label": None}, notes
+    return options, notes
+
+
+def _holds(folders: set[str], folder: str) -> bool:
+    """Whether one of the folders is `folder`, or lies in it."""
+    return any(f"{path}/".startswith(f"{folder}/" if folder else "") for path in folders)

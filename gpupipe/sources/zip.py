@@ -1,0 +1,221 @@
+"""zip: images in ZIP archives, in one folder per class."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from gpupipe.dataset import index_cache, labels
+from gpupipe.dataset.columns import Column, Rows, SpanColumn
+from gpupipe.dataset.index import Index, build, spans_of
+from gpupipe.dataset.parallel_read import read_rows_in_parallel
+from gpupipe.dataset.shards import find_files, map_file, name_shard, read_each
+from gpupipe.dataset.source import Progress, Source, ignore_progress
+from gpupipe.dataset.strings import StringArray
+from gpupipe.errors import DataError, counted
+from gpupipe.formats import zip_directory
+from gpupipe.formats.zip_directory import Member
+
+_FORMAT = 1
+"""Part of the cache's key. Raise it when the same archives yield another index."""
+_IMAGE = "image"
+_EXTENSIONS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pnm", "jp2")
+_OF_MACOS = "__MACOSX"
+_SIZE, _CRC, _DEFLATED = "size", "crc", "is_deflated"
+"""Names under which a saved index keeps what a ZipColumn needs."""
+
+
+@dataclass(frozen=True)
+class ZipColumn(Column):
+    """A field whose samples are members of ZIP archives, some of them deflated.
+
+    Attributes:
+        spans: Where the stored bytes of each row are.
+        size: The size of each row's content in bytes, int64 (N,).
+        crc: The CRC-32 of each row's content, int64 (N,).
+        is_deflated: Whether each row is deflated, bool (N,).
+    """
+
+    spans: SpanColumn
+    size: NDArray[np.int64]
+    crc: NDArray[np.int64]
+    is_deflated: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
+        return read_rows_in_parallel(self._read_row, rows.tolist())
+
+    def _read_row(self, row: int) -> NDArray[np.uint8]:
+        content = self.spans.span(row).read()
+        if self.is_deflated[row]:
+            content = zip_directory.inflate(content, int(self.size[row]))
+            zip_directory.check_crc(content, int(self.crc[row]))
+        return content
+
+    def location(self, row: int, name: str) -> str:
+        return self.spans.location(row, name)
+
+    def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
+        return [*self.spans.fingerprint_parts(names), self.size, self.crc, self.is_deflated]
+
+    def take(self, rows: Rows) -> ZipColumn:
+        return ZipColumn(
+            self.spans.take(rows), self.size[rows], self.crc[rows], self.is_deflated[rows]
+        )
+
+
+@dataclass
+class _Archive:
+    """The images of an archive: members, where each begins, and the folder and name of each."""
+
+    members: list[Member] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+
+class Zip(Source):
+    """Images in CLASS/... in ZIP archives, at any depth, in ImageFolder's order.
+
+    A stored member is read where it is. A deflated one is inflated each time, and its CRC-32 is
+    checked. Hidden files are left out, and so is the folder __MACOSX.
+
+    Attributes:
+        shards: One pattern or several: paths with * and ?, and {000..012} for numbers. ~ stands
+            for the home directory.
+        folder: The folder in the archives that the class folders are in, such as "data/train".
+        label: "folder": the first folder below `folder` is the class. null: there are no labels.
+        extensions: Which members are images, regardless of case.
+        verify: Check the CRC-32 of every image when the archives are indexed.
+    """
+
+    name: ClassVar[str] = "zip"
+    separate_files: ClassVar[bool] = False
+
+    shards: str | tuple[str, ...] = Field(min_length=1)
+    folder: str = ""
+    label: Literal["folder"] | None = "folder"
+    extensions: tuple[str, ...] = Field(default=_EXTENSIONS, min_length=1)
+    verify: bool = False
+
+    def index(self, progress: Progress = ignore_progress) -> Index:
+        """List the images of all archives.
+
+        Raises:
+            DataError: An archive is missing or damaged, or holds an image that cannot be read.
+        """
+        files = find_files(self.shards)
+        saved = index_cache.get_path(self.name, _FORMAT, list(map(str, files)), self.model_dump())
+        try:
+            index = index_cache.load_or_build(saved, files, lambda: self._join(files, progress))
+        except OSError as e:
+            raise DataError(f"{e.filename or files[0]}: cannot be read: {e.strerror or e}") from e
+        return _with_column(index)
+
+    def explain_absence(self) -> str:
+        find_files(self.shards)
+        return ""
+
+    def _join(self, files: list[Path], progress: Progress) -> Index:
+        archives = read_each(files, self._read, progress)
+        classes, order = self._sort(files, archives)
+        if not order:
+            where = f" under {self.folder}" if self.folder else ""
+            raise DataError(
+                f"{files[0]}: no image ({', '.join(self.extensions)}) in "
+                f"{counted(len(files), 'archive')}{where}: set data.folder or data.extensions"
+            )
+        members = [archives[file].members[n] for _, _, _, file, n in order]
+        root = os.path.commonpath([path.parent for path in files])
+        spans = SpanColumn(
+            root,
+            StringArray.from_strings(str(path.relative_to(root)) for path in files),
+            np.array([file for _, _, _, file, _ in order], np.int32),
+            np.array([archives[file].begins[n] for _, _, _, file, n in order], np.int64),
+            np.array([m.stored_size for m in members], np.int64),
+        )
+        values = {
+            _SIZE: np.array([m.size for m in members], np.int64),
+            _CRC: np.array([m.crc for m in members], np.int64),
+            _DEFLATED: np.array([m.is_deflated for m in members], bool),
+        }
+        numbers = {name: number for number, name in enumerate(classes)}
+        chosen = (
+            (np.array([numbers[name] for name, *_ in order], np.int64), classes)
+            if self.label
+            else labels.make_unlabelled(len(order))
+        )
+        names = [m.name for m in members]
+        return build(root, names, *chosen, columns={_IMAGE: spans}, values=values)
+
+    def _sort(
+        self, files: list[Path], archives: list[_Archive]
+    ) -> tuple[list[str], list[tuple[str, str, str, int, int]]]:
+        """Return the classes, and (class, folder, name, archive, member) of all images, sorted."""
+        order = []
+        for file, archive in enumerate(archives):
+            for n, path in enumerate(archive.paths):
+                folder, _, name = path.rpartition("/")
+                class_name, slash, _ = path.partition("/")
+                if self.label and not slash:
+                    raise DataError(
+                        f"{files[file]}: {archive.members[n].name} is in no class folder: set "
+                        "data.folder, or data.label to null if there are no labels"
+                    )
+                order.append((class_name if self.label else "", folder, name, file, n))
+        order.sort()
+        return sorted({name for name, *_ in order}), order
+
+    def _read(self, path: Path) -> _Archive:
+        """List the images of one archive, and find where each begins."""
+        archive, prefix = _Archive(), _prefix(self.folder)
+        suffixes = tuple(f".{e.lower().lstrip('.')}" for e in self.extensions)
+        with name_shard(path):
+            data = map_file(path)
+            for member in zip_directory.iter_members(data):
+                inner = member.name.removeprefix(prefix)
+                if not member.name.startswith(prefix) or not _is_visible(inner):
+                    continue
+                if inner.lower().endswith(suffixes):
+                    archive.members.append(member)
+                    archive.begins.append(zip_directory.locate(data, member))
+                    archive.paths.append(inner)
+            if self.verify:
+                _verify(data, archive)
+        return archive
+
+
+def _prefix(folder: str) -> str:
+    parts = [part for part in folder.split("/") if part not in ("", ".")]
+    return "".join(f"{part}/" for part in parts)
+
+
+def _is_visible(path: str) -> bool:
+    return not any(part.startswith(".") or part == _OF_MACOS for part in path.split("/"))
+
+
+def _verify(data: NDArray[np.uint8], archive: _Archive) -> None:
+    for member, begin in zip(archive.members, archive.begins, strict=True):
+        content = data[begin : begin + member.stored_size]
+        try:
+            if member.is_deflated:
+                content = zip_directory.inflate(content, member.size)
+            zip_directory.check_crc(content, member.crc)
+        except ValueError as e:
+            raise type(e)(f"{member.name}: {e}") from e
+
+
+def _with_column(index: Index) -> Index:
+    """Return a saved index with the column that reads it, which cannot be saved itself."""
+    values = dict(index.values)
+    size, crc, is_deflated = (values.pop(name) for name in (_SIZE, _CRC, _DEFLATED))
+    spans = spans_of(index, _IMAGE)
+    column = ZipColumn(spans, size, crc, is_deflated) if is_deflated.any() else spans
+    return replace(index, columns={_IMAGE: column}, values=values)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import multiprocessing
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from zip_files import png, write_zip
+
+import gpupipe
+from gpupipe.dataset import index_file
+from gpupipe.dataset.columns import SpanColumn
+from gpupipe.errors import DataError, SampleError
+from gpupipe.sources.zip import Zip, ZipColumn
+from gpupipe.testing import check_loader
+
+METHODS = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}
+STEPS = ["decode", {"random_crop": {"size": 64}}, "random_horizontal_flip"]
+ENGINES: list[dict[str, Any]] = [
+    {"engine": "dali"},
+    {"engine": "cpu"},
+    {"engine": "dataloader", "workers": 2},
+]
+
+
+def load(data: dict[str, Any], **options: Any) -> gpupipe.Loader:
+    config = {"data": data, "pipeline": options.pop("pipeline", STEPS)}
+    return gpupipe.load(config, **{"device": "cpu", "batch_size": 7, "ids": True} | options)
+
+
+@pytest.fixture(params=METHODS)
+def archive(faces: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """All faces, in the folder data/train of an archive, in an order of its own."""
+    files = {f"data/train/{p.relative_to(faces)}": p.read_bytes() for p in faces.glob("*/*.jpg")}
+    return write_zip(tmp_path / "faces.zip", files, METHODS[request.param])
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_an_archive_is_the_same_as_its_folder(
+    archive: Path, faces: Path, options: dict[str, Any]
+) -> None:
+    data = {"source": "zip", "shards": str(archive), "folder": "data/train"}
+    folder = {"source": "folder", "root": str(faces)}
+    with load(data, **options) as ours, load(folder, **options) as theirs:
+        assert ours.index.classes == theirs.index.classes
+        for a, b in zip(ours, theirs, strict=True):
+            assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "id"))
+
+
+@pytest.mark.parametrize("options", ENGINES[:2], ids=str)
+def test_the_contract_of_a_loader_holds(archive: Path, options: dict[str, Any]) -> None:
+    data = {"source": "zip", "shards": str(archive), "folder": "data/train"}
+    check_loader(lambda **changes: load(data, **{**options, **changes}))
+
+
+def small(path: Path, method: int = zipfile.ZIP_DEFLATED, **more: bytes) -> Path:
+    files = {f"{'ab'[n % 2]}/{n}.png": png(n) for n in range(12)}
+    return write_zip(path, files | {k.replace("__", "/"): v for k, v in more.items()}, method)
+
+
+def test_order_classes_and_what_is_left_out(tmp_path: Path) -> None:
+    hidden = {".h/1.png": b"", "__MACOSX/a/1.png": b"", "a/._1.png": b"", "readme.txt": b""}
+    files = {f"{name}/{n}.PNG": png(n) for name in ("10", "9") for n in range(2)}
+    deep = {"9/x/7.png": png(7)}
+    path = write_zip(tmp_path / "x.zip", hidden | deep | files)
+    index = Zip(shards=str(path)).index()
+    assert index.classes == ["10", "9"]
+    assert index.labels.tolist() == [0, 0, 1, 1, 1]
+    assert [index.names[i] for i in range(5)] == [
+        "10/0.PNG",
+        "10/1.PNG",
+        "9/0.PNG",
+        "9/1.PNG",
+        "9/x/7.png",
+    ]
+    assert isinstance(index.columns["image"], SpanColumn)
+    assert index.location(4) == f"{path}:9/x/7.png"
+    unlabelled = Zip(shards=str(path), label=None).index()
+    assert (len(unlabelled), set(unlabelled.labels.tolist())) == (5, {0})
+
+
+def test_several_archives_share_their_classes(tmp_path: Path) -> None:
+    small(tmp_path / "0.zip", zipfile.ZIP_STORED)
+    small(tmp_path / "1.zip", zipfile.ZIP_DEFLATED, c__7=b"", c__0_png=b"")
+    write_zip(tmp_path / "2.zip", {"c/1.png": png(99)})
+    index = Zip(shards=str(tmp_path / "{0..2}.zip")).index()
+    assert index.classes == ["a", "b", "c"]
+    assert np.bincount(index.labels).tolist() == [12, 12, 1]
+    column = index.columns["image"]
+    assert isinstance(column, ZipColumn)
+    assert index.read(24).tobytes() == png(99)
+    levels = sorted(np.frombuffer(data, np.uint8).tobytes() for data in column.read(np.arange(24)))
+    assert levels == sorted([png(n) for n in range(12)] * 2)
+    few = index.subset(np.array([24, 3]))
+    assert few.read(0).tobytes() == png(99)
+    assert few.read(1).tobytes() == index.read(3).tobytes()
+
+
+def test_a_saved_index_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_file, "_RACY_SECONDS", -60)  # the index is saved at once
+    path = small(tmp_path / "x.zip")
+    first = Zip(shards=str(path)).index()
+    monkeypatch.setattr("gpupipe.sources.zip.Zip._join", None)
+    second = Zip(shards=str(path)).index()
+    assert first.fingerprint == second.fingerprint
+    assert not second.values
+    assert all(first.read(i).tobytes() == second.read(i).tobytes() for i in range(len(first)))
+
+
+def test_the_fingerprint_depends_on_the_content_and_not_on_the_place(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    one, two = small(tmp_path / "x.zip"), small(tmp_path / "d" / "x.zip")
+    fingerprints = [Zip(shards=str(path)).index().fingerprint for path in (one, two)]
+    small(two, zipfile.ZIP_DEFLATED, a__9=b"")
+    write_zip(two, {f"{'ab'[n % 2]}/{n}.png": png(n + 1) for n in range(12)})
+    assert fingerprints[0] == fingerprints[1] != Zip(shards=str(two)).index().fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"folder": "c"}, r"no image \(.*\) in 1 archive under c: set data.folder"),
+        ({"folder": "a"}, "a/0.png is in no class folder: set data.folder, or data.label to null"),
+        ({"extensions": ["tif"]}, "no image .*data.extensions"),
+    ],
+    ids=str,
+)
+def test_what_is_not_there_is_named(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    path = small(tmp_path / "x.zip")
+    with pytest.raises(DataError, match=f"{path}: .*{words}"):
+        Zip(shards=str(path), **options).index()
+
+
+def flip(path: Path, mark: bytes, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(mark) + offset] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_verify_checks_every_crc(tmp_path: Path, method: str) -> None:
+    path = small(tmp_path / "x.zip", METHODS[method])
+    assert len(Zip(shards=str(path), verify=True).index()) == 12
+    flip(path, b"b/3.png", 60)
+    assert len(Zip(shards=str(path)).index()) == 12
+    with pytest.raises(DataError, match=rf"{path}: b/3\.png: .*damaged.*; write the shard again"):
+        Zip(shards=str(path), verify=True).index()
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=str)
+def test_a_damaged_member_is_named_and_skipped(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = small(tmp_path / "x.zip")
+    flip(path, b"b/3.png", 60)
+    data = {"source": "zip", "shards": str(path)}
+    with (
+        load(data, pipeline=["decode"], **options) as loader,
+        pytest.raises(SampleError, match=rf"{path}:b/3\.png: .*damaged"),
+    ):
+        list(loader)
+    options = options | {"on_error": "skip", "max_bad": 0.1}
+    with load(data, pipeline=["decode"], **options) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 11
+
+
+def read_all(column: ZipColumn) -> list[bytes]:
+    return [data.tobytes() for data in column.read(np.arange(len(column)))]
+
+
+def test_a_forked_process_reads_with_threads_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupipe.dataset.parallel_read.cores", lambda: 2)
+    column = Zip(shards=str(small(tmp_path / "x.zip"))).index().columns["image"]
+    assert isinstance(column, ZipColumn)
+    expected = read_all(column)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(read_all, (column,)).get(60) == expected
