@@ -6,12 +6,14 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
+from gpupipe.bench.memory import list_family
 from gpupipe.protocol.processes import read_stat
 from gpupipe.runtime.devices import cores, gpu_count
 
@@ -61,9 +63,9 @@ def _first_value(path: Path, key: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its live children.
+    """Return the CPU time of this process and its live descendants.
 
-    Except on Windows, it also counts children that have ended.
+    Except on Windows, it also counts those that have ended.
     """
     if sys.platform == "win32":
         return sum(sum(process.cpu_times()[:2]) for process in _processes())
@@ -73,8 +75,15 @@ def cpu_seconds() -> float:
         resource.getrusage(resource.RUSAGE_SELF),
         resource.getrusage(resource.RUSAGE_CHILDREN),
     )
-    live = sum(_ticks(child.pid) for child in active_children()) / os.sysconf("SC_CLK_TCK")
+    live = sum(map(_ticks, _descendants())) / os.sysconf("SC_CLK_TCK")
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + live
+
+
+def _descendants() -> Iterable[int | None]:
+    """Return the live descendants of this process; without /proc, its children."""
+    if Path("/proc/self").exists():
+        return list_family(os.getpid())
+    return [child.pid for child in active_children()]
 
 
 def _processes() -> list[Any]:
@@ -128,8 +137,9 @@ def _all_cpu_seconds() -> float:
 
 
 def _ticks(pid: int | None) -> int:
+    """Return the CPU time of a process and of its ended children, in clock ticks."""
     fields = [] if pid is None else read_stat(pid)
-    return int(fields[11]) + int(fields[12]) if fields else 0
+    return sum(map(int, fields[11:15])) if fields else 0
 
 
 def _gpu() -> str | None:

@@ -106,11 +106,11 @@ def pss(root: int) -> int:
 
     Returns 0 if the system has no PSS.
     """
-    return sum(_value(_ROLLUP.format(pid), b"Pss:") for pid in _family(root))
+    return sum(_value(_ROLLUP.format(pid), b"Pss:") for pid in list_family(root))
 
 
-def _family(root: int) -> set[int]:
-    """Return the ids of a process and its descendants, without this process."""
+def list_family(root: int) -> set[int]:
+    """Return the ids of a process and its live descendants, without this process."""
     parents = {int(name): _parent(name) for name in os.listdir("/proc") if name.isdigit()}
     family, new = set[int](), {root}
     while new:

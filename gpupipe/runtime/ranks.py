@@ -1,19 +1,22 @@
 """Finds this process's rank, the world size, and how many ranks share its machine.
 
-torch.distributed answers first, then the launcher's environment variables. torchrun sets RANK,
-WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. Open MPI's mpirun and Slurm's srun have variables of
-their own. srun's variables count only inside a job step: Slurm also sets some of them in the batch
-script, which is one process however many tasks the job has.
+torch.distributed answers first, then the launcher's environment variables, then Ray Train. torchrun
+and Ray's TorchTrainer set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. Ray's other trainers
+set none of them, and answer inside a worker function only. Open MPI's mpirun and Slurm's srun have
+variables of their own. srun's variables count only inside a job step: Slurm also sets some of them
+in the batch script, which is one process however many tasks the job has.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from gpupipe.errors import DeviceError
 
@@ -25,9 +28,9 @@ _minimum_ranks: ContextVar[int] = ContextVar("ranks on this machine", default=1)
 def rank_and_world() -> tuple[int, int]:
     """Return (rank, world size), (0, 1) without distributed training.
 
-    Uses torch.distributed if it is initialised, else RANK and WORLD_SIZE. Warns if mpirun or srun
-    started several processes and neither is available: the processes may be independent, or may
-    call load() before init_process_group().
+    Uses torch.distributed if it is initialised, else RANK and WORLD_SIZE, else Ray Train's context
+    in a worker function. Warns if mpirun or srun started several processes and none of them is
+    available: the processes may be independent, or may call load() before init_process_group().
 
     Raises:
         DeviceError: The environment variables contradict each other.
@@ -37,6 +40,8 @@ def rank_and_world() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     rank, world = _number("RANK"), _number("WORLD_SIZE")
+    if world is None and (context := _ray_train_context()) is not None:
+        return context.get_world_rank(), context.get_world_size()
     if world is None:
         _warn_of_unknown_ranks()
     if world is None or (world == 1 and rank is None):
@@ -48,6 +53,17 @@ def rank_and_world() -> tuple[int, int]:
             f"loader.shard={{rank: R, world_size: {world}}}"
         )
     return rank, world
+
+
+def _ray_train_context() -> Any | None:
+    """Return Ray Train's context in one of its worker functions; None elsewhere."""
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        return train.get_context()
+    except (RuntimeError, DeprecationWarning):  # the driver; a trial of Ray Tune
+        return None
 
 
 def _warn_of_unknown_ranks() -> None:
@@ -71,7 +87,7 @@ def _warn_of_unknown_ranks() -> None:
 def local_rank() -> int | None:
     """Return the rank of this process on its machine, or None if no launcher sets it.
 
-    Reads LOCAL_RANK, else mpirun's variable, else srun's.
+    Reads LOCAL_RANK, else mpirun's variable, else srun's, else Ray Train's context.
 
     Raises:
         DeviceError: A variable is not a whole number.
@@ -84,14 +100,15 @@ def local_rank() -> int | None:
         number = _number(name)
         if number is not None:
             return number
-    return None
+    context = _ray_train_context()
+    return None if context is None else int(context.get_local_rank())
 
 
 def ranks_on_machine() -> int:
     """Return how many ranks share this machine.
 
-    Reads LOCAL_WORLD_SIZE, else mpirun's or srun's variable, else assumes 1. Inside
-    `assume_ranks_on_machine(n)` the result is at least n.
+    Reads LOCAL_WORLD_SIZE, else mpirun's or srun's variable, else Ray Train's context, else assumes
+    1. Inside `assume_ranks_on_machine(n)` the result is at least n.
 
     Raises:
         DeviceError: A variable is malformed.
@@ -100,6 +117,7 @@ def ranks_on_machine() -> int:
         _number("LOCAL_WORLD_SIZE")
         or _number("OMPI_COMM_WORLD_LOCAL_SIZE")
         or (_tasks_here() if _in_step() else None)
+        or _ray_ranks_here()
     )
     return max(_minimum_ranks.get(), count or 1)
 
@@ -124,6 +142,11 @@ def cores_of_job() -> int | None:
         DeviceError: SLURM_CPUS_ON_NODE is not a whole number.
     """
     return _number("SLURM_CPUS_ON_NODE") if _in_step() else None
+
+
+def _ray_ranks_here() -> int | None:
+    context = _ray_train_context()
+    return None if context is None else int(context.get_local_world_size())
 
 
 def _in_step() -> bool:

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from gpupipe.bench.compare import disturbance
-from gpupipe.bench.machine import OtherLoad
+from gpupipe.bench.machine import OtherLoad, cpu_seconds
+
+BUSY = [sys.executable, "-c", "while True: pass"]
 
 
 def test_what_other_processes_take_is_told_apart_and_said() -> None:
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    # The shell ends at once, so the process behind it is no descendant of this one.
+    script = '"$@" </dev/null >/dev/null & echo $!'
+    busy = int(subprocess.check_output(["sh", "-c", script, "sh", *BUSY]))
     try:
         time.sleep(0.3)
         with OtherLoad() as other_load:
@@ -19,7 +26,24 @@ def test_what_other_processes_take_is_told_apart_and_said() -> None:
         assert other_load.cores > 0.15
         assert 0.25 < other_load.cpu_seconds < 0.5
     finally:
-        busy.kill()
-        busy.wait()
+        os.kill(busy, signal.SIGKILL)
     assert "DISTURBED: other processes kept up to 0.9" in disturbance(0.9)[0]
     assert disturbance(0.01) == []
+
+
+def test_the_time_of_a_child_of_a_child_counts() -> None:
+    wrapper = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    started = cpu_seconds()
+    child = subprocess.Popen([sys.executable, "-c", wrapper, *BUSY], start_new_session=True)
+    try:
+        _wait_until(lambda: cpu_seconds() > started + 1.0)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

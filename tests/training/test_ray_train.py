@@ -1,0 +1,54 @@
+"""Ray Train: its workers are ranks, and its checkpoints hold the loader's position."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("ray")
+
+SCRIPT = Path(__file__).with_name("ray_ranks.py")
+COUNT, WORKERS, BATCH_SIZE, KILLED_AT = 37, 2, 5, 2
+
+
+@pytest.fixture(scope="module")
+def run(config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training whose rank 1 was killed in mid-epoch."""
+    folder = tmp_path_factory.mktemp("ray-train")
+    (folder / "small.yaml").write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder / "small.yaml"), str(folder)],
+        env=os.environ | {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "250"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=290,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def test_each_sample_comes_once_over_a_killed_run_and_the_one_that_goes_on(run: Path) -> None:
+    lines = [
+        json.loads(line)
+        for rank in range(WORKERS)
+        for line in (run / f"rank{rank}").read_text().splitlines()
+    ]
+    assert (run / "killed").exists()
+    before = [id for line in lines if not line["resumed"] for id in line["ids"]]
+    after = [id for line in lines if line["resumed"] for id in line["ids"]]
+    assert len(before) == KILLED_AT * WORKERS * BATCH_SIZE
+    assert sorted(before + after) == list(range(COUNT))
+
+
+def test_ray_train_alone_says_which_rank_a_worker_is(run: Path) -> None:
+    facts = [json.loads((run / f"told{rank}").read_text()) for rank in range(WORKERS)]
+    assert [fact["shard"] for fact in facts] == [[0, 2], [1, 2]]
+    assert sorted(fact["here"] for fact in facts) == [[0, 2], [1, 2]]
