@@ -278,9 +278,9 @@ def _run_and_exit(program: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    _preload()
     # A child of this process finds what its own PYTHONPATH names, and not what this one's names.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [place for place in sys.path if place not in filter(None, given)]
-    _preload()
     if program := _serve(sys.argv[1]):
         _run_and_exit(program)
