@@ -5,6 +5,9 @@ CUDA ?= cuda12
 VENV ?= .venv
 BIN = $(VENV)/bin
 
+# A second Ray on a machine joins the first: tests that start Ray run one by one, after the others.
+RAY_TESTS = tests/engines/ray
+
 .PHONY: demo test lint docs clean
 
 $(BIN)/activate:
@@ -31,7 +34,8 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m compileall -q gpupipe
-	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20 -o faulthandler_exit_on_timeout=true
+	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20 -o faulthandler_exit_on_timeout=true $(RAY_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -n 0 --durations 10 -o faulthandler_exit_on_timeout=true $(RAY_TESTS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

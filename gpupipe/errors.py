@@ -141,6 +141,9 @@ class SampleError(DataError):
             f"{path}: {reason}; set loader.on_error=skip to leave such samples out and go on"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.path, self.reason)
+
 
 class ShapeError(DataError):
     """Samples of one batch differ in shape, so that they cannot be stacked into one tensor."""

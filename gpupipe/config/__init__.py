@@ -10,6 +10,7 @@ Start reading in read_config.py; the settings are in loader_config.py.
 
 from gpupipe.config.loader_config import AutoShard, LoaderConfig, Shard
 from gpupipe.config.overrides import Change, to_plain_types
+from gpupipe.config.ray_config import RayConfig
 from gpupipe.config.read_config import read, read_in_layers
 from gpupipe.config.validation import Config, list_batch_fields
 
@@ -18,6 +19,7 @@ __all__ = [
     "Change",
     "Config",
     "LoaderConfig",
+    "RayConfig",
     "Shard",
     "list_batch_fields",
     "read",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator, Field
 
+from gpupipe.config.ray_config import RayConfig
 from gpupipe.errors import nearest
 from gpupipe.runtime import engine_registration
 from gpupipe.runtime.engine_registration import AUTO
@@ -154,8 +155,8 @@ class LoaderConfig(_Frozen):
             data set. null: no parts.
         engine: What makes the batches: an engine of gpupipe or of a plugin, or `auto`. `dali` is
             NVIDIA DALI; `cpu` is a pool of threads in this process; `dataloader` is torch's
-            DataLoader with torchvision; `remote` is a data processing server. `auto` takes dali if
-            DALI is installed, else dataloader.
+            DataLoader with torchvision; `remote` is a data processing server; `ray` is workers of a
+            Ray cluster. `auto` takes dali if DALI is installed, else dataloader.
         device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
             there is one. `cuda` is a synonym of `gpu`, and a torch.device is accepted.
         threads: CPU threads of the engine, 1 to 1024. `auto` takes this rank's share of the cores
@@ -194,11 +195,13 @@ class LoaderConfig(_Frozen):
             is above the limit. None: no limit.
         server: Servers of the remote engine: tcp://HOST:PORT or ipc://FILE. A list names servers
             that serve one shard each.
-        hwm: High-water mark: batches that a server sends ahead, 1 to 1000.
+        hwm: High-water mark: batches that a server sends ahead, 1 to 1000; with the ray engine,
+            batches that the workers of a trainer may have made or be making.
         transport: How batches come from a server: `shm`, `tcp` or `auto`. `shm` is memory shared
             with a server on this machine, `tcp` is a socket, and `auto` is shm if possible.
         key: File with the secret key of this client, made by `gpupipe keys new`.
         server_key: File with the public key of the server.
+        ray: The workers of `engine: ray`, such as {workers: 4, cpus: 2}.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 256
@@ -235,6 +238,7 @@ class LoaderConfig(_Frozen):
     transport: Literal["auto", "shm", "tcp"] = "auto"
     key: Path | None = None
     server_key: Path | None = None
+    ray: RayConfig = RayConfig()
 
     @pydantic.model_validator(mode="after")
     def _check_required_settings(self) -> LoaderConfig:

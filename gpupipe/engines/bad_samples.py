@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class Quarantine:
 
     def __init__(self, job: LoadSpec) -> None:
         self._job = job
-        self._bad: set[int] = set()
+        self._bad: dict[int, str] = {}
         self._last = ""
         self.refusal: GpupipeError | None = None
         self.file = (
@@ -69,6 +69,11 @@ class Quarantine:
 
     def __len__(self) -> int:
         return len(self._bad)
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """Why each bad sample was skipped, by its row in the index."""
+        return self._bad
 
     def drop_bad(self, plan: Plan) -> Plan:
         """Return the plan without the samples that are known to be bad."""
@@ -122,7 +127,7 @@ class Quarantine:
         if id in self._bad:
             return
         self._write({"path": path, "reason": reason, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-        self._bad.add(id)
+        self._bad[id] = reason
         self._last = f"{path}: {reason}"
         self.check()
 

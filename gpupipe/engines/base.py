@@ -263,6 +263,11 @@ class Engine(BatchStream):
         return 0
 
     @property
+    def skipped_samples(self) -> Mapping[int, str]:
+        """Why each sample was skipped, in one line, by its row in the index."""
+        return {}
+
+    @property
     def quarantine_file(self) -> str:
         """The path of the file that lists the skipped samples, or ""."""
         return ""

@@ -19,11 +19,10 @@ import gpupipe
 from gpupipe import config as configs
 from gpupipe.dataset.index import build_empty
 from gpupipe.engines.batch import labels_and_values
-from gpupipe.engines.remote.description import RemoteDataset, split_pipeline
-from gpupipe.engines.remote.finish import BatchFinisher, copy_to_gpu
+from gpupipe.engines.batch_finisher import BatchFinisher, copy_to_gpu
+from gpupipe.engines.pipeline_tail import PipelineTail, find_tail
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
-from gpupipe.sampling.selection import ALL_ONCE
 
 FLOATS = {"to_dtype": {"dtype": "float32", "scale": True}}
 NORMALIZE = {"normalize": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]}}
@@ -48,15 +47,8 @@ def left(steps: list[Any], dtype: str | None) -> BatchFinisher:
         {"data": {"source": "folder", "root": "/nowhere"}, "pipeline": ["decode", *steps]},
         **changes,
     )
-    dataset = RemoteDataset(
-        config,
-        build_empty(),
-        0,
-        ALL_ONCE,
-        split_pipeline(config)[1],
-        config.loader.dtype,
-    )
-    return BatchFinisher(dataset, None)
+    tail = PipelineTail(config.pipeline, find_tail(config.pipeline), config.loader.dtype)
+    return BatchFinisher(tail, None)
 
 
 def received() -> dict[str, torch.Tensor]:
@@ -108,7 +100,7 @@ def test_labels_and_values_are_copied_without_waiting_and_ids_not_at_all() -> No
 
 PACKAGE = Path(gpupipe.__file__).parent
 ON_THE_WAY = [
-    *PACKAGE.glob("engines/**/*.py"),
+    *(file for file in PACKAGE.glob("engines/**/*.py") if file.parts[-2:] != ("ray", "worker.py")),
     *PACKAGE.glob("client/*.py"),
     PACKAGE / "protocol" / "shared_memory.py",
     PACKAGE / "loader.py",
@@ -119,7 +111,8 @@ ON_THE_WAY = [
 ]
 """What a batch passes in the process that trains.
 
-protocol/tensors.py is not among it: a server waits for what it sends.
+protocol/tensors.py and engines/ray/worker.py are not among it: a server and a worker wait for what
+they send.
 """
 WAITS = {"cpu", "item", "cuda", "synchronize"}
 ALLOWED = {"self._stream.synchronize()", "torch.cuda.synchronize(self._device_id)"}

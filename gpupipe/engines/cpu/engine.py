@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -81,6 +81,10 @@ class CpuEngine(Engine):
     @property
     def skipped(self) -> int:
         return len(self._quarantine)
+
+    @property
+    def skipped_samples(self) -> Mapping[int, str]:
+        return self._quarantine.reasons
 
     @property
     def quarantine_file(self) -> str:

@@ -47,7 +47,7 @@ import atexit
 import contextlib
 import gc
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -194,6 +194,10 @@ class DaliEngine(Engine):
     @property
     def skipped(self) -> int:
         return len(self._quarantine)
+
+    @property
+    def skipped_samples(self) -> Mapping[int, str]:
+        return self._quarantine.reasons
 
     @property
     def quarantine_file(self) -> str:

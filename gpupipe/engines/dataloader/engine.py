@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -124,6 +124,10 @@ class DataLoaderEngine(Engine):
     @property
     def skipped(self) -> int:
         return len(self._quarantine)
+
+    @property
+    def skipped_samples(self) -> Mapping[int, str]:
+        return self._quarantine.reasons
 
     @property
     def quarantine_file(self) -> str:

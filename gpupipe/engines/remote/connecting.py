@@ -9,8 +9,8 @@ from gpupipe.client.connection import Connection
 from gpupipe.client.dialing import ConnectionOptions
 from gpupipe.config import Config, LoaderConfig, Shard
 from gpupipe.dataset.index import Index
+from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.remote.description import RemoteDataset, parse_description
-from gpupipe.engines.remote.finish import BatchFinisher
 from gpupipe.engines.remote.sampler import RemoteSampler
 from gpupipe.errors import ServerError, warn
 from gpupipe.protocol.messages import PassInProgress, SessionOpened
@@ -109,7 +109,7 @@ def _open(
     first, answer = served[order[0]], answers[order[0]]
     if own is not None:
         _check_own(own, first.config, connections[0].options.address)
-    tail = first.tail_at(0)
+    tail = first.pipeline_tail.at_epoch(0)
     if tail:
         # The import takes seconds. In the thread of a connection it would delay the heartbeats.
         import torchvision.transforms.v2  # noqa: F401
@@ -121,7 +121,7 @@ def _open(
     head = list(dict.fromkeys(e.key for e in config.pipeline.entries if e not in tail))
     return ConnectedServers(
         connections=[connections[n] for n in order],
-        finishers=[BatchFinisher(served[n], gpu) for n in order],
+        finishers=[BatchFinisher(served[n].pipeline_tail, gpu) for n in order],
         config=config,
         index=first.index,
         sampler=sampler,

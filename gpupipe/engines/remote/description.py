@@ -21,6 +21,7 @@ from gpupipe.dataset.columns import Column, FileColumn
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.strings import StringArray
+from gpupipe.engines.pipeline_tail import PipelineTail, find_larger_output, find_tail
 from gpupipe.errors import ConfigError, ServerError
 from gpupipe.pipeline import step_registry
 from gpupipe.pipeline.build import build_pipeline
@@ -73,10 +74,10 @@ class RemoteDataset:
     tail: tuple[int, ...]
     dtype: str | None
 
-    def tail_at(self, epoch: int) -> tuple[Entry, ...]:
-        """Return the steps that are left to the client in an epoch."""
-        entries = self.config.pipeline.at_epoch(epoch).entries
-        return tuple(entries[n] for n in self.tail)
+    @property
+    def pipeline_tail(self) -> PipelineTail:
+        """The steps that are left to the client."""
+        return PipelineTail(self.config.pipeline, self.tail, self.dtype)
 
 
 def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
@@ -96,31 +97,17 @@ def split_pipeline(config: Config) -> tuple[Config, tuple[int, ...]]:
         ServerError: If the pipeline does not end in such steps, or they do not follow uint8 images.
     """
     pipeline = config.pipeline
-    tail = sorted(n for name in pipeline.outputs for n in _find_tail(pipeline, name))
+    tail = find_tail(pipeline)
     shorter = pipeline.without_entries(tail)
-    sent = [shorter.output_spec_of(name) for name in shorter.main_outputs]
-    wrong = [spec for spec in sent if not _is_uint8(spec)]
+    wrong = find_larger_output(shorter)
     if wrong or not tail:
         raise ServerError(
             f"ship: uint8 needs a pipeline that ends in {' and '.join(_names_on_batches())} after "
-            f"uint8 images; pipeline '{pipeline.name}' has {[*wrong, *sent][0]} before them: "
-            "serve with --ship batch"
+            f"uint8 images; pipeline '{pipeline.name}' has {wrong or shorter.output_spec} before "
+            "them: serve with --ship batch"
         )
     loader = config.loader.model_copy(update={"dtype": None})
-    return replace(config, pipeline=shorter, loader=loader), tuple(tail)
-
-
-def _find_tail(pipeline: Pipeline, name: str) -> list[int]:
-    """Return the numbers of the last steps on a field, if they can run on uint8 batches of it."""
-    numbers = [n for n, entry in enumerate(pipeline.entries) if entry.field == name]
-    tail: list[int] = []
-    while numbers and pipeline.entries[numbers[-1]].step.can_run_on_batches:
-        tail.append(numbers.pop())
-    return tail if tail and _is_uint8(pipeline.entries[tail[-1]].input_spec) else []
-
-
-def _is_uint8(spec: Spec) -> bool:
-    return spec.dtype == "uint8" and not spec.encoded
+    return replace(config, pipeline=shorter, loader=loader), tail
 
 
 def _names_on_batches() -> list[str]:

@@ -6,9 +6,9 @@
    a global step.
 3. A batch is consumed when the loader calls mark_consumed(), not when it is received.
 4. The connection's thread runs the steps that the server leaves to the client (`ship: uint8`), and
-   copies the batch to the GPU, on a CUDA stream of its own (finish.py). It then waits for that
-   stream. So the batch is complete before the consumer gets it, and the receive buffer can be used
-   again.
+   copies the batch to the GPU, on a CUDA stream of its own (batch_finisher.py). It then waits for
+   that stream. So the batch is complete before the consumer gets it, and the receive buffer can be
+   used again.
 5. The consumer's thread records each batch on the consumer's stream, so that its memory is not
    freed before the kernels that are queued there have run.
 """

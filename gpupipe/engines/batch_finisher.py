@@ -1,18 +1,18 @@
-"""Finishes the batches that a client receives: its own steps, and the copy to its device."""
+"""Finishes batches that were made elsewhere: the last steps, and the copy to the device."""
 
 from __future__ import annotations
 
 import torch
 
 from gpupipe.engines.base import Batch
-from gpupipe.engines.remote.description import RemoteDataset
+from gpupipe.engines.pipeline_tail import PipelineTail
 
 
 class BatchFinisher:
-    """Finishes received batches: copies them to the device, and runs the client's steps.
+    """Finishes received batches: copies them to the device, and runs the steps left to this side.
 
     Args:
-        dataset: What the server described.
+        tail: The steps that are left to this side.
         gpu: Number of the GPU; None for the CPU.
 
     Attributes:
@@ -20,8 +20,8 @@ class BatchFinisher:
         torch_device: The same for torch.
     """
 
-    def __init__(self, dataset: RemoteDataset, gpu: int | None) -> None:
-        self._dataset = dataset
+    def __init__(self, tail: PipelineTail, gpu: int | None) -> None:
+        self._tail = tail
         self.device = "cpu" if gpu is None else f"gpu:{gpu}"
         self.torch_device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
         self._stream: torch.cuda.Stream | None = None
@@ -39,11 +39,11 @@ class BatchFinisher:
         return batch
 
     def _run_steps(self, tensors: dict[str, torch.Tensor], epoch: int) -> Batch:
-        for entry in self._dataset.tail_at(epoch):
+        for entry in self._tail.at_epoch(epoch):
             tensors[entry.field] = entry.step.torch(tensors[entry.field], {})
-        if self._dataset.dtype is not None:
-            for name in self._dataset.config.pipeline.main_outputs:
-                tensors[name] = tensors[name].to(getattr(torch, self._dataset.dtype))
+        if self._tail.dtype is not None:
+            for name in self._tail.pipeline.main_outputs:
+                tensors[name] = tensors[name].to(getattr(torch, self._tail.dtype))
         return tensors
 
 

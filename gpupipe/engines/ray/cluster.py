@@ -1,0 +1,118 @@
+"""Connects to a Ray cluster, or starts a Ray on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from gpupipe.errors import EngineError
+from gpupipe.runtime.devices import cores
+
+_log = logging.getLogger("gpupipe")
+_lock = threading.Lock()
+_users_of_own_ray = 0
+"""How many engines use the Ray that this process started. The last one shuts it down."""
+
+
+@dataclass
+class Cluster:
+    """A connection to Ray.
+
+    Attributes:
+        is_own: Whether this process started the Ray.
+        node_id: Ray's id of the node of this process.
+    """
+
+    is_own: bool
+    node_id: str
+    is_closed: bool = False
+
+    def free_cpus(self) -> float:
+        """Return how many CPUs no actor and no task holds."""
+        return float(ray.available_resources().get("CPU", 0))
+
+    def total_cpus(self) -> float:
+        """Return how many CPUs the cluster has."""
+        return float(ray.cluster_resources().get("CPU", 0))
+
+    def object_store_bytes(self) -> dict[str, int]:
+        """Return the size of each node's object store, by Ray's id of the node."""
+        return {
+            node["NodeID"]: int(node["Resources"].get("object_store_memory", 0))
+            for node in self.nodes()
+        }
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that are alive, as Ray describes them."""
+        return [node for node in ray.nodes() if node["Alive"]]
+
+    def close(self) -> None:
+        """Shut down the Ray that this process started, after its last user. Idempotent."""
+        global _users_of_own_ray  # noqa: PLW0603
+        with _lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            if not self.is_own:
+                return
+            _users_of_own_ray -= 1
+            if not _users_of_own_ray and ray.is_initialized():
+                ray.shutdown()
+
+
+def connect(address: str) -> Cluster:
+    """Connect to a cluster.
+
+    Args:
+        address: A value of `loader.ray.address`.
+
+    Raises:
+        EngineError: There is no cluster at the address.
+    """
+    with _lock:
+        is_own = _connect(address)
+    return Cluster(is_own, ray.get_runtime_context().get_node_id())
+
+
+def _connect(address: str) -> bool:
+    """Connect, and return whether the Ray is this process's own."""
+    global _users_of_own_ray  # noqa: PLW0603
+    if ray.is_initialized():
+        if address not in ("auto", ray.get_runtime_context().gcs_address):
+            raise EngineError(
+                f"loader.ray.address is {address}, but this process is connected to the Ray at "
+                f"{ray.get_runtime_context().gcs_address}: set address to auto, or call "
+                "ray.shutdown() first"
+            )
+        _users_of_own_ray += bool(_users_of_own_ray)
+        return bool(_users_of_own_ray)
+    try:
+        _init(address=address)
+    except ConnectionError as e:
+        if address != "auto" or os.environ.get("RAY_ADDRESS"):
+            where = os.environ["RAY_ADDRESS"] if address == "auto" else address
+            source = "RAY_ADDRESS" if address == "auto" else "loader.ray.address"
+            raise EngineError(
+                f"{source}: no Ray cluster answers at {where}: start one with 'ray start --head' "
+                "there, correct the address, or set loader.ray.address to auto without "
+                "RAY_ADDRESS to start a Ray on this machine"
+            ) from e
+    else:
+        return False
+    _log.warning(
+        "gpupipe: no Ray cluster runs here, so a Ray with %d CPUs was started on this machine; it "
+        "ends with the loader. Set loader.ray.address to use a cluster",
+        cores(),
+    )
+    _init(address="local", num_cpus=cores(), include_dashboard=False)
+    _users_of_own_ray = 1
+    return True
+
+
+def _init(**options: Any) -> None:
+    ray.init(logging_level=logging.WARNING, log_to_driver=False, **options)

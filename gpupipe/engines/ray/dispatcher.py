@@ -1,0 +1,255 @@
+"""Gives each plan to a worker, and collects the answers in the order of the plans.
+
+1. At most `window` tasks are out: sent, or answered and not yet taken by the consumer.
+2. A task goes to the worker with the fewest tasks, and a worker has at most `depth` of them.
+3. A worker that dies answers with an error of Ray. Its tasks go to others.
+4. A worker lags if its next answer takes over three times the median of all answers. Its tasks then
+   go to others too, and the first answer counts. It gets no new task until it answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import ray
+
+from gpupipe.engines.ray.messages import Answer, Task
+from gpupipe.engines.ray.pool import PoolWorker, WorkerPool
+from gpupipe.errors import EngineError
+from gpupipe.sampling.sampler import Plan
+
+LAG_FACTOR = 3.0
+_MIN_LAG = 1.0
+"""Seconds below which a worker does not lag: a short pause of a busy machine is none."""
+_TICK = 0.25
+_MAX_DEATHS = 5
+_TIMES_KEPT = 64
+_runs = itertools.count()
+
+
+@dataclass(eq=False)
+class _OpenTask:
+    """A task that is not delivered.
+
+    Attributes:
+        plan: Its plan.
+        refs: Ray's reference of each worker's answer.
+        answer: The first answer, and the worker that gave it.
+        deaths: How many workers died while they had it.
+    """
+
+    plan: Plan
+    refs: dict[PoolWorker, Any] = field(default_factory=dict)
+    answer: tuple[Answer, PoolWorker] | None = None
+    deaths: int = 0
+
+
+class Dispatcher(threading.Thread):
+    """Dispatches the plans of one iteration.
+
+    Args:
+        pool: The workers.
+        plans: The plans. Only this thread iterates over them.
+        window: How many tasks may be out.
+    """
+
+    def __init__(self, pool: WorkerPool, plans: Iterator[Plan], window: int) -> None:
+        super().__init__(name="gpupipe ray dispatcher", daemon=True)
+        self._pool, self._plans, self._window = pool, plans, window
+        self._run = next(_runs)
+        self._steps = itertools.count()
+        self._changed = pool.changed
+        self._open: OrderedDict[int, _OpenTask] = OrderedDict()
+        self._times: deque[float] = deque(maxlen=_TIMES_KEPT)
+        self._has_more = True
+        self._is_ended = False
+        self._error: Exception | None = None
+
+    def take(self) -> tuple[Plan, Answer, PoolWorker] | None:
+        """Return the next plan with its answer, in order; None after the last, or after `end`.
+
+        Raises:
+            Exception: What ended the dispatcher, or the iterator of plans.
+        """
+        with self._changed:
+            while not self._is_ended:
+                first = next(iter(self._open), None)
+                if first is not None and (answer := self._open[first].answer) is not None:
+                    task = self._open.pop(first)
+                    self._changed.notify_all()
+                    return task.plan, *answer
+                if self._error is not None:
+                    raise self._error
+                if first is None and not self._has_more:
+                    return None
+                self._changed.wait()
+        return None
+
+    def end(self) -> None:
+        """End the thread, and discard all tasks. Idempotent."""
+        with self._changed:
+            if not self._is_ended:
+                self._is_ended = True
+                self._open.clear()
+                for worker in self._pool.ready:
+                    worker.out.clear()
+                    worker.actor.discard_before.remote(self._run + 1)
+                self._changed.notify_all()
+        self.join()
+
+    def run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except Exception as e:
+            with self._changed:
+                self._error = e
+                self._changed.notify_all()
+
+    def _step(self) -> bool:
+        """Do what can be done, and wait for something to happen. Return whether to go on."""
+        self._pool.check()
+        self._pool.end_leaving()
+        while self._has_room():
+            plan = next(self._plans, None)
+            with self._changed:
+                if plan is None:
+                    self._has_more = False
+                    self._changed.notify_all()
+                elif not self._is_ended:
+                    self._open[next(self._steps)] = _OpenTask(plan)
+                    self._assign()
+        with self._changed:
+            if self._is_ended:
+                return False
+            self._assign()
+            self._reassign_lagging()
+            if not self._has_room_unlocked():
+                self._changed.wait(_TICK)
+            return not self._is_ended
+
+    def _has_room(self) -> bool:
+        with self._changed:
+            return self._has_room_unlocked()
+
+    def _has_room_unlocked(self) -> bool:
+        return self._has_more and not self._is_ended and len(self._open) < self._window
+
+    def _assign(self) -> None:
+        """Send the tasks that no worker has, in order, to workers that have room."""
+        for step, task in self._open.items():
+            if task.answer is None and not task.refs:
+                worker = self._find_worker(task)
+                if worker is None:
+                    return
+                self._send(step, task, worker)
+
+    def _find_worker(self, task: _OpenTask) -> PoolWorker | None:
+        """Return the worker with the fewest tasks that does not lag and has room, or None."""
+        able = [
+            worker
+            for worker in self._pool.ready
+            if len(worker.out) < self._pool.job.depth
+            and not worker.is_leaving
+            and worker not in task.refs
+            and not self._lags(worker)
+        ]
+        return min(able, key=lambda worker: len(worker.out), default=None)
+
+    def _send(self, step: int, task: _OpenTask, worker: PoolWorker) -> None:
+        plan = task.plan
+        message = Task(
+            self._pool.job.key, self._run, step, plan.epoch, plan.ids, plan.last, plan.repeats
+        )
+        now = time.monotonic()
+        if not worker.out:
+            worker.answered = now
+        worker.out[step] = now
+        task.refs[worker], answer = worker.send(message)
+        answer.add_done_callback(partial(self._receive, step, worker))
+
+    def _receive(self, step: int, worker: PoolWorker, answer: Future[Answer | None]) -> None:
+        """Take an answer. Ray calls this on a thread of its own."""
+        error = answer.exception()
+        with self._changed:
+            if self._is_ended:
+                return
+            if isinstance(error, ray.exceptions.RayError) and not isinstance(
+                error, ray.exceptions.RayTaskError
+            ):
+                self._lose(step, worker, error)
+            elif error is not None:
+                self._error = EngineError(f"a Ray worker on node {worker.facts.node}: {error}")
+            else:
+                self._keep(step, worker, answer.result())
+            self._changed.notify_all()
+
+    def _keep(self, step: int, worker: PoolWorker, answer: Answer | None) -> None:
+        now = time.monotonic()
+        if worker.out.pop(step, None) is not None:
+            self._times.append(now - worker.answered)
+            worker.answered = now
+        task = self._open.get(step)
+        if task is None or task.answer is not None or answer is None:
+            return
+        task.answer = answer, worker
+        for other in task.refs:
+            if other is not worker:
+                other.actor.discard.remote((self._run, step))
+        task.refs.clear()
+
+    def _lose(self, step: int, worker: PoolWorker, error: Exception) -> None:
+        """Make a task ready to be sent again, since its worker or its answer is lost."""
+        if isinstance(error, ray.exceptions.RayActorError):
+            self._pool.remove(worker, _describe(error))
+            for other in list(worker.out):
+                self._forget(other, worker, is_death=True)
+        else:
+            self._forget(step, worker, is_death=False)
+        worker.out.pop(step, None)
+
+    def _forget(self, step: int, worker: PoolWorker, is_death: bool) -> None:
+        worker.out.pop(step, None)
+        task = self._open.get(step)
+        if task is None or task.answer is not None or task.refs.pop(worker, None) is None:
+            return
+        task.deaths += is_death
+        if task.deaths >= _MAX_DEATHS:
+            self._error = EngineError(
+                f"{task.deaths} Ray workers ended while they made the same batch, whose first "
+                f"sample is row {int(task.plan.ids[0])}: a file may crash the decoder, or the "
+                "nodes lack memory; the logs of Ray say how the processes ended"
+            )
+
+    def _lags(self, worker: PoolWorker) -> bool:
+        if not worker.out or not self._times:
+            return False
+        patience = max(_MIN_LAG, LAG_FACTOR * statistics.median(self._times))
+        return time.monotonic() - worker.answered > patience
+
+    def _reassign_lagging(self) -> None:
+        """Give the tasks of workers that lag to others as well."""
+        lagging = [worker for worker in self._pool.ready if self._lags(worker)]
+        steps = sorted({step for worker in lagging for step in worker.out})
+        for step in steps:
+            task = self._open.get(step)
+            if task is None or task.answer is not None or len(task.refs) > 1:
+                continue
+            other = self._find_worker(task)
+            if other is None:
+                return
+            self._send(step, task, other)
+
+
+def _describe(error: Exception) -> str:
+    """Return the first line of an error of Ray."""
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".: ")

@@ -1,0 +1,155 @@
+"""The Ray engine: batches come from workers of a Ray cluster.
+
+1. The trainer's sampler makes the plans, as always. A task holds the ids of one plan; the job
+   (index and steps) is in the object store once, and each node fetches it once.
+2. A worker runs an engine of its own, which gets the plans as a stream, and answers with arrays in
+   the object store (worker.py).
+3. The dispatcher's thread keeps every worker supplied, and gives the tasks of workers that die or
+   lag to others (dispatcher.py).
+4. The delivery's thread maps the answers without a copy, runs the steps that were left to the
+   trainer, and copies to the GPU (delivery.py). The training thread only takes finished batches.
+5. The state is the sampler's position alone. Plans and draws are functions of it, so the
+   batches are the same whichever worker makes them.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import ClassVar
+from weakref import ref
+
+import torch
+
+from gpupipe.engines.bad_samples import Quarantine
+from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
+from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.ray.cluster import Cluster, connect
+from gpupipe.engines.ray.delivery import Delivery
+from gpupipe.engines.ray.dispatcher import Dispatcher
+from gpupipe.engines.ray.pool import WorkerPool
+from gpupipe.engines.ray.sharing import count_workers, share_job, split_job
+from gpupipe.runtime.devices import resolve
+from gpupipe.runtime.machine_failures import machine_errors
+from gpupipe.runtime.transfer import record_stream
+from gpupipe.sampling.sampler import Plan, Sampler
+
+
+class RayEngine(Engine):
+    """Delivers batches that workers of a Ray cluster make.
+
+    Args:
+        job: Samples, steps and settings of the loader.
+        gpu: Number of the trainer's GPU; None delivers on the CPU.
+        cluster: The connection to Ray. The engine closes it.
+
+    Raises:
+        EngineError: The workers cannot be placed, or cannot do the job.
+    """
+
+    name = "ray"
+    settings = (
+        Sampler.settings
+        | Quarantine.settings
+        | {"ray", "hwm", "prefetch", "dtype", "memory_format", "decoder", "hw_decoder_load"}
+    )
+    unit = "worker"
+    parallelism_setting: ClassVar[str] = "ray"
+
+    def __init__(self, job: LoadSpec, gpu: int | None, cluster: Cluster) -> None:
+        self._job, self._cluster = job, cluster
+        options = job.loader.ray
+        worker_job, tail = split_job(job)
+        self._tail = tail
+        self._finish = BatchFinisher(tail, gpu)
+        self.device, self._torch_device = self._finish.device, self._finish.torch_device
+        self._quarantine = Quarantine(job)
+        self._delivery: Delivery | None = None
+        self._pool = WorkerPool(
+            cluster, options, share_job(worker_job), count_workers(job.loader, cluster)
+        )
+        self._at_exit = _closer(ref(self))
+        atexit.register(self._at_exit)
+        try:
+            self._pool.start()
+        except BaseException:
+            self.close()
+            raise
+        self._window = job.loader.hwm
+        self.batches_ahead = self._window
+
+    @property
+    def parallelism(self) -> int:  # type: ignore[override]
+        """How many workers there should be."""
+        return self._pool.target
+
+    @classmethod
+    def on(cls, job: LoadSpec, device: str) -> RayEngine:
+        gpu = resolve(device)
+        cluster = connect(job.loader.ray.address)
+        try:
+            return cls(job, gpu, cluster)
+        except BaseException:
+            cluster.close()
+            raise
+
+    @property
+    def skipped(self) -> int:
+        return len(self._quarantine)
+
+    @property
+    def skipped_samples(self) -> Mapping[int, str]:
+        return self._quarantine.reasons
+
+    @property
+    def quarantine_file(self) -> str:
+        return str(self._quarantine.file)
+
+    def lowering(self) -> list[Operator]:
+        steps = self._job.pipeline.entries
+        tail = self._tail.at_epoch(0)
+        head = tuple(dict.fromkeys(entry.key for entry in steps if entry not in tail))
+        return [
+            ("ray worker", "remote", head),
+            *((f"{entry.name}.torch", self.device, (entry.key,)) for entry in tail),
+        ]
+
+    def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        with machine_errors():
+            yield from self._batches(plans)
+
+    def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
+        self._quarantine.check()
+        self._quarantine.refusal = None
+        dispatcher = Dispatcher(self._pool, self._quarantine.iter_good_plans(plans), self._window)
+        delivery = Delivery(
+            self._job, dispatcher, self._finish, self._quarantine, self._job.loader.prefetch
+        )
+        self._delivery = delivery
+        delivery.start()
+        try:
+            for plan, batch in delivery:
+                if self._torch_device.type == "cuda":
+                    record_stream(batch, torch.cuda.current_stream(self._torch_device))
+                yield plan, batch
+                del batch  # its memory in the object store is the user's alone
+        finally:
+            delivery.end()
+
+    def close(self) -> None:
+        atexit.unregister(self._at_exit)
+        if self._delivery is not None:
+            self._delivery.end()
+        self._pool.close()
+        self._cluster.close()
+
+
+def _closer(engine: ref[RayEngine]) -> Callable[[], None]:
+    """Return an exit handler that closes the engine and does not keep it alive."""
+
+    def close() -> None:
+        alive = engine()
+        if alive is not None:
+            alive.close()
+
+    return close

@@ -1,0 +1,278 @@
+"""The workers of one trainer: starts them, replaces those that die, and ends them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from gpupipe.config import RayConfig
+from gpupipe.engines.ray.cluster import Cluster
+from gpupipe.engines.ray.errors import explain_missing_paths, explain_no_room, name_node
+from gpupipe.engines.ray.messages import Answer, Task, WorkerFacts
+from gpupipe.engines.ray.versions import explain_difference
+from gpupipe.engines.ray.worker import Worker
+from gpupipe.errors import EngineError, counted
+
+_log = logging.getLogger("gpupipe")
+_PATIENCE_BEFORE_LOG = 3.0
+_CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class SharedJob:
+    """A job in the object store.
+
+    Attributes:
+        key: Its content hash.
+        ref: Where it is in the object store. Each node fetches it once.
+        paths: Files and folders that the trainer sees, and every worker must see.
+        depth: How many tasks a worker may have at once.
+    """
+
+    key: str
+    ref: Any
+    paths: tuple[str, ...]
+    depth: int
+
+
+@dataclass(eq=False)
+class PoolWorker:
+    """A worker that is ready.
+
+    Attributes:
+        actor: Ray's handle.
+        facts: What it says of itself.
+        engine: The name of its engine.
+        out: When each of its tasks was sent, by the task's step.
+        answered: When it answered last, or became ready.
+        is_leaving: It gets no more tasks, and ends after those that it has.
+    """
+
+    actor: Any
+    facts: WorkerFacts
+    engine: str
+    out: dict[int, float] = field(default_factory=dict)
+    answered: float = field(default_factory=time.monotonic)
+    is_leaving: bool = False
+
+    def send(self, task: Task) -> tuple[Any, Future[Answer | None]]:
+        """Send a task; return Ray's reference, which must be kept, and the answer."""
+        ref = self.actor.make.remote(task)
+        return ref, ref.future()
+
+
+class WorkerPool:
+    """Starts and ends the workers of one trainer.
+
+    Args:
+        cluster: The cluster.
+        options: The settings.
+        job: What every worker builds.
+        count: How many workers there should be.
+
+    Attributes:
+        changed: Notified when a worker becomes ready. Its lock guards the pool.
+        ready: The workers that are ready.
+        failure: Why a worker cannot work at all, or None.
+    """
+
+    def __init__(self, cluster: Cluster, options: RayConfig, job: SharedJob, count: int) -> None:
+        self._cluster, self._options, self.job = cluster, options, job
+        self.changed = threading.Condition()
+        self.ready: list[PoolWorker] = []
+        self.failure: Exception | None = None
+        self._target = count
+        self._starting: dict[threading.Thread, Any] = {}
+        """The actor of each thread that waits for one to become ready."""
+        self._listeners: list[Callable[[], None]] = []
+        self._is_closed = False
+        self._reference: WorkerFacts | None = None
+        """The facts of the first worker, whose versions all others must have."""
+        self._empty_since = time.monotonic()
+
+    @property
+    def target(self) -> int:
+        """How many workers there should be."""
+        return self._target
+
+    def start(self) -> None:
+        """Start the workers, and wait until all are ready.
+
+        Raises:
+            EngineError: The cluster cannot place them within `ray.wait` seconds, or a worker cannot
+                do the job.
+        """
+        deadline = time.monotonic() + self._options.wait
+        log_at = time.monotonic() + _PATIENCE_BEFORE_LOG
+        with self.changed:
+            self._start_missing()
+            while len(self.ready) < self._target and self.failure is None:
+                now = time.monotonic()
+                if now >= deadline:
+                    raise EngineError(self._explain_no_room(gave_up=True))
+                if now >= log_at:
+                    _log.warning("gpupipe: %s", self._explain_no_room(gave_up=False))
+                    log_at = deadline
+                self.changed.wait(min(deadline, log_at) - now if now < log_at else deadline - now)
+        self.check()
+
+    def check(self) -> None:
+        """Raise why no worker can work, if that is so."""
+        with self.changed:
+            if self.failure is not None:
+                raise self.failure
+            if self.ready:
+                self._empty_since = time.monotonic()
+            elif time.monotonic() - self._empty_since > self._options.wait:
+                raise EngineError(self._explain_no_room(gave_up=True))
+
+    def resize(self, count: int) -> None:
+        """Change the number of workers. Those that leave finish their tasks first."""
+        with self.changed:
+            self._target = count
+            staying = [worker for worker in self.ready if not worker.is_leaving]
+            for worker in staying[count:]:
+                worker.is_leaving = True
+            self._start_missing()
+        self.end_leaving()
+
+    def end_leaving(self) -> None:
+        """End the workers that leave and have no task."""
+        with self.changed:
+            done = [worker for worker in self.ready if worker.is_leaving and not worker.out]
+            self.ready = [worker for worker in self.ready if worker not in done]
+        for worker in done:
+            _end([worker.actor])
+
+    def remove(self, worker: PoolWorker, reason: str) -> None:
+        """Remove a worker that died, and start another in its place."""
+        with self.changed:
+            if worker not in self.ready:
+                return
+            self.ready.remove(worker)
+            if not self.ready:
+                self._empty_since = time.monotonic()
+            _log.warning(
+                "gpupipe: a Ray worker on node %s ended (%s); %s to others",
+                worker.facts.node,
+                reason,
+                f"its {counted(len(worker.out), 'batch', 'batches')} go",
+            )
+            ray.kill(worker.actor)
+            self._start_missing()
+
+    def close(self) -> None:
+        """End all workers, and wait until no thread of this pool runs. Idempotent."""
+        with self.changed:
+            self._is_closed = True
+            workers, self.ready = self.ready, []
+            starting = dict(self._starting)
+        if ray.is_initialized():
+            _end([worker.actor for worker in workers])
+            for actor in starting.values():
+                ray.kill(actor)
+        for thread in starting:
+            thread.join()
+
+    def _start_missing(self) -> None:
+        """Start workers until there are as many as there should be. The caller has the lock."""
+        staying = sum(not worker.is_leaving for worker in self.ready)
+        for _ in range(self._target - staying - len(self._starting)):
+            if self._is_closed:
+                return
+            actor = self._create_actor()
+            thread = threading.Thread(target=self._bring_up, args=(actor,), daemon=True)
+            self._starting[thread] = actor
+            thread.start()
+
+    def _create_actor(self) -> Any:
+        strategies = {
+            "spread": "SPREAD",
+            "pack": "DEFAULT",
+            "local_first": NodeAffinitySchedulingStrategy(self._cluster.node_id, soft=True),
+        }
+        options: dict[str, Any] = {
+            "num_cpus": self._options.cpus,
+            "scheduling_strategy": strategies[self._options.placement],
+            # Each task waits on a thread of its own; those of an ended iteration may still do so.
+            "max_concurrency": 2 * self.job.depth + 4,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+        if self._options.gpus:
+            options["num_gpus"] = self._options.gpus
+        return ray.remote(Worker).options(**options).remote()
+
+    def _bring_up(self, actor: Any) -> None:
+        """Wait until an actor is placed, check it, and let it build its engine."""
+        worker: PoolWorker | None = None
+        failure: Exception | None = None
+        try:
+            worker = self._build(actor)
+        except (EngineError, ray.exceptions.RayTaskError) as e:
+            failure = e if isinstance(e, EngineError) else EngineError(f"a Ray worker failed: {e}")
+        except ray.exceptions.RayError as e:
+            _log.info("gpupipe: a Ray worker ended before it was ready: %s", e)
+        except Exception as e:
+            failure = e
+        with self.changed:
+            self._starting.pop(threading.current_thread(), None)
+            if self._is_closed:
+                return
+            if worker is not None:
+                self.ready.append(worker)
+            elif failure is not None:
+                self.failure = failure
+            else:
+                self._start_missing()
+            self.changed.notify_all()
+
+    def _build(self, actor: Any) -> PoolWorker:
+        facts: WorkerFacts = ray.get(actor.describe.remote())
+        self._check_versions(facts)
+        device = "gpu:0" if self._options.gpus else "cpu"
+        built = ray.get(
+            actor.build.remote(
+                self.job.key, self.job.ref, self._options.engine, device, self.job.paths
+            )
+        )
+        if built.missing:
+            raise EngineError(explain_missing_paths(facts.node, built.missing))
+        if built.error is not None:
+            raise name_node(built.error, facts.node)
+        return PoolWorker(actor, facts, built.engine)
+
+    def _check_versions(self, facts: WorkerFacts) -> None:
+        with self.changed:
+            if self._reference is None:
+                self._reference = facts
+            first = self._reference
+        difference = explain_difference(first.versions, first.node, facts.versions, facts.node)
+        if difference:
+            raise EngineError(
+                f"the nodes of the Ray cluster would make different batches: {difference}. Install "
+                "the same versions on all nodes"
+            )
+
+    def _explain_no_room(self, gave_up: bool) -> str:
+        nodes = self._cluster.nodes()
+        return explain_no_room(
+            self._options, self._target, len(self.ready), self._cluster.free_cpus(), nodes, gave_up
+        )
+
+
+def _end(actors: list[Any]) -> None:
+    """Let actors end their engines, which may have processes of their own, then end them."""
+    closing = [actor.close.remote() for actor in actors]
+    if closing:
+        ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
+    for actor in actors:
+        ray.kill(actor)

@@ -1,0 +1,69 @@
+"""What the workers of a trainer share: the job, its hash, and how many they are."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import ray
+
+from gpupipe.config import LoaderConfig
+from gpupipe.dataset.index import Index
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.pipeline_tail import PipelineTail, find_larger_output, find_tail
+from gpupipe.engines.ray.cluster import Cluster
+from gpupipe.engines.ray.pool import SharedJob
+
+
+def split_job(job: LoadSpec) -> tuple[LoadSpec, PipelineTail]:
+    """Return the job of the workers, and the steps that are left to the trainer.
+
+    With `ray.ship: uint8` those are the last steps that can run on uint8 batches.
+    """
+    options = job.loader
+    numbers = find_tail(job.pipeline) if options.ray.ship == "uint8" else ()
+    shorter = job.pipeline.without_entries(numbers)
+    if find_larger_output(shorter) is not None:
+        numbers, shorter = (), job.pipeline
+    threads = options.ray.cpus
+    settings = {"dtype": None if numbers else options.dtype, "threads": threads}
+    if options.ray.engine == "dataloader":
+        settings |= {"workers": threads if threads > 1 else 0}
+    worker_job = replace(
+        job,
+        pipeline=shorter,
+        loader=options.model_copy(update=settings),
+        threads=threads,
+    )
+    return worker_job, PipelineTail(job.pipeline, numbers, options.dtype if numbers else None)
+
+
+def share_job(job: LoadSpec) -> SharedJob:
+    """Put a job into the object store."""
+    text = f"{job.index.fingerprint} {job.pipeline.fingerprint} {job.loader.model_dump_json()}"
+    key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return SharedJob(key, ray.put(job), list_visible_paths(job.index), job.loader.prefetch + 2)
+
+
+def list_visible_paths(index: Index) -> tuple[str, ...]:
+    """Return files and folders of the data that this process sees: each root, and a first file."""
+    paths = []
+    for column in index.columns.values():
+        root = getattr(column, "root", "")
+        span = column.span(0) if len(column) else None
+        paths += [root] if root else []
+        paths += [span.path] if span is not None else []
+    return tuple(path for path in dict.fromkeys(paths) if Path(path).exists())
+
+
+def count_workers(options: LoaderConfig, cluster: Cluster) -> int:
+    """Return how many workers this trainer starts with."""
+    workers = options.ray.workers
+    if isinstance(workers, tuple):
+        return workers[0]
+    if workers != "auto":
+        return workers
+    share = cluster.total_cpus() / options.ray.cpus / options.shard.world_size
+    free = cluster.free_cpus() / options.ray.cpus
+    return max(1, int(min(free, share)))

@@ -1,0 +1,188 @@
+"""The worker's side: an engine built from a LoadSpec, and the actor that holds it.
+
+A worker keeps no state between tasks but its engine and which samples that engine skipped. So any
+worker can make any batch, and makes the same one again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.config import Shard
+from gpupipe.engines import registry
+from gpupipe.engines.base import Engine, LoadSpec
+from gpupipe.engines.ray.arrays import PackedTensor, pack
+from gpupipe.engines.ray.messages import Answer, BuildAnswer, Task, WorkerFacts
+from gpupipe.engines.ray.plan_stream import MadeBatch, Order, PlanStream
+from gpupipe.engines.ray.versions import list_versions
+from gpupipe.errors import GpupipeError
+from gpupipe.runtime.engine_registration import AUTO
+from gpupipe.sampling.sampler import Plan
+
+
+class BatchMaker:
+    """Makes batches of a job, as NumPy arrays, on any machine that sees the data.
+
+    It needs no Ray. Several threads may ask at once: the engine then works ahead.
+
+    Args:
+        job: The samples, the steps and the loader settings. The shard is ignored: plans say which
+            samples to load.
+        engine: The name of the engine, or "auto".
+        device: "cpu", or "gpu:0" and so on.
+
+    Raises:
+        DeviceError: The device or the engine is not available.
+        EngineError: The engine cannot run this job.
+
+    Example:
+        >>> with BatchMaker(LoadSpec(index, config.pipeline, config.loader, threads=2)) as maker:
+        ...     for plan in sampler.begin():
+        ...         maker.make(plan)["image"]  # uint8 (64, 3, 224, 224)
+    """
+
+    def __init__(self, job: LoadSpec, engine: str = AUTO, device: str = "cpu") -> None:
+        self._job = job
+        self._folder = tempfile.TemporaryDirectory(prefix="gpupipe-worker-")
+        settings = {
+            "shard": Shard(),
+            "device": device,
+            "engine": engine,
+            "max_bad": 1.0,
+            "quarantine": Path(self._folder.name) / "skipped.jsonl",
+        }
+        loader = job.loader.model_copy(update=settings)
+        try:
+            self.engine: Engine = registry.find(engine).on(replace(job, loader=loader), device)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        self._stream = PlanStream(self.engine)
+
+    def make(self, plan: Plan) -> dict[str, NDArray[Any]]:
+        """Return the batch of a plan: fields (B, ...), values of the index, "label" and "id".
+
+        Samples that are skipped (`loader.on_error: skip`) are not in it. If all were skipped, the
+        dict is empty.
+
+        Raises:
+            SampleError: A sample cannot be read or decoded, and `loader.on_error` is "raise".
+            ShapeError: The samples differ in shape.
+            EngineError: The engine or the machine failed.
+        """
+        made = self.submit(plan).result()
+        if made is None or made.batch is None:
+            return {}
+        return {name: tensor.cpu().numpy() for name, tensor in made.batch.items()}
+
+    def submit(self, plan: Plan, order: Order = (0, 0)) -> Future[MadeBatch | None]:
+        """Start to make a batch; see PlanStream.submit."""
+        return self._stream.submit(plan, order)
+
+    def discard(self, order: Order) -> None:
+        """Discard the plan of this order, if its batch is not begun."""
+        self._stream.discard(order)
+
+    def discard_before(self, run: int) -> None:
+        """Discard the plans of earlier runs whose batches are not begun."""
+        self._stream.discard_before(run)
+
+    def pack_fields(self, made: MadeBatch) -> dict[str, PackedTensor]:
+        """Return the fields of the pipeline as arrays, without labels, values and ids."""
+        batch = made.batch or {}
+        names = [name for name in self._job.pipeline.outputs if name in batch]
+        return {name: pack(batch[name].cpu()) for name in names}
+
+    def close(self) -> None:
+        """End the engine. Idempotent."""
+        self._stream.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> BatchMaker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Worker:
+    """The actor. Its methods answer with values, also for errors, so that any trainer gets them."""
+
+    def __init__(self) -> None:
+        self._maker: BatchMaker | None = None
+        self._key = ""
+
+    def describe(self) -> WorkerFacts:
+        """Return what decides whether this worker fits the others."""
+        import ray
+
+        node_id = ray.get_runtime_context().get_node_id()
+        address = ray.util.get_node_ip_address()
+        node = f"{os.uname().nodename} ({address})"
+        return WorkerFacts(node, node_id, os.getpid(), list_versions())
+
+    def build(
+        self, key: str, job: LoadSpec, engine: str, device: str, paths: tuple[str, ...]
+    ) -> BuildAnswer:
+        """Build the engine.
+
+        Args:
+            key: The content hash of the job.
+            job: The job, which Ray keeps once on each node.
+            engine: The name of the engine, or "auto".
+            device: "cpu" or "gpu:0".
+            paths: Files and folders that the trainer sees, and this worker must see.
+        """
+        missing = tuple(path for path in paths if not Path(path).exists())
+        if missing:
+            return BuildAnswer(missing=missing)
+        try:
+            self._maker, self._key = BatchMaker(job, engine, device), key
+        except Exception as e:
+            return BuildAnswer(error=e)
+        return BuildAnswer(self._maker.engine.name)
+
+    def make(self, task: Task) -> Answer | None:
+        """Make the batch of a task; None if the trainer no longer wants it."""
+        assert self._maker is not None and task.key == self._key
+        try:
+            made = self._maker.submit(task.to_plan(), (task.run, task.step)).result()
+        except GpupipeError as e:
+            return Answer(error=e)
+        except Exception as e:
+            return Answer(error=e, trace=traceback.format_exc())
+        return None if made is None else self._answer(task, made)
+
+    def _answer(self, task: Task, made: MadeBatch) -> Answer:
+        assert self._maker is not None
+        fields = self._maker.pack_fields(made)
+        if len(made.plan.ids) == len(task.ids):
+            return Answer(fields)
+        kept = np.flatnonzero(np.isin(task.ids, made.plan.ids))
+        reasons = self._maker.engine.skipped_samples
+        skipped = {int(id): reasons[int(id)] for id in np.setdiff1d(task.ids, made.plan.ids)}
+        return Answer(fields, kept, skipped)
+
+    def discard(self, order: Order) -> None:
+        """Discard a task, if its batch is not begun."""
+        if self._maker is not None:
+            self._maker.discard(order)
+
+    def discard_before(self, run: int) -> None:
+        """Discard the tasks of earlier iterations whose batches are not begun."""
+        if self._maker is not None:
+            self._maker.discard_before(run)
+
+    def close(self) -> None:
+        """End the engine."""
+        if self._maker is not None:
+            self._maker.close()

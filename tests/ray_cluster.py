@@ -1,0 +1,117 @@
+"""A Ray cluster of several nodes on this machine, and the check that a test left nothing in it."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.cluster_utils import Cluster
+
+STORE = 200 * 1024 * 1024
+_PATIENCE = 60.0
+
+
+class RayCluster:
+    """Nodes of one CPU each; this process is connected to the first.
+
+    Attributes:
+        cluster: Ray's own object.
+        nodes: The nodes that were added, without the first.
+    """
+
+    def __init__(self, nodes: int, cpus: int = 1) -> None:
+        self.cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": cpus,
+                "object_store_memory": STORE,
+                "include_dashboard": False,
+            },
+        )
+        self.nodes: list[Any] = []
+        for _ in range(nodes - 1):
+            self.add_node(cpus)
+        ray.init(address=self.cluster.address, log_to_driver=False, logging_level="ERROR")
+        self.cluster.wait_for_nodes()
+
+    @property
+    def address(self) -> str:
+        """The address of the cluster."""
+        return str(self.cluster.address)
+
+    def add_node(self, cpus: int = 1) -> Any:
+        """Add a node, and return Ray's object of it."""
+        node = self.cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
+        self.nodes.append(node)
+        return node
+
+    def remove_node(self, node: Any) -> None:
+        """Kill the processes of a node."""
+        self.nodes.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        """Disconnect, and end all nodes."""
+        ray.shutdown()
+        self.cluster.shutdown()
+
+
+@contextmanager
+def start_cluster(nodes: int, cpus: int = 1) -> Iterator[RayCluster]:
+    """Start a cluster for a `with` block."""
+    cluster = RayCluster(nodes, cpus)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def wait_until(is_true: Any, what: str) -> None:
+    """Wait until a condition holds; fail after a minute."""
+    deadline = time.monotonic() + _PATIENCE
+    while not is_true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def list_actors() -> list[str]:
+    """Return the actors that are alive. Those that Ray's libraries detach are not ours."""
+    from ray._private.state import actors
+
+    return [
+        f"{actor['ActorClassName']} {actor['State']}"
+        for actor in actors().values()
+        if actor["State"] != "DEAD" and not actor["IsDetached"]
+    ]
+
+
+def free_cpus() -> float:
+    """Return how many CPUs of the cluster are free."""
+    return float(ray.available_resources().get("CPU", 0))
+
+
+def assert_nothing_left() -> None:
+    """Fail unless all actors and their resources are gone."""
+    wait_until(lambda: not list_actors(), f"actors are left: {list_actors()}")
+    total = ray.cluster_resources().get("CPU", 0)
+    wait_until(lambda: free_cpus() == total, f"CPUs are held: {free_cpus()} of {total}")
+    wait_until(lambda: not count_references(), f"{count_references()} objects are left")
+    assert spilled_bytes() == 0
+
+
+def count_references() -> int:
+    """Return how many objects this process refers to."""
+    gc.collect()
+    return len(ray._private.worker.global_worker.core_worker.get_all_reference_counts())
+
+
+def spilled_bytes() -> int:
+    """Return how many bytes Ray wrote to disk because its object stores were full."""
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+    state = get_state_from_address(ray.get_runtime_context().gcs_address)
+    return int(get_memory_info_reply(state).store_stats.spilled_bytes_total)
