@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.dataset.source import Population
 from gpupipe.engines.base import Batch, BatchStream
 from gpupipe.errors import EngineError, GpupipeError
+from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.sampling.sampler import Plan, Sampler
 
 _Item = tuple[Plan, Batch]
@@ -108,6 +110,7 @@ class LifeCycle:
         self._newest = 0
         """Number of the newest iterator, the only one that may be used."""
         self.waited = 0.0
+        self._at_exit = ExitHandler(self._stop_at_exit)
 
     @property
     def is_closed(self) -> bool:
@@ -146,8 +149,17 @@ class LifeCycle:
 
     def close(self) -> None:
         """End all iterations for good. Idempotent."""
+        self._at_exit.cancel()
         self.stop()
         self._state = _Closed()
+
+    def _stop_at_exit(self) -> None:
+        """Stop before the interpreter clears modules, which the engine needs in order to stop.
+
+        A daemon thread that waits for a batch at that moment never gets it.
+        """
+        with suppress(ValueError):  # a daemon thread runs the engine's generator
+            self.stop()
 
     def _iterate(self, number: int, convert: Callable[[Plan, Batch], Any]) -> Iterator[Any]:
         self._check_newest(number)
@@ -171,7 +183,8 @@ class LifeCycle:
             try:
                 yield converted
             finally:
-                self._engine.mark_consumed(plan)
+                if number == self._newest:  # else _leave_epoch() did; the engine may be closed
+                    self._engine.mark_consumed(plan)
         if number == self._newest:
             self._state = _Between(state.epoch + 1, state.run)
 

@@ -43,16 +43,13 @@ How it runs, and in which order it stops:
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from typing import Any
-from weakref import ref
 
 import torch
 
@@ -69,6 +66,7 @@ from gpupipe.engines.dali.lowering import Device, Lowering, decodes_regions
 from gpupipe.engines.dali.memory import check_memory
 from gpupipe.engines.dali.reader import open_fields, reader_operators
 from gpupipe.runtime.devices import resolve
+from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.malloc import let_dali_pool_buffers, malloc_trim, release_unused_memory
 from gpupipe.runtime.region_decoding import can_decode_regions
@@ -139,8 +137,7 @@ class DaliEngine(Engine):
         self._built, self._phase = self._build(0), 0
         self._is_closed = False
         self._epochs = 0
-        self._at_exit = partial(_close, ref(self), os.getpid())
-        atexit.register(self._at_exit)
+        self._at_exit = ExitHandler(self.close)
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
@@ -257,7 +254,7 @@ class DaliEngine(Engine):
             field.unmap_files(files)
 
     def close(self) -> None:
-        atexit.unregister(self._at_exit)
+        self._at_exit.cancel()
         if self._is_closed:
             return
         self._is_closed = True
@@ -283,13 +280,3 @@ def uses_hardware_decoder(job: LoadSpec, device_id: int | None) -> bool:
         and job.loader.hw_decoder_load > 0
         and any(spec.encoded for spec in job.pipeline.fields.values())
     )
-
-
-def _close(engine: ref[DaliEngine], process: int) -> None:
-    """Close the engine at exit, before DALI destroys pipelines that an open iteration still uses.
-
-    A forked child does nothing.
-    """
-    alive = engine()
-    if alive is not None and os.getpid() == process:
-        alive.close()

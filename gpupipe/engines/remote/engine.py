@@ -15,10 +15,8 @@
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
-from weakref import ref
 
 import torch
 
@@ -29,6 +27,7 @@ from gpupipe.engines.remote.connecting import ConnectedServers, connect_servers
 from gpupipe.engines.remote.description import SERVER_SETTINGS
 from gpupipe.engines.remote.sampler import ServerBatch
 from gpupipe.errors import EngineError, warn
+from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan
 
@@ -55,8 +54,7 @@ class RemoteEngine(Engine):
         self.parallelism = len(self._connections)
         self.batches_ahead = sum(connection.options.hwm for connection in self._connections)
         self._has_received = False
-        self._at_exit = _closer(ref(self))
-        atexit.register(self._at_exit)
+        self._at_exit = ExitHandler(self.close)
 
     @classmethod
     def on(cls, job: LoadSpec, device: str) -> RemoteEngine:
@@ -162,17 +160,6 @@ class RemoteEngine(Engine):
         ]
 
     def close(self) -> None:
-        atexit.unregister(self._at_exit)
+        self._at_exit.cancel()
         for connection in self._connections:
             connection.close()
-
-
-def _closer(engine: ref[RemoteEngine]) -> Callable[[], None]:
-    """Return an exit handler that closes the engine and does not keep it alive."""
-
-    def close() -> None:
-        alive = engine()
-        if alive is not None:
-            alive.close()
-
-    return close
