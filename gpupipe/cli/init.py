@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace files that are there already.")
 def init(folder: Path, out: Path, force: bool) -> None:
     """Look at FOLDER, and write a config that reads it: class folders, a list of files, tar shards,
-    TFRecord, .rec, .zip, .npy and .npz. Validation data gets a config of its own.
+    TFRecord, .rec, .zip, LMDB, .npy and .npz. Validation data gets a config of its own.
     """
     from gpupipe import config as configs
     from gpupipe.init.config_text import write_text

@@ -1,16 +1,20 @@
-"""Finds out in which folders of an archive the images are."""
+"""Finds out in which folders of an archive, or under which keys of a database, the images are."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from gpupipe.dataset.shards import map_file, name_shard
 from gpupipe.errors import DataError
-from gpupipe.formats import zip_directory
+from gpupipe.formats import lmdb_pages, zip_directory
 from gpupipe.sources.folder import EXTENSIONS
 
+_NUMBERED = re.compile(r"(\D+)\d+(?:\.\w+)?")
+_IMAGES, _LABELS = ("image", "img", "images", "x"), ("label", "labels", "class", "target", "y")
 _PARTS = ("train", "training", "trn")
 
 
@@ -38,6 +42,29 @@ def read_zip_options(file: Path) -> tuple[dict[str, Any], list[str]]:
         notes.append("the images are in no class folders, so they have no labels.")
         return options | {"label": None}, notes
     return options, notes
+
+
+def read_lmdb_options(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the source lmdb for a database, and what is not certain.
+
+    Raises:
+        DataError: The database cannot be read.
+    """
+    with name_shard(file):
+        keys = [os.fsdecode(v.key) for v in lmdb_pages.iter_values(map_file(file))]
+    numbered = [found for key in keys if (found := _NUMBERED.fullmatch(key))]
+    counts = Counter(found[1] for found in numbered)
+    image = next((p for p in counts if p.rstrip("-_:/.").lower() in _IMAGES), None)
+    label = next((p for p in counts if p.rstrip("-_:/.").lower() in _LABELS), None)
+    if image is not None:
+        options: dict[str, Any] = {"fields": {"image": f"{image}{{id}}"}}
+        if label is not None and counts[label] >= counts[image]:
+            return options | {"label": f"{label}{{id}}"}, []
+        return options, ["no keys look like labels, so there are no labels."]
+    if keys and all("/" in key for key in keys):
+        note = "the class is the part of the key before its first slash."
+        return {"fields": {"image": "{class}/{name}"}, "label": "{class}"}, [note]
+    return {}, ["all keys are taken for images, and there are no labels."]
 
 
 def _holds(folders: set[str], folder: str) -> bool:

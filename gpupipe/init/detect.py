@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import GpupipeError
-from gpupipe.init.archives import read_zip_options
+from gpupipe.init.archives import read_lmdb_options, read_zip_options
 from gpupipe.init.lists import has_images, read_list_options, read_parquet_options
 from gpupipe.init.shards import read_tar_options, read_tfrecord_options
 from gpupipe.sources.folder import EXTENSIONS
@@ -25,10 +25,13 @@ _SHARDS = {
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
     ".zip": "zip",
+    ".mdb": "lmdb",
+    ".lmdb": "lmdb",
 }
 _NUMBERED_TFRECORD = re.compile(r"-\d{5}-of-\d{5}$")
 _LISTS = (".csv", ".tsv", ".parquet", ".txt")
 _ARRAYS = (".npy", ".npz")
+_LMDB = "data.mdb"
 _FEW = 200
 """Entries of a folder that are looked at to find out what it holds."""
 
@@ -107,13 +110,16 @@ def _detect_folder(folder: Path) -> Detected:
     _refuse_unknown_formats(folder, {p.name for p in entries})
     files = [p for p in entries if p.is_file()]
     folders = [p for p in entries if p.is_dir()]
+    databases = [p for p in folders if (p / _LMDB).is_file()]
+    if databases:
+        return _detect_files(folder, [databases[0] / _LMDB], databases[0].name)
     kinds = Counter(kind for p in files if (kind := _kind(p)) is not None)
     images = [p for p in files if _is_image(p)]
     if folders and not images and _holds(folders[0], _is_image):
         return Detected("folder", {"root": str(folder)})
     if folders and not images and _holds(folders[0], lambda p: p.suffix.lower() in _ARRAYS):
         return Detected("numpy", {"root": str(folder)})
-    for kind in ("webdataset", "tfrecord", "recordio", "zip", "file_list", "numpy"):
+    for kind in ("webdataset", "tfrecord", "recordio", "zip", "lmdb", "file_list", "numpy"):
         if kinds[kind]:
             return _detect_files(folder, [p for p in files if _kind(p) == kind], folder.name)
     if images:
@@ -121,14 +127,13 @@ def _detect_folder(folder: Path) -> Detected:
         return Detected("folder", {"root": str(folder), "label": None}, [note])
     raise GpupipeError(
         f"{folder}: nothing that a source reads: no class folders with images, no list (.csv, "
-        ".tsv, .txt, .parquet), no shards (.tar, .tfrecord, .rec, .zip) and no arrays (.npy, .npz)"
+        ".tsv, .txt, .parquet), no shards (.tar, .tfrecord, .rec, .zip), no LMDB "
+        "and no arrays (.npy, .npz)"
     )
 
 
 def _refuse_unknown_formats(folder: Path, names: set[str]) -> None:
-    if "data.mdb" in names:
-        what = "an LMDB"
-    elif "dataset_info.json" in names or "dataset_dict.json" in names:
+    if "dataset_info.json" in names or "dataset_dict.json" in names:
         what = "a Hugging Face data set on disk"
     else:
         return
@@ -160,6 +165,9 @@ def _detect_files(folder: Path, files: list[Path], what: str) -> Detected:
         return _detect_arrays(folder, files)
     if kind is None:
         raise GpupipeError(f"{files[0]}: no source reads a file of this name")
+    if kind == "lmdb":
+        options, notes = read_lmdb_options(files[0])
+        return Detected(kind, {"path": str(files[0])} | options, notes)
     shards = str(files[0]) if len(files) == 1 else str(folder / _pattern(files))
     if kind == "webdataset":
         options, notes = read_tar_options(files[0])

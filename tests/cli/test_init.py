@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from lmdb_files import write_lmdb
 from PIL import Image
 from record_files import packed, written
 from tfrecord import TFRecordWriter
@@ -109,6 +110,13 @@ def zipped(root: Path, folder: str = "data/train/", classes: str = "ab") -> None
     write_zip(root / "images.zip", files | {"data/val/a/0.jpg": jpeg(), "readme.txt": b""})
 
 
+def database(root: Path, key: str = "image-{n}") -> None:
+    values = {key.format(n=n, c="ab"[n % 2]): jpeg() for n in range(COUNT)}
+    if key == "image-{n}":
+        values |= {f"label-{n}": b"%d" % (n % 2) for n in range(COUNT)}
+    write_lmdb(root, values)
+
+
 CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
     "class folders": (class_folders, "folder", 2),
     "a flat folder": (flat, "folder", 1),
@@ -124,6 +132,9 @@ CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
     "arrays in class folders": (array_folders, "numpy", 2),
     "a zip": (zipped, "zip", 2),
     "a zip without classes": (lambda root: write_zip(root / "a.zip", FLAT), "zip", 1),
+    "an lmdb": (database, "lmdb", 2),
+    "an lmdb of classes": (lambda root: database(root, "{c}/{n}.jpg"), "lmdb", 2),
+    "an lmdb without labels": (lambda root: database(root / "x.lmdb", "{n}"), "lmdb", 1),
     "an npz file": (npz, "numpy", 1),
 }
 
@@ -210,7 +221,6 @@ def test_files_that_are_there_stay(here: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("data.mdb", "an LMDB, which no source of gpupipe reads"),
         ("dataset_info.json", "a Hugging Face data set on disk"),
         ("notes.md", "nothing that a source reads"),
     ],

@@ -32,7 +32,7 @@ with atheris.instrument_imports(
     from gpupipe.dataset.index import Index
     from gpupipe.dataset.shard_index import join_shards
     from gpupipe.errors import DataError
-    from gpupipe.formats import npy, tar, zip_directory
+    from gpupipe.formats import lmdb_pages, npy, tar, zip_directory
     from gpupipe.sources.file_list import FileList
     from gpupipe.sources.recordio import Recordio
     from gpupipe.sources.tfrecord import Tfrecord
@@ -170,6 +170,17 @@ def zip_members(data: bytes, file: Path) -> None:
                     assert judge.read(info) == ours, info
 
 
+def lmdb_values(data: bytes, file: Path) -> None:
+    """The first byte says whether a database is named."""
+    content = np.frombuffer(data[1:], np.uint8)
+    name = "b" if data[:1] > b"\x7f" else None
+    try:
+        for value in lmdb_pages.iter_values(content, name):
+            assert 0 <= value.offset <= value.offset + value.length <= len(content)
+    except (ValueError, LookupError) as e:
+        raise DataError(str(e)) from e
+
+
 def _read_zip(content: np.ndarray[Any, Any]) -> list[tuple[Any, bytes | None]]:
     """Return every member with its content; None if its CRC or its stream is wrong."""
     found: list[tuple[Any, bytes | None]] = []
@@ -215,6 +226,7 @@ PARSERS: dict[str, Callable[[bytes, Path], None]] = {
     "manifest": manifest,
     "parquet": parquet,
     "zip": zip_members,
+    "lmdb": lmdb_values,
     "all": every,
 }
 

@@ -62,6 +62,9 @@ def iter_seeds(parser: str) -> Iterator[bytes]:
     elif parser == "zip":
         yield from (_zip(method, comment) for method in (0, 8) for comment in (b"", b"PK"))
         yield b"before" + _zip(8, b"")
+    elif parser == "lmdb":
+        yield b"\0" + _lmdb(512)
+        yield b"\xff" + _lmdb(1024)
     else:
         yield from _manifests(parser)
 
@@ -98,6 +101,37 @@ def _zip(method: int, comment: bytes) -> bytes:
         with file.open(zipfile.ZipInfo("64"), "w", force_zip64=True) as member:
             member.write(b"content")
     return out.getvalue()
+
+
+def _lmdb(size: int) -> bytes:
+    """A tree of a branch and two leaves; in them a small value, one of two pages, a database."""
+
+    def tree(entries: int, root: int) -> bytes:
+        return struct.pack("<LHH5Q", size, 0, 1, 0, 1, 1, entries, root)
+
+    def page(number: int, flags: int, *nodes: bytes) -> bytes:
+        ends = size - np.cumsum([len(node) for node in nodes], dtype=int)
+        places = struct.pack(f"<{len(nodes)}H", *ends)
+        head = struct.pack("<QHHHH", number, 0, flags, 16 + len(places), int(min(ends))) + places
+        return head + bytes(size - len(head) - sum(map(len, nodes))) + b"".join(nodes[::-1])
+
+    def node(key: bytes, low: int, flags: int, value: bytes = b"") -> bytes:
+        return struct.pack("<HHHH", low, 0, flags, len(key)) + key + value
+
+    def meta(number: int) -> bytes:
+        told = struct.pack("<QHHL", number, 0, 8, 0) + struct.pack("<LLQQ", 0xBEEFC0DE, 1, 0, 1)
+        return (told + tree(0, 2**64 - 1) + tree(3, 2) + struct.pack("<QQ", 6, number)).ljust(
+            size, b"\0"
+        )
+
+    long = (struct.pack("<QHHL", 5, 0, 4, 2) + b"v" * (size + 100)).ljust(2 * size, b"\0")
+    leaves = (
+        page(3, 2, node(b"a", 3, 0, b"xyz"), node(b"b", 48, 2, tree(1, 7))),
+        page(4, 2, node(b"c", size + 100, 1, struct.pack("<Q", 5))),
+    )
+    inner = page(7, 2, node(b"d", 1, 0, b"w"))
+    branch = page(2, 1, node(b"", 3, 0), node(b"c", 4, 0))
+    return b"".join([meta(0), meta(1), branch, *leaves, long, inner])
 
 
 def _example() -> bytes:

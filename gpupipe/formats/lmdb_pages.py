@@ -1,0 +1,181 @@
+"""Find the values of LMDB databases: where in data.mdb the bytes of each key are.
+
+A value lies in one piece, so it can be mapped into memory where it is, by any process. The LMDB
+library ends a process that reads a damaged file, and lets no process use a database that it opened
+before a fork. This parser only reads: meta pages, then the pages of a B+ tree, in the order of the
+keys. The layout is that of LMDB 0.9 on 64-bit little-endian machines (lmdb.h, mdb.c).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.formats import Damaged
+
+_MAGIC = 0xBEEFC0DE
+_VERSION = 1
+_PAGE_HEADER = struct.Struct("<QHHHH")
+"""Page number, padding, flags, both ends of the free space; of overflow pages, their count."""
+_META = struct.Struct("<16xLL8xQ")
+"""Magic, version, size of the map."""
+_TREE = struct.Struct("<LHHQQQQQ")
+"""Padding (page size in the first), flags, depth, three counts of pages, entries, root."""
+_TREES_AT, _META_END = 40, 152
+_NODE = struct.Struct("<HHHH")
+"""Size of the value or number of the child page (low, high), flags, size of the key."""
+_BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
+_IN_OVERFLOW, _IS_TREE, _HAS_DUPLICATES = 1, 2, 4
+_NO_ROOT = (1 << 64) - 1
+
+
+class Value(NamedTuple):
+    """A key, and where its value is.
+
+    Attributes:
+        key: The key.
+        offset: The first byte of the value in the file.
+        length: The number of bytes of the value.
+        is_database: Whether the value is the root of a named database.
+    """
+
+    key: bytes
+    offset: int
+    length: int
+    is_database: bool
+
+
+@dataclass(frozen=True)
+class _Tree:
+    root: int
+    entries: int
+    page_size: int
+
+
+def iter_values(data: NDArray[np.uint8], database: str | None = None) -> Iterator[Value]:
+    """Yield the keys of a database in LMDB's order, with the places of their values.
+
+    Args:
+        data: The file data.mdb.
+        database: The name of a database; None for the main one, whose keys are also the names of
+            the others.
+
+    Raises:
+        Damaged: The file is truncated or damaged, or no LMDB.
+        LookupError: There is no database of this name.
+        ValueError: Keys have several values each.
+    """
+    tree = _read_meta(data)
+    if database is not None:
+        found = next((v for v in _walk(data, tree) if v.key == database.encode()), None)
+        if found is None or not found.is_database or found.length != _TREE.size:
+            raise LookupError(database)
+        tree = _read_tree(data, found.offset, tree.page_size)
+    yield from _walk(data, tree)
+
+
+def _read_meta(data: NDArray[np.uint8]) -> _Tree:
+    """Return the main tree, by the later of the two meta pages."""
+    view = data.data
+    if len(data) < _META_END or struct.unpack_from("<L", view, 16)[0] != _MAGIC:
+        raise Damaged(f"{len(data):,} bytes are no LMDB, or not one of a 64-bit machine")
+    page_size: int = struct.unpack_from("<L", view, _TREES_AT)[0]
+    if not 256 <= page_size <= 65_536 or page_size & (page_size - 1):
+        raise Damaged(f"{page_size:,} is no size of a page")
+    metas = []
+    for start in (0, page_size):
+        if start + _META_END > len(data):
+            raise Damaged("cut off in the second meta page")
+        magic, version, _ = _META.unpack_from(view, start)
+        if magic != _MAGIC or version != _VERSION:
+            raise Damaged(f"the meta page at byte {start:,} is damaged, or of another version")
+        (transaction,) = struct.unpack_from("<Q", view, start + _META_END - 8)
+        tree = _read_tree(data, start + _TREES_AT + _TREE.size, page_size)
+        metas.append((transaction, tree))
+    return max(metas, key=lambda meta: meta[0])[1]
+
+
+def _read_tree(data: NDArray[np.uint8], offset: int, page_size: int) -> _Tree:
+    *_, entries, root = _TREE.unpack_from(data.data, offset)
+    return _Tree(root, entries, page_size)
+
+
+def _walk(data: NDArray[np.uint8], tree: _Tree) -> Iterator[Value]:
+    """Yield the values of a tree. Every page is read once, so that no cycle runs forever."""
+    waiting, seen, count = [tree.root] if tree.root != _NO_ROOT else [], set[int](), 0
+    while waiting:
+        number = waiting.pop()
+        if number in seen:
+            raise Damaged(f"page {number:,} is in the tree twice")
+        seen.add(number)
+        start = _find_page(data, number, tree.page_size)
+        _, _, flags, lower, _ = _PAGE_HEADER.unpack_from(data.data, start)
+        size = (lower - _PAGE_HEADER.size) // 2
+        if flags & (_BRANCH | _LEAF | _OVERFLOW) not in (_BRANCH, _LEAF) or not (
+            size > 0 and lower <= tree.page_size
+        ):
+            raise Damaged(f"page {number:,} is no page of a tree")
+        nodes = struct.unpack_from(f"<{size}H", data.data, start + _PAGE_HEADER.size)
+        if flags & _BRANCH:
+            children = [_read_child(data, start, node, tree.page_size) for node in nodes]
+            waiting += reversed(children)
+            continue
+        for node in nodes:
+            count += 1
+            yield _read_value(data, start, node, tree.page_size)
+    if count != tree.entries:
+        raise Damaged(f"{count:,} keys, and not {tree.entries:,} as it says")
+
+
+def _find_page(data: NDArray[np.uint8], number: int, page_size: int) -> int:
+    """Return where a page begins. Raises Damaged if it is not in the file."""
+    start = number * page_size
+    if start + page_size > len(data):
+        raise Damaged(f"cut off: page {number:,} is past the file's end")
+    (stored,) = struct.unpack_from("<Q", data.data, start)
+    if stored != number:
+        raise Damaged(f"page {number:,} calls itself page {stored:,}")
+    return start
+
+
+def _read_node(
+    data: NDArray[np.uint8], start: int, node: int, page_size: int
+) -> tuple[int, int, int, int, int]:
+    """Return low, high and flags of a node, and where its key begins and ends."""
+    if node + _NODE.size > page_size:
+        raise Damaged(f"the page at byte {start:,} is damaged")
+    low, high, flags, key_size = _NODE.unpack_from(data.data, start + node)
+    begin = start + node + _NODE.size
+    if begin + key_size > start + page_size:
+        raise Damaged(f"the page at byte {start:,} is damaged")
+    return low, high, flags, begin, begin + key_size
+
+
+def _read_child(data: NDArray[np.uint8], start: int, node: int, page_size: int) -> int:
+    low, high, flags, _, _ = _read_node(data, start, node, page_size)
+    return low | high << 16 | flags << 32
+
+
+def _read_value(data: NDArray[np.uint8], start: int, node: int, page_size: int) -> Value:
+    low, high, flags, begin, end = _read_node(data, start, node, page_size)
+    key, length = bytes(data.data[begin:end]), low | high << 16
+    if flags & _HAS_DUPLICATES:
+        raise ValueError(f"the key {key!r} has several values: write one value a key")
+    if not flags & _IN_OVERFLOW:
+        if end + length > start + page_size:
+            raise Damaged(f"the page at byte {start:,} is damaged")
+        return Value(key, end, length, bool(flags & _IS_TREE))
+    if end + 8 > start + page_size:
+        raise Damaged(f"the page at byte {start:,} is damaged")
+    (number,) = struct.unpack_from("<Q", data.data, end)
+    page = _find_page(data, number, page_size)
+    _, _, kind, low, high = _PAGE_HEADER.unpack_from(data.data, page)
+    offset, pages = page + _PAGE_HEADER.size, low | high << 16
+    if kind & _OVERFLOW == 0 or offset + length > min(len(data), page + pages * page_size):
+        raise Damaged(f"cut off, or damaged: the value of {key!r} is not all in the file")
+    return Value(key, offset, length, False)

@@ -1,0 +1,288 @@
+"""lmdb: image files that are the values of an LMDB database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from gpupipe.dataset import index_cache, labels
+from gpupipe.dataset.columns import Column, SpanColumn
+from gpupipe.dataset.index import Index, build
+from gpupipe.dataset.key_template import KeyTemplate
+from gpupipe.dataset.manifest_paths import listing
+from gpupipe.dataset.missing_paths import missing_file
+from gpupipe.dataset.shards import map_file, name_shard
+from gpupipe.dataset.source import Progress, Source, check_names, ignore_progress
+from gpupipe.dataset.spec import Spec
+from gpupipe.dataset.strings import StringArray
+from gpupipe.errors import DataError, counted, short
+from gpupipe.formats import lmdb_pages, manifest
+from gpupipe.formats.image_header import read_header
+from gpupipe.formats.manifest_rows import ManifestColumns
+from gpupipe.schema.field_types import expand_home
+
+_FORMAT = 1
+"""Part of the cache's key. Raise it when the same database yields another index."""
+_FILE = "data.mdb"
+_MAIN = "image"
+_COUNTS = frozenset({"__len__", "__keys__", "__classes__", "num-samples", "num_samples", "length"})
+"""Keys that are written beside the images, by custom."""
+_MOST_TEXT = 4096
+_TICK = 100_000
+_FEW = 3
+
+Place = tuple[int, int]
+"""Offset and length of a value."""
+
+
+class Lmdb(Source):
+    """The values of an LMDB database: each is an image file. They are read where they are.
+
+    Values that are pickled, or messages of Caffe, are refused. The samples are in the order of
+    their keys, or of the manifest.
+
+    Attributes:
+        path: The folder with data.mdb, or the file itself. ~ stands for the home directory.
+        database: The name of a database in it; null for the main one.
+        fields: The keys of each field's image files, by the field's name in a batch. "image-{id}"
+            stands for the keys image-0, image-1 and so on; "{key}" for all keys. Keys of further
+            fields are made of the placeholders of the first.
+        label: Where the label is: the key of a text, such as "label-{id}", or a placeholder of the
+            first field, such as "{class}" of "{class}/{name}". null means that there are none.
+        manifest: A list with the columns `key` and `label`, in place of `label`. It is a .csv,
+            .tsv or .parquet, or a .txt with a key and a label in each line. Only its keys are
+            samples.
+    """
+
+    name: ClassVar[str] = "lmdb"
+    separate_files: ClassVar[bool] = False
+
+    path: Annotated[Path, AfterValidator(expand_home)]
+    database: str | None = None
+    fields: dict[str, str] = Field(default={_MAIN: "{key}"}, min_length=1)
+    label: str | None = None
+    manifest: Annotated[Path, AfterValidator(listing)] | None = None
+
+    @field_validator("fields")
+    @classmethod
+    def _fields_are_templates(cls, fields: dict[str, str]) -> dict[str, str]:
+        first, *others = (KeyTemplate(text) for text in fields.values())
+        for template in others:
+            _check_placeholders(template, first)
+        return fields
+
+    @model_validator(mode="after")
+    def _label_fits(self) -> Lmdb:
+        check_names(list(self.fields), [])
+        if self.label is not None and self.manifest is not None:
+            raise ValueError("the labels are in data.manifest: leave out data.label")
+        if self.label is not None:
+            _check_placeholders(KeyTemplate(self.label), self._first)
+        return self
+
+    @property
+    def _first(self) -> KeyTemplate:
+        return KeyTemplate(next(iter(self.fields.values())))
+
+    @property
+    def _file(self) -> Path:
+        inner = self.path / _FILE
+        return inner if inner.is_file() else self.path
+
+    def specs(self) -> dict[str, Spec]:
+        return {name: Spec() for name in self.fields}
+
+    def index(self, progress: Progress = ignore_progress) -> Index:
+        """List the samples of the database.
+
+        Raises:
+            DataError: The database or the manifest is missing, damaged or no list of images.
+        """
+        if not self._file.is_file():
+            raise missing_file(self.path, "data.path", f"set data.path to a folder with {_FILE}")
+        files = [self._file, *([self.manifest] if self.manifest else [])]
+        saved = index_cache.get_path(self.name, _FORMAT, list(map(str, files)), self.model_dump())
+        try:
+            return index_cache.load_or_build(saved, files, lambda: self._build(progress))
+        except OSError as e:
+            raise DataError(f"{e.filename or self.path}: cannot be read: {e.strerror or e}") from e
+
+    def explain_absence(self) -> str:
+        return "" if self._file.is_file() else f"{self.path}: no LMDB is there: set data.path"
+
+    def _build(self, progress: Progress) -> Index:
+        with name_shard(self._file):
+            data = map_file(self._file)
+            places = self._list_values(data, progress)
+            samples, texts = self._choose(places)
+            columns: dict[str, Column] = {}
+            for name, template in self.fields.items():
+                keys = list(samples) if name == next(iter(self.fields)) else None
+                if keys is None:
+                    keys = [KeyTemplate(template).fill(parts) for parts in samples.values()]
+                columns[name] = self._make_column(data, places, keys)
+            names = [_show(key) for key in samples]
+            if self.label is not None:
+                texts = list(self._iter_labels(data, places, samples))
+        if texts is None:
+            chosen = labels.make_unlabelled(len(names))
+        else:
+            chosen = labels.from_texts(texts, lambda i: f"{self._file}:{names[i]}")
+        return build(str(self._file.parent), names, *chosen, columns=columns)
+
+    def _list_values(self, data: NDArray[np.uint8], progress: Progress) -> dict[str, Place]:
+        places, databases = dict[str, Place](), []
+        try:
+            for value in lmdb_pages.iter_values(data, self.database):
+                key = os.fsdecode(value.key)
+                if value.is_database:
+                    databases.append(key)
+                    continue
+                places[key] = (value.offset, value.length)
+                if len(places) % _TICK == 0:
+                    progress("reading keys", len(places), None)
+        except LookupError as e:
+            raise ValueError(f"no database '{self.database}' in it: see data.database") from e
+        if databases and not places:
+            raise ValueError(
+                f"it only holds other databases: set data.database to {' or '.join(databases)}"
+            )
+        return places
+
+    def _choose(
+        self, places: Mapping[str, Place]
+    ) -> tuple[dict[str, dict[str, str]], list[str] | None]:
+        """Return the keys of the samples with their parts, and the labels of a manifest."""
+        template = self._first
+        if self.manifest is not None:
+            return self._read_manifest(self.manifest, places, template)
+        samples = {
+            key: parts
+            for key in places
+            if (parts := template.match(key)) is not None
+            and not (template.is_part and key in _COUNTS)
+        }
+        if not samples:
+            few = ", ".join(_show(key) for key in list(places)[:_FEW])
+            raise ValueError(
+                f"none of {counted(len(places), 'key')} is like '{template.text}'"
+                f"{f'; there are {few}' if few else ''}: set data.fields"
+            )
+        return samples, None
+
+    def _read_manifest(
+        self, file: Path, places: Mapping[str, Place], template: KeyTemplate
+    ) -> tuple[dict[str, dict[str, str]], list[str] | None]:
+        rows = manifest.read(file, ManifestColumns({_MAIN: "key"}, "label"), lambda count: None)
+        samples: dict[str, dict[str, str]] = {}
+        for row, key in enumerate(rows.paths[_MAIN]):
+            if key not in places or key in samples:
+                what = "is listed twice" if key in samples else f"is not in {self._file}"
+                raise DataError(f"{rows.where(row)}: the key '{short(key)}' {what}")
+            parts = template.match(key)
+            if parts is None:
+                raise DataError(f"{rows.where(row)}: '{short(key)}' is not like '{template.text}'")
+            samples[key] = parts
+        if not samples:
+            raise DataError(f"{file}: no rows: list at least one key, a line each")
+        return samples, rows.labels or None
+
+    def _make_column(
+        self, data: NDArray[np.uint8], places: Mapping[str, Place], keys: list[str]
+    ) -> SpanColumn:
+        missing = next((key for key in keys if key not in places), None)
+        if missing is not None:
+            raise ValueError(f"no key '{_show(missing)}': see data.fields")
+        offset, length = np.array([places[key] for key in keys], np.int64).T
+        _check_image(data[offset[0] : offset[0] + length[0]], keys)
+        files = StringArray.from_strings([self._file.name])
+        zeros = np.zeros(len(keys), np.int32)
+        return SpanColumn(str(self._file.parent), files, zeros, offset.copy(), length.copy())
+
+    def _iter_labels(
+        self,
+        data: NDArray[np.uint8],
+        places: Mapping[str, Place],
+        samples: Mapping[str, Mapping[str, str]],
+    ) -> Iterator[str]:
+        assert self.label is not None
+        template = KeyTemplate(self.label)
+        for parts in samples.values():
+            if template.is_part:
+                yield parts[template.names[0]]
+                continue
+            key = template.fill(parts)
+            if key not in places:
+                raise ValueError(f"no key '{_show(key)}': see data.label")
+            offset, length = places[key]
+            yield _read_text(data[offset : offset + min(length, _MOST_TEXT + 1)], key)
+
+
+def _check_placeholders(template: KeyTemplate, first: KeyTemplate) -> None:
+    unknown = [name for name in template.names if name not in first.names]
+    if unknown or not template.names:
+        known = ", ".join(f"{{{name}}}" for name in first.names) or "none"
+        raise ValueError(
+            f"'{template.text}' should be made of the placeholders of '{first.text}': {known}"
+        )
+
+
+def _check_image(data: NDArray[np.uint8], keys: list[str]) -> None:
+    """Raise ValueError if the first value of a field is no image file."""
+    content = data[: 1 << 16].tobytes()
+    if read_header(data).format:
+        return
+    key = _show(keys[0])
+    if _is_pickle(content):
+        raise ValueError(_refuse_pickle(key))
+    if content[:1] in (b"\x08", b"\x0a"):
+        raise ValueError(
+            f"the value of {key} looks like a protocol buffer, such as Caffe's Datum, and is no "
+            "image file: write the image files themselves as values"
+        )
+    others = ", ".join(_show(k) for k in keys[1 : 1 + _FEW])
+    raise ValueError(
+        f"the value of {key} is no image file in a known format"
+        f"{f' (further keys are {others})' if others else ''}: set data.fields to the keys of "
+        "images, such as {image: 'image-{id}'}"
+    )
+
+
+def _is_pickle(content: bytes) -> bool:
+    """Whether bytes begin as a pickle of protocol 2 or later does."""
+    return content[:1] == b"\x80" and content[1:2] in (b"\2", b"\3", b"\4", b"\5")
+
+
+def _refuse_pickle(key: str) -> str:
+    return (
+        f"the value of {key} is a Python pickle, which could run any code when it is read, so "
+        "gpupipe reads none: write image files as they are, and labels as text under keys of "
+        "their own"
+    )
+
+
+def _read_text(data: NDArray[np.uint8], key: str) -> str:
+    content = data.tobytes()
+    if _is_pickle(content):
+        raise ValueError(_refuse_pickle(_show(key)))
+    try:
+        text = content.decode().strip()
+    except UnicodeDecodeError:
+        text = ""
+    if not text.isprintable() or not text or len(content) > _MOST_TEXT:
+        raise ValueError(
+            f"the value of {_show(key)} is no label: a label is the text of a number from 0 on, "
+            "or of a name"
+        )
+    return text
+
+
+def _show(key: str) -> str:
+    """Return a key as messages name it: as it is, or in hexadecimal digits."""
+    return key if key.isprintable() else f"0x{os.fsencode(key).hex()}"
