@@ -237,8 +237,7 @@ def _correct_batch_count(trainer: Trainer, loader: Loader) -> None:
 class DataWaitMonitor(Callback):
     """Callback that logs how long training waits for data, and prints a summary at the end.
 
-    It logs data/wait_share, data/wait_ms and data/step_ms (see Monitor.metrics) as often as the
-    trainer logs.
+    It logs what Monitor.metrics() returns, such as data/wait_share, as often as the trainer logs.
 
     Attributes:
         watch: The gpupipe.Monitor of the training loader; None before training, and if the training

@@ -1,12 +1,17 @@
-"""Monitor measures how long a training loop waits for data."""
+"""Monitor measures how long a training loop waits for data; exporters hand its numbers on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from gpupipe.errors import GpupipeError
 from gpupipe.loader import Loader
+from gpupipe.runtime.extras import require_extra
+
+_LOOPBACK = "127.0.0.1"
 
 
 class Monitor:
@@ -23,6 +28,7 @@ class Monitor:
         steps: Number of steps measured.
         seconds: Duration of all steps, including the waiting.
         waited: Seconds of that spent waiting for batches.
+        on_step: Functions that are called after each step, without arguments.
 
     Example:
         >>> monitor = gpupipe.Monitor(loader)
@@ -37,6 +43,7 @@ class Monitor:
         self.steps = 0
         self.seconds = 0.0
         self.waited = 0.0
+        self.on_step: list[Callable[[], None]] = []
         self.resume()
 
     def __len__(self) -> int:
@@ -59,6 +66,8 @@ class Monitor:
         self.seconds += now - self._since
         self.waited += waited - self._waited_before
         self._since, self._waited_before = now, waited
+        for function in self.on_step:
+            function()
 
     def add(self, other: Monitor | None) -> None:
         """Add the steps and times of another monitor; None adds nothing."""
@@ -74,19 +83,26 @@ class Monitor:
         """Share of the step time that was spent waiting, 0 to 1; 0 if no step was measured."""
         return self.waited / self.seconds if self.seconds else 0.0
 
+    @property
+    def accelerator_utilisation(self) -> float:
+        """Share of the step time that was not spent waiting, 0 to 1; 0 if no step was measured.
+
+        This is the accelerator utilisation (AU) of MLPerf Storage: the time of computing divided by
+        the time of the run. There the time of computing is that of a simulated accelerator; here it
+        is what is left of the steps without the waiting. Source: github.com/mlcommons/storage,
+        Rules.md: AU = total_compute_time / total_benchmark_running_time.
+        """
+        return 1 - self.share if self.seconds else 0.0
+
     def metrics(self) -> dict[str, float]:
         """Return the measurements for a logger.
 
         Returns:
-            "data/wait_share": the share, 0 to 1; "data/wait_ms" and "data/step_ms": the mean
-            waiting and the mean duration of a step, in milliseconds.
+            "data/wait_share": the share, 0 to 1; "data/accelerator_utilisation": MLPerf Storage's
+            AU, 0 to 1; "data/wait_ms" and "data/step_ms": the mean waiting and the mean duration
+            of a step, in milliseconds.
         """
-        steps = max(1, self.steps)
-        return {
-            "data/wait_share": self.share,
-            "data/wait_ms": 1000 * self.waited / steps,
-            "data/step_ms": 1000 * self.seconds / steps,
-        }
+        return _Totals(self.steps, self.seconds, self.waited).metrics()
 
     def summary(self) -> str:
         """Return the measurements as one line of text."""
@@ -98,3 +114,184 @@ class Monitor:
             f"({1000 * self.waited / self.steps:.1f} of {each:.1f} ms, over {self.steps:,} "
             "steps)"
         )
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Sums over some steps of a monitor."""
+
+    steps: int
+    seconds: float
+    waited: float
+
+    @classmethod
+    def of(cls, monitor: Monitor) -> _Totals:
+        return cls(monitor.steps, monitor.seconds, monitor.waited)
+
+    def since(self, before: _Totals) -> _Totals:
+        return _Totals(
+            self.steps - before.steps, self.seconds - before.seconds, self.waited - before.waited
+        )
+
+    def metrics(self) -> dict[str, float]:
+        steps = max(1, self.steps)
+        share = self.waited / self.seconds if self.seconds else 0.0
+        return {
+            "data/wait_share": share,
+            "data/accelerator_utilisation": 1 - share if self.seconds else 0.0,
+            "data/wait_ms": 1000 * self.waited / steps,
+            "data/step_ms": 1000 * self.seconds / steps,
+        }
+
+
+class TensorBoardExporter:
+    """Writes the measurements of a monitor as scalars that TensorBoard shows.
+
+    It writes what Monitor.metrics() returns: data/wait_share and data/accelerator_utilisation from
+    0 to 1, data/wait_ms and data/step_ms in milliseconds. Each is the mean over the steps since the
+    last time, at the number of the step. Needs tensorboard: pip install 'gpupipe[tensorboard]'.
+
+    Example:
+        >>> monitor = gpupipe.Monitor(loader)
+        >>> with TensorBoardExporter(monitor, "runs/lfw", every=50):
+        ...     for batch in monitor:
+        ...         train(batch)
+    """
+
+    def __init__(self, monitor: Monitor, writer: Any, every: int = 50) -> None:
+        """Write from the next step on.
+
+        Args:
+            monitor: What measures.
+            writer: A folder for event files, or a torch.utils.tensorboard.SummaryWriter.
+            every: Steps between two points, at least 1.
+
+        Raises:
+            GpupipeError: If tensorboard is not installed.
+            ValueError: If `every` is below 1.
+        """
+        if every < 1:
+            raise ValueError(f"every is {every}: write a number of steps from 1 on")
+        self._owns_writer = not hasattr(writer, "add_scalar")
+        if self._owns_writer:
+            require_extra("tensorboard", ("tensorboard",), "TensorBoardExporter")
+            from torch.utils.tensorboard import SummaryWriter
+
+            writer = SummaryWriter(str(writer))
+        self._monitor, self._writer, self._every = monitor, writer, every
+        self._written = _Totals.of(monitor)
+        monitor.on_step.append(self._on_step)
+
+    def close(self) -> None:
+        """Write the steps since the last point, and write no more. Idempotent."""
+        if self._on_step not in self._monitor.on_step:
+            return
+        self._monitor.on_step.remove(self._on_step)
+        self._write()
+        if self._owns_writer:
+            self._writer.close()
+        else:
+            self._writer.flush()
+
+    def _on_step(self) -> None:
+        if self._monitor.steps - self._written.steps >= self._every:
+            self._write()
+
+    def _write(self) -> None:
+        now = _Totals.of(self._monitor)
+        if now.steps == self._written.steps:
+            return
+        for name, value in now.since(self._written).metrics().items():
+            self._writer.add_scalar(name, value, now.steps)
+        self._written = now
+
+    def __enter__(self) -> TensorBoardExporter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class PrometheusExporter:
+    """Serves the measurements of a monitor to Prometheus, at http://127.0.0.1:PORT/metrics.
+
+    The counters are gpupipe_monitor_steps_total, gpupipe_monitor_step_seconds_total and
+    gpupipe_monitor_wait_seconds_total, with the label `rank`. The share of waiting over five
+    minutes is rate(gpupipe_monitor_wait_seconds_total[5m]) divided by
+    rate(gpupipe_monitor_step_seconds_total[5m]). The gauges gpupipe_monitor_wait_ratio and
+    gpupipe_monitor_accelerator_utilisation_ratio, 0 to 1, are those of all steps so far. Needs
+    prometheus-client: pip install 'gpupipe[prometheus]'.
+
+    Attributes:
+        port: The port.
+
+    Example:
+        >>> monitor = gpupipe.Monitor(loader)
+        >>> with PrometheusExporter(monitor, port=9464):
+        ...     for batch in monitor:
+        ...         train(batch)
+    """
+
+    def __init__(self, monitor: Monitor, port: int = 0) -> None:
+        """Start to serve, on the loopback interface alone.
+
+        Args:
+            monitor: What measures.
+            port: The port; 0 takes a free one.
+
+        Raises:
+            GpupipeError: If prometheus-client is not installed, or the port is taken.
+        """
+        require_extra("prometheus", ("prometheus_client",), "PrometheusExporter")
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        registry = CollectorRegistry()
+        registry.register(_Collector(monitor))
+        try:
+            self._http, self._thread = start_http_server(port, addr=_LOOPBACK, registry=registry)
+        except OSError as e:
+            raise GpupipeError(
+                f"PrometheusExporter cannot listen at {_LOOPBACK}:{port}: {e.strerror}; "
+                "write another port, or 0 for a free one"
+            ) from None
+        self.port: int = self._http.server_port
+
+    def close(self) -> None:
+        """Stop serving. Idempotent."""
+        if self._thread.is_alive():
+            self._http.shutdown()
+            self._http.server_close()
+            self._thread.join()
+
+    def __enter__(self) -> PrometheusExporter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Collector:
+    """Collects the metrics at each request from Prometheus."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        monitor, rank = self._monitor, [str(self._monitor.loader.sampler.rank)]
+        for kind, name, help_text, value in (
+            (CounterMetricFamily, "steps", "Training steps.", monitor.steps),
+            (CounterMetricFamily, "step_seconds", "Seconds of all steps.", monitor.seconds),
+            (CounterMetricFamily, "wait_seconds", "Seconds spent waiting.", monitor.waited),
+            (GaugeMetricFamily, "wait_ratio", "Waiting per step time.", monitor.share),
+            (
+                GaugeMetricFamily,
+                "accelerator_utilisation_ratio",
+                "Step time without waiting, per step time: AU of MLPerf Storage.",
+                monitor.accelerator_utilisation,
+            ),
+        ):
+            family = kind(f"gpupipe_monitor_{name}", help_text, labels=["rank"])
+            family.add_metric(rank, value)
+            yield family

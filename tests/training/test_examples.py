@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -95,3 +96,23 @@ def test_lightning_lfw(folder: Path) -> None:
     assert "waiting for data: " in run(folder, *words)
     said = run(folder, *words, "--max_epochs", "2", "--resume", "lightning_lfw/last.ckpt")
     assert "over 7 steps" in said, "the last checkpoint is of step 5 of 12"
+
+
+def test_accelerate_goes_on_where_it_was_stopped(folder: Path) -> None:
+    script = str(EXAMPLES / "accelerate_lfw.py")
+    words = ["faces.yaml", "--epochs", "2", "--save-every", "2"]
+    assert "epoch 0" not in run(folder, script, *words, "--stop-after", "3")
+    said = run(folder, script, *words)
+    assert "resumed in epoch 0 after 20 samples" in said
+    assert re.search(r"epoch 0: loss .*\nepoch 1: loss .*\nwaiting .* over 10 steps", said)
+
+
+def test_the_trainer_of_transformers_goes_on_where_it_was_stopped(folder: Path) -> None:
+    script = str(EXAMPLES / "hf_trainer.py")
+    words = ["faces.yaml", "--epochs", "2", "--save-every", "2"]
+    run(folder, script, *words, "--stop-after", "3")
+    said = run(folder, script, *words)
+    assert "resumed in epoch 0 after 20 samples" in said
+    assert "12 steps, loss " in said
+    kept = json.loads((folder / "hf_trainer" / "checkpoint-12" / "loader.json").read_text())
+    assert (kept["epoch"], kept["position"]) == (2, 0)
