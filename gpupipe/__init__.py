@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpupipe.bench.show import show
     from gpupipe.errors import (
         ConfigError,
         DataError,
@@ -44,6 +45,7 @@ _MODULES = {
     "connect": "gpupipe.remote_loader",
     "ServerDataStream": "gpupipe.remote_loader",
     "from_torchvision": "gpupipe.torchvision_adapter.adapter",
+    "show": "gpupipe.bench.show",
     "start_server": "gpupipe.server.start",
 }
 
@@ -68,6 +70,7 @@ __all__ = [
     "connect",
     "from_torchvision",
     "load",
+    "show",
     "start_server",
 ]
 

@@ -33,6 +33,7 @@ def test_names() -> None:
         "connect",
         "from_torchvision",
         "load",
+        "show",
         "start_server",
     ]
     assert all(getattr(gpupipe, name).__name__ == name for name in gpupipe.__all__)

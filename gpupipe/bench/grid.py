@@ -39,24 +39,30 @@ def draw(loader: Loader, batch: Any, most: int) -> Image:
     Raises:
         GpupipeError: The samples are no images.
     """
-    from PIL import Image, ImageDraw
-
     fields = _list_fields(loader, batch)
     labels = batch[1] if isinstance(batch, tuple) else batch["label"]
     count = min(most, len(labels))
-    samples = [_join(_tiles(loader, fields, batch, n)) for n in range(count)]
+    samples = [join(_tiles(loader, fields, batch, n)) for n in range(count)]
+    names = [_name(loader, label) for label in labels[:count].tolist()]
+    return arrange(samples, names, _title(loader))
+
+
+def arrange(samples: list[Image], names: list[str], title: str) -> Image:
+    """Return the pictures of samples in rows and columns, each with its name below it."""
+    from PIL import Image, ImageDraw
+
     wide, high = max(t.width for t in samples), max(t.height for t in samples) + _TEXT_HEIGHT
     columns = max(1, min(_COLUMNS, len(samples), _MAX_WIDTH // wide))
     rows = -(-len(samples) // columns)
     sheet = Image.new("RGB", (columns * wide, rows * high + _TEXT_HEIGHT), "white")
     pen = ImageDraw.Draw(sheet)
-    pen.text((4, 2), _title(loader), fill="black")
-    for n, (tile, label) in enumerate(zip(samples, labels.tolist(), strict=False)):
+    pen.text((4, 2), title, fill="black")
+    for n, (tile, name) in enumerate(zip(samples, names, strict=True)):
         left, top = n % columns * wide, n // columns * high + _TEXT_HEIGHT
         sheet.paste(tile, (left, top))
         pen.text(
             (left + 2, top + tile.height + 2),
-            _name(loader, label)[: wide // _LETTER_WIDTH - 1].encode("ascii", "replace").decode(),
+            name[: wide // _LETTER_WIDTH - 1].encode("ascii", "replace").decode(),
             fill="black",
         )
     return sheet
@@ -98,7 +104,7 @@ def _tiles(loader: Loader, fields: dict[str, Tensor], batch: Any, n: int) -> lis
     return tiles
 
 
-def _join(tiles: list[Image]) -> Image:
+def join(tiles: list[Image]) -> Image:
     """Return pictures side by side."""
     from PIL import Image
 

@@ -1,0 +1,57 @@
+"""gpupipe.show(): what it draws with a loader, and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gpupipe
+from gpupipe.bench import grid
+
+
+def load(faces: Path, **changes: Any) -> gpupipe.Loader:
+    steps = [
+        "decode",
+        {"resize": {"size": [40, 50]}},
+        {"to_dtype": {"dtype": "float32", "scale": True}},
+    ]
+    config = {"data": {"source": "folder", "root": str(faces)}, "pipeline": steps}
+    settings = {"batch_size": 10, "device": "cpu", "engine": "dataloader", "workers": 0}
+    return gpupipe.load(config, **settings | changes)
+
+
+def test_with_a_loader_it_is_the_picture_of_show_batch(faces: Path) -> None:
+    with load(faces) as loader:
+        batch = next(iter(loader))
+        assert gpupipe.show(batch, loader, 4).tobytes() == grid.draw(loader, batch, 4).tobytes()
+
+
+@pytest.mark.parametrize("format", ["dict", "tuple"])
+def test_without_a_loader_it_draws_the_images(faces: Path, format: str) -> None:
+    with load(faces, format=format) as loader:
+        batch = next(iter(loader))
+    picture = gpupipe.show(batch, samples=3)
+    assert picture.size == (3 * 50, 40 + 2 * 16)
+    drawn = np.asarray(picture)[16 : 16 + 40, :50]
+    image = (batch[0] if format == "tuple" else batch["image"])[0].permute(1, 2, 0).numpy()
+    np.testing.assert_allclose(drawn / 255, image, atol=0.51 / 255)
+
+
+def test_fields_stand_side_by_side_and_other_numbers_are_stretched() -> None:
+    levels = torch.linspace(-2, 6, 2 * 3 * 4 * 4).reshape(2, 3, 4, 4)
+    batch = {"image": levels, "depth": levels[:, :1], "weight": torch.ones(2)}
+    picture = np.asarray(gpupipe.show(batch))
+    assert picture.shape == (4 + 2 * 16, 2 * 8, 3)
+    drawn = picture[16:20]
+    assert (drawn[:, :4].min(), drawn[:, 12:].max()) == (0, 255)
+
+
+def test_what_is_no_batch_of_images_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(gpupipe.GpupipeError, match=r"next\(iter\(loader\)\)"):
+        gpupipe.show([1, 2])
+    with pytest.raises(gpupipe.GpupipeError, match=r"'image' is \(2, 5\)"):
+        gpupipe.show({"image": torch.ones(2, 5)})
