@@ -31,7 +31,8 @@ class Contest:
         changes: The settings of the loader that distinguish this contestant.
         cores: The numbers of the cores to run on.
         batches: How many batches to time.
-        warm_up: How many batches to leave untimed after the first one.
+        warm_up: How many batches to leave untimed after the first one; at least an epoch if there
+            is a decoded cache, which the first epoch fills.
         cold: Drop the files from the page cache first.
         times_ahead: Time at least this many times the batches that the engine prepares ahead,
             even if `batches` is less.
@@ -108,7 +109,8 @@ def run(contest: Contest) -> ContestOutcome:
         _take(stream, 1, loader)
         first = time.perf_counter() - started
         ahead = loader.engine.batches_ahead
-        _take(stream, max(contest.warm_up, ahead), loader)
+        filling = len(loader) if checked.source.cache_decoded else 0
+        _take(stream, max(contest.warm_up, ahead, filling), loader)
         batches = max(contest.batches, contest.times_ahead * ahead)
         with Utilisation(loader.engine.device) as utilisation, OtherLoad() as other_load:
             started = time.perf_counter()

@@ -168,11 +168,15 @@ class Meter:
         self._begin(started, look)
 
     def _begin(self, started: float, look: Callable[[Loader, Any], None]) -> None:
-        """Take up to 50 batches that do not count, and time the first."""
+        """Take up to 50 batches that do not count, and time the first.
+
+        If there is a decoded cache, take a whole epoch, which fills it.
+        """
         self.result = Measurement(
             first_batch_seconds=0.0, batches_ahead=self._loader.engine.batches_ahead
         )
-        limit = min(_WARM_UP_BATCHES, len(self._loader))
+        fills = self._loader.config.source.cache_decoded is not None
+        limit = len(self._loader) if fills else min(_WARM_UP_BATCHES, len(self._loader))
         images = 0
         for number, batch in enumerate(self._batches(limit)):
             if number == 0:

@@ -206,7 +206,8 @@ def _with_steps(config: Config, entries: tuple[Entry, ...], **options: Any) -> C
     }
     alone = config.loader.model_copy(update=loader | {"shard": Shard(), "max_bad": 1.0} | options)
     steps = config.pipeline.first_steps(len(entries))
-    return replace(config, pipeline=steps, loader=alone, batch=BatchStage())
+    decoding = config.without_decoded_cache()  # it is of the whole pipeline's beginning
+    return replace(decoding, pipeline=steps, loader=alone, batch=BatchStage())
 
 
 def _images(config: Config, index: Index, field: str | None = None) -> Iterator[tuple[int, Tensor]]:

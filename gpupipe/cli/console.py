@@ -136,6 +136,17 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
         return checked, checked.source.index(screen.progress)
 
 
+def leave_out_decoded_cache(config: Config) -> Config:
+    """Return a config without the decoded cache, and say so on stderr.
+
+    For commands that run parts of the work: the cache keeps the result of the first parts.
+    """
+    if config.source.cache_decoded is None:
+        return config
+    click.echo("gpupipe: data.cache_decoded is left out: every image is decoded", err=True)
+    return config.without_decoded_cache()
+
+
 def print_stand_in(index: Index) -> None:
     """Print the warning that load() would issue, for commands whose output does not show it."""
     if index.warning:

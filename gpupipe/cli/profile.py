@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpupipe.cli.arguments import config_argument, overrides_argument
-from gpupipe.cli.console import Screen, console, leave_interrupted, read
+from gpupipe.cli.console import Screen, console, leave_interrupted, leave_out_decoded_cache, read
 from gpupipe.cli.output_files import OutputFile, write_json
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def profile(
         raise click.UsageError("--step-ms and --model are two kinds of training step: give one")
     train = _train(step_ms, model)
     checked, index = read(config, overrides)
+    checked = leave_out_decoded_cache(checked)
     with Screen(False) as screen:
         result = profiling.measure(
             checked, index, cores(), rounds, seconds, screen.counter("profile")

@@ -16,6 +16,7 @@ from gpupipe.batch_stage.stage_builder import build_batch_stage, check_later_fie
 from gpupipe.config.loader_config import LoaderConfig
 from gpupipe.dataset import source
 from gpupipe.dataset.source import RESERVED_NAMES, Source
+from gpupipe.decoded_cache.beginning import explain_refusal
 from gpupipe.errors import ConfigError, Problem, did_you_mean, nearest, shown
 from gpupipe.pipeline.build import build_pipeline, find_pipeline
 from gpupipe.pipeline.pipeline import IMAGE, Pipeline
@@ -87,6 +88,10 @@ class Config:
             self, pipeline=self.pipeline.at_epoch(epoch), batch=self.batch.at_epoch(epoch)
         )
 
+    def without_decoded_cache(self) -> Config:
+        """Return the config without `data.cache_decoded`."""
+        return replace(self, source=self.source.model_copy(update={"cache_decoded": None}))
+
 
 def validate(document: Document, config_dir: Path | None, problems: list[Problem]) -> Config:
     """Build the Config from a resolved document.
@@ -118,6 +123,8 @@ def validate(document: Document, config_dir: Path | None, problems: list[Problem
         else None
     )
     batch = _build_batch_stage(document, fields, pipeline, problems)
+    if pipeline and checked_source and checked_source.cache_decoded:
+        problems += _check_decoded_cache(document, pipeline)
     if pipeline and shape and checked_source:
         for epoch, later in pipeline.later.items():
             later_fields = list_batch_fields(later, shape.loader, checked_source.masks)
@@ -169,6 +176,13 @@ def _check_fields(
         for n in unknown
     ]
     return fields
+
+
+def _check_decoded_cache(document: Document, pipeline: Pipeline) -> list[Problem]:
+    """Return the problem that the decoded cache can keep nothing, if so."""
+    reason = explain_refusal(pipeline)
+    where = document.where(("data", "cache_decoded"), of_key=True)
+    return [Problem(where, f"data.cache_decoded: {reason}")] if reason else []
 
 
 def _find_source(

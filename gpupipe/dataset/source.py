@@ -16,6 +16,7 @@ import pydantic
 from pydantic import Field
 
 from gpupipe.dataset.columns import Rows
+from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
@@ -109,6 +110,9 @@ class Source(pydantic.BaseModel):
             with the nearest pixel, and fill them with 0, or with what `fill` has under `mask`.
         max_pixels: Image files of more pixels are broken samples. The header is checked before
             anything is decoded. null means no limit; the default is Pillow's limit.
+        cache_decoded: Keep decoded images, {where: memory, max_bytes: 8GB}: what decode, and the
+            steps after it that draw nothing, make of each image. null, the default, decodes in
+            every epoch.
     """
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
@@ -119,6 +123,7 @@ class Source(pydantic.BaseModel):
 
     masks: tuple[str, ...] = ()
     max_pixels: Annotated[int, Field(ge=1), WHOLE] | None = MAX_PIXELS
+    cache_decoded: DecodedCacheOptions | None = None
 
     @abstractmethod
     def index(self, progress: Progress = ignore_progress) -> Index:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from gpupipe.config import Config, LoaderConfig
+from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population
 from gpupipe.errors import EngineError, counted
@@ -33,6 +34,7 @@ class LoadSpec:
         loader: The settings of `loader:` in the YAML.
         threads: How many CPU threads the engine may use.
         max_pixels: Image files with more pixels count as broken samples. None means no limit.
+        cache_decoded: The settings of the decoded cache; None for no cache.
     """
 
     index: Index
@@ -40,6 +42,7 @@ class LoadSpec:
     loader: LoaderConfig
     threads: int
     max_pixels: int | None = None
+    cache_decoded: DecodedCacheOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class Engine(BatchStream):
             loader itself uses, such as `format`, are not among them.
         overruled_settings: Those of `settings` that a server decides, whatever this side sets.
         native_memory_format: The memory format of images that costs the engine no copy.
+        keeps_decoded: Whether the engine uses the decoded cache, LoadSpec.cache_decoded.
         reference_settings: Settings with which the engine runs the reference of each step,
             Step.torch, for `gpupipe parity`; None if it does not run the reference.
     """
@@ -164,6 +168,7 @@ class Engine(BatchStream):
     settings: ClassVar[frozenset[str]]
     overruled_settings: ClassVar[frozenset[str]] = frozenset()
     native_memory_format: ClassVar[Literal["contiguous", "channels_last"]] = "contiguous"
+    keeps_decoded: ClassVar[bool] = False
     reference_settings: ClassVar[Mapping[str, Any] | None] = None
 
     @classmethod

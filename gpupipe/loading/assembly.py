@@ -10,7 +10,7 @@ from gpupipe.dataset.index import Index
 from gpupipe.dataset.source import Population
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, LoaderParts, LoadSpec
-from gpupipe.errors import GpupipeError
+from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.loading.sample_selection import select_samples
 from gpupipe.runtime.devices import cores_of_rank
 from gpupipe.runtime.ranks import rank_and_world
@@ -94,10 +94,21 @@ def assemble(config: Config, index: Index) -> LoaderParts:
     # Both raise ConfigError before the engine starts anything.
     selection = create_sampler(config, index).selection
     create_mixer(config, index)
-    engine: Engine = registry.find(options.engine).on(
-        LoadSpec(index, config.pipeline, options, count_threads(options), config.source.max_pixels),
-        options.device,
+    job = LoadSpec(
+        index,
+        config.pipeline,
+        options,
+        count_threads(options),
+        config.source.max_pixels,
+        config.source.cache_decoded,
     )
+    engine_class = registry.find(options.engine)
+    if job.cache_decoded is not None and not engine_class.keeps_decoded:
+        raise EngineError(
+            f"data.cache_decoded: engine {engine_class.name} keeps no decoded images: write "
+            "engine: cpu, or remove cache_decoded"
+        )
+    engine: Engine = engine_class.on(job, options.device)
     shard = options.shard
     population = config.source.population(
         index, shard.rank, shard.world_size, options.seed, engine.unmap_files

@@ -18,9 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpupipe.dataset.columns import Column
+from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.batch import Shapes
 from gpupipe.engines.cpu.batch_memory import BatchMemory
+from gpupipe.engines.cpu.cached_image import CachedImage, run_cached
 from gpupipe.engines.cpu.decoding import ImageFile, open_image, read_array, read_bytes
 from gpupipe.engines.cpu.delivery import Destination
 from gpupipe.engines.cpu.lowering import StepLowering
@@ -58,6 +61,7 @@ class BatchMaker:
         phases: The steps, in each phase of the schedules.
         threads: Run the samples.
         memory: Where the memory of batches comes from; None if nothing is delivered.
+        cache: The decoded cache, or None.
         reads_only: Whether nothing is done but read.
     """
 
@@ -65,6 +69,7 @@ class BatchMaker:
     phases: Sequence[StepLowering]
     threads: ThreadPool
     memory: BatchMemory | None
+    cache: DecodedCache | None = None
     reads_only: bool = False
 
     def start(self, plan: Plan) -> BatchJob:
@@ -140,14 +145,22 @@ class BatchJob:
             if not spec.encoded:
                 contents[name] = read_array(column, id, spec.layout)
                 continue
-            data = read_bytes(column, id)
-            step = lowering.decode_step(name)
-            contents[name] = (
-                torch.from_numpy(data)
-                if step is None or self._maker.reads_only
-                else open_image(data, step, job.max_pixels)
-            )
+            contents[name] = self._read_image(name, column, id)
         self._contents[row] = contents
+
+    def _read_image(self, name: str, column: Column, id: int) -> Any:
+        """Return the ImageFile of a sample, its CachedImage, or its bytes if no step decodes it."""
+        cache, step = self._maker.cache, self._lowering.decode_step(name)
+        if step is None or self._maker.reads_only:
+            return torch.from_numpy(read_bytes(column, id))
+        limit = self._lowering.job.max_pixels
+        if cache is None or name not in cache.beginnings:
+            return open_image(read_bytes(column, id), step, limit)
+        cached = cache.look_up(name, column, id)
+        if cached.pixels is not None:
+            return CachedImage(cached, None, cached.size)
+        file = open_image(read_bytes(column, id), step, limit)
+        return CachedImage(cached, file, file.size)
 
     def _lower(self) -> None:
         self._rows = [row for row in range(len(self.plan.ids)) if row not in self._failed]
@@ -178,7 +191,7 @@ class BatchJob:
         sizes = {
             name: np.array([self._contents[row][name].size for row in rows], np.float64)
             for name, content in self._contents[rows[0]].items()
-            if isinstance(content, ImageFile)
+            if isinstance(content, ImageFile | CachedImage)
         }
         self._destinations = {
             name: Destination(len(rows), self._lowering.form(name), maker.memory)
@@ -190,7 +203,12 @@ class BatchJob:
         scratch.begin_sample()
         contents = self._contents.pop(self._rows[n])
         for name, content in contents.items():
-            pixels = self._programs[name].run(content, n)
+            program = self._programs[name]
+            pixels = (
+                run_cached(program, content, n, self._maker.cache)
+                if isinstance(content, CachedImage)
+                else program.run(content, n)
+            )
             for view in self._lowering.job.pipeline.views_of(name):
                 self._programs[view].run(pixels, n)
 

@@ -19,6 +19,7 @@ from itertools import islice
 
 import torch
 
+from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
 from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure
 from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
@@ -51,6 +52,8 @@ class CpuEngine(Engine):
         Sampler.settings | Quarantine.settings | {"threads", "prefetch", "dtype", "memory_format"}
     )
 
+    keeps_decoded = True
+
     def __init__(self, job: LoadSpec, device_id: int | None) -> None:
         self.device = "cpu" if device_id is None else f"gpu:{device_id}"
         self._torch_device = (
@@ -60,7 +63,10 @@ class CpuEngine(Engine):
         self.batches_ahead = job.loader.prefetch
         self._job = job
         self._quarantine = Quarantine(job)
-        self._phases = _lower_phases(job)
+        self._cache = open_decoded_cache(
+            job.cache_decoded, job.index, job.pipeline, job.max_pixels, self.name
+        )
+        self._phases = _lower_phases(job, self._cache)
         # The batches in flight, the delivered one, and the one before it, which its user may hold
         # until the next arrives.
         self._memory = BatchMemory((self.batches_ahead + 2) * len(job.pipeline.outputs))
@@ -147,9 +153,11 @@ class CpuEngine(Engine):
     def close(self) -> None:
         self._threads.close()
         self._memory.release()
+        if self._cache is not None:
+            self._cache.close()
 
     def _create_maker(self, memory: BatchMemory | None) -> BatchMaker:
-        return BatchMaker(self._job, self._phases, self._threads, memory)
+        return BatchMaker(self._job, self._phases, self._threads, memory, self._cache)
 
     def _quarantine_failed(self, plan: Plan, result: BatchResult) -> Plan:
         """Quarantine the samples that failed; return the plan without their ids."""
@@ -168,6 +176,9 @@ class CpuEngine(Engine):
         return batch | labels_and_values(self._job.index, plan, self._torch_device)
 
 
-def _lower_phases(job: LoadSpec) -> list[StepLowering]:
+def _lower_phases(job: LoadSpec, cache: DecodedCache | None = None) -> list[StepLowering]:
     """Return the steps of a job, in each phase of the schedules."""
-    return [StepLowering(replace(job, pipeline=pipeline)) for pipeline in job.pipeline.phases]
+    beginnings = {} if cache is None else cache.beginnings
+    cached = {name: len(beginning.entries) for name, beginning in beginnings.items()}
+    phases = job.pipeline.phases
+    return [StepLowering(replace(job, pipeline=pipeline), cached) for pipeline in phases]

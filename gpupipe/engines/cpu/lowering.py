@@ -55,6 +55,7 @@ class StepLowering:
 
     Args:
         job: The samples, steps and settings of the loader. The pipeline has no schedules.
+        cached_steps: How many steps of each field the decoded cache keeps the result of.
 
     Attributes:
         job: The job.
@@ -63,8 +64,9 @@ class StepLowering:
         EngineError: A step runs neither on primitives of this engine nor in torch.
     """
 
-    def __init__(self, job: LoadSpec) -> None:
+    def __init__(self, job: LoadSpec, cached_steps: Mapping[str, int] | None = None) -> None:
         self.job = job
+        self._cached_steps = cached_steps or {}
         self._table = kernel_table()
         self._in_torch: set[tuple[str, str]] = set()
         """The steps that run in torch, by key and field."""
@@ -133,7 +135,7 @@ class StepLowering:
 
     def _record(self, name: str, recorder: Recorder, plan: Plan) -> None:
         """Record the steps of a field or view."""
-        for entry in self.job.pipeline.entries_on(name):
+        for number, entry in enumerate(self.job.pipeline.entries_on(name), 1):
             seed = self.job.loader.seed
             parameters = entry.parameters(seed, plan.epoch, plan.ids, plan.repeats)
             recorder.spec, recorder.step = entry.input_spec, entry.key
@@ -143,6 +145,8 @@ class StepLowering:
                 entry.lower(recorder, parameters)
                 if is_foreign(type(entry.step)):
                     recorder.check(entry)
+            if number == self._cached_steps.get(name):
+                recorder.end_beginning()
         recorder.spec, recorder.step = self.job.pipeline.output_spec_of(name), ""
 
     def _choose(self, name: str, is_size_known: bool) -> bool:

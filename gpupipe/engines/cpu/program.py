@@ -62,23 +62,25 @@ class Program:
     Args:
         calls: The calls, in order.
         table: The kernels.
+        cut: No group crosses this number of calls: `run_beginning` runs those before it.
     """
 
-    def __init__(self, calls: Sequence[Call], table: Table) -> None:
+    def __init__(self, calls: Sequence[Call], table: Table, cut: int = 0) -> None:
         self.calls = list(calls)
         self._longest = max(map(len, table))
-        self.groups = list(self._group(table))
+        self._beginning = list(self._group(table, 0, cut))
+        self._rest = list(self._group(table, cut, len(self.calls)))
+        self.groups = [*self._beginning, *self._rest]
 
-    def _group(self, table: Table) -> Any:
+    def _group(self, table: Table, first: int, end: int) -> Any:
         """Yield (kernel, calls): the longest group that a kernel takes, then what follows it."""
-        first = 0
-        while first < len(self.calls):
-            kernel, calls = self._find(first, table)
+        while first < end:
+            kernel, calls = self._find(first, end, table)
             yield kernel, calls
             first += len(calls)
 
-    def _find(self, first: int, table: Table) -> tuple[Kernel, list[Call]]:
-        for length in range(self._longest, 0, -1):
+    def _find(self, first: int, end: int, table: Table) -> tuple[Kernel, list[Call]]:
+        for length in range(min(self._longest, end - first), 0, -1):
             calls = self.calls[first : first + length]
             for kernel in table.get(tuple(c.primitive for c in calls), ()):
                 if kernel.takes(calls):
@@ -88,6 +90,18 @@ class Program:
     def run(self, pixels: Any, row: int) -> Any:
         """Run all calls on the pixels of the sample in row `row` of the batch."""
         for kernel, calls in self.groups:
+            pixels = kernel.run(pixels, calls, row)
+        return pixels
+
+    def run_beginning(self, pixels: Any, row: int) -> Any:
+        """Run the calls before the cut."""
+        for kernel, calls in self._beginning:
+            pixels = kernel.run(pixels, calls, row)
+        return pixels
+
+    def run_rest(self, pixels: Any, row: int) -> Any:
+        """Run the calls after the cut, on the result of those before it."""
+        for kernel, calls in self._rest:
             pixels = kernel.run(pixels, calls, row)
         return pixels
 

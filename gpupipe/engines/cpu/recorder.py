@@ -32,6 +32,7 @@ class Recorder:
         self._size = np.asarray(size, np.float64)
         self._count = len(self._size)
         self._table = table
+        self._cut = 0
         self.present: NDArray[np.bool_] = np.ones(self._count, bool)
 
     @property
@@ -150,6 +151,10 @@ class Recorder:
         """Record a check of the samples against the output spec of a step."""
         self._record("check", entry)
 
+    def end_beginning(self) -> None:
+        """End the beginning, whose result the decoded cache keeps: no group crosses this point."""
+        self._cut = len(self.calls)
+
     def fork(self) -> Recorder:
         """Return a recorder that begins with the samples as they are now, without calls."""
         fork = Recorder(self._size, self._table)
@@ -163,7 +168,7 @@ class Recorder:
 
     def program(self) -> Program:
         """Return the program of all calls."""
-        return Program(self.calls, self._table)
+        return Program(self.calls, self._table, self._cut)
 
     def _run_branch(self, branch: Callable[[Any], None], present: NDArray[np.bool_]) -> Recorder:
         part = self.fork()

@@ -1,0 +1,149 @@
+"""What the bytes of a cache file mean.
+
+    0            header: what the file is for; written once
+    3968         counters: how full the file is; written under the file's lock
+    4096         slots: a hash table of records, 64 bytes each, empty if all are zero
+    data_offset  the pixels of the records, H x W x C of uint8 each, one after the other
+
+Each part has a checksum. Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"GPDECOD1"
+COUNTERS_OFFSET = 3968
+SLOTS_OFFSET = 4096
+SLOT_SIZE = 64
+ALIGNMENT = 64
+UNDECIDED = -1.0
+"""The share of a cache that has too few records to know how many it can keep."""
+
+_HEADER = struct.Struct("<8s16sQQQI")
+_COUNTERS = struct.Struct("<QQd")
+_RECORD = struct.Struct("<16sQIIIIII")
+RECORD_DTYPE = np.dtype(
+    {
+        "names": ["offset", "shape"],
+        "formats": ["<u8", ("<u4", 3)],
+        "offsets": [16, 24],
+        "itemsize": SLOT_SIZE,
+    }
+)
+"""The slots as a NumPy array, for the fields that all of them are searched for."""
+_CHECKSUM = struct.Struct("<I")
+
+
+class Damaged(Exception):
+    """Bytes of a cache file do not match their checksum."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file is for.
+
+    Attributes:
+        key: The hash of the data, steps and versions, 16 bytes.
+        size: The size of the file in bytes.
+        slots: How many slots it has.
+        data_offset: Where the pixels begin.
+        about: The data, steps and engine, for `gpupipe cache`.
+    """
+
+    key: bytes
+    size: int
+    slots: int
+    data_offset: int
+    about: dict[str, Any]
+
+    def pack(self) -> bytes:
+        text = json.dumps(self.about).encode()
+        head = _HEADER.pack(MAGIC, self.key, self.size, self.slots, self.data_offset, len(text))
+        return _seal(head + text)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Header:
+        """Read a header. Raises Damaged."""
+        if len(data) < COUNTERS_OFFSET or data[: len(MAGIC)] != MAGIC:
+            raise Damaged("it is no cache file of this version")
+        _, key, size, slots, data_offset, length = _HEADER.unpack_from(data)
+        if length > COUNTERS_OFFSET - _HEADER.size - _CHECKSUM.size:
+            raise Damaged("its header is damaged")
+        text = _open(data[: _HEADER.size + length + _CHECKSUM.size])[_HEADER.size :]
+        return cls(key, size, slots, data_offset, json.loads(text))
+
+
+@dataclass(frozen=True)
+class Counters:
+    """How full a file is.
+
+    Attributes:
+        end: Where the next pixels go.
+        records: How many slots are used.
+        share: The share of all samples that is kept, 0 to 1; UNDECIDED at first.
+    """
+
+    end: int
+    records: int
+    share: float
+
+    def pack(self) -> bytes:
+        return _seal(_COUNTERS.pack(self.end, self.records, self.share))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Counters:
+        """Read the counters. Raises Damaged."""
+        return cls(*_COUNTERS.unpack(_open(data)))
+
+
+COUNTERS_SIZE = _COUNTERS.size + _CHECKSUM.size
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where the pixels of a sample are.
+
+    Attributes:
+        key: The hash of the sample, 16 bytes.
+        offset: Where its pixels begin.
+        shape: Their height, width and number of channels.
+        size: [height, width] of the whole image after decode, before the steps that follow.
+        checksum: CRC-32 of the pixels.
+    """
+
+    key: bytes
+    offset: int
+    shape: tuple[int, int, int]
+    size: tuple[int, int]
+    checksum: int
+
+    def pack(self) -> bytes:
+        fields = _RECORD.pack(self.key, self.offset, *self.shape, *self.size, self.checksum)
+        return _seal(fields.ljust(SLOT_SIZE - _CHECKSUM.size, b"\0"))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Record:
+        """Read a slot that is not empty. Raises Damaged."""
+        key, offset, height, width, channels, full_height, full_width, checksum = (
+            _RECORD.unpack_from(_open(data))
+        )
+        return cls(key, offset, (height, width, channels), (full_height, full_width), checksum)
+
+
+def _seal(data: bytes) -> bytes:
+    return data + _CHECKSUM.pack(zlib.crc32(data))
+
+
+def _open(sealed: bytes) -> bytes:
+    """Return the data without its checksum. Raises Damaged if they do not match."""
+    data = sealed[: -_CHECKSUM.size]
+    if _CHECKSUM.unpack(sealed[-_CHECKSUM.size :])[0] != zlib.crc32(data):
+        raise Damaged("a checksum does not match")
+    return data

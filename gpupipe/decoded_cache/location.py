@@ -1,0 +1,203 @@
+"""Finds or creates the cache file of a job, and refuses one that does not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import ByteSize
+
+from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
+from gpupipe.decoded_cache.beginning import Beginning
+from gpupipe.decoded_cache.layout import (
+    ALIGNMENT,
+    SLOT_SIZE,
+    SLOTS_OFFSET,
+    Damaged,
+    Header,
+)
+from gpupipe.decoded_cache.table_file import (
+    create_file,
+    is_in_use,
+    lock_path,
+    read_header,
+)
+from gpupipe.errors import DataError
+from gpupipe.runtime.cache_dir import cache_dir
+from gpupipe.runtime.file_lock import hold_lock
+
+SUFFIX = ".decoded"
+_FORMAT = 1
+_LEAST_RECORD = 1024
+_MOST_SLOTS = 1 / 16
+"""The most of a file that slots may take."""
+_LONGEST_TEXT = 500
+_DECODERS = ("torch", "torchvision", "pillow", "numpy", "simplejpeg", "opencv-python-headless")
+"""The packages whose versions decide what the steps make, on every engine."""
+
+
+def cache_folder(where: str) -> Path:
+    """Return the folder of the cache files in memory or on disk, which may not exist yet."""
+    if where == "disk":
+        return cache_dir() / "decoded"
+    return _shared_memory() / f"gpupipe-decoded-{os.getuid()}"
+
+
+def describe_job(
+    root: str,
+    max_pixels: int | None,
+    producer: str,
+    packages: tuple[str, ...],
+    beginnings: Mapping[str, Beginning],
+) -> dict[str, Any]:
+    """Return all that decides which pixels a cache file holds, as plain JSON.
+
+    Args:
+        root: The folder of the data.
+        max_pixels: Images with more pixels are refused.
+        producer: The engine that makes the pixels, and how.
+        packages: The packages whose versions count, beside those of all engines.
+        beginnings: The steps of each field.
+    """
+    return {
+        "root": os.path.abspath(root) if "://" not in root else root,
+        "max_pixels": max_pixels,
+        "engine": producer,
+        "steps": {name: beginning.steps for name, beginning in sorted(beginnings.items())},
+        "versions": {name: _version(name) for name in ("gpupipe", *_DECODERS, *packages)},
+        "format": _FORMAT,
+    }
+
+
+def prepare_file(options: DecodedCacheOptions, job: dict[str, Any], samples: int) -> Path:
+    """Return the cache file of a job; create it if there is none, or if it is damaged.
+
+    Args:
+        options: The settings.
+        job: What `describe_job` returned.
+        samples: How many samples there are to keep.
+
+    Raises:
+        DataError: It does not fit into the memory or onto the disk, cannot be written, or is in use
+            with another size.
+    """
+    key = hashlib.blake2b(json.dumps(job, sort_keys=True).encode(), digest_size=16).digest()
+    folder = cache_folder(options.where)
+    path = folder / f"{key.hex()}{SUFFIX}"
+    try:
+        _create_folder(folder)
+        with hold_lock(lock_path(path)):
+            if not _fits_options(path, options):
+                path.unlink(missing_ok=True)
+                _refuse_without_room(folder, options)
+                create_file(path, _layout(key, options, samples, job))
+    except OSError as e:
+        raise DataError(f"data.cache_decoded: {folder} cannot be written: {e}") from e
+    return path
+
+
+def list_files(where: str) -> list[Path]:
+    """Return the cache files in memory or on disk, in the order of their names."""
+    folder = cache_folder(where)
+    return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+
+
+def _layout(key: bytes, options: DecodedCacheOptions, samples: int, job: dict[str, Any]) -> Header:
+    size = int(options.max_bytes)
+    most = min(size // _LEAST_RECORD, int(size * _MOST_SLOTS / SLOT_SIZE))
+    slots = max(64, min(2 * samples, most))
+    data_offset = -(-(SLOTS_OFFSET + slots * SLOT_SIZE) // ALIGNMENT) * ALIGNMENT
+    steps = {name: [step for step, _ in steps] for name, steps in job["steps"].items()}
+    about = {
+        "root": job["root"][-_LONGEST_TEXT:],
+        "engine": job["engine"],
+        "steps": json.dumps(steps)[:_LONGEST_TEXT],
+    }
+    return Header(key, size, slots, data_offset, about)
+
+
+def _create_folder(folder: Path) -> None:
+    """Create the folder for this user alone. Raises OSError, DataError."""
+    if folder.parent == _shared_memory() and not folder.parent.is_dir():
+        raise DataError(
+            f"data.cache_decoded.where is memory, but there is no folder {folder.parent}: write "
+            "where: disk"
+        )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise DataError(
+            f"data.cache_decoded: {folder} belongs to another user: remove it, or write where: disk"
+        )
+
+
+def _fits_options(path: Path, options: DecodedCacheOptions) -> bool:
+    """Return whether there is a sound file of the size that the settings say.
+
+    Raises:
+        OSError: It cannot be read.
+        DataError: It has another size, and a living process uses it.
+    """
+    try:
+        header = read_header(path)
+    except (FileNotFoundError, Damaged):
+        return False
+    if header.size == options.max_bytes:
+        return True
+    if is_in_use(path):
+        raise DataError(
+            f"data.cache_decoded.max_bytes is {_text(options.max_bytes)}, but a running process "
+            f"uses this cache with {_text(header.size)} ({path}): write that, or wait for its end"
+        )
+    return False
+
+
+def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
+    """Raise DataError if a new file does not fit beside what other caches may still fill."""
+    state = os.statvfs(folder)
+    free = state.f_bavail * state.f_frsize
+    files = (path.stat() for path in list_files(options.where))
+    promised = sum(max(0, file.st_size - 512 * file.st_blocks) for file in files)
+    where = str(folder.parent)
+    advice = "make it smaller, or empty other caches with 'gpupipe cache empty'"
+    if options.where == "memory":
+        advice += ", or write where: disk"
+        available = _available_memory()
+        if available is not None and available < free:
+            free, where = available, "the memory of this machine"
+    if free - promised < options.max_bytes:
+        others = f", of which other decoded caches may still fill {_text(promised)}"
+        raise DataError(
+            f"data.cache_decoded.max_bytes is {_text(options.max_bytes)}, but {where} has "
+            f"{_text(free)} free{others if promised else ''}: {advice}"
+        )
+
+
+def _shared_memory() -> Path:
+    """Return the folder whose files are in memory: $GPUPIPE_SHM, by default /dev/shm."""
+    return Path(os.environ.get("GPUPIPE_SHM") or "/dev/shm")
+
+
+def _available_memory() -> int | None:
+    """Return the bytes of memory that are free or can be freed; None if that is not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def _text(count: int) -> str:
+    return ByteSize(count).human_readable(decimal=True)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

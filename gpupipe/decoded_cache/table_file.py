@@ -1,0 +1,288 @@
+"""A file of records that several processes read and fill at once.
+
+Records are only ever added. A process that adds one reserves room for its pixels, writes them, and
+then writes the slot that says where they are. So whoever finds a slot finds all pixels. A process
+that is killed in between loses that room, and nothing else.
+
+Everything is written with pwrite: a full disk is then an error, where a write to mapped memory
+would end the process. Pixels are read through a private map, so that no code can change them for
+others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.decoded_cache.layout import (
+    ALIGNMENT,
+    COUNTERS_OFFSET,
+    COUNTERS_SIZE,
+    RECORD_DTYPE,
+    SLOT_SIZE,
+    SLOTS_OFFSET,
+    UNDECIDED,
+    Counters,
+    Damaged,
+    Header,
+    Record,
+)
+from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.file_lock import hold_lock
+
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+"""Linux then maps files that are larger than the memory, though the map is writable."""
+_EMPTY = bytes(SLOT_SIZE)
+_MOST_USED = 0.8
+"""The share of slots that may be used: searching a fuller table takes long."""
+_RECORDS_TO_DECIDE = 64
+_SAFETY = 0.98
+"""The part of the room that is shared out, since the size of samples is only estimated."""
+_UNKNOWN, _GOOD, _BAD = 0, 1, 2
+
+
+def create_file(path: Path, header: Header) -> None:
+    """Write a file without records. It appears complete or not at all.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with write_atomically(path) as temporary, open(temporary, "wb") as f:
+        f.write(header.pack().ljust(COUNTERS_OFFSET, b"\0"))
+        f.write(Counters(header.data_offset, 0, UNDECIDED).pack().ljust(SLOTS_OFFSET, b"\0")[:128])
+        f.write(bytes(header.data_offset - SLOTS_OFFSET))
+        f.truncate(header.size)
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of a file, and check its counters and its size.
+
+    Raises:
+        OSError: It cannot be read.
+        Damaged: It is no cache file, or is damaged.
+    """
+    with path.open("rb") as f:
+        head = f.read(SLOTS_OFFSET)
+        header = Header.unpack(head[:COUNTERS_OFFSET])
+        counters = Counters.unpack(head[COUNTERS_OFFSET:][:COUNTERS_SIZE])
+        if os.fstat(f.fileno()).st_size != header.size or counters.end > header.size:
+            raise Damaged("it has another size than its header says")
+    return header
+
+
+class TableFile:
+    """An open file of records. Threads and forked processes may use it at once.
+
+    Args:
+        path: The file.
+        samples: How many samples there are to keep, from which the kept share is computed.
+
+    Attributes:
+        header: What the file is for.
+
+    Raises:
+        OSError: It cannot be opened or mapped.
+        Damaged: It is no cache file, or is damaged.
+    """
+
+    def __init__(self, path: Path, samples: int) -> None:
+        self.header = read_header(path)
+        self._samples = samples
+        self._lock_path = lock_path(path)
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # Tells other processes that the file is in use. Forked children share the lock.
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        self._map = mmap.mmap(
+            self._fd,
+            self.header.size,
+            flags=mmap.MAP_PRIVATE | _NORESERVE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        # Which records have pixels that match their checksum. Forked children share it.
+        self._checked = mmap.mmap(-1, self.header.slots)
+        self._is_full = False
+        self._count_all_records()
+
+    def find(self, key: bytes) -> Record | None:
+        """Return the record of a key; None if there is none, or if its pixels are damaged."""
+        for number, record in self._iter_slots(key):
+            if record is not None and record.key == key:
+                return record if self._is_intact(number, record) else None
+        return None
+
+    def pixels(self, record: Record) -> NDArray[np.uint8]:
+        """Return the pixels of a record, H x W x C, without a copy."""
+        count = int(np.prod(record.shape))
+        return self._bytes[record.offset : record.offset + count].reshape(record.shape)
+
+    def add(self, key: bytes, pixels: NDArray[np.uint8], size: tuple[int, int]) -> bool:
+        """Add a record, or replace one whose pixels are damaged.
+
+        Args:
+            key: The hash of the sample.
+            pixels: H x W x C, without gaps.
+            size: [height, width] of the whole image, for Record.size.
+
+        Returns:
+            Whether the record is in the file: false if the file is full, or keeps no such key.
+        """
+        if self._is_full or (offset := self._reserve(key, pixels.nbytes)) is None:
+            return False
+        height, width, channels = pixels.shape
+        shape = (height, width, channels)
+        record = Record(key, offset, shape, size, zlib.crc32(pixels))
+        try:
+            self._write(pixels.reshape(-1), offset)
+            with hold_lock(self._lock_path):
+                self._commit(record)
+        except OSError:  # the disk or the memory is full: what is there stays
+            self._is_full = True
+            return False
+        return True
+
+    def read_counters(self) -> Counters:
+        """Return how full the file is. Raises Damaged."""
+        return Counters.unpack(os.pread(self._fd, COUNTERS_SIZE, COUNTERS_OFFSET))
+
+    def close(self) -> None:
+        """Add nothing any more; unmap the file once no pixels are in use. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # the map holds a copy of the descriptor
+            os.close(fd)
+        self._is_full = True
+
+    def _count_all_records(self) -> None:
+        """Let new pixels begin after those of all records.
+
+        After a power failure, slots may be on the disk though the counters are older.
+        """
+        slots = self._bytes[SLOTS_OFFSET : SLOTS_OFFSET + self.header.slots * SLOT_SIZE]
+        table = slots.view(RECORD_DTYPE)
+        ends = table["offset"] + table["shape"].astype(np.uint64).prod(axis=1)
+        with hold_lock(self._lock_path):
+            counters = self.read_counters()
+            later = np.flatnonzero(ends > counters.end)
+            if not len(later):
+                return
+            for number in later.tolist():
+                with suppress(Damaged):
+                    record = Record.unpack(table[number].tobytes())
+                    end = min(record.offset + int(np.prod(record.shape)), self.header.size)
+                    counters = replace(counters, end=max(counters.end, end))
+            self._write_counters(replace(counters, records=np.count_nonzero(table["offset"])))
+
+    def _iter_slots(self, key: bytes) -> Iterator[tuple[int, Record | None]]:
+        """Yield the slots that a key may be in: number and record, or None for a damaged one."""
+        slots = self.header.slots
+        first = int.from_bytes(key[:8], "little") % slots
+        for step in range(slots):
+            number = (first + step) % slots
+            at = SLOTS_OFFSET + number * SLOT_SIZE
+            if (data := self._map[at : at + SLOT_SIZE]) == _EMPTY:
+                return
+            try:
+                record = Record.unpack(data)
+            except Damaged:  # or another process is writing it
+                yield number, None
+            else:
+                yield number, record
+
+    def _is_intact(self, number: int, record: Record) -> bool:
+        """Return whether the pixels of a record match their checksum; remember it."""
+        if self._checked[number] == _UNKNOWN:
+            pixels = self._bytes[record.offset :][: int(np.prod(record.shape))]
+            self._checked[number] = _GOOD if zlib.crc32(pixels) == record.checksum else _BAD
+        return self._checked[number] == _GOOD
+
+    def _reserve(self, key: bytes, count: int) -> int | None:
+        """Reserve room for pixels; None if there is none, or if the key is not to be kept."""
+        with hold_lock(self._lock_path):
+            try:
+                counters = self._decide_share(self.read_counters())
+            except Damaged:
+                self._is_full = True
+                return None
+            begin = -(-counters.end // ALIGNMENT) * ALIGNMENT
+            most = int(_MOST_USED * self.header.slots)
+            if counters.records >= most or begin + count > self.header.size:
+                return None
+            if counters.share != UNDECIDED and not _is_chosen(key, counters.share):
+                return None
+            if self.find(key) is not None:
+                return None
+            self._write_counters(replace(counters, end=begin + count))
+            return begin
+
+    def _decide_share(self, counters: Counters) -> Counters:
+        """Decide which share of all samples is kept, once their mean size is known."""
+        if counters.share != UNDECIDED or counters.records < _RECORDS_TO_DECIDE:
+            return counters
+        mean = (counters.end - self.header.data_offset) / counters.records
+        room = self.header.size - self.header.data_offset
+        needed = mean * self._samples
+        decided = replace(counters, share=1.0 if needed <= room else _SAFETY * room / needed)
+        self._write_counters(decided)
+        return decided
+
+    def _commit(self, record: Record) -> None:
+        """Write the slot of a record. The caller holds the lock."""
+        number, is_new = self._find_place(record.key)
+        if is_new:
+            counters = self.read_counters()
+            self._write_counters(replace(counters, records=counters.records + 1))
+        self._write(np.frombuffer(record.pack(), np.uint8), SLOTS_OFFSET + number * SLOT_SIZE)
+        self._checked[number] = _GOOD
+
+    def _find_place(self, key: bytes) -> tuple[int, bool]:
+        """Return the slot of a key, or the empty one that it will be in, and whether it is empty.
+
+        A damaged slot stays as it is: later ones could not be found if it were empty.
+        """
+        last = int.from_bytes(key[:8], "little") % self.header.slots - 1
+        for number, record in self._iter_slots(key):
+            if record is not None and record.key == key:
+                return number, False
+            last = number
+        return (last + 1) % self.header.slots, True
+
+    def _write_counters(self, counters: Counters) -> None:
+        os.pwrite(self._fd, counters.pack(), COUNTERS_OFFSET)
+
+    def _write(self, data: NDArray[np.uint8], offset: int) -> None:
+        """Write all of `data`. Raises OSError."""
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._fd, data[done:].data, offset + done)
+
+
+def lock_path(path: Path) -> Path:
+    """Return the lock file of a cache file."""
+    return path.with_suffix(".lock")
+
+
+def is_in_use(path: Path) -> bool:
+    """Return whether a living process has a cache file open. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _is_chosen(key: bytes, share: float) -> bool:
+    """Return whether a sample is among those that are kept, by its hash."""
+    return int.from_bytes(key[8:], "little") < share * 2.0**64
