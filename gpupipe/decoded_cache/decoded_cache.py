@@ -81,10 +81,8 @@ class DecodedCache:
             state = os.stat(span.path)
         except OSError:  # whoever reads the file says why
             return CachedSample(None)
-        place = (
-            f"{span.offset} {span.length} {state.st_size} {state.st_mtime_ns} "
-            f"{os.path.abspath(span.path)}"
-        )
+        path = os.path.abspath(span.path)  # noqa: PTH100  # pathlib takes six times as long
+        place = f"{span.offset} {span.length} {state.st_size} {state.st_mtime_ns} {path}"
         key = hashlib.blake2b(os.fsencode(place), key=self._digests[field], digest_size=16).digest()
         record = self._file.find(key)
         if record is None:

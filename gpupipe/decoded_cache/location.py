@@ -65,7 +65,7 @@ def describe_job(
         beginnings: The steps of each field.
     """
     return {
-        "root": os.path.abspath(root) if "://" not in root else root,
+        "root": root if "://" in root else str(Path(root).absolute()),
         "max_pixels": max_pixels,
         "engine": producer,
         "steps": {name: beginning.steps for name, beginning in sorted(beginnings.items())},

@@ -140,7 +140,7 @@ class TableFile:
             return False
         height, width, channels = pixels.shape
         shape = (height, width, channels)
-        record = Record(key, offset, shape, size, zlib.crc32(pixels))
+        record = Record(key, offset, shape, size, zlib.crc32(pixels.data))
         try:
             self._write(pixels.reshape(-1), offset)
             with hold_lock(self._lock_path):
@@ -180,7 +180,7 @@ class TableFile:
                     record = Record.unpack(table[number].tobytes())
                     end = min(record.offset + int(np.prod(record.shape)), self.header.size)
                     counters = replace(counters, end=max(counters.end, end))
-            self._write_counters(replace(counters, records=np.count_nonzero(table["offset"])))
+            self._write_counters(replace(counters, records=int(np.count_nonzero(table["offset"]))))
 
     def _iter_slots(self, key: bytes) -> Iterator[tuple[int, Record | None]]:
         """Yield the slots that a key may be in: number and record, or None for a damaged one."""
@@ -202,7 +202,7 @@ class TableFile:
         """Return whether the pixels of a record match their checksum; remember it."""
         if self._checked[number] == _UNKNOWN:
             pixels = self._bytes[record.offset :][: int(np.prod(record.shape))]
-            self._checked[number] = _GOOD if zlib.crc32(pixels) == record.checksum else _BAD
+            self._checked[number] = _GOOD if zlib.crc32(pixels.data) == record.checksum else _BAD
         return self._checked[number] == _GOOD
 
     def _reserve(self, key: bytes, count: int) -> int | None:

@@ -80,7 +80,7 @@ def test_arrays_are_refused(tmp_path: Any) -> None:
 
     (tmp_path / "a").mkdir()
     np.save(tmp_path / "a" / "x.npy", np.zeros((2, 3), np.float32))
-    with pytest.raises(ConfigError, match="cache_decoded.*arrays, which need no decoding"):
+    with pytest.raises(ConfigError, match=r"cache_decoded.*arrays, which need no decoding"):
         read(
             {
                 "data": {"source": "numpy", "root": tmp_path, "cache_decoded": CACHE},

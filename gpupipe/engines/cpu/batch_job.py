@@ -138,7 +138,7 @@ class BatchJob:
             self._failed[row] = describe_error(error)
 
     def _read(self, row: int) -> None:
-        lowering, job = self._lowering, self._lowering.job
+        job = self._lowering.job
         contents: dict[str, Any] = {}
         for name, spec in job.pipeline.fields.items():
             column, id = job.index.columns[name], int(self.plan.ids[row])
