@@ -13,7 +13,7 @@ RAY_TESTS = tests/engines/ray
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: setup.cfg pyproject.toml | $(BIN)/activate
+$(VENV)/.installed: setup.cfg setup.py pyproject.toml $(wildcard native/*) | $(BIN)/activate
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch]'
 	touch $@
 
@@ -36,6 +36,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m compileall -q gpupipe
 	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20 -o faulthandler_exit_on_timeout=true $(RAY_TESTS:%=--ignore=%)
 	$(BIN)/python -m pytest -n 0 --durations 10 -o faulthandler_exit_on_timeout=true $(RAY_TESTS)
+	GPUPIPE_KERNELS=off $(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_exit_on_timeout=true tests/engines/cpu
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
@@ -48,4 +49,4 @@ docs: $(VENV)/.installed-docs
 	@echo build/site/index.html
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build *.egg-info gpupipe/*.so

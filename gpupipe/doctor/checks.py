@@ -18,7 +18,7 @@ from typing import Any
 from gpupipe.doctor import gpu_rules, machine_rules, software_rules
 from gpupipe.doctor.finding import Finding
 from gpupipe.doctor.gpu_rules import Driver
-from gpupipe.runtime import nvml
+from gpupipe.runtime import compiled_extension, nvml
 from gpupipe.runtime.cache_dir import cache_dir
 from gpupipe.runtime.capability_probe import installed_version, jpeg_engines, probe
 from gpupipe.runtime.capability_probe_child import NVJPEG
@@ -33,6 +33,7 @@ def run_checks() -> list[Finding]:
         "gpupipe": _gpupipe,
         "packages": _packages,
         "extras": _extras,
+        "kernels": _kernels,
         "DALI on the CPU": _cpu_decoding,
         "CUDA": _cuda,
         "driver": _driver_finding,
@@ -87,6 +88,12 @@ def _extras() -> Iterator[Finding]:
         extras = software_rules.list_extra_packages(metadata.requires("gpupipe") or [])
         for extra, packages in extras.items():
             yield software_rules.judge_extra(extra, {name: _installed(name) for name in packages})
+
+
+def _kernels() -> Iterator[Finding]:
+    extension = compiled_extension.find_extension()
+    is_off = os.environ.get(compiled_extension.VARIABLE) == "off"
+    yield software_rules.judge_kernels(extension and extension.variants(), is_off)
 
 
 def _installed(name: str) -> str | None:

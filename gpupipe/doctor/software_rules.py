@@ -124,6 +124,25 @@ def judge_extra(extra: str, packages: Mapping[str, str | None]) -> Finding:
     )
 
 
+def judge_kernels(variants: Sequence[str] | None, is_off: bool) -> Finding:
+    """Report whether `engine: cpu` has its kernels in C++. It runs without them.
+
+    Args:
+        variants: The instruction sets that they can use, the preferred one first; None if they do
+            not run.
+        is_off: Whether GPUPIPE_KERNELS=off.
+    """
+    if variants:
+        return Finding("kernels", f"of engine: cpu, in C++, with {variants[0]}", "ok")
+    if is_off:
+        return Finding("kernels", "of engine: cpu, in C++: off", "ok", "unset GPUPIPE_KERNELS")
+    advice = (
+        "for a faster engine: cpu: install a C++ compiler and Python's headers (apt-get install "
+        "g++ python3-dev), then pip install --force-reinstall --no-deps gpupipe"
+    )
+    return Finding("kernels", "of engine: cpu, in C++: not built", "ok", advice)
+
+
 EXTRAS = {
     "server": "gpupipe serve and gpupipe.connect() need",
     "remote": "source: remote needs",

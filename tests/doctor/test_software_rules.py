@@ -121,3 +121,10 @@ def test_an_extra_that_is_not_complete_says_what_to_install():
     assert "gpupipe.connect()" in finding.advice
     assert "pip install 'gpupipe[server]'" in finding.advice
     assert software_rules.judge_extra("parquet", {"pyarrow": "20"}).advice == ""
+
+
+def test_kernels_say_what_they_run_on_or_what_to_install():
+    assert software_rules.judge_kernels(["avx2", "scalar"], False).observation.endswith("with avx2")
+    assert "unset GPUPIPE_KERNELS" in software_rules.judge_kernels(None, True).advice
+    missing = software_rules.judge_kernels(None, False)
+    assert (missing.status, "g++" in missing.advice) == ("ok", True)

@@ -1,8 +1,8 @@
 """The kernels: functions that run calls of primitives on one sample.
 
 `TABLE` says which function runs which group of primitives. Every primitive has one here that runs
-torchvision, the reference. `opencv_kernels` puts faster ones in front, and fused groups: a later
-kernel takes over by a row of its own, with no change elsewhere.
+torchvision, the reference. `opencv_kernels` and `compiled_kernels` put faster ones in front, and
+fused groups: a later kernel takes over by a row of its own, with no change elsewhere.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.base import LoadSpec, Operator
-from gpupipe.engines.cpu import kernels
+from gpupipe.engines.cpu import compiled_kernels, kernels
 from gpupipe.engines.cpu.delivery import Destination, Form
 from gpupipe.engines.cpu.program import Program, Table
 from gpupipe.engines.cpu.recorder import Recorder
@@ -40,14 +40,14 @@ _EXAMPLE_SIZE = np.full((1, 2), 4096.0)
 
 @cache
 def kernel_table() -> Table:
-    """Return the kernels of this machine: those of OpenCV come first if it is installed."""
+    """Return the kernels of this machine: the extension's first, then OpenCV's, as installed."""
     try:
         from gpupipe.engines.cpu import opencv_kernels
     except ModuleNotFoundError as e:
         if e.name != "cv2":
             raise
-        return kernels.TABLE
-    return opencv_kernels.create_table()
+        return compiled_kernels.add_compiled(kernels.TABLE)
+    return compiled_kernels.add_compiled(opencv_kernels.create_table())
 
 
 class StepLowering:

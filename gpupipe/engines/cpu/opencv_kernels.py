@@ -12,7 +12,6 @@ OpenCV releases the GIL, and here runs on the calling thread alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import cv2
@@ -21,11 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import kernels
-from gpupipe.engines.cpu.pixels import as_packed
+from gpupipe.engines.cpu.level_tables import LEVELS, can_look_up, find_table
+from gpupipe.engines.cpu.pixels import as_packed, in_indices
 from gpupipe.engines.cpu.program import Call, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
-from gpupipe.steps.normalize import Normalize
-from gpupipe.steps.to_dtype import ToDtype
 
 Calls = Sequence[Call]
 _FLAGS = {
@@ -34,7 +32,6 @@ _FLAGS = {
 }
 _POINTWISE = ("invert", "posterize", "solarize", "solarize_add", "adjust_brightness")
 """The functions of COLOR_OPS that change each value of uint8 alone."""
-_LEVELS = torch.arange(256, dtype=torch.uint8)[None, None]
 _FLIPS = {(1, 0): 1, (0, 1): 0, (1, 1): -1}
 """OpenCV's codes of flips, by flags for horizontal and vertical."""
 _MOST_CHANNELS, _FULL = 4, 255
@@ -50,7 +47,7 @@ def _run_flip(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _run_pointwise(pixels: Any, calls: Calls, row: int) -> Any:
     op, values = calls[0].options, calls[0].rows[row]
-    table, array = kernels.apply_color(_LEVELS, op, values), as_packed(pixels)
+    table, array = kernels.apply_color(LEVELS, op, values), as_packed(pixels)
     return _with_channels(cv2.LUT(array, table.numpy(), dst=scratch.take(array.shape)))
 
 
@@ -94,7 +91,7 @@ def _read_map(call: Call, row: int, channels: int) -> tuple[Any, NDArray[np.floa
     matrix, (height, width) = call.rows[row]
     interpolation, fill = call.options
     values = np.array(fill if len(fill) > 1 else fill * channels, np.float64)
-    return (_in_indices(matrix), (width, height), _FLAGS[interpolation]), values
+    return (in_indices(matrix), (width, height), _FLAGS[interpolation]), values
 
 
 def _can_warp(calls: Calls) -> bool:
@@ -110,7 +107,7 @@ def _warps_bytes(calls: Calls) -> bool:
 
 def _can_warp_and_deliver(calls: Calls) -> bool:
     is_contiguous = not calls[-1].options.form.channels_last
-    return is_contiguous and _warps_bytes(calls) and _can_look_up(calls[1:])
+    return is_contiguous and _warps_bytes(calls) and can_look_up(calls[1:])
 
 
 def _warp_planes(
@@ -151,17 +148,6 @@ def _warp(image: Any, map: Any, fill: NDArray[np.float64], out: Any = None) -> N
     return _with_channels(warp(image, matrix, size, dst=out, **options))
 
 
-def _in_indices(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a map of points, (2, 3) or (3, 3), as one of the indices of pixels.
-
-    The centre of pixel n is n + 0.5.
-    """
-    made = matrix.copy()
-    made[:, 2] += 0.5 * (matrix[:, 0] + matrix[:, 1])
-    made[:2] -= 0.5 * (made[2:] if len(made) == 3 else np.array([[0.0, 0.0, 1.0]]))
-    return made
-
-
 def _run_deliver_bytes(pixels: Any, calls: Calls, row: int) -> Any:
     """Write uint8 pixels to their place, through a table for to_dtype and normalize."""
     array, destination = as_packed(pixels), calls[-1].options
@@ -173,7 +159,7 @@ def _run_deliver_bytes(pixels: Any, calls: Calls, row: int) -> Any:
             cv2.split(array, planes)
         _deliver_planes(planes, calls, row)
         return
-    table = _find_table(calls, channels)
+    table = find_table(calls, channels)
     place = destination.place(row, (channels, height, width), table.dtype)
     if place is not None:
         values = table.permute(1, 2, 0).contiguous()
@@ -182,51 +168,11 @@ def _run_deliver_bytes(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _deliver_planes(planes: list[NDArray[np.uint8]], calls: Calls, row: int) -> None:
     """Write the planes of an image to their place, through a table."""
-    table = _find_table(calls, len(planes))
+    table = find_table(calls, len(planes))
     place = calls[-1].options.place(row, (len(planes), *planes[0].shape), table.dtype)
     if place is not None:
         for plane, values, own in zip(planes, _as_opencv(table), _as_opencv(place), strict=True):
             cv2.LUT(plane, values, dst=own)
-
-
-def _find_table(calls: Calls, channels: int) -> torch.Tensor:
-    numbers = tuple((call.primitive, call.options) for call in calls[:-1])
-    return _make_table(numbers, calls[-1].options.form.dtype, channels)
-
-
-def _can_look_up(calls: Calls) -> bool:
-    """Whether the calls take images of uint8, and deliver a dtype that OpenCV's tables have."""
-    form = calls[-1].options.form
-    if form.layout is not None or calls[0].spec.encoded:
-        return False
-    dtype = form.dtype
-    for call in calls[:-1]:
-        if call.primitive == "to_dtype":
-            dtype = dtype or call.options[0]
-    return calls[0].spec.dtype == "uint8" and (dtype or "uint8") in _TABLE_DTYPES
-
-
-_TABLE_DTYPES = ("uint8", "float16", "float32", "float64")
-
-
-@lru_cache(maxsize=64)
-def _make_table(
-    numbers: tuple[tuple[str, Any], ...], dtype: str | None, channels: int
-) -> torch.Tensor:
-    """Return what calls make of each value of uint8: a tensor (channels, 1, 256).
-
-    Args:
-        numbers: The name and the options of each call, to_dtype or normalize.
-        dtype: The dtype to deliver; None keeps that of the last call.
-        channels: The number of channels.
-    """
-    levels = _LEVELS.expand(channels, 1, 256).contiguous()
-    for primitive, options in numbers:
-        if primitive == "to_dtype":
-            levels = ToDtype(dtype=options[0], scale=options[1]).torch(levels, {})
-        else:
-            levels = Normalize(mean=options[0], std=options[1]).torch(levels, {})
-    return levels if dtype is None else levels.to(getattr(torch, dtype))
 
 
 def _as_opencv(tensor: torch.Tensor) -> NDArray[Any]:
@@ -253,7 +199,7 @@ def create_table() -> Table:
     _add(table, ("color_matrix",), Kernel(_run_color_matrix, "cv2.transform"))
     _add(table, ("warp",), Kernel(_run_warp, "cv2.warpAffine", _can_warp))
     _add(table, ("perspective",), Kernel(_run_warp, "cv2.warpPerspective", _can_warp))
-    look_up = Kernel(_run_deliver_bytes, "cv2.LUT", _can_look_up)
+    look_up = Kernel(_run_deliver_bytes, "cv2.LUT", can_look_up)
     warp_and_deliver = Kernel(_run_warp_and_deliver, "cv2.warpAffine", _can_warp_and_deliver)
     for numbers in ((), ("to_dtype",), ("to_dtype", "normalize")):
         _add(table, (*numbers, "deliver"), look_up)

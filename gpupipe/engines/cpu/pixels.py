@@ -37,3 +37,14 @@ def as_packed(pixels: Any) -> NDArray[Any]:
     packed = scratch.take(array.shape)
     packed[...] = array
     return packed
+
+
+def in_indices(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a map of points, (2, 3) or (3, 3), as one of the indices of pixels.
+
+    The centre of pixel n is n + 0.5.
+    """
+    made = matrix.copy()
+    made[:, 2] += 0.5 * (matrix[:, 0] + matrix[:, 1])
+    made[:2] -= 0.5 * (made[2:] if len(made) == 3 else np.array([[0.0, 0.0, 1.0]]))
+    return made

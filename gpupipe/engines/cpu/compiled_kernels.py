@@ -1,0 +1,124 @@
+"""Kernels of the extension `gpupipe._kernels`, in front of all others.
+
+They take RGB images of uint8. Each ends with the conversion of the levels, straight into the
+sample's place in the batch, and runs without the GIL.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.engines.cpu.level_tables import (
+    NUMPY_DTYPES,
+    Calls,
+    can_look_up,
+    find_numbers,
+    find_table,
+)
+from gpupipe.engines.cpu.pixels import as_array, as_packed, in_indices
+from gpupipe.engines.cpu.program import Kernel, Table
+from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.runtime.compiled_extension import find_extension
+
+_DTYPES = (*NUMPY_DTYPES, "bfloat16")
+_RGB = 3
+_extension = find_extension()
+
+
+def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
+    warped = scratch.take((*calls[0].rows[row][1], _RGB))
+    _warp(pixels, calls, row, warped.transpose(2, 0, 1), (None, None))
+    return warped
+
+
+def _run_warp_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
+    place = _find_place(calls[1:], row, tuple(calls[0].rows[row][1]))
+    if place is not None:
+        _warp(pixels, calls, row, place, _find_conversion(calls[1:]))
+
+
+def _warp(pixels: Any, calls: Calls, row: int, target: NDArray[Any], conversion: Any) -> None:
+    matrix, _ = calls[0].rows[row]
+    fill = np.empty(_RGB)
+    fill[:] = calls[0].options[1]
+    _extension.warp(_as_rows(pixels), in_indices(matrix), fill, target, *conversion)
+
+
+def _run_convert(pixels: Any, calls: Calls, row: int) -> Any:
+    _convert(pixels, (0, 0), calls, row)
+
+
+def _run_flip_and_convert(pixels: Any, calls: Calls, row: int) -> Any:
+    _convert(pixels, calls[0].rows[row], calls[1:], row)
+
+
+def _convert(pixels: Any, flips: Any, calls: Calls, row: int) -> None:
+    array = _as_rows(pixels)
+    place = _find_place(calls, row, array.shape[:2])
+    if place is not None:
+        _extension.convert(array, *flips, place, *_find_conversion(calls))
+
+
+def _as_rows(pixels: Any) -> NDArray[np.uint8]:
+    """Return pixels as an array (H, W, C) whose rows have no gaps."""
+    array = as_array(pixels)
+    return array if array.strides[1:] == (_RGB, 1) else as_packed(array)
+
+
+def _find_place(calls: Calls, row: int, size: tuple[int, int]) -> NDArray[Any] | None:
+    """Return the sample's place in the batch, (C, H, W), if it has one."""
+    place = calls[-1].options.place(row, (_RGB, *size), find_table(calls, _RGB).dtype)
+    return None if place is None else _as_numpy(place)
+
+
+def _find_conversion(calls: Calls) -> tuple[NDArray[Any] | None, NDArray[np.float32] | None]:
+    """Return the table and the numbers of the calls; None for a table that changes nothing."""
+    table = find_table(calls, _RGB)
+    if table.dtype == torch.uint8 and len(calls) == 1:
+        return None, None
+    return _as_numpy(table[:, 0]), find_numbers(calls, _RGB)
+
+
+def _as_numpy(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a view; NumPy has no bfloat16, and the kernels copy bits."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _is_rgb(calls: Calls) -> bool:
+    return calls[0].spec.dtype == "uint8" and calls[0].spec.channels == _RGB
+
+
+def _is_smooth(calls: Calls) -> bool:
+    """Whether the first call, a warp, is one that the extension does."""
+    return _is_rgb(calls) and calls[0].options[0] == "bilinear"
+
+
+def _can_convert(calls: Calls) -> bool:
+    return _is_rgb(calls) and can_look_up(calls, _DTYPES)
+
+
+def _can_flip_and_convert(calls: Calls) -> bool:
+    return _is_rgb(calls) and can_look_up(calls[1:], _DTYPES)
+
+
+def _can_warp_and_deliver(calls: Calls) -> bool:
+    return _is_smooth(calls) and can_look_up(calls[1:], _DTYPES)
+
+
+def add_compiled(table: Table) -> Table:
+    """Return a table with the kernels of the extension in front, if it is built and is not off."""
+    if _extension is None:
+        return table
+    convert = Kernel(_run_convert, "kernels.convert", _can_convert)
+    flip = Kernel(_run_flip_and_convert, "kernels.convert", _can_flip_and_convert)
+    warp = Kernel(_run_warp_and_deliver, "kernels.warp", _can_warp_and_deliver)
+    first: Table = {("warp",): [Kernel(_run_warp, "kernels.warp", _is_smooth)]}
+    for numbers in ((), ("to_dtype",), ("to_dtype", "normalize")):
+        first[(*numbers, "deliver")] = [convert]
+        first[("flip", *numbers, "deliver")] = [flip]
+        first[("warp", *numbers, "deliver")] = [warp]
+    return {**table, **{group: [*k, *table.get(group, [])] for group, k in first.items()}}

@@ -1,0 +1,135 @@
+// The row functions pixel by pixel: the scalar variant, and what others do at the ends of rows.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "variant.h"
+
+namespace gpupipe {
+
+constexpr int kFractionBits = 16;          // of a coordinate
+constexpr int kWeightBits = 14;            // of a weight, so that two bytes times it fit 32 bits
+constexpr int kWeightOne = 1 << kWeightBits;
+constexpr int kHalfBits = 7;               // fraction bits of a level between the two passes
+constexpr int kSumBits = kWeightBits + kHalfBits;
+constexpr int kRoundWeight = 1 << (kFractionBits - kWeightBits - 1);
+
+// Returns a coordinate with 16 fraction bits. What is outside of every image stays outside.
+inline int64_t to_fixed(double coordinate) {
+  const double most = 1e9;
+  return std::llrint(std::fmin(std::fmax(coordinate, -most), most) * (1 << kFractionBits));
+}
+
+// Returns the coordinates of the first pixel of a block, with 16 fraction bits.
+inline void locate_block(const Warp& warp, int row, int column, int64_t* x, int64_t* y) {
+  const double* m = warp.matrix;
+  const double u = m[0] * column + (m[1] * row + m[2]);
+  const double v = m[3] * column + (m[4] * row + m[5]);
+  *x = to_fixed(u) + kRoundWeight;
+  *y = to_fixed(v) + kRoundWeight;
+}
+
+// Rounds a sum of weighted levels to the nearest level, halves to even as torch does.
+inline uint8_t round_sum(uint32_t sum) {
+  return (sum + (1u << (kSumBits - 1)) - 1 + ((sum >> kSumBits) & 1)) >> kSumBits;
+}
+
+// Interpolates one level between four neighbours; the weights have kWeightBits.
+inline uint8_t interpolate(const uint8_t* top, const uint8_t* bottom, uint32_t wx, uint32_t wy) {
+  const uint32_t round = 1u << (kWeightBits - kHalfBits - 1);
+  const int shift = kWeightBits - kHalfBits;
+  const uint32_t above = (top[0] * (kWeightOne - wx) + top[kChannels] * wx + round) >> shift;
+  const uint32_t below = (bottom[0] * (kWeightOne - wx) + bottom[kChannels] * wx + round) >> shift;
+  return round_sum(above * (kWeightOne - wy) + below * wy);
+}
+
+// Interpolates at the border, where neighbours outside are 0 and a mask of ones is 0 beside them.
+// torchvision weighs the result by that mask: mask * (value - fill) + fill.
+inline uint8_t interpolate_border(const Warp& warp, int channel, int64_t x, int64_t y, uint32_t wx,
+                                  uint32_t wy) {
+  const Image& s = warp.source;
+  double sum = 0, mask = 0;
+  for (int dy = 0; dy < 2; ++dy) {
+    for (int dx = 0; dx < 2; ++dx) {
+      if (x + dx < 0 || x + dx >= s.width || y + dy < 0 || y + dy >= s.height) continue;
+      const double weight = double(dx ? wx : kWeightOne - wx) * double(dy ? wy : kWeightOne - wy);
+      sum += weight * s.pixels[(y + dy) * s.stride + (x + dx) * kChannels + channel];
+      mask += weight;
+    }
+  }
+  const double one = double(kWeightOne) * kWeightOne;
+  const double value = (sum / one - warp.fill[channel]) * (mask / one) + warp.fill[channel];
+  const double level = std::nearbyint(value);
+  return level < 0 ? 0 : level > 255 ? 255 : uint8_t(level);
+}
+
+// Warps the pixel whose coordinates are x and y to index n of the planes.
+inline void warp_pixel(const Warp& warp, int64_t x, int64_t y, int n, uint8_t* const planes[]) {
+  const Image& s = warp.source;
+  const int64_t left = x >> kFractionBits, top = y >> kFractionBits;
+  if (left < -1 || top < -1 || left >= s.width || top >= s.height) {
+    for (int c = 0; c < kChannels; ++c) planes[c][n] = warp.filled[c];
+    return;
+  }
+  const int64_t fraction = (1 << kFractionBits) - 1;
+  const uint32_t wx = (x & fraction) >> (kFractionBits - kWeightBits);
+  const uint32_t wy = (y & fraction) >> (kFractionBits - kWeightBits);
+  if (left >= 0 && top >= 0 && left + 1 < s.width && top + 1 < s.height) {
+    const uint8_t* corner = s.pixels + top * s.stride + left * kChannels;
+    for (int c = 0; c < kChannels; ++c)
+      planes[c][n] = interpolate(corner + c, corner + s.stride + c, wx, wy);
+  } else {
+    for (int c = 0; c < kChannels; ++c)
+      planes[c][n] = interpolate_border(warp, c, left, top, wx, wy);
+  }
+}
+
+inline void warp_block(const Warp& warp, int64_t x, int64_t y, int column, int count,
+                       uint8_t* const planes[]) {
+  for (int n = 0; n < count; ++n)
+    warp_pixel(warp, x + warp.dx[n], y + warp.dy[n], column + n, planes);
+}
+
+inline void split_pixels(const uint8_t* pixels, uint8_t* const planes[], int begin, int width,
+                         bool is_reversed) {
+  for (int n = begin; n < width; ++n) {
+    const uint8_t* pixel = pixels + kChannels * (is_reversed ? width - 1 - n : n);
+    for (int c = 0; c < kChannels; ++c) planes[c][n] = pixel[c];
+  }
+}
+
+inline void merge_pixels(const uint8_t* const planes[], uint8_t* pixels, int begin, int width) {
+  for (int n = begin; n < width; ++n)
+    for (int c = 0; c < kChannels; ++c) pixels[kChannels * n + c] = planes[c][n];
+}
+
+template <typename Value>
+void look_up(const uint8_t* levels, Value* values, int64_t begin, int64_t count,
+             const Conversion& k) {
+  const Value* tables[kChannels];
+  for (int c = 0; c < kChannels; ++c) tables[c] = reinterpret_cast<const Value*>(k.table[c]);
+  if (k.channels == 1) {
+    for (int64_t n = begin; n < count; ++n) values[n] = tables[0][levels[n]];
+    return;
+  }
+  for (int64_t n = begin; n < count; ++n) values[n] = tables[n % kChannels][levels[n]];
+}
+
+// Converts the levels from `begin` on through the table.
+inline void convert_by_table(const uint8_t* levels, uint8_t* values, int64_t begin, int64_t count,
+                             const Conversion& k) {
+  if (k.is_identity) {
+    std::memcpy(values + begin, levels + begin, count - begin);
+  } else if (k.item_size == 1) {
+    look_up(levels, values, begin, count, k);
+  } else if (k.item_size == 2) {
+    look_up(levels, reinterpret_cast<uint16_t*>(values), begin, count, k);
+  } else if (k.item_size == 4) {
+    look_up(levels, reinterpret_cast<uint32_t*>(values), begin, count, k);
+  } else {
+    look_up(levels, reinterpret_cast<uint64_t*>(values), begin, count, k);
+  }
+}
+
+}  // namespace gpupipe

@@ -1,0 +1,75 @@
+// What the kernels of gpupipe._kernels share: images, conversions, and the table of variants.
+//
+// A variant is one set of row functions for one instruction set. All variants compute the same
+// pixels to the bit: integers in the warp, and single IEEE operations in the conversion. So the
+// build sets -ffp-contract=off.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpupipe {
+
+constexpr int kChannels = 3;
+constexpr int kBlock = 8;      // output pixels of a warp that share one exact coordinate
+constexpr int kPadding = 32;   // bytes that a variant may write after a row of levels
+constexpr int kPeriod = 24;    // values after which the numbers of a conversion repeat
+
+// Packed RGB pixels of uint8, with `stride` bytes from row to row.
+struct Image {
+  const uint8_t* pixels;
+  int64_t stride;
+  int height, width;
+
+  // The number of bytes from the first to the last.
+  int64_t size() const { return (height - 1) * stride + int64_t{width} * kChannels; }
+};
+
+// An affine warp: output pixel (column, row) shows the source at matrix * (column, row, 1).
+struct Warp {
+  Image source;
+  double matrix[6];        // in indices of pixels: the centre of pixel n is n
+  float fill[kChannels];   // the value outside of the source
+  uint8_t filled[kChannels];
+  int64_t dx[kBlock], dy[kBlock];  // the way from the first pixel of a block, 16 fraction bits
+};
+
+// What becomes of each level: table[c][level], which is scale * level, minus mean, over std.
+struct Conversion {
+  const uint8_t* table[kChannels];
+  int item_size;     // bytes of a value: 1, 2, 4 or 8
+  int channels;      // 1 for a row of one channel, 3 for interleaved channels
+  bool is_identity;  // bytes are copied
+  bool is_linear;    // the numbers below make the table to the bit; a value is float32 or float16
+  bool is_scaling;   // mean is 0 and std is 1
+  float scale[kPeriod], mean[kPeriod], std[kPeriod];
+};
+
+struct Variant {
+  const char* name;
+  bool (*is_supported)();
+
+  // Warps one row of the output to three planes of levels. Writes up to kPadding bytes more.
+  void (*warp_row)(const Warp& warp, int row, int width, uint8_t* const planes[kChannels]);
+
+  // Takes interleaved pixels apart; the last pixel comes first if `is_reversed`.
+  void (*split)(const uint8_t* pixels, uint8_t* const planes[kChannels], int width,
+                bool is_reversed);
+
+  // Interleaves planes.
+  void (*merge)(const uint8_t* const planes[kChannels], uint8_t* pixels, int width);
+
+  // Converts `count` levels.
+  void (*convert)(const uint8_t* levels, uint8_t* values, int64_t count,
+                  const Conversion& conversion);
+};
+
+extern const Variant kScalar;
+#if defined(__x86_64__)
+extern const Variant kAvx2;
+#endif
+#if defined(__aarch64__)
+extern const Variant kNeon;
+#endif
+
+}  // namespace gpupipe

@@ -1,0 +1,211 @@
+"""The kernels of gpupipe._kernels: every variant to the bit, torchvision's pixels, and refusals.
+
+`make sanitize` runs this file under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from gpupipe.engines.cpu.level_tables import _make_numbers, _make_table
+
+extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
+NUMBERS = (
+    ("to_dtype", ("float32", True)),
+    ("normalize", ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))),
+)
+SIZES = [(1, 1), (1, 9), (2, 2), (3, 2), (7, 40), (33, 17), (64, 65)]
+TORCH_BITS = {"bfloat16": torch.int16}
+Floats = NDArray[np.float64]
+
+
+@pytest.fixture(params=extension.variants())
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    extension.select(request.param)
+    yield request.param
+    extension.select(extension.variants()[0])
+
+
+def picture(height: int, width: int, gap: int = 0, seed: int = 0) -> NDArray[np.uint8]:
+    """An image whose memory ends with its last pixel; `gap` bytes lie between its rows."""
+    stride = 3 * width + gap
+    data = np.random.default_rng(seed).integers(0, 256, stride * height - gap, np.uint8)
+    return np.lib.stride_tricks.as_strided(data, (height, width, 3), (stride, 3, 1))
+
+
+def target(height: int, width: int, dtype: str, is_packed: bool) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    if is_packed:
+        return torch.zeros(3, height, width, dtype=kind)
+    return torch.zeros(height, width, 3, dtype=kind).permute(2, 0, 1)
+
+
+def bits(tensor: torch.Tensor) -> Any:
+    return tensor.view(TORCH_BITS.get(str(tensor.dtype)[6:], tensor.dtype)).numpy()
+
+
+def tables(dtype: str, numbers: Any = NUMBERS) -> tuple[Any, Any]:
+    if dtype == "uint8":
+        return None, None
+    return bits(_make_table(numbers, dtype, 3)[:, 0]), _make_numbers(numbers, dtype, 3)
+
+
+def matrices() -> list[Floats]:
+    """Maps in indices: turns, sizes, far shifts, numbers without end, and the identity."""
+    rng = np.random.default_rng(1)
+    base = np.array([[0.7, 0, 3], [0, 0.7, 2]])
+    made = [base + rng.normal(0, 0.8, (2, 3)) for _ in range(12)]
+    made += [np.array(m, float) for m in ([[1, 0, 0], [0, 1, 0]], [[0, 1, 0], [-1, 0, 16]])]
+    made += [np.array([[a, 0, 0], [0, a, 0]]) for a in (1e-3, 0.25, 2.0, 900.0, 1e12)]
+    made += [np.array([[1, 0, x], [0, 1, -x]]) for x in (-0.5, 1e6, -1e300, np.inf, np.nan)]
+    return made
+
+
+def warp(image: Any, matrix: Floats, fill: Any, place: torch.Tensor, how: Any) -> torch.Tensor:
+    extension.warp(image, matrix, np.array(fill, float), bits(place), *how)
+    return place
+
+
+def reference(image: NDArray[np.uint8], matrix: Floats, fill: Any, size: Any) -> torch.Tensor:
+    """What torchvision does: grid_sample of the image and of a mask, which mixes the fill in."""
+    height, width = image.shape[:2]
+    columns, rows = np.meshgrid(np.arange(size[1]), np.arange(size[0]))
+    points = np.stack([columns, rows, np.ones_like(rows)], -1) @ matrix.T
+    grid = (2 * points + 1) / [width, height] - 1
+    own = torch.tensor(np.dstack([image, np.ones((height, width))])).permute(2, 0, 1)[None]
+    made = torch.nn.functional.grid_sample(own, torch.tensor(grid)[None], align_corners=False)[0]
+    values = torch.tensor(fill, dtype=torch.float64)[:, None, None]
+    return ((made[:3] - values) * made[3] + values).round()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
+def test_all_variants_warp_to_the_same_bits(
+    variant: str, size: tuple[int, int], dtype: str, is_packed: bool
+) -> None:
+    how = tables(dtype)
+    for n, matrix in enumerate(matrices()):
+        image = picture(*size, gap=5 * (n % 2), seed=n)
+        extension.select("scalar")
+        expected = warp(image, matrix, [9, 200, 31.4], target(19, 29, dtype, is_packed), how)
+        extension.select(variant)
+        made = warp(image, matrix, [9, 200, 31.4], target(19, 29, dtype, is_packed), how)
+        assert np.array_equal(bits(made), bits(expected)), matrix
+
+
+@pytest.mark.parametrize("fill", [[0, 0, 0], [10, 20, 250]], ids=str)
+def test_a_warp_is_within_one_level_of_torchvision(variant: str, fill: list[int]) -> None:
+    differing = []
+    for n, matrix in enumerate(m for m in matrices() if np.abs(m).max() < 1e3):
+        image = picture(41, 52, seed=n)
+        made = warp(image, matrix, fill, target(37, 61, "uint8", True), (None, None))
+        apart = (made.double() - reference(image, matrix, fill, (37, 61))).abs()
+        assert apart.max() <= 1, matrix
+        differing.append(float((apart > 0).double().mean()))
+    assert np.mean(differing) < 0.02, "most pixels are torchvision's"
+
+
+def test_the_identity_changes_nothing(variant: str) -> None:
+    image = picture(20, 21)
+    made = warp(image, np.eye(2, 3), [5, 5, 5], target(20, 21, "uint8", False), (None, None))
+    assert np.array_equal(made.permute(1, 2, 0).numpy(), image)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (5, 16), (4, 250)], ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
+@pytest.mark.parametrize("flips", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=str)
+def test_a_conversion_has_torchvisions_bits(
+    variant: str, size: tuple[int, int], dtype: str, is_packed: bool, flips: tuple[int, int]
+) -> None:
+    image, place = picture(*size, gap=7), target(*size, dtype, is_packed)
+    extension.convert(image, *flips, bits(place), *tables(dtype))
+    turned = image[:: 1 - 2 * flips[1], :: 1 - 2 * flips[0]].copy()
+    levels = torch.from_numpy(turned).permute(2, 0, 1)
+    if dtype != "uint8":
+        mean, std = (torch.tensor(x)[:, None, None] for x in NUMBERS[1][1])
+        levels = ((levels.float().mul(1 / 255) - mean) / std).to(getattr(torch, dtype))
+    assert torch.equal(place, levels)
+
+
+def test_numbers_that_are_not_exact_are_looked_up() -> None:
+    in_halves = (("to_dtype", ("float16", True)), ("normalize", ((0.4,) * 3, (0.2,) * 3)))
+    assert tables("float32", in_halves)[1] is None
+    assert tables("float32")[1] is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": np.zeros((4, 4, 4), np.uint8)}, "is not \\(H, W, 3\\)"),
+        ({"image": np.zeros((4, 4, 3), np.float32)}, "is not \\(H, W, 3\\)"),
+        ({"image": np.zeros((4, 8, 3), np.uint8)[:, ::2]}, "rows of the image are not packed"),
+        ({"image": np.zeros((4, 4, 3), np.uint8)[::-1]}, "rows of the image are not packed"),
+        ({"image": np.zeros((0, 4, 3), np.uint8)}, "empty"),
+        ({"image": np.zeros((4, 4), np.uint8)}, "2 axes instead of 3"),
+        ({"target": np.zeros((2, 4, 4), np.float32)}, "target is not \\(3, H, W\\)"),
+        ({"target": np.zeros((3, 4, 8), np.float32)[:, :, ::2]}, "rows of the target"),
+        ({"target": np.zeros((3, 5, 4), np.float32)}, "differ in size"),
+        ({"target": np.zeros((3, 4, 4), np.complex128)}, "1, 2, 4 or 8 bytes"),
+        ({"table": np.zeros((3, 255), np.float32)}, "the table is not"),
+        ({"table": np.zeros((3, 256), np.float64)}, "the table is not"),
+        ({"table": None}, "needs a table"),
+        ({"numbers": np.zeros((3, 3))}, "the numbers are not"),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
+    arguments = {
+        "image": np.zeros((4, 4, 3), np.uint8),
+        "x": False,
+        "y": False,
+        "target": np.zeros((3, 4, 4), np.float32),
+        "table": np.zeros((3, 256), np.float32),
+        "numbers": None,
+    }
+    extension.convert(*arguments.values())
+    with pytest.raises(ValueError, match=message):
+        extension.convert(*(arguments | change).values())
+
+
+def test_a_target_that_is_read_only_is_refused() -> None:
+    place = np.zeros((3, 4, 4), np.uint8)
+    place.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        extension.convert(np.zeros((4, 4, 3), np.uint8), False, False, place, None, None)
+
+
+def test_a_variant_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="no variant 'mmx'"):
+        extension.select("mmx")
+
+
+SCRIPT = "from gpupipe.engines.cpu.lowering import kernel_table as t; print(t()['warp',][0].op)"
+
+
+@pytest.mark.parametrize(
+    ("setting", "output"),
+    [("off", "cv2.warpAffine"), ("on", "kernels.warp"), ("no", "GPUPIPE_KERNELS=no is neither")],
+)
+def test_a_variable_of_the_environment_switches_them(setting: str, output: str) -> None:
+    if setting != "no":
+        pytest.importorskip("cv2")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"GPUPIPE_KERNELS": setting},
+    )
+    assert output in done.stdout + done.stderr
