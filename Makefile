@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 # A second Ray on a machine joins the first: tests that start Ray run one by one, after the others.
-RAY_TESTS = tests/engines/ray
+RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 
 .PHONY: demo test lint docs clean
 

@@ -50,11 +50,8 @@ def sides(
                 "and is left out"
             )
             continue
-        if not engine.reads_data:
-            notes.append(
-                "the server has cores of its own, which are not held to those of the other "
-                "sides, and whose CPU time is not counted"
-            )
+        if engine.comparison_note:
+            notes.append(engine.comparison_note)
         if not gpus and set(engine.backends) == {"cpu", "gpu"}:
             title = registry.title(name)
             notes.append(f"no GPU here: {title} is measured on its CPU back end alone")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gpupipe.dataset.index import Index
 
 _SAMPLES = 32
+RAY = "ray"
+"""The engine that `--ray` adds."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class _Options:
     batches: int | None
     core_count: int | None
     cold: bool
+    ray: bool
     quick: bool
     max_diff: float | None
     json_path: Path | None
@@ -73,6 +76,7 @@ class _Options:
 @click.option(
     "--cold", is_flag=True, help="Drop the images from the page cache before each side's turn."
 )
+@click.option("--ray", is_flag=True, help="Measure engine ray too, with workers on these cores.")
 @click.option("--quick", is_flag=True, help="Fewer batches and rounds: a first look.")
 @click.option(
     "--max-diff",
@@ -168,8 +172,11 @@ def _run_comparison(
 ) -> Comparison:
     from gpupipe.bench import compare as comparing
     from gpupipe.bench.contestant import Contest
+    from gpupipe.engines import registry
 
     engines = comparing.comparable_engines(checked.loader.engine)
+    if options.ray and RAY not in engines:
+        engines = [*engines, registry.find(RAY).name]
     sides, notes = comparing.sides(checked, workers, _gpus(), engines)
     batches, warm_up, repeats = (15, 3, 3) if options.quick else (100, 10, 5)
     contest = Contest(name, overrides, {}, cores, options.batches or batches, warm_up, options.cold)

@@ -248,9 +248,14 @@ def _show_in_place(text: str) -> None:
 def status(
     address: str, key: Path | None, server_key: Path | None, as_json: bool, patience: float
 ) -> None:
-    """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes."""
+    """Ask the server at ADDRESS (tcp://HOST:PORT) how it goes. ADDRESS ray: show the trainers with
+    engine ray that share this cache folder, and their workers.
+    """
     import json
 
+    if address == "ray":
+        _print_ray_status(as_json)
+        return
     from gpupipe.protocol.keys import import_zmq
 
     import_zmq()
@@ -258,6 +263,25 @@ def status(
 
     stats = metrics.fetch_stats(address, key, server_key, patience)
     click.echo(json.dumps(stats, indent=2) if as_json else "\n".join(metrics.format_table(stats)))
+
+
+def _print_ray_status(as_json: bool) -> None:
+    import json
+
+    from gpupipe.engines.ray.trainer_status import format_statuses, read_statuses
+    from gpupipe.runtime.cache_dir import cache_dir
+
+    statuses = read_statuses()
+    if as_json:
+        click.echo(json.dumps(statuses, indent=2))
+        return
+    if not statuses:
+        click.echo(
+            f"no trainer with engine ray has its cache folder at {cache_dir()}: set GPUPIPE_CACHE "
+            "as the trainer has it"
+        )
+    for line in format_statuses(statuses):
+        click.echo(line)
 
 
 @click.group()

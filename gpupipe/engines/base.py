@@ -156,6 +156,7 @@ class Engine(BatchStream):
         keeps_decoded: Whether the engine uses the decoded cache, LoadSpec.cache_decoded.
         reference_settings: Settings with which the engine runs the reference of each step,
             Step.torch, for `gpupipe parity`; None if it does not run the reference.
+        comparison_note: What a reader of `gpupipe compare` must know about the engine, or "".
     """
 
     device: str
@@ -170,6 +171,7 @@ class Engine(BatchStream):
     native_memory_format: ClassVar[Literal["contiguous", "channels_last"]] = "contiguous"
     keeps_decoded: ClassVar[bool] = False
     reference_settings: ClassVar[Mapping[str, Any] | None] = None
+    comparison_note: ClassVar[str] = ""
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:

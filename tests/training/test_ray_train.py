@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-pytest.importorskip("ray")
-
 SCRIPT = Path(__file__).with_name("ray_ranks.py")
 COUNT, WORKERS, BATCH_SIZE, KILLED_AT = 37, 2, 5, 2
 

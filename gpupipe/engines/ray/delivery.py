@@ -50,6 +50,11 @@ class Delivery(threading.Thread):
         self._error: BaseException | None = None
         self._is_ended = False
 
+    @property
+    def tasks_out(self) -> int:
+        """How many tasks are sent, or answered and not taken."""
+        return self._dispatcher.tasks_out
+
     def __iter__(self) -> Iterator[_Finished]:
         """Yield the finished batches, in order."""
         while True:

@@ -74,6 +74,11 @@ class Dispatcher(threading.Thread):
         self._is_ended = False
         self._error: Exception | None = None
 
+    @property
+    def tasks_out(self) -> int:
+        """How many tasks are sent, or answered and not taken."""
+        return len(self._open)
+
     def take(self) -> tuple[Plan, Answer, PoolWorker] | None:
         """Return the next plan with its answer, in order; None after the last, or after `end`.
 

@@ -29,6 +29,8 @@ from gpupipe.engines.ray.delivery import Delivery
 from gpupipe.engines.ray.dispatcher import Dispatcher
 from gpupipe.engines.ray.pool import WorkerPool
 from gpupipe.engines.ray.sharing import count_workers, share_job, split_job
+from gpupipe.engines.ray.status_report import StatusReport
+from gpupipe.engines.ray.trainer_status import StatusFile, WaitMeter
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.transfer import record_stream
@@ -54,6 +56,10 @@ class RayEngine(Engine):
         | {"ray", "hwm", "prefetch", "dtype", "memory_format", "decoder", "hw_decoder_load"}
     )
     unit = "worker"
+    comparison_note = (
+        "Ray's workers are held to the cores of the other sides only if gpupipe starts Ray itself: "
+        "a Ray cluster that runs here already has cores of its own"
+    )
     parallelism_setting: ClassVar[str] = "ray"
 
     def __init__(self, job: LoadSpec, gpu: int | None, cluster: Cluster) -> None:
@@ -65,6 +71,7 @@ class RayEngine(Engine):
         self.device, self._torch_device = self._finish.device, self._finish.torch_device
         self._quarantine = Quarantine(job)
         self._delivery: Delivery | None = None
+        self._status_file: StatusFile | None = None
         self._pool = WorkerPool(
             cluster, options, share_job(worker_job), count_workers(job.loader, cluster)
         )
@@ -77,6 +84,9 @@ class RayEngine(Engine):
             raise
         self._window = job.loader.hwm
         self.batches_ahead = self._window
+        self._meter = WaitMeter()
+        self._report = StatusReport(job.loader.shard, self._pool, self._meter, self._window)
+        self._status_file = StatusFile(self._report)
 
     @property
     def parallelism(self) -> int:  # type: ignore[override]
@@ -125,10 +135,10 @@ class RayEngine(Engine):
         delivery = Delivery(
             self._job, dispatcher, self._finish, self._quarantine, self._job.loader.prefetch
         )
-        self._delivery = delivery
+        self._delivery = self._report.delivery = delivery
         delivery.start()
         try:
-            for plan, batch in delivery:
+            for plan, batch in self._meter.measure(delivery):
                 if self._torch_device.type == "cuda":
                     record_stream(batch, torch.cuda.current_stream(self._torch_device))
                 yield plan, batch
@@ -140,6 +150,8 @@ class RayEngine(Engine):
         atexit.unregister(self._at_exit)
         if self._delivery is not None:
             self._delivery.end()
+        if self._status_file is not None:
+            self._status_file.close()
         self._pool.close()
         self._cluster.close()
 

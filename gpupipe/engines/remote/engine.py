@@ -43,6 +43,10 @@ class RemoteEngine(Engine):
     settings = frozenset({"server", "hwm", "transport", "key", "server_key", *SERVER_SETTINGS})
     overruled_settings = frozenset(SERVER_SETTINGS)
     reads_data = False
+    comparison_note = (
+        "the server has cores of its own, which are not held to those of the other sides, and "
+        "whose CPU time is not counted"
+    )
     unit = "server"
 
     def __init__(self, servers: ConnectedServers) -> None:

@@ -1,0 +1,208 @@
+"""What a trainer says of its Ray workers, for `gpupipe status ray`.
+
+A trainer with `engine: ray` has no port at which it could be asked. While its loader is open, it
+writes its status to a file in the cache folder once a second. `gpupipe status ray` reads the files
+of all trainers that share this cache folder. This module needs no Ray.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpupipe.errors import counted
+from gpupipe.protocol.processes import host_id, start_time
+from gpupipe.runtime.atomic_write import write_atomically
+from gpupipe.runtime.cache_dir import cache_dir
+
+_SECONDS = 1.0
+_SILENT_SECONDS = 10.0
+_FORGOTTEN_SECONDS = 600.0
+_numbers = count()
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """The object stores of all nodes together, by Ray's own counters, in bytes.
+
+    Attributes:
+        used: What they hold.
+        size: What they can hold.
+        spilled: What Ray has written from them to disks since the cluster began.
+    """
+
+    used: int
+    size: int
+    spilled: int
+
+
+@dataclass(frozen=True)
+class TrainerStatus:
+    """The state of a trainer's workers.
+
+    Attributes:
+        rank: The trainer's rank.
+        world_size: How many trainers share the samples.
+        workers: The node of each worker that is ready, and how many tasks it has.
+        target: How many workers there should be.
+        tasks_out: Tasks that are sent, or answered and not delivered.
+        window: The most tasks that may be out.
+        batches: Batches that were delivered.
+        wait_share: The share of the time of its iterations in which the trainer waited for batches.
+        store: The object stores. Only rank 0 asks for them; None elsewhere.
+    """
+
+    rank: int
+    world_size: int
+    workers: Sequence[tuple[str, int]]
+    target: int
+    tasks_out: int
+    window: int
+    batches: int
+    wait_share: float
+    store: ObjectStore | None = None
+
+
+class WaitMeter:
+    """Measures how much of the time of iterations a consumer waits for batches.
+
+    Attributes:
+        batches: The batches that were delivered.
+        waited: Seconds in which the consumer waited.
+        used: Seconds in which it used batches.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.waited = self.used = 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """The share of waiting, 0 to 1; 0 before the first batch."""
+        total = self.waited + self.used
+        return self.waited / total if total else 0.0
+
+    def measure(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        """Yield the items, and measure."""
+        asked = time.perf_counter()
+        for item in items:
+            delivered = time.perf_counter()
+            self.waited += delivered - asked
+            self.batches += 1
+            yield item
+            del item  # its memory is the consumer's alone
+            asked = time.perf_counter()
+            self.used += asked - delivered
+
+
+class StatusFile:
+    """Writes the status of this process's trainer on a thread, until it is closed.
+
+    Args:
+        describe: Returns the status.
+    """
+
+    def __init__(self, describe: Callable[[], TrainerStatus]) -> None:
+        self._describe = describe
+        name = f"{os.uname().nodename}-{os.getpid()}-{next(_numbers)}.json"
+        self._path = _folder() / name
+        self._started = time.time()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpupipe ray status", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and remove the file. Idempotent."""
+        self._closed.set()
+        self._thread.join()
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._write()
+            except Exception:  # a status must not end a training
+                logging.getLogger("gpupipe").debug("no status was written", exc_info=True)
+            self._closed.wait(_SECONDS)
+
+    def _write(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        process = {
+            "host": os.uname().nodename,
+            "host_id": host_id(),
+            "pid": os.getpid(),
+            "start_time": start_time(os.getpid()),
+            "started": self._started,
+            "written": time.time(),
+        }
+        with write_atomically(self._path) as temporary:
+            temporary.write_text(json.dumps(asdict(self._describe()) | process), encoding="utf-8")
+
+
+def read_statuses() -> list[dict[str, Any]]:
+    """Return what the trainers that share this cache folder say of themselves, by rank.
+
+    Each is the dict of a TrainerStatus, with "host", "pid", and the times "started" and "written".
+    Files of trainers that have ended are removed.
+    """
+    statuses = []
+    for path in sorted(_folder().glob("*.json")):
+        try:
+            status = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # removed meanwhile
+            continue
+        if _has_ended(status):
+            path.unlink(missing_ok=True)
+        else:
+            statuses.append(status)
+    return sorted(statuses, key=lambda status: (status["started"], status["rank"]))
+
+
+def format_statuses(statuses: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Format statuses as lines: one or two for each trainer, then one for each node."""
+    return [line for status in statuses for line in _format(status)]
+
+
+def _format(status: Mapping[str, Any]) -> Iterator[str]:
+    now = time.time()
+    nodes = Counter(node for node, _ in status["workers"])
+    ready, wanted = len(status["workers"]), counted(status["target"], "worker")
+    silence = now - status["written"]
+    yield (
+        f"{status['host']}:{status['pid']}, rank {status['rank']} of {status['world_size']}, up "
+        f"{now - status['started']:,.0f} s: {ready} of {wanted} on {counted(len(nodes), 'node')}, "
+        f"{status['tasks_out']} of {status['window']} tasks out, "
+        f"{counted(status['batches'], 'batch', 'batches')}, waits {status['wait_share']:.0%} of "
+        f"its time" + (f", silent for {silence:.0f} s" if silence > _SILENT_SECONDS else "")
+    )
+    for node, workers in nodes.items():
+        tasks = sum(n for name, n in status["workers"] if name == node)
+        yield f"  {node}: {counted(workers, 'worker')}, {counted(tasks, 'task')}"
+    if store := status["store"]:
+        yield (
+            f"  object store: {store['used'] / 1e9:.2f} of {store['size'] / 1e9:.2f} GB, "
+            f"{store['spilled'] / 1e9:.2f} GB spilled"
+        )
+
+
+def _has_ended(status: Mapping[str, Any]) -> bool:
+    """Whether a trainer has ended; one of another machine, if it is silent for ten minutes."""
+    if host_id() and status["host_id"] == host_id():
+        return bool(start_time(status["pid"]) != status["start_time"])
+    return bool(time.time() - status["written"] > _FORGOTTEN_SECONDS)
+
+
+def _folder() -> Path:
+    return cache_dir() / "ray"

@@ -1,0 +1,230 @@
+"""Ray Data integration: the samples of a config as a `ray.data.Dataset`.
+
+`dataset()` indexes the samples and chooses their order here. Ray Data's actor pool then makes them
+with gpupipe's engines, wherever in the cluster its actors are. To train on a Ray cluster, use
+`load()` with `engine: ray`, or with any other engine inside a Ray Train worker function.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe import config as configs
+from gpupipe.config import AutoShard, Config, Shard
+from gpupipe.dataset.index import Index
+from gpupipe.engines import registry
+from gpupipe.engines.base import LoadSpec
+from gpupipe.errors import (
+    ConfigError,
+    EngineError,
+    GpupipeError,
+    Problem,
+    StandInWarning,
+    counted,
+    warn,
+)
+from gpupipe.loading.assembly import create_sampler
+from gpupipe.runtime.extras import require_extra
+from gpupipe.sampling.sampler import Plan
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+_MAX_BATCHES = 4
+"""The most batches of one task of an actor: its engine reads the next one while it runs one."""
+_MIN_TASKS = 16
+"""Tasks that a small data set is divided into at least, so that several actors have work."""
+
+
+def dataset(
+    config: str | Path | Mapping[str, Any] | Config,
+    *overrides: str,
+    epoch: int = 0,
+    **changes: Any,
+) -> Dataset:
+    """Return the samples of one epoch as a lazy `ray.data.Dataset`.
+
+    Nothing but the index is read before the Dataset is consumed. Ray Data's own actor pool then
+    runs the pipeline of the config. Each sample gets the draws that load() gives it in this epoch.
+    Use it for batch inference and for offline preprocessing, with `map_batches`, `write_parquet`
+    and Ray Data's other methods.
+
+    Ray Data delivers the samples in the order in which its actors finish them. For the order of
+    load(), set `ray.data.DataContext.get_current().execution_options.preserve_order = True` first.
+
+    Args:
+        config: As for load().
+        *overrides: As for load().
+        epoch: The epoch whose order and draws the samples have, from 0.
+        **changes: As for load().
+
+    The settings of `loader.ray` apply: `workers` and `cpus` of the actor pool, `engine`, `gpus` and
+    `address`. With `workers: auto` the pool grows while there is work and free CPUs. `ship`, `wait`
+    and `placement` have no effect.
+
+    Returns:
+        A Dataset with a row for each sample and these columns: the fields of the pipeline, such as
+        "image" (C, H, W); further values of the data set; "label" and "id", int64. The id is the
+        row of the sample in the index.
+
+    Raises:
+        ConfigError: If the config is wrong, or asks for what a Dataset does not have: steps on
+            whole batches, a server, a source that grows, or bfloat16.
+        DataError: If there is nothing to read.
+        EngineError: If Ray is not installed, or there is no cluster at the address.
+
+    Example:
+        >>> samples = gpupipe.ray.dataset("lfw", shuffle=False)
+        >>> samples.map_batches(Classifier, concurrency=2).write_parquet("predictions")
+    """
+    require_extra("ray", ("ray", "pyarrow", "pandas"), "gpupipe.ray.dataset()", EngineError)
+    import ray.data
+
+    from gpupipe.engines.ray.cluster import connect
+
+    checked = config if isinstance(config, Config) else configs.read(config, overrides, **changes)
+    _refuse_what_has_no_rows(checked)
+    index = checked.source.index()
+    if index.warning:
+        warn(index.warning, StandInWarning)
+    job = _create_job(checked, index)
+    settings = job.loader.ray
+    connect(settings.address)
+    _refuse_lack_of_cpus(settings.cpus)
+    return ray.data.from_arrow(_order(checked, index, epoch)).map_batches(
+        _Worker,
+        batch_size=None,  # the whole block
+        fn_constructor_args=(ray.put((job, epoch)),),
+        compute=ray.data.ActorPoolStrategy(**_pool_size(settings.workers)),
+        num_cpus=settings.cpus,
+        num_gpus=settings.gpus or None,
+    )
+
+
+def _create_job(config: Config, index: Index) -> LoadSpec:
+    """Return what a worker builds its engine from."""
+    options = config.loader
+    cpus, own = options.ray.cpus, options.engine
+    settings: dict[str, Any] = {
+        "engine": options.ray.engine if own == "ray" else own,
+        "device": "gpu:0" if options.ray.gpus else "cpu",
+        "threads": cpus,
+        "shard": Shard(),
+    }
+    if options.workers == "auto":  # processes of the engine dataloader
+        settings["workers"] = cpus if cpus > 1 else 0
+    loader = options.model_copy(update=settings)
+    return LoadSpec(index, config.pipeline, loader, cpus, config.source.max_pixels)
+
+
+def _pool_size(workers: str | int | tuple[int, int]) -> dict[str, int]:
+    """Return the size of Ray Data's actor pool for a value of `loader.ray.workers`."""
+    if isinstance(workers, tuple):
+        return {"min_size": workers[0], "max_size": workers[1]}
+    return {"min_size": 1} if workers == "auto" else {"size": int(workers)}
+
+
+def _order(config: Config, index: Index, epoch: int) -> list[Any]:
+    """Return the order of an epoch as tables of ids, one for each task of an actor.
+
+    It is the order of all ranks, unless the config names one.
+    """
+    import pyarrow
+
+    options = config.loader
+    if isinstance(options.shard, AutoShard):
+        options = options.model_copy(update={"shard": Shard()})
+    sampler = create_sampler(replace(config, loader=options), index)
+    sampler.set_epoch(epoch)
+    plans = list(sampler.begin())
+    count = min(_MAX_BATCHES, max(1, len(plans) // _MIN_TASKS))
+    tasks = [plans[start : start + count] for start in range(0, len(plans), count)]
+    return [
+        pyarrow.table(
+            {
+                "id": np.concatenate([plan.ids for plan in task]),
+                "repeat": np.concatenate([_count_repeats(plan) for plan in task]),
+            }
+        )
+        for task in tasks
+    ]
+
+
+def _count_repeats(plan: Plan) -> NDArray[np.int64]:
+    return np.zeros(len(plan.ids), np.int64) if plan.repeats is None else plan.repeats
+
+
+def _refuse_lack_of_cpus(cpus: int) -> None:
+    """Raise EngineError if no node can hold an actor: Ray Data would wait for one without end."""
+    import ray
+
+    nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+    if max(nodes, default=0) < cpus:
+        raise EngineError(
+            f"loader.ray.cpus={cpus}: the largest node of the Ray cluster has "
+            f"{counted(int(max(nodes, default=0)), 'CPU')}: lower cpus, or add a larger node first"
+        )
+
+
+def _refuse_what_has_no_rows(config: Config) -> None:
+    """Raise ConfigError for settings that a Dataset of single samples cannot have."""
+    problems = []
+    if config.batch.entries:
+        steps = ", ".join(entry.key for entry in config.batch.entries)
+        problems.append(
+            f"batch: {steps}: these steps mix the samples of a batch, and a Dataset has single "
+            "samples: leave `batch` out, and mix in map_batches()"
+        )
+    if not registry.find(config.loader.engine).reads_data:
+        problems.append(
+            f"loader.engine={config.loader.engine}: a server makes batches for training, and no "
+            "Dataset: choose an engine that reads the data, such as engine=auto"
+        )
+    if config.source.grows:
+        problems.append(
+            f"data.source={config.source_name}: which samples are here changes during a run, and a "
+            "Dataset has a fixed number: choose a source that reads the files themselves"
+        )
+    if config.loader.dtype == "bfloat16":
+        problems.append(
+            "loader.dtype=bfloat16: the columns of a Dataset are NumPy's, which has no bfloat16: "
+            "set dtype to float16, float32 or uint8"
+        )
+    if problems:
+        raise ConfigError([Problem("gpupipe.ray.dataset()", problem) for problem in problems])
+
+
+class _Worker:
+    """Makes batches of samples in an actor of Ray Data."""
+
+    def __init__(self, job_and_epoch: Any) -> None:
+        import ray
+
+        job, self._epoch = ray.get(job_and_epoch)
+        self._node = f"{os.uname().nodename} ({ray.util.get_node_ip_address()})"
+        self._size = job.loader.batch_size
+        self._engine = registry.find(job.loader.engine).on(job, job.loader.device)
+
+    def __call__(self, rows: dict[str, NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield the samples of a task, a batch at a time.
+
+        Raises:
+            GpupipeError: What load() raises for these samples, with the name of this node.
+        """
+        from gpupipe.engines.ray.errors import name_node
+
+        plan = Plan(self._epoch, rows["id"], 0, False, repeats=rows["repeat"])
+        starts = range(0, len(plan.ids), self._size)
+        plans = (plan.select(np.arange(n, min(n + self._size, len(plan.ids)))) for n in starts)
+        try:
+            for _, tensors in self._engine.batches(plans):
+                yield {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
+        except GpupipeError as e:
+            raise name_node(e, self._node) from e

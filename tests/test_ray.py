@@ -1,0 +1,135 @@
+"""gpupipe.ray.dataset(): the samples of load() as a Dataset of Ray Data, made by its actors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import gpupipe
+import gpupipe.ray
+from gpupipe.errors import ConfigError, EngineError
+
+# Ray Data warns of its own settings, and leaves sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+COUNT = 30
+
+
+@pytest.fixture
+def dots(tmp_path: Path) -> Path:
+    """30 images of 4x3 pixels in 3 classes."""
+    for n in range(COUNT):
+        (tmp_path / "dots" / f"{n % 3}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 3), (n, 2 * n, 3 * n)).save(
+            tmp_path / "dots" / f"{n % 3}" / f"{n:02}.png"
+        )
+    return tmp_path / "dots"
+
+
+def config(root: Path, **loader: Any) -> dict[str, Any]:
+    return {
+        "data": {"source": "folder", "root": str(root)},
+        "pipeline": ["decode", "random_horizontal_flip", {"random_crop": {"size": 3}}],
+        "loader": {"engine": "cpu", "batch_size": 4, "device": "cpu", "ray": {"cpus": 1}} | loader,
+    }
+
+
+@pytest.fixture(scope="module")
+def data() -> Iterator[Any]:
+    """ray.data on a Ray of its own, that keeps the order."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    yield ray.data
+    ray.shutdown()
+
+
+def test_a_dataset_has_the_samples_of_load_with_their_draws_and_order(
+    data: Any, dots: Path
+) -> None:
+    rows = gpupipe.ray.dataset(config(dots), epoch=1).take_all()
+    with gpupipe.load(config(dots), ids=True) as loader:
+        loader.sampler.set_epoch(1)
+        batches = list(loader)
+    assert set(rows[0]) == {"image", "label", "id"}
+    for name in rows[0]:
+        expected = np.concatenate([batch[name].numpy() for batch in batches])
+        assert np.array_equal(np.stack([row[name] for row in rows]), expected)
+
+
+def test_repeats_have_draws_of_their_own(data: Any, dots: Path) -> None:
+    changes = {"repeats": 2, "epoch_size": "all", "batch_size": 7}
+    rows = gpupipe.ray.dataset(config(dots), **changes).take_all()
+    with gpupipe.load(config(dots), ids=True, **changes) as loader:
+        expected = np.concatenate([batch["image"].numpy() for batch in loader])
+    assert len(rows) == 2 * COUNT
+    assert np.array_equal(np.stack([row["image"] for row in rows]), expected)
+
+
+def test_a_dataset_is_lazy_and_names_a_broken_file(data: Any, dots: Path) -> None:
+    broken = dots / "1" / "04.png"
+    samples = gpupipe.ray.dataset(config(dots))
+    broken.write_bytes(b"no image")
+    with pytest.raises(Exception, match=rf"{broken}: .*on node \S+"):
+        samples.take_all()
+    skipping = gpupipe.ray.dataset(config(dots), on_error="skip", max_bad=0.1)
+    assert skipping.count() == COUNT - 1
+
+
+def test_more_cpus_than_a_node_has(data: Any, dots: Path) -> None:
+    with pytest.raises(EngineError, match=r"loader.ray.cpus=64.*2 CPUs"):
+        gpupipe.ray.dataset(config(dots), ray={"cpus": 64})
+
+
+def test_ray_data_writes_the_samples(data: Any, dots: Path, tmp_path: Path) -> None:
+    samples = gpupipe.ray.dataset(config(dots), shuffle=False)
+    samples.write_parquet(str(tmp_path / "parquet"))
+    rows = data.read_parquet(str(tmp_path / "parquet")).sort("id").take_all()
+    assert [row["id"] for row in rows] == list(range(COUNT))
+    assert rows[0]["image"].shape == (3, 3, 3)
+
+    def to_files(batch: dict[str, Any]) -> dict[str, Any]:
+        keys = np.array([f"{id:06}" for id in batch["id"]])
+        return {"__key__": keys, "npy": batch["image"], "cls": batch["label"]}
+
+    samples.map_batches(to_files).write_webdataset(str(tmp_path / "tar"))
+    shards = data.read_webdataset(str(tmp_path / "tar")).take_all()
+    assert sorted(row["__key__"] for row in shards) == [f"{n:06}" for n in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": ["one_hot"]}, "one_hot.*map_batches"),
+        ({"dtype": "bfloat16"}, "bfloat16.*float16"),
+        ({"engine": "remote", "server": "tcp://127.0.0.1:1"}, "remote.*engine=auto"),
+    ],
+)
+def test_what_a_dataset_cannot_have(dots: Path, changes: dict[str, Any], message: str) -> None:
+    batch = {"batch": changes.pop("batch")} if "batch" in changes else {}
+    with pytest.raises(ConfigError, match=message):
+        gpupipe.ray.dataset(config(dots) | batch, **changes)
+
+
+def test_without_ray_it_says_what_to_install(dots: Path) -> None:
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "import gpupipe.ray\n"
+        "try: gpupipe.ray.dataset('lfw')\n"
+        "except gpupipe.EngineError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'gpupipe[ray]'" in done.stdout
