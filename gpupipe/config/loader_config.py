@@ -195,8 +195,8 @@ class LoaderConfig(_Frozen):
             is above the limit. None: no limit.
         server: Servers of the remote engine: tcp://HOST:PORT or ipc://FILE. A list names servers
             that serve one shard each.
-        hwm: High-water mark: batches that a server sends ahead, 1 to 1000; with the ray engine,
-            batches that the workers of a trainer may have made or be making.
+        hwm: High-water mark: batches that a server sends ahead, 1 to 1000. With the ray engine,
+            batches of a trainer that its workers are making, or have made.
         transport: How batches come from a server: `shm`, `tcp` or `auto`. `shm` is memory shared
             with a server on this machine, `tcp` is a socket, and `auto` is shm if possible.
         key: File with the secret key of this client, made by `gpupipe keys new`.
