@@ -50,9 +50,9 @@ class RayConfig(pydantic.BaseModel):
         address: Address of the cluster: `auto`, or HOST:PORT of its head node. `auto` takes the
             cluster that this process uses, else the one that RAY_ADDRESS or this machine has; if
             none runs, it starts a Ray on this machine.
-        placement: On which nodes the workers are: `spread` over all nodes, `pack` on few, or
-            `local_first`, on the trainer's own node as far as it has room.
-        engine: What makes the batches in a worker: `dali`, `cpu` or `dataloader`, or `auto`, which
+        placement: On which nodes the workers are: `spread`, `pack` or `local_first`. `spread` takes
+            all nodes, `pack` takes few, and `local_first` the trainer's own as far as it has room.
+        engine: What makes the batches in a worker: `dali`, `cpu`, `dataloader` or `auto`. `auto`
             takes dali if DALI is installed on the workers, else dataloader.
         ship: What a worker sends: `uint8` leaves the steps at the end that take whole uint8
             batches, such as to_dtype and normalize, to the trainer's device; a pipeline that has
