@@ -17,8 +17,8 @@ from gpupipe.decoded_cache.layout import Counters, Header
 from gpupipe.decoded_cache.location import list_files
 from gpupipe.decoded_cache.table_file import TableFile, create_file
 
-MEMORY = {"where": "memory", "max_bytes": "60MB"}
-DISK = {"where": "disk", "max_bytes": "60MB"}
+MEMORY = {"where": "memory", "max_bytes": "200MB"}
+DISK = {"where": "disk", "max_bytes": "200MB"}
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 `beginning` finds the steps whose result can be kept: decode, and the steps after it that draw
 nothing. `decoded_cache` is what engines use: look up a sample, or store it. `table_file` is the
 file in /dev/shm or on disk, which processes share; `layout` says what its bytes mean. `location`
-finds the file of a job, and refuses what does not fit.
+finds the file of a job, and refuses what does not fit. `listing` is for the command line.
 
 A record is trusted only if its slot and its pixels match their checksums. The slot is written
 after the pixels. So a process may be killed at any point. Engines, the config and the command line

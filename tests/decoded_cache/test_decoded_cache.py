@@ -223,7 +223,7 @@ def test_what_other_caches_may_still_fill_is_not_free(
 def test_another_size_is_refused_while_a_process_uses_it(faces: Path) -> None:
     with open_loader(faces, MEMORY) as loader:
         next(iter(loader))
-        with pytest.raises(DataError, match=r"max_bytes is 30\.0MB.*uses this cache with 60\.0MB"):
+        with pytest.raises(DataError, match=r"max_bytes is 30\.0MB.*uses this cache with 200\.0MB"):
             open_loader(faces, {"where": "memory", "max_bytes": "30MB"})
     open_loader(faces, {"where": "memory", "max_bytes": "30MB"}).close()
     assert the_file().stat().st_size == 30_000_000

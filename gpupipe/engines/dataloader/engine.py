@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from gpupipe.config import LoaderConfig
+from gpupipe.decoded_cache.decoded_cache import open_decoded_cache
 from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure
 from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
@@ -56,6 +57,7 @@ class DataLoaderEngine(Engine):
     }  # fmt: skip
     unit = "worker"
     parallelism_setting = "workers"
+    keeps_decoded = True
     reference_settings: ClassVar = {"device": "cpu", "workers": 0}
 
     def __init__(self, job: LoadSpec, device_id: int | None) -> None:
@@ -70,7 +72,14 @@ class DataLoaderEngine(Engine):
         self._quarantine = Quarantine(job)
         self._works = Works(job)
         to_gpu = self._torch_device.type == "cuda"
-        self._workers = Workers(job, self._works, self.parallelism, to_gpu)
+        self._cache = open_decoded_cache(
+            job.cache_decoded,
+            job.index,
+            job.pipeline,
+            job.max_pixels,
+            f"{self.name} with {job.loader.decoder}",
+        )
+        self._workers = Workers(job, self._works, self.parallelism, to_gpu, self._cache)
 
     @classmethod
     def unused(cls, loader: LoaderConfig) -> dict[str, str]:
@@ -187,6 +196,8 @@ class DataLoaderEngine(Engine):
 
     def close(self) -> None:
         self._workers.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def _quarantine_killers(self, crash: WorkerCrashed) -> None:
         """Find the samples that killed a worker, and quarantine them.

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, default_collate
 
 from gpupipe.dataset.columns import Column, as_array, read_rows
+from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.decoder_errors import blame_file
 from gpupipe.errors import EngineError, StepError, describe_error
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.tensors import from_steps, to_steps
 from gpupipe.runtime.machine_failures import machine_failure
+from gpupipe.runtime.plugins import is_foreign
 from gpupipe.steps.decode import Decode
 
 if TYPE_CHECKING:
@@ -84,6 +86,12 @@ class Recipe:
         """The recipes of what is delivered: the views, or this field."""
         return self.views or (self,)
 
+    @property
+    def runs_foreign_steps(self) -> bool:
+        """Whether a step of another package may change its input, which the cache owns."""
+        steps = (entry.step for recipe in (self, *self.views) for entry in recipe.steps)
+        return any(is_foreign(type(step)) for step in steps)
+
 
 @dataclass
 class WorkResult:
@@ -121,6 +129,7 @@ class Samples(Dataset[WorkResult]):
         decoder: Decoder for image files.
         deliver: If false, return only which samples failed: for profiling.
         max_pixels: Image files with more pixels fail; None: no limit.
+        cache: The decoded cache, or None.
     """
 
     def __init__(
@@ -129,7 +138,9 @@ class Samples(Dataset[WorkResult]):
         decoder: Decoder,
         deliver: bool = True,
         max_pixels: int | None = None,
+        cache: DecodedCache | None = None,
     ) -> None:
+        self._cache = cache
         self._phases, self._decoder, self._deliver = phases, decoder, deliver
         self._max_pixels = max_pixels
 
@@ -178,15 +189,42 @@ class Samples(Dataset[WorkResult]):
 
     def _field(self, recipe: Recipe, column: Column, row: int, work: WorkItem) -> Tensor:
         """Read a field, and run its steps; a view begins with the result."""
+        if self._cache is not None and recipe.name in self._cache.beginnings:
+            count = len(self._cache.beginnings[recipe.name].entries)
+            image = self._begin(self._cache, count, recipe, column, row, work)
+            return _run_steps(recipe, image, row, work, count)
         data = _read(column, row)
         if recipe.layout is not None:
             image = to_steps(torch.from_numpy(data), recipe.layout)
             return _run_steps(recipe, image, row, work)
         if not recipe.steps:
             return torch.from_numpy(data)
+        return _run_steps(recipe, self._decode_first(recipe, data, row, work), row, work, 1)
+
+    def _begin(
+        self,
+        cache: DecodedCache,
+        count: int,
+        recipe: Recipe,
+        column: Column,
+        row: int,
+        work: WorkItem,
+    ) -> Tensor:
+        """Return what the first `count` steps make of a sample; from the cache if it is there."""
+        sample = cache.look_up(recipe.name, column, row)
+        if sample.pixels is not None:
+            image = torch.from_numpy(sample.pixels).permute(2, 0, 1)
+            return image.clone() if recipe.runs_foreign_steps else image
+        decoded = self._decode_first(recipe, _read(column, row), row, work)
+        image = _run_steps(recipe, decoded, row, work, 1, count)
+        height, width = decoded.shape[1:]
+        cache.store(sample, image.permute(1, 2, 0).numpy(), (height, width))
+        return image
+
+    def _decode_first(self, recipe: Recipe, data: NDArray[Any], row: int, work: WorkItem) -> Tensor:
+        """Apply the first step of a recipe to the bytes of a file."""
         first = _select_row(work.parameters[recipe.name][0], row)
-        image = self._decode(recipe.steps[0], torch.from_numpy(data), first)
-        return _run_steps(recipe, image, row, work, 1)
+        return self._decode(recipe.steps[0], torch.from_numpy(data), first)
 
     def _decode(self, entry: Entry, data: Tensor, p: dict[str, Any]) -> Tensor:
         """Apply the first step to the bytes of a file.
@@ -200,9 +238,16 @@ class Samples(Dataset[WorkResult]):
             return image
 
 
-def _run_steps(recipe: Recipe, image: Tensor, row: int, work: WorkItem, first: int = 0) -> Tensor:
-    """Run the steps of a recipe from number `first` on."""
-    steps = zip(recipe.steps[first:], work.parameters[recipe.name][first:], strict=False)
+def _run_steps(
+    recipe: Recipe,
+    image: Tensor,
+    row: int,
+    work: WorkItem,
+    first: int = 0,
+    end: int | None = None,
+) -> Tensor:
+    """Run the steps of a recipe from number `first` on, up to `end`."""
+    steps = zip(recipe.steps[first:end], work.parameters[recipe.name][first:end], strict=False)
     for entry, parameters in steps:
         image = entry.torch(image, _select_row(parameters, row))
     return image

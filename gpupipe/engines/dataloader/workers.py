@@ -17,6 +17,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.base import LoadSpec
 from gpupipe.engines.dataloader.culprits import CRASHES, WorkerCrashed
 from gpupipe.engines.dataloader.samples import Recipe, Samples, WorkResult
@@ -41,9 +42,18 @@ class Workers:
         works: The work items of the iteration that runs.
         count: How many worker processes there are.
         to_gpu: Whether batches go to a GPU, so that pinned memory helps.
+        cache: The decoded cache, or None.
     """
 
-    def __init__(self, job: LoadSpec, works: Works, count: int, to_gpu: bool) -> None:
+    def __init__(
+        self,
+        job: LoadSpec,
+        works: Works,
+        count: int,
+        to_gpu: bool,
+        cache: DecodedCache | None = None,
+    ) -> None:
+        self._cache = cache
         self._job, self._works, self._count, self._to_gpu = job, works, count, to_gpu
         self._loader: DataLoader[WorkResult] | None = self._create_loader()
         self._results: Iterator[WorkResult] = iter(())
@@ -150,7 +160,7 @@ class Workers:
             }
         with _ignore_torch_warning():
             return DataLoader(
-                samples or create_samples(self._job),
+                samples or create_samples(self._job, cache=self._cache),
                 batch_size=None,
                 sampler=self._works,
                 num_workers=self._count,
@@ -178,16 +188,19 @@ def count_workers(job: LoadSpec) -> int:
     return workers
 
 
-def create_samples(job: LoadSpec, steps: bool = True, deliver: bool = True) -> Samples:
+def create_samples(
+    job: LoadSpec, steps: bool = True, deliver: bool = True, cache: DecodedCache | None = None
+) -> Samples:
     """Create the data set of torch's DataLoader.
 
     Args:
         job: Samples, steps and settings of the loader.
         steps: If false, workers only read each field.
         deliver: If false, workers return only which samples failed.
+        cache: The decoded cache, or None.
     """
     phases = [_list_recipes(job, pipeline, steps) for pipeline in job.pipeline.phases]
-    return Samples(phases, job.loader.decoder, deliver, job.max_pixels)
+    return Samples(phases, job.loader.decoder, deliver, job.max_pixels, cache)
 
 
 def _list_recipes(job: LoadSpec, pipeline: Pipeline, steps: bool) -> list[Recipe]:
