@@ -7,14 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from gpupipe.dataset.hub_files import find_splits
 from gpupipe.errors import GpupipeError
 from gpupipe.init.archives import read_lmdb_options, read_zip_options
-from gpupipe.init.lists import has_images, read_list_options, read_parquet_options
+from gpupipe.init.lists import (
+    has_images,
+    read_arrow_options,
+    read_list_options,
+    read_parquet_options,
+)
 from gpupipe.init.shards import read_tar_options, read_tfrecord_options
 from gpupipe.sources.folder import EXTENSIONS
 
+T = TypeVar("T")
 TRAIN, VAL = "train", "val"
 _NAMES = {
     TRAIN: ("train", "training", "trn"),
@@ -64,6 +71,8 @@ def detect(folder: Path) -> dict[str, Detected]:
         return {TRAIN: _detect_files(folder.parent, [folder], folder.name)}
     if not folder.is_dir():
         raise GpupipeError(f"{folder}: no such folder")
+    if any((folder / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        return _detect_hub(folder)
     subfolders = {p.name.lower(): p for p in _visible(folder) if p.is_dir()}
     parts = {part: _choose(names, subfolders) for part, names in _NAMES.items()}
     if parts[TRAIN] is not None:
@@ -71,7 +80,23 @@ def detect(folder: Path) -> dict[str, Detected]:
     return _detect_by_name(folder) or {TRAIN: _detect_folder(folder)}
 
 
-def _choose(names: Sequence[str], found: dict[str, Path]) -> Path | None:
+def _detect_hub(folder: Path) -> dict[str, Detected]:
+    """Return the splits of a data set of Hugging Face that was saved to disk."""
+    splits = find_splits(folder)
+    chosen = {part: _choose(names, splits) for part, names in _NAMES.items()}
+    if chosen[TRAIN] is None:
+        chosen = {TRAIN: next(iter(splits.values()), [])}
+    found = {}
+    for part, files in chosen.items():
+        if files:
+            split = next(name for name, others in splits.items() if others is files)
+            options, notes = read_arrow_options(files[0])
+            named = {"split": split} if split else {}
+            found[part] = Detected("hf", {"root": str(folder)} | named | options, notes)
+    return found
+
+
+def _choose(names: Sequence[str], found: dict[str, T]) -> T | None:
     return next((found[name] for name in names if name in found), None)
 
 
@@ -107,7 +132,6 @@ def _kind(path: Path) -> str | None:
 
 def _detect_folder(folder: Path) -> Detected:
     entries = _visible(folder)
-    _refuse_unknown_formats(folder, {p.name for p in entries})
     files = [p for p in entries if p.is_file()]
     folders = [p for p in entries if p.is_dir()]
     databases = [p for p in folders if (p / _LMDB).is_file()]
@@ -127,19 +151,8 @@ def _detect_folder(folder: Path) -> Detected:
         return Detected("folder", {"root": str(folder), "label": None}, [note])
     raise GpupipeError(
         f"{folder}: nothing that a source reads: no class folders with images, no list (.csv, "
-        ".tsv, .txt, .parquet), no shards (.tar, .tfrecord, .rec, .zip), no LMDB "
-        "and no arrays (.npy, .npz)"
-    )
-
-
-def _refuse_unknown_formats(folder: Path, names: set[str]) -> None:
-    if "dataset_info.json" in names or "dataset_dict.json" in names:
-        what = "a Hugging Face data set on disk"
-    else:
-        return
-    raise GpupipeError(
-        f"{folder}: {what}, which no source of gpupipe reads: write its samples as tar shards "
-        "(source: webdataset), or as image files with a list (source: file_list)"
+        ".tsv, .txt, .parquet), no shards (.tar, .tfrecord, .rec, .zip), no LMDB, "
+        "no data set of Hugging Face (state.json) and no arrays (.npy, .npz)"
     )
 
 

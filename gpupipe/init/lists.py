@@ -7,7 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from gpupipe.dataset.shards import name_shard
 from gpupipe.errors import GpupipeError
+from gpupipe.formats import arrow_columns
 from gpupipe.runtime.extras import require_extra
 
 _FEW = 50
@@ -67,6 +69,29 @@ def read_parquet_options(file: Path) -> tuple[dict[str, Any], list[str]]:
     if label is None:
         return {"label": None}, [f"no column looks like labels; there are {', '.join(names)}."]
     return ({} if label == "label" else {"label": label}), []
+
+
+def read_arrow_options(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of the source hf for a file of a saved data set, and what is not certain.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    require_extra("hf", ("pyarrow",), f"reading {file}")
+    with name_shard(file):
+        schema = arrow_columns.read_schema(file)
+    kinds = {
+        name: feature.get("_type") if isinstance(feature, dict) else None
+        for name, feature in arrow_columns.read_features(schema).items()
+    }
+    image = next((name for name in schema.names if kinds.get(name) == "Image"), "image")
+    classes = [name for name in schema.names if kinds.get(name) == "ClassLabel"]
+    label = next(iter(classes), None) or next((n for n in _LABELS if n in schema.names), None)
+    options: dict[str, Any] = {} if image == "image" else {"fields": {"image": image}}
+    if label is None:
+        others = ", ".join(schema.names)
+        return options | {"label": None}, [f"no column looks like labels; there are {others}."]
+    return options | ({} if label == "label" else {"label": label}), []
 
 
 def _read_rows(file: Path) -> list[dict[str, str]]:

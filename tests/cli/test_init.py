@@ -117,6 +117,18 @@ def database(root: Path, key: str = "image-{n}") -> None:
     write_lmdb(root, values)
 
 
+def hub(root: Path) -> None:
+    import datasets
+
+    features = datasets.Features(
+        {"img": datasets.Image(), "fine": datasets.ClassLabel(names=["cat", "dog"])}
+    )
+    images = [{"bytes": jpeg(), "path": None} for _ in range(COUNT)]
+    columns = {"img": images, "fine": [0, 1] * (COUNT // 2)}
+    every = datasets.Dataset.from_dict(columns, features=features)
+    datasets.DatasetDict({"train": every, "test": every}).save_to_disk(str(root))
+
+
 CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
     "class folders": (class_folders, "folder", 2),
     "a flat folder": (flat, "folder", 1),
@@ -135,6 +147,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str, int]] = {
     "an lmdb": (database, "lmdb", 2),
     "an lmdb of classes": (lambda root: database(root, "{c}/{n}.jpg"), "lmdb", 2),
     "an lmdb without labels": (lambda root: database(root / "x.lmdb", "{n}"), "lmdb", 1),
+    "hugging face": (hub, "hf", 2),
     "an npz file": (npz, "numpy", 1),
 }
 
@@ -221,7 +234,6 @@ def test_files_that_are_there_stay(here: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("dataset_info.json", "a Hugging Face data set on disk"),
         ("notes.md", "nothing that a source reads"),
     ],
 )
