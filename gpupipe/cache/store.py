@@ -40,6 +40,14 @@ class Unfetchable(Exception):
     """A sample could not be fetched; the message says why."""
 
 
+class StoreFailed(Unfetchable):
+    """The store or the network failed at every attempt. The sample may be there."""
+
+
+class _Changed(OSError):
+    """A file is another one than was listed."""
+
+
 def file_version(info: dict[str, Any]) -> str:
     """Return what identifies the version of a file: its ETag, MD5, time of change...
 
@@ -136,8 +144,10 @@ class Store:
             version_hash: `hash_version` of the expected version; 0 if unknown.
 
         Raises:
-            Unfetchable: The file is missing or access is denied, or all attempts failed.
+            StoreFailed: All attempts failed.
+            Unfetchable: The file is missing, was changed, or access is denied.
         """
+        kind: type[Unfetchable] = StoreFailed
         for attempt in range(self._retries + 1):
             try:
                 return self._fetch_once(name, size, version_hash)
@@ -145,11 +155,12 @@ class Store:
                 raise Unfetchable(describe_error(e)) from e
             except Exception as e:  # whatever the clients of the stores raise
                 reason = describe_error(e)
+                kind = Unfetchable if isinstance(e, _Changed) else StoreFailed
             if attempt < self._retries:
                 self._pause(
                     min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1.5)
                 )
-        raise Unfetchable(f"{reason} ({self._retries + 1} attempts)")
+        raise kind(f"{reason} ({self._retries + 1} attempts)")
 
     def _fetch_once(self, name: str, size: int, version_hash: int) -> bytes:
         path = f"{self._root.rstrip('/')}/{name}"
@@ -161,13 +172,15 @@ class Store:
             version_hash = version_hash or hash_version(file_version(before))
         data: bytes = self._call_with_timeout("cat_file", path)
         if size not in (UNKNOWN, len(data)):
-            raise OSError(f"{len(data):,} bytes came in place of {size:,}")
+            is_whole = self._call_with_timeout("info", path).get("size") == len(data)
+            kind = _Changed if is_whole else OSError
+            raise kind(f"{len(data):,} bytes came in place of {size:,}")
         if version_hash and version_hash != hash_version(
             hashlib.md5(data, usedforsecurity=False).hexdigest()
         ):
             now = file_version(self._call_with_timeout("info", path))
             if hash_version(now) != version_hash:
-                raise OSError(
+                raise _Changed(
                     "it was changed since it was listed (its version is now "
                     f"{now or 'not known'}): to list the data set again, delete the cache's "
                     "folder"

@@ -164,6 +164,18 @@ class Source(pydantic.BaseModel):
         """
         return None
 
+    def read_through(self, index: Index) -> Index:
+        """The index for engines that read the data on other machines, with all samples.
+
+        Its columns read what each machine sees. They may keep what they fetch in a cache of that
+        machine. There is no `population` then. By default the index itself, for data under the same
+        path on all machines.
+
+        Args:
+            index: What `index` returned.
+        """
+        return index
+
     def find_available_rows(self, index: Index) -> Rows | None:
         """The rows of the index that can be read now; None if it is all of them.
 

@@ -144,6 +144,8 @@ class Engine(BatchStream):
         device: The device of the batches: "cpu", or "gpu:0" and so on.
         reads_data: Whether the engine reads the data that the config describes. If not, it
             connects to servers that do, and decide the order too: see `connect`.
+        reads_elsewhere: Whether the engine reads the data on other machines: its index is what
+            Source.read_through returns, and has all samples in every epoch.
         backends: Where the engine can run the steps: "cpu", "gpu", or both.
         unit: What `parallelism` counts, in the singular.
         parallelism: How many threads, workers or servers produce the batches.
@@ -161,6 +163,7 @@ class Engine(BatchStream):
 
     device: str
     reads_data: ClassVar[bool] = True
+    reads_elsewhere: ClassVar[bool] = False
     backends: ClassVar[tuple[str, ...]] = ("cpu",)
     unit: ClassVar[str] = "thread"
     parallelism: int

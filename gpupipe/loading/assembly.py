@@ -91,6 +91,9 @@ def assemble(config: Config, index: Index) -> LoaderParts:
     refuse_in_worker()
     config = replace(config, loader=resolve_shard(config.loader))
     options = config.loader
+    engine_type: type[Engine] = registry.find(options.engine)
+    if engine_type.reads_elsewhere:
+        index = config.source.read_through(index)
     # Both raise ConfigError before the engine starts anything.
     selection = create_sampler(config, index).selection
     create_mixer(config, index)
@@ -102,16 +105,19 @@ def assemble(config: Config, index: Index) -> LoaderParts:
         config.source.max_pixels,
         config.source.cache_decoded,
     )
-    engine_class = registry.find(options.engine)
-    if job.cache_decoded is not None and not engine_class.keeps_decoded:
+    if job.cache_decoded is not None and not engine_type.keeps_decoded:
         raise EngineError(
-            f"data.cache_decoded: engine {engine_class.name} keeps no decoded images: write "
+            f"data.cache_decoded: engine {engine_type.name} keeps no decoded images: write "
             "engine: cpu, or remove cache_decoded"
         )
-    engine: Engine = engine_class.on(job, options.device)
+    engine: Engine = engine_type.on(job, options.device)
     shard = options.shard
-    population = config.source.population(
-        index, shard.rank, shard.world_size, options.seed, engine.unmap_files
+    population = (
+        None
+        if engine_type.reads_elsewhere
+        else config.source.population(
+            index, shard.rank, shard.world_size, options.seed, engine.unmap_files
+        )
     )
     sampler = create_sampler(config, index, population, selection)
     return LoaderParts(config, index, sampler, engine, population)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from gpupipe.cache import listing, worker_pool
 from gpupipe.cache.cache_folder import CacheFolder, prepare_folder
 from gpupipe.cache.cached_population import CachedPopulation
 from gpupipe.cache.rank_agreement import TrainingRun
+from gpupipe.cache.read_through import create_column
 from gpupipe.cache.sample_locations import SampleLocations, create_span_column, locate_newest
 from gpupipe.cache.settings import CacheOptions, DataSet
 from gpupipe.cache.shard_files import min_shard_bytes
@@ -57,6 +59,16 @@ class Remote(DataSet, Source):
         count = self.cache.workers if rank == 0 else 0
         workers = worker_pool.WorkerPool(self.dataset, self.cache, count)
         return CachedPopulation(folder, locations, num_rows, workers, run)
+
+    def read_through(self, index: Index) -> Index:
+        listed = listing.load(CacheFolder(self.cache))
+        if index.fingerprint != listed.fingerprint:
+            return index  # a subset, of rows that are in the growing cache
+        column = create_column(self.dataset, self.cache, listed)
+        whole = replace(index, columns={"image": column})
+        if self.weight is None or (listed.weights > 0).all():
+            return whole
+        return whole.subset(np.flatnonzero(listed.weights))
 
     def find_available_rows(self, index: Index) -> Rows | None:
         folder = CacheFolder(self.cache)

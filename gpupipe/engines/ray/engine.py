@@ -55,6 +55,7 @@ class RayEngine(Engine):
         | Quarantine.settings
         | {"ray", "hwm", "prefetch", "dtype", "memory_format", "decoder", "hw_decoder_load"}
     )
+    reads_elsewhere = True
     unit = "worker"
     comparison_note = (
         "Ray's workers are held to the cores of the other sides only if gpupipe starts Ray itself: "

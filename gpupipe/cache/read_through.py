@@ -1,0 +1,279 @@
+"""A cache of single samples, filled by whoever reads them.
+
+The growing cache belongs to the epochs of a trainer. A worker on another machine has no epochs: it
+is asked for rows. So it reads them through a folder of its own machine, which all workers there
+share. A row that is not in the folder is fetched from the store, and kept.
+
+The folder is one of `diskcache`: SQLite says what is there, and larger values are files. A process
+that is killed leaves either a whole sample, or a file that nothing refers to, which the next
+process that has the folder to itself removes. Each sample is kept with a checksum.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import sqlite3
+import struct
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.cache.disk import disk_size
+from gpupipe.cache.listing import Listing
+from gpupipe.cache.settings import CacheOptions, DataSet
+from gpupipe.cache.store import Store, StoreFailed, Unfetchable
+from gpupipe.dataset.columns import Column, Rows
+from gpupipe.dataset.strings import StringArray
+from gpupipe.errors import EngineError, describe_error
+from gpupipe.runtime.extras import require_extra
+from gpupipe.runtime.file_lock import try_lock
+
+_FOLDER = "samples"
+_SHARE = 0.9
+"""Share of max_bytes for the samples. The rest is for SQLite's log, folders, and a sample that is
+written before another one is evicted for it.
+"""
+_MIN_FILE_SIZE = 1 << 14
+_LOG_PAGES = 64
+"""Pages of SQLite's log, after which it is written to the database, so that it stays small."""
+_DIGEST_SIZE = 16
+_HEADER = struct.Struct(f"<{_DIGEST_SIZE}sQ")
+_POLICIES = {"lru": "least-recently-used"}
+_FAILURES = (sqlite3.Error, OSError)
+
+
+@dataclass(frozen=True)
+class ReadThroughColumn(Column):
+    """The files of a remote data set, each read through a cache on the machine that reads it.
+
+    It uses the cache's `dir`, `max_bytes`, `connections`, `retries`, `timeout`, and `policy`, of
+    which lru alone differs from fifo.
+
+    Attributes:
+        dataset: Where the files are.
+        cache: The cache. Its folder is created on the machine that reads.
+        names: The path of each row's file under the data set's url.
+        sizes: Bytes of each file, int64 (N,); -1 if unknown.
+        tags: Hash of each file's version, uint64 (N,); 0 if unknown.
+    """
+
+    dataset: DataSet
+    cache: CacheOptions
+    names: StringArray
+    sizes: NDArray[np.int64]
+    tags: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def read(self, rows: Rows) -> list[NDArray[np.uint8]]:
+        """Return the bytes of each of `rows`; see Column.
+
+        Raises:
+            OSError: A file is missing in the store, was changed since it was listed, or may not be
+                read.
+            EngineError: The store, the network or the cache's disk failed.
+        """
+        samples = _open_on_this_machine(
+            self.dataset.model_dump_json(exclude_unset=True), self.cache, os.getpid()
+        )
+        wanted = [
+            SampleFile(self.names[row], int(self.sizes[row]), int(self.tags[row]))
+            for row in rows.tolist()
+        ]
+        return [np.frombuffer(data, np.uint8) for data in samples.read(wanted)]
+
+    def location(self, row: int, name: str) -> str:
+        return f"{self.dataset.url}/{self.names[row]}"
+
+    def fingerprint_parts(self, names: StringArray) -> list[NDArray[Any]]:
+        return []
+
+    def take(self, rows: Rows) -> ReadThroughColumn:
+        return ReadThroughColumn(
+            self.dataset, self.cache, self.names.take(rows), self.sizes[rows], self.tags[rows]
+        )
+
+
+def create_column(dataset: DataSet, cache: CacheOptions, listing: Listing) -> ReadThroughColumn:
+    """Return the column of all files of a listing."""
+    return ReadThroughColumn(dataset, cache, listing.names, listing.sizes, listing.tags)
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """A file of the store: its name under the url, its size, and the hash of its version."""
+
+    name: str
+    size: int
+    tag: int
+
+    @property
+    def key(self) -> str:
+        """What the cache keeps the file under. A file that is listed again after a change has
+        another.
+        """
+        return f"{self.tag:016x}:{self.size}:{self.name}"
+
+
+class SampleCache:
+    """The samples of one data set on this machine. All threads and processes here may read at once.
+
+    Args:
+        dataset: Where the files are.
+        options: The settings of the cache.
+
+    Raises:
+        DataError: No file system of fsspec takes the url, or a package is missing.
+        EngineError: The folder cannot be used.
+    """
+
+    def __init__(self, dataset: DataSet, options: CacheOptions) -> None:
+        require_extra("remote", ("diskcache",), "a remote data set on Ray workers", EngineError)
+        self._store = Store(dataset, options.retries, options.timeout)
+        self._threads = ThreadPoolExecutor(options.connections, "gpupipe-fetch")
+        name = hashlib.blake2b(dataset.url.encode(), digest_size=8).hexdigest()
+        self._folder = options.dir.absolute() / _FOLDER / name
+        self._kept = self._use_folder(partial(_open_folder, self._folder, options))
+
+    def read(self, files: Iterable[SampleFile]) -> list[bytes]:
+        """Return the content of files, several of which are fetched at the same time.
+
+        Raises:
+            OSError: A file cannot be had from the store, and no other file is to blame.
+            EngineError: The store, the network or the disk failed.
+        """
+        wanted = list(files)
+        contents = [self._use_folder(partial(self._find, file)) for file in wanted]
+        missing = [n for n, data in enumerate(contents) if data is None]
+        fetched = self._threads.map(self._fetch, [wanted[n] for n in missing])
+        for n, data in zip(missing, fetched, strict=True):
+            contents[n] = data
+        return [data for data in contents if data is not None]
+
+    def _find(self, file: SampleFile) -> bytes | None:
+        """Return the content of a file if it is in the folder, and whole."""
+        value = self._kept.get(file.key)
+        return _unwrap(value) if isinstance(value, bytes) else None
+
+    def _fetch(self, file: SampleFile) -> bytes:
+        """Fetch a file, and keep it."""
+        url = f"{self._store.url}/{file.name}"
+        try:
+            data = self._store.fetch(file.name, file.size, file.tag)
+        except StoreFailed as e:
+            raise EngineError(
+                f"{url}: cannot be fetched: {e}: see data.url, data.storage_options and the network"
+            ) from e
+        except Unfetchable as e:
+            raise OSError(f"cannot be fetched: {e}") from e
+        self._use_folder(lambda: self._kept.set(file.key, _wrap(data)))
+        return data
+
+    def _use_folder(self, use: Callable[[], Any]) -> Any:
+        from diskcache import Timeout
+
+        try:
+            return use()
+        except (*_FAILURES, Timeout) as e:
+            raise EngineError(
+                f"{self._folder}: the cache of this machine cannot be used: {describe_error(e)}: "
+                "free space there, or set data.cache.dir to a folder that every node can write, "
+                "on a disk of its own"
+            ) from e
+
+
+@lru_cache(maxsize=8)
+def _open_on_this_machine(dataset: str, options: CacheOptions, process: int) -> SampleCache:
+    """Return the cache that this process has open. A forked child opens its own."""
+    return SampleCache(DataSet.model_validate_json(dataset), options)
+
+
+def _open_folder(folder: Path, options: CacheOptions) -> Any:
+    """Open the folder; first remove the leftovers of killed processes if no other process has it.
+
+    The descriptor of the lock stays open as long as this process runs.
+    """
+    import diskcache
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    is_alone = try_lock(lock)
+    if not is_alone:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    kept = diskcache.Cache(
+        str(folder),
+        disk=_create_disk_class(),
+        size_limit=int(options.max_bytes * _SHARE),
+        eviction_policy=_POLICIES.get(options.policy, "least-recently-stored"),
+        disk_min_file_size=_MIN_FILE_SIZE,
+        sqlite_wal_autocheckpoint=_LOG_PAGES,
+        sqlite_journal_size_limit=_LOG_PAGES * 4096,
+    )
+    if is_alone:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that killed processes left
+            kept.check(fix=True)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    return kept
+
+
+def _create_disk_class() -> Any:
+    """Return diskcache's Disk, which reads no pickle and leaves no part of a file."""
+    import diskcache
+
+    class BytesOnly(diskcache.Disk):  # type: ignore[misc]
+        def filename(self, *item: Any) -> tuple[str, str]:
+            """Return a new name, relative and whole, in one of 256 folders."""
+            name = secrets.token_hex(16)
+            relative = f"{name[:2]}/{name[2:]}.val"
+            return relative, os.path.join(self._directory, relative)
+
+        def _write(self, full_path: str, *content: Any) -> Any:
+            try:
+                return super()._write(full_path, *content)
+            except OSError:  # the disk is full
+                Path(full_path).unlink(missing_ok=True)
+                raise
+
+        def fetch(self, mode: int, filename: str, value: Any, read: bool) -> Any:
+            if mode == diskcache.core.MODE_PICKLE:
+                raise OSError("a pickle, which gpupipe never writes")  # counts as missing
+            return super().fetch(mode, filename, value, read)
+
+        def get(self, key: Any, raw: bool) -> Any:
+            return super().get(key, raw=True)
+
+    return BytesOnly
+
+
+def _wrap(data: bytes) -> bytes:
+    """Return what is kept for a file: checksum, size, content, and padding to whole disk blocks.
+
+    diskcache counts the bytes of its files, not the blocks that they take.
+    """
+    value = _HEADER.pack(_digest(data), len(data)) + data
+    return value if len(value) < _MIN_FILE_SIZE else value.ljust(disk_size(len(value)), b"\0")
+
+
+def _unwrap(value: bytes) -> bytes | None:
+    """Return the content of a file; None if it is damaged."""
+    if len(value) < _HEADER.size:
+        return None
+    digest, size = _HEADER.unpack_from(value)
+    data = value[_HEADER.size : _HEADER.size + size]
+    return data if digest == _digest(data) else None
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_SIZE).digest()
