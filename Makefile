@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 # A second Ray on a machine joins the first: tests that start Ray run one by one, after the others.
 RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test sanitize lint docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,19 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20 -o faulthandler_exit_on_timeout=true $(RAY_TESTS:%=--ignore=%)
 	$(BIN)/python -m pytest -n 0 --durations 10 -o faulthandler_exit_on_timeout=true $(RAY_TESTS)
 	GPUPIPE_KERNELS=off $(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_exit_on_timeout=true tests/engines/cpu
+
+# The kernels' tests, with the extension under AddressSanitizer and UndefinedBehaviorSanitizer.
+# torch and Python leak at exit, so leaks are not looked for.
+SANITIZED = build/sanitized
+SANITIZERS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g
+
+sanitize: $(VENV)/.installed-test
+	$(BIN)/python -c 'import setuptools' || $(BIN)/python -m pip install --quiet 'setuptools >= 77'
+	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" GPUPIPE_KERNELS=on \
+	    $(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED)/lib GPUPIPE_KERNELS=on \
+	    $(BIN)/pytest -n 0 tests/engines/cpu/test_compiled_kernels.py
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

@@ -1,8 +1,10 @@
 """Builds the optional extension gpupipe._kernels. All metadata is in setup.cfg.
 
-Where it cannot be built, installation goes on without it: `gpupipe doctor` says so.
+Where it cannot be built, installation goes on without it, and `gpupipe doctor` says so. With
+GPUPIPE_KERNELS=on, as for released wheels, that is an error.
 """
 
+import os
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -24,7 +26,7 @@ setup(
             depends=sorted(map(str, Path("native").glob("*.h"))),
             extra_compile_args=_FLAGS,
             language="c++",
-            optional=True,
+            optional=os.environ.get("GPUPIPE_KERNELS") != "on",
         )
     ]
 )
