@@ -111,6 +111,12 @@ main()
 """
 
 
+def test_compare_with_ray_says_what_to_install_without_it() -> None:
+    done = run_without("ray", "compare", "lfw", "--ray")
+    assert done.returncode == 1
+    assert "pip install 'gpupipe[ray]'" in done.stderr
+
+
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
 def test_a_report_without_its_packages_says_what_to_install(
     module: str, faces: Path, tmp_path: Path

@@ -102,6 +102,8 @@ def compare(**values: Any) -> None:
     options = _Options(**values)
     if options.out:
         require_extra("compare", ("matplotlib", "jinja2"), "the report of --out")
+    if options.ray:
+        registry.find(RAY)  # raises if Ray is not installed
     name, overrides = options.config or _default(), options.overrides
     if "=" in name:
         name, overrides = _default(), (name, *overrides)
@@ -172,11 +174,10 @@ def _run_comparison(
 ) -> Comparison:
     from gpupipe.bench import compare as comparing
     from gpupipe.bench.contestant import Contest
-    from gpupipe.engines import registry
 
     engines = comparing.comparable_engines(checked.loader.engine)
     if options.ray and RAY not in engines:
-        engines = [*engines, registry.find(RAY).name]
+        engines = [*engines, RAY]
     sides, notes = comparing.sides(checked, workers, _gpus(), engines)
     batches, warm_up, repeats = (15, 3, 3) if options.quick else (100, 10, 5)
     contest = Contest(name, overrides, {}, cores, options.batches or batches, warm_up, options.cold)
