@@ -12,6 +12,7 @@ PLACE = "<!-- measurements -->"
 """Where the front page has the table."""
 SOURCES = ("benchmarks/core.py", "benchmarks/results/core.json")
 """What the table of the front page links to."""
+_OTHER_SCRIPTS = {"server_pipelining": "examples/server.py"}
 _RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -67,11 +68,21 @@ def _find_script(name: str, content: dict[str, Any]) -> str:
     command = content.get("command", [])
     if isinstance(command, str):
         return f"`{command}`"
-    script = f"benchmarks/{content.get('benchmark', name).split('.')[0]}.py"
-    if not (ROOT / script).is_file():
+    stem = content.get("benchmark", name).partition(".")[0]
+    scripts = [f"benchmarks/{stem}.py", f"tests/fuzz/{stem}.py", _OTHER_SCRIPTS.get(stem, stem)]
+    script = next((path for path in scripts if (ROOT / path).is_file()), None)
+    if script is None:
         return ""
-    options = " ".join(command[1:])
+    options = " ".join(_leave_out_folders(command[1:]))
     return f"[`{script}`](../../{script}){f' `{options}`' if options else ''}"
+
+
+def _leave_out_folders(words: list[str]) -> list[str]:
+    """Return options without `--data FOLDER`, where the script keeps its data."""
+    if "--data" not in words:
+        return words
+    place = words.index("--data")
+    return words[:place] + words[place + 2 :]
 
 
 def _read(name: str) -> dict[str, Any]:
