@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from gpupipe.engines.base import Batch, LoadSpec
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.ray.arrays import unpack
+from gpupipe.engines.ray.autoscaling import Autoscaler
 from gpupipe.engines.ray.dispatcher import Dispatcher
 from gpupipe.engines.ray.errors import name_node
 from gpupipe.engines.ray.messages import Answer
@@ -32,6 +34,7 @@ class Delivery(threading.Thread):
         finish: Runs the steps that are left to the trainer.
         quarantine: Lists the samples that were skipped.
         ahead: How many finished batches may wait for the consumer.
+        autoscaler: Follows how long the consumer waits; None: the number of workers is fixed.
     """
 
     def __init__(
@@ -41,10 +44,11 @@ class Delivery(threading.Thread):
         finish: BatchFinisher,
         quarantine: Quarantine,
         ahead: int,
+        autoscaler: Autoscaler | None,
     ) -> None:
         super().__init__(name="gpupipe ray delivery", daemon=True)
         self._job, self._dispatcher, self._finish = job, dispatcher, finish
-        self._quarantine, self._ahead = quarantine, ahead
+        self._quarantine, self._ahead, self._autoscaler = quarantine, ahead, autoscaler
         self._changed = threading.Condition()
         self._finished: deque[_Finished] = deque()
         self._error: BaseException | None = None
@@ -57,7 +61,11 @@ class Delivery(threading.Thread):
 
     def __iter__(self) -> Iterator[_Finished]:
         """Yield the finished batches, in order."""
+        starts_epoch = True
         while True:
+            if starts_epoch and self._autoscaler is not None:
+                self._autoscaler.start()
+            since = time.monotonic()
             with self._changed:
                 while not self._finished and not self._is_ended:
                     self._changed.wait()
@@ -65,6 +73,9 @@ class Delivery(threading.Thread):
                     break
                 finished = self._finished.popleft()
                 self._changed.notify_all()
+            if self._autoscaler is not None:
+                self._autoscaler.step(time.monotonic() - since)
+            starts_epoch = finished[0].last
             yield finished
             del finished
         if self._error is not None:

@@ -209,7 +209,7 @@ class Dispatcher(threading.Thread):
         task.answer = answer, worker
         for other in task.refs:
             if other is not worker:
-                other.actor.discard.remote((self._run, step))
+                other.actor.discard.remote(self._run, step)
         task.refs.clear()
 
     def _lose(self, step: int, worker: PoolWorker, error: Exception) -> None:

@@ -19,20 +19,25 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import ClassVar
 from weakref import ref
 
+import numpy as np
 import torch
 
 from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch_finisher import BatchFinisher
+from gpupipe.engines.ray.autoscaling import Autoscaler
+from gpupipe.engines.ray.capacity import Demand, batch_bytes_of, choose_window
 from gpupipe.engines.ray.cluster import Cluster, connect
 from gpupipe.engines.ray.delivery import Delivery
 from gpupipe.engines.ray.dispatcher import Dispatcher
-from gpupipe.engines.ray.pool import WorkerPool
+from gpupipe.engines.ray.messages import Task
+from gpupipe.engines.ray.pool import PoolWorker, WorkerPool
 from gpupipe.engines.ray.sharing import count_workers, share_job, split_job
 from gpupipe.engines.ray.status_report import StatusReport
 from gpupipe.engines.ray.trainer_status import StatusFile, WaitMeter
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
+from gpupipe.runtime.ranks import ranks_on_machine
 from gpupipe.runtime.transfer import record_stream
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -80,19 +85,27 @@ class RayEngine(Engine):
         atexit.register(self._at_exit)
         try:
             self._pool.start()
+            self._window = self._choose_window(worker_job)
         except BaseException:
             self.close()
             raise
-        self._window = job.loader.hwm
         self.batches_ahead = self._window
         self._meter = WaitMeter()
         self._report = StatusReport(job.loader.shard, self._pool, self._meter, self._window)
         self._status_file = StatusFile(self._report)
+        self._autoscaler = (
+            Autoscaler(self._pool, *options.workers) if isinstance(options.workers, tuple) else None
+        )
 
     @property
     def parallelism(self) -> int:  # type: ignore[override]
         """How many workers there should be."""
         return self._pool.target
+
+    @property
+    def workers(self) -> tuple[PoolWorker, ...]:
+        """The workers that are ready."""
+        return tuple(self._pool.ready)
 
     @classmethod
     def on(cls, job: LoadSpec, device: str) -> RayEngine:
@@ -134,7 +147,12 @@ class RayEngine(Engine):
         self._quarantine.refusal = None
         dispatcher = Dispatcher(self._pool, self._quarantine.iter_good_plans(plans), self._window)
         delivery = Delivery(
-            self._job, dispatcher, self._finish, self._quarantine, self._job.loader.prefetch
+            self._job,
+            dispatcher,
+            self._finish,
+            self._quarantine,
+            self._job.loader.prefetch,
+            self._autoscaler,
         )
         self._delivery = self._report.delivery = delivery
         delivery.start()
@@ -146,6 +164,26 @@ class RayEngine(Engine):
                 del batch  # its memory in the object store is the user's alone
         finally:
             delivery.end()
+
+    def _choose_window(self, worker_job: LoadSpec) -> int:
+        """Return how many tasks may be out. Raises EngineError if their batches do not fit."""
+        options = self._job.loader
+        is_explicit = "hwm" in options.model_fields_set
+        workers = options.ray.workers[1] if isinstance(options.ray.workers, tuple) else 0
+        busy = max(workers, self._pool.target) * self._pool.job.depth
+        wanted = options.hwm if is_explicit else max(options.hwm, busy)
+        batch_bytes = batch_bytes_of(worker_job) or self._measure_batch(worker_job)
+        if not batch_bytes:
+            return wanted
+        store = self._cluster.object_store_bytes()[self._cluster.node_id]
+        demand = Demand(batch_bytes, options.prefetch, ranks_on_machine(), store)
+        return choose_window(demand, wanted, is_explicit)
+
+    def _measure_batch(self, job: LoadSpec) -> int:
+        """Return the size of a batch, from one sample that a worker makes; 0 if that fails."""
+        ids = np.zeros(1, np.int64)
+        answer = self._pool.ask(Task(self._pool.job.key, -1, 0, 0, ids, False))
+        return 0 if answer is None else answer.nbytes * job.loader.batch_size
 
     def close(self) -> None:
         atexit.unregister(self._at_exit)

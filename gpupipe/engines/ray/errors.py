@@ -38,7 +38,7 @@ def explain_missing_paths(node: str, paths: Sequence[str]) -> str:
 def explain_no_room(
     options: RayConfig,
     wanted: int,
-    ready: int,
+    placed: int,
     free: float,
     nodes: Sequence[dict[str, Any]],
     gave_up: bool,
@@ -50,9 +50,9 @@ def explain_no_room(
     total = sum(node["Resources"].get("CPU", 0) for node in nodes)
     verb = "waited" if gave_up else "waits"
     text = (
-        f"engine ray {verb} for {wanted - ready} of {counted(wanted, 'worker')}, each with {each}: "
-        f"{free:g} of the {total:g} CPUs on {counted(len(nodes), 'node')} are free, and the "
-        f"largest node has {largest:g}"
+        f"engine ray {verb} for a place for {wanted - placed} of {counted(wanted, 'worker')}, each "
+        f"with {each}: {free:g} of the {total:g} CPUs on {counted(len(nodes), 'node')} are free, "
+        f"and the largest node has {largest:g}"
     )
     if not gave_up:
         return f"{text}; it gives up after {options.wait:g} seconds (loader.ray.wait)"

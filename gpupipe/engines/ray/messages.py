@@ -1,4 +1,4 @@
-"""What goes between a trainer and its workers: tasks, answers, and what a worker says of itself."""
+"""What goes between a trainer and its workers: tasks and answers."""
 
 from __future__ import annotations
 
@@ -60,23 +60,6 @@ class Answer:
     def nbytes(self) -> int:
         """The size of the batch."""
         return sum(packed.array.nbytes for packed in self.fields.values())
-
-
-@dataclass(frozen=True)
-class WorkerFacts:
-    """What a worker says of itself before it gets any work.
-
-    Attributes:
-        node: The name of its node, for messages: host name and address.
-        node_id: Ray's id of the node.
-        pid: Its process.
-        versions: The version of each package on which the pixels depend; "none" if missing.
-    """
-
-    node: str
-    node_id: str
-    pid: int
-    versions: dict[str, str]
 
 
 @dataclass(frozen=True)

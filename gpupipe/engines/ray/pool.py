@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,16 +13,19 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gpupipe.config import RayConfig
+from gpupipe.engines.ray.actor import WorkerActor, WorkerFacts
 from gpupipe.engines.ray.cluster import Cluster
 from gpupipe.engines.ray.errors import explain_missing_paths, explain_no_room, name_node
-from gpupipe.engines.ray.messages import Answer, Task, WorkerFacts
-from gpupipe.engines.ray.versions import explain_difference
-from gpupipe.engines.ray.worker import Worker
+from gpupipe.engines.ray.messages import Answer, Task
+from gpupipe.engines.ray.versions import explain_difference, list_versions
 from gpupipe.errors import EngineError, counted
 
 _log = logging.getLogger("gpupipe")
 _PATIENCE_BEFORE_LOG = 3.0
 _CLOSE_SECONDS = 10.0
+_TICK = 0.25
+_MAX_FAILED_STARTS = 5
+"""How many workers in a row may end before they are ready."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,10 @@ class WorkerPool:
         self._target = count
         self._starting: dict[threading.Thread, Any] = {}
         """The actor of each thread that waits for one to become ready."""
-        self._listeners: list[Callable[[], None]] = []
+        self._placed: set[threading.Thread] = set()
+        """Those of these threads whose actor has a place and builds its engine."""
+        self._ending: list[threading.Thread] = []
+        self._failed_starts = 0
         self._is_closed = False
         self._reference: WorkerFacts | None = None
         """The facts of the first worker, whose versions all others must have."""
@@ -103,6 +108,12 @@ class WorkerPool:
         """How many workers there should be."""
         return self._target
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether as many workers are ready as there should be."""
+        with self.changed:
+            return len(self.ready) == self._target
+
     def start(self) -> None:
         """Start the workers, and wait until all are ready.
 
@@ -110,26 +121,35 @@ class WorkerPool:
             EngineError: The cluster cannot place them within `ray.wait` seconds, or a worker cannot
                 do the job.
         """
-        deadline = time.monotonic() + self._options.wait
-        log_at = time.monotonic() + _PATIENCE_BEFORE_LOG
+        started = time.monotonic()
+        log_after = _PATIENCE_BEFORE_LOG
         with self.changed:
             self._start_missing()
             while len(self.ready) < self._target and self.failure is None:
-                now = time.monotonic()
-                if now >= deadline:
+                waited = time.monotonic() - started
+                if self._count_unplaced() and waited >= self._options.wait:
                     raise EngineError(self._explain_no_room(gave_up=True))
-                if now >= log_at:
+                if self._count_unplaced() and waited >= log_after:
                     _log.warning("gpupipe: %s", self._explain_no_room(gave_up=False))
-                    log_at = deadline
-                self.changed.wait(min(deadline, log_at) - now if now < log_at else deadline - now)
+                    log_after = float("inf")
+                self.changed.wait(_TICK)
         self.check()
+
+    def ask(self, task: Task) -> Answer | None:
+        """Let the first worker make a batch, outside of any iteration; None if that fails."""
+        ref, _ = self.ready[0].send(task)
+        try:
+            answer: Answer | None = ray.get(ref)
+        except ray.exceptions.RayError:
+            return None
+        return answer
 
     def check(self) -> None:
         """Raise why no worker can work, if that is so."""
         with self.changed:
             if self.failure is not None:
                 raise self.failure
-            if self.ready:
+            if self.ready or self._placed:
                 self._empty_since = time.monotonic()
             elif time.monotonic() - self._empty_since > self._options.wait:
                 raise EngineError(self._explain_no_room(gave_up=True))
@@ -150,7 +170,9 @@ class WorkerPool:
             done = [worker for worker in self.ready if worker.is_leaving and not worker.out]
             self.ready = [worker for worker in self.ready if worker not in done]
         for worker in done:
-            _end([worker.actor])
+            thread = threading.Thread(target=_end, args=([worker.actor],), daemon=True)
+            self._ending.append(thread)
+            thread.start()
 
     def remove(self, worker: PoolWorker, reason: str) -> None:
         """Remove a worker that died, and start another in its place."""
@@ -179,7 +201,7 @@ class WorkerPool:
             _end([worker.actor for worker in workers])
             for actor in starting.values():
                 ray.kill(actor)
-        for thread in starting:
+        for thread in (*starting, *self._ending):
             thread.join()
 
     def _start_missing(self) -> None:
@@ -209,7 +231,7 @@ class WorkerPool:
         }
         if self._options.gpus:
             options["num_gpus"] = self._options.gpus
-        return ray.remote(Worker).options(**options).remote()
+        return ray.remote(WorkerActor).options(**options).remote()
 
     def _bring_up(self, actor: Any) -> None:
         """Wait until an actor is placed, check it, and let it build its engine."""
@@ -217,17 +239,25 @@ class WorkerPool:
         failure: Exception | None = None
         try:
             worker = self._build(actor)
-        except (EngineError, ray.exceptions.RayTaskError) as e:
-            failure = e if isinstance(e, EngineError) else EngineError(f"a Ray worker failed: {e}")
+        except ray.exceptions.RayTaskError as e:
+            failure = EngineError(f"a Ray worker failed: {e}")
         except ray.exceptions.RayError as e:
+            self._failed_starts += 1
             _log.info("gpupipe: a Ray worker ended before it was ready: %s", e)
+            if self._failed_starts >= _MAX_FAILED_STARTS:
+                failure = EngineError(
+                    f"{self._failed_starts} Ray workers in a row ended before they were ready; "
+                    f"the last: {e}"
+                )
         except Exception as e:
             failure = e
         with self.changed:
             self._starting.pop(threading.current_thread(), None)
+            self._placed.discard(threading.current_thread())
             if self._is_closed:
                 return
             if worker is not None:
+                self._failed_starts = 0
                 self.ready.append(worker)
             elif failure is not None:
                 self.failure = failure
@@ -237,11 +267,13 @@ class WorkerPool:
 
     def _build(self, actor: Any) -> PoolWorker:
         facts: WorkerFacts = ray.get(actor.describe.remote())
+        with self.changed:
+            self._placed.add(threading.current_thread())
         self._check_versions(facts)
         device = "gpu:0" if self._options.gpus else "cpu"
         built = ray.get(
             actor.build.remote(
-                self.job.key, self.job.ref, self._options.engine, device, self.job.paths
+                self.job.key, [self.job.ref], self._options.engine, device, self.job.paths
             )
         )
         if built.missing:
@@ -255,17 +287,24 @@ class WorkerPool:
             if self._reference is None:
                 self._reference = facts
             first = self._reference
-        difference = explain_difference(first.versions, first.node, facts.versions, facts.node)
+        own = {"gpupipe": list_versions()["gpupipe"]}
+        difference = explain_difference(
+            own, "the trainer's node", facts.versions, facts.node
+        ) or explain_difference(first.versions, first.node, facts.versions, facts.node)
         if difference:
             raise EngineError(
                 f"the nodes of the Ray cluster would make different batches: {difference}. Install "
                 "the same versions on all nodes"
             )
 
+    def _count_unplaced(self) -> int:
+        """Return how many workers have no place yet. The caller has the lock."""
+        return len(self._starting) - len(self._placed)
+
     def _explain_no_room(self, gave_up: bool) -> str:
-        nodes = self._cluster.nodes()
+        nodes, placed = self._cluster.nodes(), self._target - self._count_unplaced()
         return explain_no_room(
-            self._options, self._target, len(self.ready), self._cluster.free_cpus(), nodes, gave_up
+            self._options, self._target, placed, self._cluster.free_cpus(), nodes, gave_up
         )
 
 

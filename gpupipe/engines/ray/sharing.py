@@ -43,7 +43,9 @@ def share_job(job: LoadSpec) -> SharedJob:
     """Put a job into the object store."""
     text = f"{job.index.fingerprint} {job.pipeline.fingerprint} {job.loader.model_dump_json()}"
     key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    return SharedJob(key, ray.put(job), list_visible_paths(job.index), job.loader.prefetch + 2)
+    # DALI takes twice `prefetch` plans ahead. One more waits, and one is on its way.
+    depth = 2 * job.loader.prefetch + 2
+    return SharedJob(key, ray.put(job), list_visible_paths(job.index), depth)
 
 
 def list_visible_paths(index: Index) -> tuple[str, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 _PACKAGES = {
-    "gpupipe": ("gpupipe",),
     "DALI": ("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
     "torchvision": ("torchvision",),
 }
@@ -14,7 +14,9 @@ _PACKAGES = {
 
 def list_versions() -> dict[str, str]:
     """Return the installed version by package, "none" if it is missing."""
-    return {name: _find_version(distributions) for name, distributions in _PACKAGES.items()}
+    own = str(importlib.import_module("gpupipe").__version__)
+    found = {name: _find_version(distributions) for name, distributions in _PACKAGES.items()}
+    return {"gpupipe": own, **found}
 
 
 def _find_version(distributions: tuple[str, ...]) -> str:

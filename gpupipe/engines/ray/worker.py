@@ -1,4 +1,4 @@
-"""The worker's side: an engine built from a LoadSpec, and the actor that holds it.
+"""The worker's side: an engine built from a LoadSpec, and the answers to tasks.
 
 A worker keeps no state between tasks but its engine and which samples that engine skipped. So any
 worker can make any batch, and makes the same one again.
@@ -6,7 +6,6 @@ worker can make any batch, and makes the same one again.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import traceback
 from concurrent.futures import Future
@@ -21,10 +20,9 @@ from gpupipe.config import Shard
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, LoadSpec
 from gpupipe.engines.ray.arrays import PackedTensor, pack
-from gpupipe.engines.ray.messages import Answer, BuildAnswer, Task, WorkerFacts
+from gpupipe.engines.ray.messages import Answer, Task
 from gpupipe.engines.ray.plan_stream import MadeBatch, Order, PlanStream
-from gpupipe.engines.ray.versions import list_versions
-from gpupipe.errors import GpupipeError
+from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.runtime.engine_registration import AUTO
 from gpupipe.sampling.sampler import Plan
 
@@ -114,56 +112,35 @@ class BatchMaker:
         self.close()
 
 
-class Worker:
-    """The actor. Its methods answer with values, also for errors, so that any trainer gets them."""
+class TaskRunner:
+    """Answers the tasks of a trainer.
 
-    def __init__(self) -> None:
-        self._maker: BatchMaker | None = None
-        self._key = ""
+    Args:
+        key: The content hash of the job. Tasks of other jobs are refused.
+        maker: What makes the batches. The runner closes it.
+    """
 
-    def describe(self) -> WorkerFacts:
-        """Return what decides whether this worker fits the others."""
-        import ray
+    def __init__(self, key: str, maker: BatchMaker) -> None:
+        self._key, self._maker = key, maker
 
-        node_id = ray.get_runtime_context().get_node_id()
-        address = ray.util.get_node_ip_address()
-        node = f"{os.uname().nodename} ({address})"
-        return WorkerFacts(node, node_id, os.getpid(), list_versions())
-
-    def build(
-        self, key: str, job: LoadSpec, engine: str, device: str, paths: tuple[str, ...]
-    ) -> BuildAnswer:
-        """Build the engine.
-
-        Args:
-            key: The content hash of the job.
-            job: The job, which Ray keeps once on each node.
-            engine: The name of the engine, or "auto".
-            device: "cpu" or "gpu:0".
-            paths: Files and folders that the trainer sees, and this worker must see.
-        """
-        missing = tuple(path for path in paths if not Path(path).exists())
-        if missing:
-            return BuildAnswer(missing=missing)
-        try:
-            self._maker, self._key = BatchMaker(job, engine, device), key
-        except Exception as e:
-            return BuildAnswer(error=e)
-        return BuildAnswer(self._maker.engine.name)
+    @property
+    def engine(self) -> str:
+        """The name of the engine."""
+        return self._maker.engine.name
 
     def make(self, task: Task) -> Answer | None:
-        """Make the batch of a task; None if the trainer no longer wants it."""
-        assert self._maker is not None and task.key == self._key
+        """Make the batch of a task; None if it was discarded."""
+        if task.key != self._key:
+            return Answer(error=EngineError(f"this worker has no job {task.key}"))
         try:
             made = self._maker.submit(task.to_plan(), (task.run, task.step)).result()
         except GpupipeError as e:
             return Answer(error=e)
         except Exception as e:
-            return Answer(error=e, trace=traceback.format_exc())
+            return Answer(error=EngineError(repr(e)), trace=traceback.format_exc())
         return None if made is None else self._answer(task, made)
 
     def _answer(self, task: Task, made: MadeBatch) -> Answer:
-        assert self._maker is not None
         fields = self._maker.pack_fields(made)
         if len(made.plan.ids) == len(task.ids):
             return Answer(fields)
@@ -174,15 +151,12 @@ class Worker:
 
     def discard(self, order: Order) -> None:
         """Discard a task, if its batch is not begun."""
-        if self._maker is not None:
-            self._maker.discard(order)
+        self._maker.discard(order)
 
     def discard_before(self, run: int) -> None:
-        """Discard the tasks of earlier iterations whose batches are not begun."""
-        if self._maker is not None:
-            self._maker.discard_before(run)
+        """Discard the tasks of earlier runs whose batches are not begun."""
+        self._maker.discard_before(run)
 
     def close(self) -> None:
-        """End the engine."""
-        if self._maker is not None:
-            self._maker.close()
+        """End the engine. Idempotent."""
+        self._maker.close()

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from gpupipe.engines.ray.arrays import pack, unpack
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 3, 1, 2)])
+def test_values_and_strides_survive(dtype: torch.dtype, axes: tuple[int, ...]) -> None:
+    tensor = torch.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5).to(dtype).permute(axes)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(pack(tensor), protocol=5, buffer_callback=buffers.append)
+    assert len(buffers) == 1, "the pixels are out of band"
+    again = unpack(pickle.loads(data, buffers=buffers))
+    assert again.dtype == tensor.dtype and again.stride() == tensor.stride()
+    assert torch.equal(again, tensor)
+
+
+def test_a_read_only_array_is_wrapped_without_a_copy_and_can_be_written() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    packed = pack(torch.from_numpy(array))
+    packed.array.flags.writeable = False
+    tensor = unpack(packed)
+    tensor[0, 0] = 7
+    assert array[0, 0] == 7
+
+
+def test_empty_tensors() -> None:
+    empty = pack(torch.zeros(0, 3))
+    empty.array.flags.writeable = False
+    assert unpack(empty).shape == (0, 3)
