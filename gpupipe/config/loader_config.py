@@ -195,13 +195,14 @@ class LoaderConfig(_Frozen):
             is above the limit. None: no limit.
         server: Servers of the remote engine: tcp://HOST:PORT or ipc://FILE. A list names servers
             that serve one shard each.
-        hwm: High-water mark: batches that a server sends ahead, 1 to 1000. With the ray engine,
-            batches of a trainer that its workers are making, or have made.
+        hwm: High-water mark: batches that a server sends ahead, 1 to 1000. With the ray engine, the
+            batches that the workers of a trainer make ahead; by default so many that all workers
+            are busy.
         transport: How batches come from a server: `shm`, `tcp` or `auto`. `shm` is memory shared
             with a server on this machine, `tcp` is a socket, and `auto` is shm if possible.
         key: File with the secret key of this client, made by `gpupipe keys new`.
         server_key: File with the public key of the server.
-        ray: The workers of `engine: ray`, such as {workers: 4, cpus: 2}.
+        ray: The workers of the ray engine, such as {workers: 4, cpus: 2}.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 256
