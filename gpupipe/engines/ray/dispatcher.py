@@ -70,6 +70,9 @@ class Dispatcher(threading.Thread):
         self._changed = pool.changed
         self._open: OrderedDict[int, _OpenTask] = OrderedDict()
         self._times: deque[float] = deque(maxlen=_TIMES_KEPT)
+        self._answers: deque[tuple[int, PoolWorker, Future[Answer | None]]] = deque()
+        """What Ray delivered and this thread has not looked at."""
+        self._wakeup = threading.Event()
         self._has_more = True
         self._is_ended = False
         self._error: Exception | None = None
@@ -90,7 +93,7 @@ class Dispatcher(threading.Thread):
                 first = next(iter(self._open), None)
                 if first is not None and (answer := self._open[first].answer) is not None:
                     task = self._open.pop(first)
-                    self._changed.notify_all()
+                    self._wakeup.set()
                     return task.plan, *answer
                 if self._error is not None:
                     raise self._error
@@ -105,10 +108,12 @@ class Dispatcher(threading.Thread):
             if not self._is_ended:
                 self._is_ended = True
                 self._open.clear()
+                self._answers.clear()
                 for worker in self._pool.ready:
                     worker.out.clear()
                     worker.actor.discard_before.remote(self._run + 1)
                 self._changed.notify_all()
+        self._wakeup.set()
         self.join()
 
     def run(self) -> None:
@@ -122,8 +127,13 @@ class Dispatcher(threading.Thread):
 
     def _step(self) -> bool:
         """Do what can be done, and wait for something to happen. Return whether to go on."""
+        self._wakeup.clear()
         self._pool.check()
         self._pool.end_leaving()
+        with self._changed:
+            while self._answers and not self._is_ended:
+                self._process(*self._answers.popleft())
+            self._changed.notify_all()
         while self._has_room():
             plan = next(self._plans, None)
             with self._changed:
@@ -134,20 +144,16 @@ class Dispatcher(threading.Thread):
                     self._open[next(self._steps)] = _OpenTask(plan)
                     self._assign()
         with self._changed:
-            if self._is_ended:
+            if self._is_ended or self._error is not None:
                 return False
             self._assign()
             self._reassign_lagging()
-            if not self._has_room_unlocked():
-                self._changed.wait(_TICK)
-            return not self._is_ended
+        self._wakeup.wait(_TICK)
+        return True
 
     def _has_room(self) -> bool:
         with self._changed:
-            return self._has_room_unlocked()
-
-    def _has_room_unlocked(self) -> bool:
-        return self._has_more and not self._is_ended and len(self._open) < self._window
+            return self._has_more and not self._is_ended and len(self._open) < self._window
 
     def _assign(self) -> None:
         """Send the tasks that no worker has, in order, to workers that have room."""
@@ -183,20 +189,25 @@ class Dispatcher(threading.Thread):
         answer.add_done_callback(partial(self._receive, step, worker))
 
     def _receive(self, step: int, worker: PoolWorker, answer: Future[Answer | None]) -> None:
-        """Take an answer. Ray calls this on a thread of its own."""
+        """Take an answer.
+
+        Ray calls this on the thread of its own messages. So this may neither call Ray nor wait for
+        a lock that another thread holds while it calls Ray.
+        """
+        if not self._is_ended:
+            self._answers.append((step, worker, answer))
+            self._wakeup.set()
+
+    def _process(self, step: int, worker: PoolWorker, answer: Future[Answer | None]) -> None:
         error = answer.exception()
-        with self._changed:
-            if self._is_ended:
-                return
-            if isinstance(error, ray.exceptions.RayError) and not isinstance(
-                error, ray.exceptions.RayTaskError
-            ):
-                self._lose(step, worker, error)
-            elif error is not None:
-                self._error = EngineError(f"a Ray worker on node {worker.facts.node}: {error}")
-            else:
-                self._keep(step, worker, answer.result())
-            self._changed.notify_all()
+        if error is None:
+            self._keep(step, worker, answer.result())
+        elif isinstance(error, ray.exceptions.RayError) and not isinstance(
+            error, ray.exceptions.RayTaskError
+        ):
+            self._lose(step, worker, error)
+        else:
+            self._error = EngineError(f"a Ray worker on node {worker.facts.node}: {error}")
 
     def _keep(self, step: int, worker: PoolWorker, answer: Answer | None) -> None:
         now = time.monotonic()
