@@ -13,7 +13,8 @@ It is arithmetic, with no measurement over several machines behind it:
       placement: local_first = bytes a second of its GPUs x missing cores / all cores needed
       placement: spread      = bytes a second of its GPUs x (1 - 1 / all nodes)
     out of a CPU node        = its missing cores x core rate x bytes of an image
-    object store, trainer    = hwm x batch x bytes of an image, for each GPU
+    window                   = workers of a GPU x (prefetch + 2), at least 10
+    object store, trainer    = (window + prefetch + 2) x batch x bytes of an image, for each GPU
     object store, worker     = (prefetch + 2) x batch x bytes of an image, for each worker
     tasks a second           = gpu rate / batch, for each trainer
 
@@ -27,7 +28,7 @@ import argparse
 import math
 from dataclasses import dataclass
 
-PREFETCH = 2
+PREFETCH, MIN_WINDOW = 2, 10
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,6 @@ class Demand:
     core_rate: float
     image_bytes: int
     batch_size: int
-    hwm: int
     worker_cpus: int
 
 
@@ -74,6 +74,8 @@ def supply(demand: Demand) -> Supply:
     missing = max(0.0, wanted - d.nodes * d.cores)
     gpu_bytes = d.gpu_rate * d.image_bytes
     batch = d.batch_size * d.image_bytes
+    workers = math.ceil(cores_per_gpu / d.worker_cpus)
+    window = max(MIN_WINDOW, workers * (PREFETCH + 2))
     cpu_nodes = math.ceil(missing / d.cpu_cores)
     elsewhere = missing / wanted
     return Supply(
@@ -83,7 +85,7 @@ def supply(demand: Demand) -> Supply:
         d.gpus * gpu_bytes * elsewhere,
         d.gpus * gpu_bytes * (1 - 1 / (d.nodes + cpu_nodes)),
         missing / cpu_nodes * d.core_rate * d.image_bytes if cpu_nodes else 0.0,
-        d.gpus * d.hwm * batch,
+        d.gpus * (window + PREFETCH + 2) * batch,
         d.cpu_cores // d.worker_cpus * (PREFETCH + 2) * batch,
         d.nodes * d.gpus * d.gpu_rate / d.batch_size,
     )
@@ -127,7 +129,6 @@ def main() -> None:
         "height": (224, "of an image as it is sent"),
         "width": (224, "of an image as it is sent"),
         "batch-size": (256, "images of a batch"),
-        "hwm": (10, "loader.hwm"),
         "worker-cpus": (2, "loader.ray.cpus"),
     }
     for name, (default, text) in whole.items():
@@ -152,7 +153,6 @@ def main() -> None:
             given.core_rate,
             3 * given.height * given.width,
             given.batch_size,
-            given.hwm,
             given.worker_cpus,
         )
         for nodes in given.nodes

@@ -23,7 +23,6 @@ def test_cores_and_bytes() -> None:
         core_rate=250,
         image_bytes=1000,
         batch_size=100,
-        hwm=10,
         worker_cpus=2,
     )
     found = supply(demand)
@@ -33,7 +32,7 @@ def test_cores_and_bytes() -> None:
     assert found.into_gpu_node == 4e6 / 2
     assert found.into_gpu_node_spread == pytest.approx(4e6 * 2 / 3)
     assert found.out_of_cpu_node == 16 * 250 * 1000
-    assert found.trainer_store == 4 * 10 * 100 * 1000
+    assert found.trainer_store == 4 * (10 + 4) * 100 * 1000
     assert found.worker_store == 8 * 4 * 100 * 1000
     assert found.tasks == 80
     assert found.into_gpu_node * demand.nodes == found.out_of_cpu_node
