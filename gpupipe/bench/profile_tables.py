@@ -86,7 +86,10 @@ def describe_training(training: Training | None, ceiling: float | None) -> Itera
             "or --seconds, with nothing beside it, would tell."
         )
         return
-    yield f"Waiting for data: {max(0.0, waiting.value):.0%} of step time{sure}."
+    yield (
+        f"Waiting for data: {max(0.0, waiting.value):.0%} of step time{sure}. Accelerator "
+        f"utilisation (AU of MLPerf Storage): {training.accelerator_utilisation:.0%}."
+    )
 
 
 def trials_table(tuning: TuneResult) -> Table:

@@ -54,6 +54,16 @@ class Training:
         return Ratio(1 - speed.value, low, high)
 
     @property
+    def accelerator_utilisation(self) -> float:
+        """The accelerator utilisation (AU) of MLPerf Storage, 0 to 1.
+
+        It is the time of computing divided by the time of the run. The time of computing is that
+        of the same steps on batches in memory. Source: github.com/mlcommons/storage, Rules.md: AU =
+        total_compute_time / total_benchmark_running_time, where the first step does not count.
+        """
+        return min(1.0, 1 - self.waiting.value)
+
+    @property
     def is_vague(self) -> bool:
         """Whether the rounds differ too much to say what the share is."""
         waiting = self.waiting

@@ -14,6 +14,8 @@ from gpupipe.cli.output_files import OutputFile, write_json
 
 if TYPE_CHECKING:
     from gpupipe.bench.training import Train, Training
+    from gpupipe.config import Config
+    from gpupipe.dataset.index import Index
     from gpupipe.loader import Loader
 
 _json = click.option(
@@ -46,6 +48,12 @@ _json = click.option(
 @click.option(
     "--model", help="Also train: a model of torchvision, such as resnet18, on the loader's device."
 )
+@click.option(
+    "--trace",
+    "trace_path",
+    type=OutputFile(),
+    help="Also record a trace for ui.perfetto.dev or chrome://tracing: each batch, and training.",
+)
 @_json
 def profile(
     config: str,
@@ -54,6 +62,7 @@ def profile(
     seconds: float,
     step_ms: float | None,
     model: str | None,
+    trace_path: Path | None,
     json_path: Path | None,
 ) -> None:
     """Show where the time of CONFIG goes, step by step, what limits it, and what to change."""
@@ -80,6 +89,8 @@ def profile(
     console().print(tables.profile_table(result))
     for line in tables.describe_training(trained, ceiling):
         click.echo(line)
+    if trace_path is not None:
+        click.echo(_record_trace(trace_path, checked, index, train and train[1], seconds))
     step_advice = {e.key: e.step.speed_advice for e in checked.pipeline.entries}
     verdict = advice.find_limit(result, result.what["parallelism"], trained, step_advice)
     for sentence in (*verdict.sentences, *disturbance(result.disturbed)):
@@ -109,10 +120,30 @@ def _train(
     return None if step_ms is None else (f"steps of {step_ms:g} ms", training.pause(step_ms))
 
 
+def _record_trace(
+    path: Path,
+    config: Config,
+    index: Index,
+    train: Callable[[Loader], Train] | None,
+    seconds: float,
+) -> str:
+    """Write a trace; return a line that says so."""
+    from gpupipe.bench.trace import record_training
+    from gpupipe.errors import counted
+
+    trace = record_training(config, index, train, seconds)
+    write_json(path, trace)
+    steps = counted(trace["otherData"]["steps"], "step")
+    return f"A trace of {steps} is in {path}: open it at https://ui.perfetto.dev."
+
+
 def _training_json(measured: Training | None) -> Any:
     from dataclasses import asdict
 
-    return measured and asdict(measured) | {"waiting": asdict(measured.waiting)}
+    return measured and asdict(measured) | {
+        "waiting": asdict(measured.waiting),
+        "accelerator_utilisation": measured.accelerator_utilisation,
+    }
 
 
 @click.command()

@@ -31,6 +31,7 @@ from gpupipe.dataset.source import Population
 from gpupipe.engines.base import Batch, BatchStream
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.runtime.exit_handler import ExitHandler
+from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
 _Item = tuple[Plan, Batch]
@@ -173,7 +174,8 @@ class LifeCycle:
                 break
             plan, batch = item
             started = time.perf_counter()
-            converted = convert(plan, batch)
+            with span("batch stage", "loader", **_describe(plan)):
+                converted = convert(plan, batch)
             self.waited += time.perf_counter() - started
             # The batch stage makes a new batch: keep the memory of the engine's no longer.
             del batch, item
@@ -229,7 +231,8 @@ class LifeCycle:
             item, run.early = run.early, None
             return item
         started = time.perf_counter()
-        following = next(run.batches, None)
+        with span("wait", "trainer"):
+            following = next(run.batches, None)
         self.waited += time.perf_counter() - started
         if following is None and self._population is None:
             raise EngineError(
@@ -255,3 +258,8 @@ class LifeCycle:
         if isinstance(self._state, _InEpoch | _Between):
             self._state.run.batches.close()
             self._state = _Idle()
+
+
+def _describe(plan: Plan) -> dict[str, int]:
+    """Return what tells a batch from others in a trace."""
+    return {"epoch": plan.epoch, "end": plan.end}

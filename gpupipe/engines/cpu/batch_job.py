@@ -32,6 +32,7 @@ from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.errors import EngineError, GpupipeError, describe_error
 from gpupipe.pipeline.step import SampleIncompatible
+from gpupipe.runtime import tracing
 from gpupipe.runtime.machine_failures import machine_failure
 from gpupipe.sampling.sampler import Plan
 
@@ -97,6 +98,8 @@ class BatchJob:
         self._rows: list[int] = []
         """The positions in the plan of the samples that have a place in the batch, in order."""
         self._destinations: dict[str, Destination] = {}
+        self._key = f"{plan.epoch}:{plan.end}"
+        tracing.begin("batch in flight", self._key)
         self._sweep(range(len(plan.ids)), self._read, self._lower)
 
     def cancel(self) -> None:
@@ -138,6 +141,10 @@ class BatchJob:
             self._failed[row] = describe_error(error)
 
     def _read(self, row: int) -> None:
+        with tracing.span("read", "loader", batch=self._key, row=row):
+            self._read_fields(row)
+
+    def _read_fields(self, row: int) -> None:
         job = self._lowering.job
         contents: dict[str, Any] = {}
         for name, spec in job.pipeline.fields.items():
@@ -163,6 +170,10 @@ class BatchJob:
         return CachedImage(cached, file, file.size)
 
     def _lower(self) -> None:
+        with tracing.span("compute parameters", "loader", batch=self._key):
+            self._lower_steps()
+
+    def _lower_steps(self) -> None:
         self._rows = [row for row in range(len(self.plan.ids)) if row not in self._failed]
         if self._maker.reads_only or self._errors or self._is_cancelled:
             self._finish()
@@ -202,17 +213,19 @@ class BatchJob:
     def _run(self, n: int) -> None:
         scratch.begin_sample()
         contents = self._contents.pop(self._rows[n])
-        for name, content in contents.items():
-            program = self._programs[name]
-            pixels = (
-                run_cached(program, content, n, self._maker.cache)
-                if isinstance(content, CachedImage)
-                else program.run(content, n)
-            )
-            for view in self._lowering.job.pipeline.views_of(name):
-                self._programs[view].run(pixels, n)
+        with tracing.span("sample", "loader", batch=self._key, row=n):
+            for name, content in contents.items():
+                program = self._programs[name]
+                pixels = (
+                    run_cached(program, content, n, self._maker.cache)
+                    if isinstance(content, CachedImage)
+                    else program.run(content, n)
+                )
+                for view in self._lowering.job.pipeline.views_of(name):
+                    self._programs[view].run(pixels, n)
 
     def _finish(self) -> None:
+        tracing.end("batch in flight", self._key)
         if self._errors:
             raise self._errors[min(self._errors)]
         result = BatchResult(failed=dict(sorted(self._failed.items())))

@@ -30,6 +30,7 @@ from gpupipe.engines.cpu.threads import ThreadPool
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
+from gpupipe.runtime.tracing import span
 from gpupipe.runtime.transfer import to_device
 from gpupipe.sampling.sampler import Plan, Sampler
 
@@ -172,7 +173,8 @@ class CpuEngine(Engine):
         return left
 
     def _to_batch(self, plan: Plan, fields: dict[str, torch.Tensor]) -> Batch:
-        batch = {name: to_device(tensor, self._torch_device) for name, tensor in fields.items()}
+        with span("hand-over", "loader"):
+            batch = {name: to_device(tensor, self._torch_device) for name, tensor in fields.items()}
         return batch | labels_and_values(self._job.index, plan, self._torch_device)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpupipe.pipeline.step import Spec
+from gpupipe.runtime import tracing
 
 
 @dataclass(frozen=True)
@@ -89,21 +90,15 @@ class Program:
 
     def run(self, pixels: Any, row: int) -> Any:
         """Run all calls on the pixels of the sample in row `row` of the batch."""
-        for kernel, calls in self.groups:
-            pixels = kernel.run(pixels, calls, row)
-        return pixels
+        return _run_groups(self.groups, pixels, row)
 
     def run_beginning(self, pixels: Any, row: int) -> Any:
         """Run the calls before the cut."""
-        for kernel, calls in self._beginning:
-            pixels = kernel.run(pixels, calls, row)
-        return pixels
+        return _run_groups(self._beginning, pixels, row)
 
     def run_rest(self, pixels: Any, row: int) -> Any:
         """Run the calls after the cut, on the result of those before it."""
-        for kernel, calls in self._rest:
-            pixels = kernel.run(pixels, calls, row)
-        return pixels
+        return _run_groups(self._rest, pixels, row)
 
     def contains(self, primitives: Collection[str]) -> bool:
         """Return whether one of these primitives is called, here or in a branch."""
@@ -122,3 +117,16 @@ class Program:
             steps = dict.fromkeys(call.step for call in calls if call.step)
             operators.append((kernel.op, "cpu", tuple(steps)))
         return operators
+
+
+def _run_groups(groups: Sequence[tuple[Kernel, Sequence[Call]]], pixels: Any, row: int) -> Any:
+    """Run kernels one after the other, and record what each takes if there is a recorder."""
+    if not tracing.is_recording():
+        for kernel, calls in groups:
+            pixels = kernel.run(pixels, calls, row)
+        return pixels
+    for kernel, calls in groups:
+        steps = ", ".join(dict.fromkeys(call.step for call in calls if call.step))
+        with tracing.span(kernel.op, "operator", steps=steps, row=row):
+            pixels = kernel.run(pixels, calls, row)
+    return pixels

@@ -70,6 +70,7 @@ from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.malloc import let_dali_pool_buffers, malloc_trim, release_unused_memory
 from gpupipe.runtime.region_decoding import can_decode_regions
+from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
 os.register_at_fork(after_in_child=gc.freeze)
@@ -218,7 +219,7 @@ class DaliEngine(Engine):
             for built, of_phase in self._iter_phases(self._quarantine.iter_good_plans(plans)):
                 for plan, tensors in built.run(of_phase):
                     known = labels_and_values(self._job.index, plan, self._torch_device)
-                    yield plan, built.to_fields(tensors) | known
+                    yield plan, _to_fields(built, tensors) | known
                     self._trim_memory(plan)
                 if self._quarantine.refusal is not None:
                     break
@@ -271,6 +272,12 @@ class DaliEngine(Engine):
         for built, of_phase in self._iter_phases(plans):
             with contextlib.closing(built.iter_without_delivery(of_phase)) as counts:
                 yield from counts
+
+
+def _to_fields(built: BuiltPipeline, tensors: dict[str, Any]) -> Batch:
+    """Return the fields of a batch. A function, since the engine keeps no batch that it yields."""
+    with span("hand-over", "loader"):
+        return built.to_fields(tensors)
 
 
 def uses_hardware_decoder(job: LoadSpec, device_id: int | None) -> bool:

@@ -22,6 +22,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.reader import Reader
 from gpupipe.errors import EngineError, StepError
+from gpupipe.runtime import tracing
 from gpupipe.sampling.sampler import Plan
 
 Tensors = dict[str, torch.Tensor]
@@ -138,7 +139,8 @@ class GraphRunner:
         in_flight = self._source.in_flight
         outcome: Outcome | StepError | EngineError | None = None
         try:
-            outcome = self._next_tensors() if self._is_delivering else self._next_undelivered()
+            with tracing.span("DALI graph", "operator"):
+                outcome = self._next_tensors() if self._is_delivering else self._next_undelivered()
         except StopIteration:
             pass
         except RuntimeError as e:
@@ -149,7 +151,9 @@ class GraphRunner:
         while in_flight and (error := in_flight[0].error) is not None:
             self._ready.append((in_flight.popleft().plan, error))
         if outcome is not None:
-            self._ready.append((in_flight.popleft().plan, outcome))
+            plan = in_flight.popleft().plan
+            tracing.end("batch in flight", f"{plan.epoch}:{plan.end}")
+            self._ready.append((plan, outcome))
         return bool(self._ready)
 
     def _next_tensors(self) -> Tensors:

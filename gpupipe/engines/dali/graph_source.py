@@ -13,6 +13,7 @@ from gpupipe.engines.dali.field_reader import FieldReader
 from gpupipe.engines.dali.lowering import Lowering
 from gpupipe.engines.dali.reader import Read, Reader
 from gpupipe.errors import EngineError, StepError
+from gpupipe.runtime import tracing
 from gpupipe.sampling.sampler import Plan
 
 
@@ -57,15 +58,18 @@ class GraphSource:
         A plan that fails here stops the reader, so that the batches in flight can be collected.
         """
         while True:
-            read = next(self._reader)
+            with tracing.span("read", "loader"):
+                read = next(self._reader)
             try:
                 if read.error is not None:
                     raise read.error
-                inputs = compute_inputs(self._job, self._lowering, self._fields, read)
+                with tracing.span("compute parameters", "loader"):
+                    inputs = compute_inputs(self._job, self._lowering, self._fields, read)
             except (RuntimeError, StepError, EngineError) as e:
                 self.in_flight.append(InFlight(read.plan, error=e))
                 self._reader.end()
                 continue
+            tracing.begin("batch in flight", f"{read.plan.epoch}:{read.plan.end}")
             self.in_flight.append(InFlight(read.plan, (read, inputs)))
             return inputs
 

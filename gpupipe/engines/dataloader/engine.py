@@ -33,6 +33,7 @@ from gpupipe.errors import EngineError, counted
 from gpupipe.pipeline.step import Step
 from gpupipe.runtime.devices import resolve
 from gpupipe.runtime.machine_failures import machine_errors
+from gpupipe.runtime.tracing import span
 from gpupipe.sampling.sampler import Plan, Sampler
 
 if TYPE_CHECKING:
@@ -233,8 +234,9 @@ class DataLoaderEngine(Engine):
         return left
 
     def _to_batch(self, plan: Plan, fields: dict[str, Tensor]) -> Batch:
-        batch = {
-            name: tensor.to(self._torch_device, non_blocking=True)
-            for name, tensor in fields.items()
-        }
+        with span("hand-over", "loader"):
+            batch = {
+                name: tensor.to(self._torch_device, non_blocking=True)
+                for name, tensor in fields.items()
+            }
         return batch | labels_and_values(self._job.index, plan, self._torch_device)

@@ -1,0 +1,136 @@
+"""Records what happens when in this process, for `gpupipe profile --trace`.
+
+Code that may be traced calls `span()`, and `begin()` and `end()` for a batch in flight. Without a
+recorder they do nothing. A recorder collects events of all threads, and writes them in Chrome's
+trace format, which Perfetto and chrome://tracing show. Source of the format: "Trace Event Format",
+docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class Ranges(Protocol):
+    """What marks ranges for another profiler, as torch.cuda.nvtx does."""
+
+    def range_push(self, msg: str) -> Any:
+        """Begin a range on this thread."""
+
+    def range_pop(self) -> Any:
+        """End the innermost range of this thread."""
+
+
+class Recorder:
+    """Collects events.
+
+    Args:
+        ranges: Also gets a range of the same name for each span; None: nothing does.
+
+    Attributes:
+        events: The events, in Chrome's trace format. Times are in microseconds.
+    """
+
+    def __init__(self, ranges: Ranges | None = None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._ranges = ranges
+        self._threads: dict[int, str] = {}
+
+    @contextmanager
+    def span(self, name: str, category: str, **arguments: Any) -> Iterator[None]:
+        """Record what the block takes, on the thread that runs it."""
+        if self._ranges is not None:
+            self._ranges.range_push(name)
+        started = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            ended = time.perf_counter_ns()
+            if self._ranges is not None:
+                self._ranges.range_pop()
+            event = {"ph": "X", "dur": (ended - started) / 1000}
+            self._add(name, category, started, arguments, event)
+
+    def mark(self, phase: str, name: str, key: str) -> None:
+        """Record the begin ("b") or the end ("e") of something that no single thread does."""
+        self._add(name, "batch", time.perf_counter_ns(), {}, {"ph": phase, "id": key})
+
+    def as_json(self, **about: Any) -> dict[str, Any]:
+        """Return the trace: all events, and the names of the threads."""
+        names = [
+            {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": os.getpid(),
+                "tid": tid,
+                "args": {"name": name},
+            }
+            for tid, name in self._threads.items()
+        ]
+        return {
+            "traceEvents": [*names, *self.events],
+            "displayTimeUnit": "ms",
+            "otherData": about,
+        }
+
+    def _add(
+        self, name: str, category: str, at: int, arguments: dict[str, Any], more: dict[str, Any]
+    ) -> None:
+        thread = threading.current_thread()
+        tid = thread.native_id or 0
+        self._threads[tid] = thread.name
+        self.events.append(
+            {
+                "name": name,
+                "cat": category,
+                "ts": at / 1000,
+                "pid": os.getpid(),
+                "tid": tid,
+                "args": arguments,
+                **more,
+            }
+        )
+
+
+class _Current:
+    recorder: Recorder | None = None
+
+
+@contextmanager
+def record(ranges: Ranges | None = None) -> Iterator[Recorder]:
+    """Record the block, in all threads of this process. Nested blocks go to the inner recorder."""
+    before, _Current.recorder = _Current.recorder, Recorder(ranges)
+    try:
+        yield _Current.recorder
+    finally:
+        _Current.recorder = before
+
+
+def is_recording() -> bool:
+    """Whether there is a recorder."""
+    return _Current.recorder is not None
+
+
+def span(name: str, category: str, **arguments: Any) -> AbstractContextManager[None]:
+    """Return a context manager that records its block, if there is a recorder."""
+    recorder = _Current.recorder
+    return _NOTHING if recorder is None else recorder.span(name, category, **arguments)
+
+
+def begin(name: str, key: str) -> None:
+    """Record that something begins that no single thread does, such as a batch in flight."""
+    if _Current.recorder is not None:
+        _Current.recorder.mark("b", name, key)
+
+
+def end(name: str, key: str) -> None:
+    """Record the end of what began with the same name and key."""
+    if _Current.recorder is not None:
+        _Current.recorder.mark("e", name, key)
