@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from gpupipe.bench.comparison import Comparison, Result, Side
+from gpupipe.bench.comparison import DISTURBED, Comparison, Result, Side
 from gpupipe.bench.contestant import Contest, ContestOutcome
 from gpupipe.bench.memory import ADDED_UP, PSS
 from gpupipe.config import Config
@@ -142,7 +142,7 @@ def disturbance(cores: float) -> list[str]:
     if cores < _QUIET:
         return []
     return [
-        f"DISTURBED: other processes kept up to {cores:.1f} of these cores busy meanwhile: "
+        f"{DISTURBED}: other processes kept up to {cores:.1f} of these cores busy meanwhile: "
         "measure again with nothing beside it"
     ]
 

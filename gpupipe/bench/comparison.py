@@ -54,6 +54,10 @@ class Result:
         return statistics.median(value(o) for o in self.outcomes)
 
 
+DISTURBED = "DISTURBED"
+"""How notes begin that put all figures in doubt."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The results of all sides, and the conditions under which they were measured.
@@ -73,6 +77,16 @@ class Comparison:
     notes: list[str]
     command: str = ""
     interrupted: bool = False
+
+    @property
+    def disturbed(self) -> list[str]:
+        """The notes that put all figures in doubt."""
+        return [note for note in self.notes if note.startswith(DISTURBED)]
+
+    @property
+    def plain_notes(self) -> list[str]:
+        """The other notes."""
+        return [note for note in self.notes if not note.startswith(DISTURBED)]
 
     @property
     def measured(self) -> list[Result]:

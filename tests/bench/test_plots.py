@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
+from pathlib import Path
 
 import pytest
 from made_comparison import BATCH_SIZE, RATES, measured
+from PIL import Image
 
 from gpupipe.bench import plots
 
@@ -31,8 +34,8 @@ def test_time_is_drawn_against_workers_with_error_bars() -> None:
     assert across == {
         n: pytest.approx(statistics.fmean(seconds(n))) for n in ("DALI on GPU", "DALI on CPU")
     }
-    assert axes.get_ylim()[0] == 0
-    assert axes.get_ylabel() == "seconds"
+    assert axes.get_yscale() == "log", "GPU and DataLoader differ by more than five times"
+    assert axes.get_ylabel() == "seconds, on a logarithmic axis"
     assert "workers" in axes.get_xlabel()
 
 
@@ -64,3 +67,56 @@ def test_a_single_round_has_no_error_bar() -> None:
         if c.__class__.__name__ == "ErrorbarContainer"
     ]
     assert plots.time_per_batches(one).axes[0].containers[0].lines[2] == ()
+
+
+NEAR = {
+    "DALI on CPU": [1315.0, 3203.0, 2259.0],
+    "DataLoader, 1 worker": [700.0, 750.0, 800.0],
+    "DataLoader, 2 workers": [1700.0, 1650.0, 1800.0],
+}
+
+
+def test_a_mean_stands_in_its_bar_with_its_deviation() -> None:
+    axes = plots.rates(measured(NEAR)).axes[0]
+    texts = {text.get_text(): text for text in axes.texts}
+    assert list(texts) == ["1,717 ± 76", "750 ± 50", "2,259 ± 944"]
+    assert texts["2,259 ± 944"].xy[0] == axes.get_xlim()[0], "inside, from the left"
+    assert texts["2,259 ± 944"].get_color() == "white"
+    assert texts["750 ± 50"].xy[0] == 800, "behind a short bar and its rounds"
+    assert axes.get_xscale() == "linear"
+
+
+def test_axes_are_logarithmic_beyond_five_times() -> None:
+    assert plots.rates(measured(RATES)).axes[0].get_xscale() == "log"
+    assert plots.time_per_batches(measured(NEAR)).axes[0].get_yscale() == "linear"
+    assert plots.time_per_batches(measured(NEAR)).axes[0].get_ylim()[0] == 0
+
+
+def test_rounds_of_dali_are_drawn_too() -> None:
+    axes = plots.time_per_batches(measured(NEAR)).axes[0]
+    drawn = [sorted(dots.get_offsets()[:, 1].tolist()) for dots in axes.collections]
+    assert sorted(100 * BATCH_SIZE / rate for rate in NEAR["DALI on CPU"]) in [
+        pytest.approx(rounds) for rounds in drawn if len(rounds) == 3
+    ]
+
+
+def test_every_file_carries_its_caption(tmp_path: Path) -> None:
+    comparison = measured(NEAR)
+    note = "DISTURBED: other processes kept up to 1.2 of these cores busy"
+    noted = dataclasses.replace(comparison, notes=[*comparison.notes, note])
+    sentences = plots.describe(noted)
+    assert sentences[0] == note, "above all else"
+    assert "2,000 images, pipeline affine; stand-in data" in sentences[1]
+    assert "2 cores" in sentences[2]
+    assert "each circle is one round" in sentences[3]
+    for path in plots.save(noted, tmp_path):
+        if path.suffix == ".svg":
+            continue
+        plain = tmp_path / "plain"
+        plain.mkdir(exist_ok=True)
+        plots.save(comparison, plain)
+        with Image.open(path) as with_note, Image.open(plain / path.name) as without:
+            assert with_note.height > without.height, "one line more"
+    for figure in (plots.rates(noted), plots.time_per_batches(noted)):
+        (caption,) = figure.texts
+        assert caption.get_text().replace("\n", " ") == " ".join(sentences)
