@@ -13,12 +13,13 @@ import click
 
 from gpupipe.cli.arguments import config_argument, overrides_argument
 from gpupipe.cli.console import Screen
+from gpupipe.cli.decoded_caches import empty_decoded, list_decoded
+from gpupipe.cli.sizes import format_size
 from gpupipe.errors import ConfigError, DataError, Problem, counted
 
 if TYPE_CHECKING:
     from gpupipe.cache.cache_folder import CacheFolder
     from gpupipe.cache.status import Status
-    from gpupipe.decoded_cache.listing import CacheState
     from gpupipe.sources.remote import Remote
 
 _POLL_SECONDS = 0.1
@@ -105,10 +106,10 @@ def evict(config: str, overrides: tuple[str, ...], size: str | None) -> None:
     with folder.lock():
         names = evictions.evict_down_to(folder, goal)
         used = folder.count_bytes()
-    click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {_format_size(used)}")
+    click.echo(f"{counted(len(names), 'shard')} evicted; the cache takes {format_size(used)}")
     if used > goal and size != "0":
         raise DataError(
-            f"it should take {_format_size(goal)} at most, but epochs that are running use the "
+            f"it should take {format_size(goal)} at most, but epochs that are running use the "
             "rest, or it is not made of shards"
         )
 
@@ -146,61 +147,8 @@ def verify(config: str, overrides: tuple[str, ...]) -> None:
         raise SystemExit(1)
 
 
-_where = click.option(
-    "--where",
-    type=click.Choice(["memory", "disk"]),
-    help="Only those in memory, or on disk.  [default: both]",
-)
-
-
-@cache.command(name="list")
-@_where
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
-def list_decoded(where: str | None, as_json: bool) -> None:
-    """Show the caches of decoded images on this machine (data.cache_decoded)."""
-    from gpupipe.decoded_cache import listing
-
-    states = listing.list_caches((where,) if where else listing.PLACES)
-    if as_json:
-        click.echo(json.dumps([asdict(state) for state in states], indent=2))
-        return
-    if not states:
-        click.echo("there are no caches of decoded images")
-    for state in states:
-        click.echo(state.path)
-        for name, value in _decoded_lines(state):
-            click.echo(f" {name:<12} {value}")
-
-
-@cache.command(name="empty")
-@_where
-def empty_decoded(where: str | None) -> None:
-    """Remove the caches of decoded images on this machine (data.cache_decoded).
-
-    Processes that use one go on with it; its memory is free when they end.
-    """
-    from gpupipe.decoded_cache import listing
-
-    states = listing.empty_caches((where,) if where else listing.PLACES)
-    size = _format_size(sum(state.used_bytes for state in states))
-    in_use = sum(state.in_use for state in states)
-    later = f"; {in_use} of them in use, and free when their processes end" if in_use else ""
-    caches = counted(len(states), "cache of decoded images", "caches of decoded images")
-    click.echo(f"{caches} removed, {size}{later}")
-
-
-def _decoded_lines(state: CacheState) -> list[tuple[str, str]]:
-    size = f"{_format_size(state.used_bytes)} of {_format_size(state.max_bytes)} in {state.where}"
-    if state.damaged:
-        return [("size", size), ("damaged", f"{state.damaged}: the next loader replaces it")]
-    share = "" if state.share is None else f", {state.share:.0%} of the data set are to be kept"
-    return [
-        ("data", state.root),
-        ("steps", f"{state.steps} by engine {state.engine}"),
-        ("size", size),
-        ("images", f"{state.images:,}{share}"),
-        ("in use", "by a running process" if state.in_use else "by no process"),
-    ]
+cache.add_command(list_decoded)
+cache.add_command(empty_decoded)
 
 
 def _read_source(config: str, overrides: tuple[str, ...]) -> Remote:
@@ -254,8 +202,8 @@ def _print_result(
         sum(o["bytes"] for o in outcomes),
     )
     click.echo(
-        f"{counted(fetched, 'sample')} fetched, {_format_size(size)} in {seconds:.1f} s "
-        f"({_format_size(size / seconds)}/s)"
+        f"{counted(fetched, 'sample')} fetched, {format_size(size)} in {seconds:.1f} s "
+        f"({format_size(size / seconds)}/s)"
     )
     share = (
         "the whole data set"
@@ -293,7 +241,7 @@ def _status_lines(state: Status) -> list[tuple[str, str]]:
         ("folder", state.dir),
         (
             "size",
-            f"{_format_size(state.bytes)} of {_format_size(state.max_bytes)} "
+            f"{format_size(state.bytes)} of {format_size(state.max_bytes)} "
             f"({state.bytes / state.max_bytes:.0%})",
         ),
         (
@@ -305,7 +253,7 @@ def _status_lines(state: Status) -> list[tuple[str, str]]:
         ("hit rate", hits),
         (
             "fetch rate",
-            f"{_format_size(state.fetch_rate)}/s over {counted(len(state.workers), 'worker')}",
+            f"{format_size(state.fetch_rate)}/s over {counted(len(state.workers), 'worker')}",
         ),
     ]
     for worker in state.workers:
@@ -313,7 +261,7 @@ def _status_lines(state: Status) -> list[tuple[str, str]]:
             (
                 "worker",
                 f"{worker.get('host')} {worker.get('pid')}: {worker.get('state')}, "
-                f"{_format_size(worker.get('bytes', 0))} fetched",
+                f"{format_size(worker.get('bytes', 0))} fetched",
             )
         )
         lines += [
@@ -330,11 +278,3 @@ def _parse_bytes(text: str) -> int:
         return int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError:
         raise click.BadParameter(f"{text!r} is no size, such as 100GB", param_hint="--to") from None
-
-
-def _format_size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from gpupipe.decoded_cache.location import describe_job, prepare_file
 from gpupipe.decoded_cache.table_file import TableFile
 from gpupipe.errors import DataError
 from gpupipe.pipeline.pipeline import Pipeline
+
+FindSteps = Callable[[Pipeline], dict[str, Beginning]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class DecodedCache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DecodedCache, (self._path, self._samples, self.beginnings)
+
+    def count_steps(self) -> dict[str, int]:
+        """Return how many steps of each field the cache keeps the result of."""
+        return {name: len(beginning.entries) for name, beginning in self.beginnings.items()}
 
     def look_up(self, field: str, column: Column, row: int) -> CachedSample:
         """Look a sample up. Call it before the file is read, so that a later change is seen.
@@ -112,6 +118,7 @@ def open_decoded_cache(
     max_pixels: int | None,
     producer: str,
     packages: tuple[str, ...] = (),
+    find_steps: FindSteps = find_beginnings,
 ) -> DecodedCache | None:
     """Open the decoded cache of a job; create it if necessary.
 
@@ -123,6 +130,7 @@ def open_decoded_cache(
         producer: The engine that makes the pixels, and how: engines do not share a cache, because
             their pixels may differ by a level.
         packages: The packages that make the pixels, beside those of all engines.
+        find_steps: Finds the steps whose result is kept.
 
     Returns:
         The cache, or None without `options`.
@@ -132,7 +140,7 @@ def open_decoded_cache(
     """
     if options is None:
         return None
-    beginnings = find_beginnings(pipeline)
+    beginnings = find_steps(pipeline)
     for name in beginnings:
         column = index.columns[name]
         if len(column) and column.span(0) is None:

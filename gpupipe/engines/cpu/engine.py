@@ -180,7 +180,6 @@ class CpuEngine(Engine):
 
 def _lower_phases(job: LoadSpec, cache: DecodedCache | None = None) -> list[StepLowering]:
     """Return the steps of a job, in each phase of the schedules."""
-    beginnings = {} if cache is None else cache.beginnings
-    cached = {name: len(beginning.entries) for name, beginning in beginnings.items()}
+    cached = {} if cache is None else cache.count_steps()
     phases = job.pipeline.phases
     return [StepLowering(replace(job, pipeline=pipeline), cached) for pipeline in phases]

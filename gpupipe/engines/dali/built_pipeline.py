@@ -12,8 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
+from gpupipe.decoded_cache.decoded_cache import DecodedCache
 from gpupipe.engines.bad_samples import Quarantine
 from gpupipe.engines.base import Batch, LoadSpec
+from gpupipe.engines.dali.cached_reader import CachedReader
 from gpupipe.engines.dali.checks import check_batch
 from gpupipe.engines.dali.delivery import to_field
 from gpupipe.engines.dali.field_reader import FieldReader
@@ -22,7 +24,8 @@ from gpupipe.engines.dali.graph_runner import GraphRunner, Outcome, Tensors
 from gpupipe.engines.dali.graph_source import GraphSource
 from gpupipe.engines.dali.known_good import KnownGood
 from gpupipe.engines.dali.lowering import Lowering
-from gpupipe.engines.dali.reader import make_reader
+from gpupipe.engines.dali.pending_ops import Emitted
+from gpupipe.engines.dali.reader import Reader, make_reader
 from gpupipe.engines.dali.repair import BatchRepair, raise_unless_sample_failed
 from gpupipe.sampling.sampler import Plan
 
@@ -36,12 +39,14 @@ class BuildOptions:
         may_cut: Whether the decoder may decode a region of an image.
         jpeg_ends: Whether JPEGs without an end marker are refused before the decoder.
         warm_up: Whether a full batch is decoded first if the first batch is short.
+        cache: The decoded cache, or None.
     """
 
     device_id: int | None
     may_cut: bool
     jpeg_ends: bool
     warm_up: bool
+    cache: DecodedCache | None = None
 
 
 class BuiltPipeline:
@@ -69,8 +74,18 @@ class BuiltPipeline:
     ) -> None:
         self._job, self._quarantine = job, quarantine
         device_id = options.device_id
-        self.lowering = Lowering(job, "cpu" if device_id is None else "gpu", options.may_cut)
-        self._reader = make_reader(job, self.lowering.decodings(), dict(fields), options.jpeg_ends)
+        cache = options.cache
+        self.lowering = Lowering(
+            job,
+            "cpu" if device_id is None else "gpu",
+            options.may_cut,
+            done=None if cache is None else cache.count_steps(),
+        )
+        self._reader: Reader = (
+            make_reader(job, self.lowering.decodings(), dict(fields), options.jpeg_ends)
+            if cache is None
+            else CachedReader(job, cache, fields, options.jpeg_ends, options.may_cut)
+        )
         source = GraphSource(job, self.lowering, self._reader, fields)
         self._runner = GraphRunner(
             build_graph(job, self.lowering, device_id, source),
@@ -84,6 +99,11 @@ class BuiltPipeline:
     @property
     def is_closed(self) -> bool:
         return self._runner.is_closed
+
+    def operators(self) -> list[Emitted]:
+        """Return the operators of the graph, and of the graph that fills the decoded cache."""
+        before = self._reader.operators() if isinstance(self._reader, CachedReader) else []
+        return [*before, *self.lowering.operators()]
 
     def run(self, plans: Iterator[Plan]) -> Iterator[tuple[Plan, Tensors]]:
         """Yield each plan with its tensors, until the plans end or the quarantine refuses one.

@@ -59,6 +59,7 @@ from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.dali.affinity import check_affinity
 from gpupipe.engines.dali.built_pipeline import BuildOptions, BuiltPipeline
+from gpupipe.engines.dali.cached_reader import open_cache
 from gpupipe.engines.dali.checks import check_steps
 from gpupipe.engines.dali.graph import build_graph
 from gpupipe.engines.dali.known_good import KnownGood
@@ -96,6 +97,7 @@ class DaliEngine(Engine):
     name = "dali"
     backends = ("gpu", "cpu")
     native_memory_format = "channels_last"
+    keeps_decoded = True
     settings = (
         Sampler.settings
         | Quarantine.settings
@@ -133,6 +135,7 @@ class DaliEngine(Engine):
             may_cut,
             device_id is not None if jpeg_ends is None else jpeg_ends,
             uses_hardware_decoder(job, device_id) if warm_up is None else warm_up,
+            open_cache(job, self.device, may_cut),
         )
         self._known_good = KnownGood(device_id)
         self._built, self._phase = self._build(0), 0
@@ -204,7 +207,7 @@ class DaliEngine(Engine):
     def lowering(self) -> list[tuple[str, str, tuple[str, ...]]]:
         return [
             *reader_operators(self._job),
-            *((e.op, e.device, e.steps) for e in self._built.lowering.operators()),
+            *((e.op, e.device, e.steps) for e in self._built.operators()),
         ]
 
     def batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
@@ -261,6 +264,8 @@ class DaliEngine(Engine):
         self._is_closed = True
         self._built.close()
         self._known_good.close()
+        if self._options.cache is not None:
+            self._options.cache.close()
         if self._torch_device.type == "cuda":
             release_unused_memory()
 

@@ -8,7 +8,7 @@ from typing import Any
 from nvidia.dali import Pipeline, fn
 
 from gpupipe.engines.base import LoadSpec
-from gpupipe.engines.dali.lowering import FEED_TYPES, Arrays, Lowering, graph_input
+from gpupipe.engines.dali.lowering import FEED_TYPES, Arrays, Lowering
 from gpupipe.errors import EngineError
 
 Source = Callable[[], list[Any]]
@@ -43,7 +43,7 @@ def build_graph(job: LoadSpec, lowering: Lowering, device_id: int | None, source
             exec_dynamic=True,
         )
         with pipe:
-            nodes = iter(_add_inputs(job, source, examples))
+            nodes = iter(_add_inputs(job, lowering, source, examples))
             data = {name: next(nodes) for name in job.pipeline.fields}
             _, outputs = lowering.lower(data, lambda _: next(nodes))
             pipe.set_outputs(*outputs)
@@ -56,9 +56,9 @@ def build_graph(job: LoadSpec, lowering: Lowering, device_id: int | None, source
     return pipe
 
 
-def _add_inputs(job: LoadSpec, source: Source, examples: Arrays) -> Any:
+def _add_inputs(job: LoadSpec, lowering: Lowering, source: Source, examples: Arrays) -> Any:
     """Add one external source for all inputs: each field, and each per-sample argument."""
-    fields = [graph_input(spec) for spec in job.pipeline.fields.values()]
+    fields = [lowering.graph_input(name) for name in job.pipeline.fields]
     dtypes = [*(dtype for dtype, _, _ in fields), *(FEED_TYPES[a.dtype] for a in examples)]
     ndims = [*(ndim for _, ndim, _ in fields), *(a.ndim - 1 for a in examples)]
     layouts = [*(layout for _, _, layout in fields), *([""] * len(examples))]

@@ -64,6 +64,7 @@ class FusingImage(Node):
         self._resize: PendingResize | None = None
         self._flips: Flips | None = None
         self._floats: Floats | None = None
+        self._is_decoded = False
 
     # --- called by steps
 
@@ -137,6 +138,11 @@ class FusingImage(Node):
         self._floats = replace(floats, mean=mean, std=std, steps=[*floats.steps, self.step])
 
     # --- called by the engine
+
+    def begin_decoded(self) -> None:
+        """Begin with decoded pixels, and cut windows as the decoder does, to the same pixels."""
+        self._is_decoded = True
+        self._decode = PendingDecode(self.decoding, "")
 
     def finish(self, dtype: str, layout: ops.Layout) -> Any:
         """Emit all deferred operations, and return the image as a DataNode.
@@ -241,13 +247,16 @@ class FusingImage(Node):
             needed = needed_window(resize.before, resize.shape, region.bounds, resize.interpolation)
             self._emit_decode_window(needed, options, [decode.step, *resize.steps])
             self._carry_out_resize(resize, origin=needed[0])
-        else:
+        elif not self._is_decoded:
             self._emit("decoders.image", [decode.step], lambda data: ops.decode(data, *options))
 
     def _emit_decode_window(
         self, bounds: tuple[Any, Any], options: tuple[Any, ...], steps: list[str]
     ) -> None:
         anchor, shape = (self._whole(b) for b in bounds)
+        if self._is_decoded:
+            self._emit("slice", steps[1:], lambda pixels: ops.cut(pixels, anchor, shape, None))
+            return
         self._emit(
             "decoders.image_slice",
             steps,

@@ -6,7 +6,7 @@ the per-sample arguments that those operators are fed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
@@ -56,11 +56,19 @@ class Lowering:
         region_decode: Whether the decoder may decode a region of an image.
         as_it_is: Deliver the output of the last step unchanged: HWC for image files, without the
             dtype and layout conversion that `loader:` asks for.
+        done: How many steps of fields of image files were done before, by field. Such a field
+            enters the graph as pixels, HWC of uint8.
     """
 
     def __init__(
-        self, job: LoadSpec, device: Device, region_decode: bool, as_it_is: bool = False
+        self,
+        job: LoadSpec,
+        device: Device,
+        region_decode: bool,
+        as_it_is: bool = False,
+        done: Mapping[str, int] | None = None,
     ) -> None:
+        self._done = done or {}
         self.device = device
         self._as_it_is = as_it_is
         self._job, self._region_decode = job, region_decode
@@ -94,6 +102,13 @@ class Lowering:
         """Return the operators of the graph, field by field. It needs no GPU, even for one."""
         images = self._emit_unfed(lambda _: None)
         return [emitted for image in images.values() for emitted in image.emitted]
+
+    def graph_input(self, name: str) -> tuple[Any, int, str]:
+        """Return the dtype, ndim and layout with which a field enters DALI."""
+        spec = self._job.pipeline.fields[name]
+        if name in self._done:
+            return types.UINT8, 3, "HWC"
+        return (types.UINT8, 1, "") if spec.encoded else feed_format(spec)
 
     def decodings(self) -> dict[str, Decoding]:
         """Return how each field that is an image file is decoded, by field name."""
@@ -137,6 +152,7 @@ class Lowering:
                 spec,
                 _example_size(spec) if size is None else size[name],
                 feed,
+                self._done.get(name, 0),
             )
             self._lower_steps(name, images[name], plan, on_step)
             views = pipeline.views_of(name)
@@ -146,9 +162,22 @@ class Lowering:
             outputs += [self._finish(output, images[output]) for output in views or (name,)]
         return images, outputs
 
+    def find_unfused(self, name: str, count: int) -> int:
+        """Return how many of the first `count` steps can run in a graph of their own.
+
+        The pixels are then the same to the bit as in one graph. DALI resizes a region of an image
+        to other pixels than the whole image, by a level.
+        """
+        images, _ = self.lower(None, lambda _: None)
+        keys = [entry.key for entry in self._job.pipeline.entries_on(name)]
+        resizes = [set(e.steps) for e in images[name].emitted if e.op == "resize"]
+        while any(fused & set(keys[:count]) and fused & set(keys[count:]) for fused in resizes):
+            count -= 1
+        return count
+
     def _lower_steps(self, name: str, image: Any, plan: Plan, on_step: OnStep) -> None:
         """Apply the steps of a field or view to its image."""
-        for entry in self._job.pipeline.entries_on(name):
+        for entry in self._job.pipeline.entries_on(name)[self._done.get(name, 0) :]:
             image.spec, image.step = entry.input_spec, entry.key
             before = image.size
             seed = self._job.loader.seed
@@ -175,7 +204,7 @@ class Lowering:
                 record(array)
                 return fn.external_source(dtype=FEED_TYPES[array.dtype], ndim=array.ndim - 1)
 
-            forms = {name: graph_input(spec) for name, spec in self._job.pipeline.fields.items()}
+            forms = {name: self.graph_input(name) for name in self._job.pipeline.fields}
             data = {
                 name: fn.external_source(dtype=dtype, ndim=ndim, layout=layout)
                 for name, (dtype, ndim, layout) in forms.items()
@@ -197,10 +226,15 @@ class Lowering:
             f"a step refuses each of {_MAX_TRIES:,} samples of which all else is unknown: {refusal}"
         )
 
-    def _image(self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed) -> Any:
+    def _image(
+        self, data: Any, spec: Spec, size: NDArray[np.float64], feed: Feed, done: int
+    ) -> Any:
         if not spec.encoded:
             return ArrayImage(data, size, feed, self.device, spec)
-        return FusingImage(data, size, feed, self.device, self._region_decode, self._options)
+        image = FusingImage(data, size, feed, self.device, self._region_decode, self._options)
+        if done == 1:
+            image.begin_decoded()
+        return image
 
 
 def decodes_regions(job: LoadSpec) -> bool:
@@ -208,11 +242,6 @@ def decodes_regions(job: LoadSpec) -> bool:
     return any(
         emitted.op == "decoders.image_slice" for emitted in Lowering(job, "gpu", True).operators()
     )
-
-
-def graph_input(spec: Spec) -> tuple[Any, int, str]:
-    """Return the dtype, ndim and layout with which a field enters DALI."""
-    return (types.UINT8, 1, "") if spec.encoded else feed_format(spec)
 
 
 def _append_to(arrays: Arrays) -> Feed:

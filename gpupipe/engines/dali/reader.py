@@ -32,7 +32,7 @@ from gpupipe.engines.dali.files import ImageFiles
 from gpupipe.engines.dali.jpeg_end import check_ends
 from gpupipe.engines.dali.mmap_reader import MmapReader
 from gpupipe.engines.dali.pending_ops import Decoding
-from gpupipe.errors import EngineError
+from gpupipe.errors import EngineError, StepError
 from gpupipe.sampling.sampler import Plan
 
 Inputs = Callable[[NDArray[np.int64]], Any]
@@ -53,7 +53,7 @@ class Read:
     plan: Plan
     data: dict[str, Any] = field(default_factory=dict)
     size: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    error: RuntimeError | EngineError | None = None
+    error: RuntimeError | StepError | EngineError | None = None
     kept: list[Any] = field(default_factory=list)
 
 

@@ -1,0 +1,219 @@
+"""Reads decoded samples from the decoded cache, and decodes those that it lacks.
+
+    plans --> look up --> pixels of the cache ----------------+--> Read --> graph of the other steps
+                 |                                            |
+                 +--> samples that it lacks --> graph of -----+--> cache
+                                                the first steps
+
+With a decoded cache, the steps run in two graphs. The first decodes, and does the steps whose
+result is kept. Its samples may differ in size, and it runs only for samples that the cache lacks.
+The second begins with pixels, whether they come from the cache or from the first graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from gpupipe.decoded_cache.beginning import Beginning, find_beginnings
+from gpupipe.decoded_cache.decoded_cache import CachedSample, DecodedCache, open_decoded_cache
+from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.dali.field_reader import FieldReader
+from gpupipe.engines.dali.graph import build_graph
+from gpupipe.engines.dali.graph_runner import GraphRunner
+from gpupipe.engines.dali.graph_source import GraphSource
+from gpupipe.engines.dali.lowering import Lowering
+from gpupipe.engines.dali.pending_ops import Emitted
+from gpupipe.engines.dali.reader import Read, make_reader
+from gpupipe.errors import EngineError, StepError
+from gpupipe.sampling.sampler import Plan
+
+_PACKAGES = (
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "nvidia-nvimgcodec-cu12",
+    "nvidia-nvimgcodec-cu13",
+)
+LookedUp = dict[str, list[CachedSample]]
+"""The samples of a plan as the cache has them, by field."""
+Outcomes = Generator[tuple[Plan, Any], None, None]
+
+
+class CachedReader:
+    """The Reader of a job with a decoded cache. Its data are pixels, not files.
+
+    Args:
+        job: The job.
+        cache: The cache, which keeps all fields of image files.
+        fields: The readers of the fields that DALI does not read itself, by field name.
+        jpeg_ends: Whether a JPEG without an end marker is an error; see jpeg_end.py.
+        may_cut: Whether the decoder may decode a region of an image.
+    """
+
+    def __init__(
+        self,
+        job: LoadSpec,
+        cache: DecodedCache,
+        fields: Mapping[str, FieldReader],
+        jpeg_ends: bool,
+        may_cut: bool,
+    ) -> None:
+        self._job, self._cache = job, cache
+        first_steps = replace(
+            job.pipeline,
+            entries=tuple(e for b in cache.beginnings.values() for e in b.entries),
+            fields={name: job.pipeline.fields[name] for name in cache.beginnings},
+            views={},
+        )
+        first = replace(job, pipeline=first_steps)
+        self._lowering = Lowering(first, "cpu", may_cut, as_it_is=True)
+        self._files = make_reader(first, self._lowering.decodings(), dict(fields), jpeg_ends)
+        source = GraphSource(first, self._lowering, self._files, fields)
+        graph = build_graph(first, self._lowering, None, source)
+        self._runner = GraphRunner(graph, source, self._files, list(cache.beginnings), 0)
+        self._plans: Iterator[Plan] = iter(())
+        self._reads: Generator[Read, None, None] = self._iter_reads()
+
+    def operators(self) -> list[Emitted]:
+        """Return the operators of the first steps."""
+        return self._lowering.operators()
+
+    def start(self, plans: Iterable[Plan]) -> None:
+        self._plans, self._reads = iter(plans), self._iter_reads()
+
+    def end(self) -> None:
+        self._plans = iter(())
+
+    def drop(self) -> None:
+        self.end()
+        self._reads.close()
+
+    def close(self) -> None:
+        self.end()
+        self._files.close()
+        self._runner.close()
+
+    @property
+    def was_destroyed(self) -> bool:
+        return self._files.was_destroyed
+
+    def __iter__(self) -> CachedReader:
+        return self
+
+    def __next__(self) -> Read:
+        return next(self._reads)
+
+    def _iter_reads(self) -> Generator[Read, None, None]:
+        """Take some plans at a time, and run what the cache lacks of them in one go."""
+        while plans := list(islice(self._plans, self._job.loader.prefetch)):
+            looked_up = [self._look_up(plan) for plan in plans]
+            lacking = [_find_lacking(samples) for samples in looked_up]
+            first_steps = self._runner.run_undelivered(
+                plan.select(rows) for plan, rows in zip(plans, lacking, strict=True) if len(rows)
+            )
+            try:
+                for plan, samples, rows in zip(plans, looked_up, lacking, strict=True):
+                    yield self._read(plan, samples, rows, first_steps)
+            finally:
+                first_steps.close()
+
+    def _look_up(self, plan: Plan) -> LookedUp:
+        columns = self._job.index.columns
+        return {
+            name: [self._cache.look_up(name, columns[name], id) for id in plan.ids.tolist()]
+            for name in self._cache.beginnings
+        }
+
+    def _read(self, plan: Plan, samples: LookedUp, rows: list[int], first_steps: Outcomes) -> Read:
+        """Return the pixels of a plan; those of `rows` are the next of `first_steps`."""
+        data: dict[str, list[Any]] = {
+            name: [sample.pixels for sample in of_field] for name, of_field in samples.items()
+        }
+        outputs: Any = ()
+        if rows:
+            try:
+                _, outputs = next(first_steps)
+            except (EngineError, StepError) as e:
+                return Read(plan, error=e)
+            except StopIteration:
+                return Read(plan, error=EngineError("DALI ended before its last batch"))
+            if isinstance(outputs, RuntimeError):
+                return Read(plan, error=outputs)
+            self._fill(samples, rows, outputs, data)
+        size = {
+            name: np.array([pixels.shape[:2] for pixels in of_field], np.float64)
+            for name, of_field in data.items()
+        }
+        return Read(plan, data, size, kept=[outputs])
+
+    def _fill(
+        self, samples: LookedUp, rows: list[int], outputs: Any, data: dict[str, list[Any]]
+    ) -> None:
+        """Put the outputs of the first steps into `data` and into the cache."""
+        for (name, of_field), tensors in zip(samples.items(), outputs, strict=True):
+            for row, tensor in zip(rows, tensors, strict=True):
+                pixels = np.asarray(tensor)
+                data[name][row] = pixels
+                # The second graph needs no size of the whole image: it begins with these pixels.
+                self._cache.store(of_field[row], pixels, pixels.shape[:2])
+
+
+def _find_lacking(samples: LookedUp) -> list[int]:
+    """Return the positions in a plan of the samples of which the cache lacks a field."""
+    of_sample = zip(*samples.values(), strict=True)
+    return [row for row, fields in enumerate(of_sample) if any(f.pixels is None for f in fields)]
+
+
+def open_cache(job: LoadSpec, device: str, may_cut: bool) -> DecodedCache | None:
+    """Open the decoded cache of a job; None if the config asks for none.
+
+    Args:
+        job: The job.
+        device: The engine's device.
+        may_cut: Whether the decoder may decode a region of an image.
+
+    Raises:
+        DataError: The cache does not fit, or cannot be opened.
+        EngineError: DALI decodes on a GPU, or the cache cannot keep every field of image files.
+    """
+    if job.cache_decoded is None:
+        return None
+    if device != "cpu":
+        raise EngineError(
+            "data.cache_decoded: DALI decodes on the GPU, where the cache has no use: write "
+            "device: cpu or engine: cpu, or remove cache_decoded"
+        )
+    args = job.cache_decoded, job.index, job.pipeline, job.max_pixels, "dali"
+    return open_decoded_cache(*args, _PACKAGES, lambda _: _find_kept_steps(job, may_cut))
+
+
+def _find_kept_steps(job: LoadSpec, may_cut: bool) -> dict[str, Beginning]:
+    """Return the steps whose result DALI keeps, by field.
+
+    A resize is not among them if DALI does the crop that follows in the same operator.
+
+    Raises:
+        EngineError: The cache cannot keep every field of image files.
+    """
+    beginnings = find_beginnings(job.pipeline)
+    for name, spec in job.pipeline.fields.items():
+        if spec.encoded and name not in beginnings:
+            raise EngineError(
+                f"data.cache_decoded: it cannot keep the {name} of this pipeline, and DALI keeps "
+                "all fields of image files or none: write engine: cpu, or remove it"
+            )
+    phases = [replace(job, pipeline=pipeline) for pipeline in job.pipeline.phases]
+    lowerings = [Lowering(phase, "cpu", may_cut) for phase in phases]
+    return {
+        name: Beginning(
+            name,
+            beginning.entries[
+                : min(x.find_unfused(name, len(beginning.entries)) for x in lowerings)
+            ],
+        )
+        for name, beginning in beginnings.items()
+    }
