@@ -18,6 +18,7 @@ from pydantic import Field
 from gpupipe.dataset.columns import Rows
 from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.mixture import Mixture
 from gpupipe.dataset.spec import Spec
 from gpupipe.errors import did_you_mean
 from gpupipe.runtime import plugins
@@ -175,6 +176,10 @@ class Source(pydantic.BaseModel):
             index: What `index` returned.
         """
         return index
+
+    def mixture(self, index: Index) -> Mixture | None:
+        """The proportions of an epoch, for a source that mixes others; None for all others."""
+        return None
 
     def find_available_rows(self, index: Index) -> Rows | None:
         """The rows of the index that can be read now; None if it is all of them.

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from gpupipe.config import Config, LoaderConfig
 from gpupipe.dataset.index import Index
+from gpupipe.dataset.mixture import Mixture
 from gpupipe.errors import ConfigError, DataError, Problem, did_you_mean
 from gpupipe.formats.id_list import read_ids
 from gpupipe.sampling.classes import balance_classes, choose_part, choose_share
-from gpupipe.sampling.selection import DEFAULTS, Selection
+from gpupipe.sampling.selection import DEFAULTS, MIXTURE, Selection
 
 _CLASS_BALANCED = "class_balanced"
 
@@ -49,9 +50,32 @@ def select_samples(config: Config, index: Index) -> Selection:
         digest = hashlib.blake2b(rows.tobytes(), digest_size=8).hexdigest()
         part = f"{options.subset}, " if options.split is not None else ""
         settings["subset"] = f"{part}{len(rows)} ids, {digest}"
-    return Selection(
-        options.repeats, options.epoch_size, rows, _read_weights(options, index, rows), settings
-    )
+    mixture = _read_mixture(config, index, rows)
+    if mixture is not None:
+        settings[MIXTURE] = str(mixture)
+    weights = _read_weights(options, index, rows)
+    return Selection(options.repeats, options.epoch_size, rows, weights, settings, mixture)
+
+
+def _read_mixture(config: Config, index: Index, rows: NDArray[np.int64] | None) -> Mixture | None:
+    mixture = config.source.mixture(index) if len(index) else None
+    if mixture is None:
+        return None
+    options = config.loader
+    for setting, is_set in (
+        ("weights", options.weights is not None),
+        ("repeats", options.repeats > 1),
+        ("epoch_size", options.epoch_size == "all"),
+    ):
+        if is_set:
+            raise _mistake(
+                setting,
+                "the proportions of a mixed data set are the weights of data.parts, and data.stop "
+                "says when an epoch ends: leave it out",
+            )
+    if mixture.stop == "never" and options.epoch_size is None:
+        raise _mistake("epoch_size", "data.stop is never: say how many samples an epoch has")
+    return mixture if rows is None else mixture.restrict(rows)
 
 
 def _choose_rows(options: LoaderConfig, index: Index) -> NDArray[np.int64] | None:

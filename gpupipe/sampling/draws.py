@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _REPEAT = np.uint64(0xD1B54A32D192ED03)
 """Odd, and near 2**64 / 1.2207 (the root of x**4 = x + 1): unrelated to the golden ratio."""
-_ORDER = "order"
+ORDER = "order"
 
 
 def stream(name: str) -> int:
@@ -69,7 +69,7 @@ def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.frombuffer(digest, "<i8").astype(np.int64)
 
 
-def permutation(seed: int, epoch: int, count: int, purpose: str = _ORDER) -> NDArray[np.int64]:
+def permutation(seed: int, epoch: int, count: int, purpose: str = ORDER) -> NDArray[np.int64]:
     """Return a permutation of 0 .. count - 1, int64: the ids sorted by their hashes.
 
     Permutations for different purposes are unrelated.

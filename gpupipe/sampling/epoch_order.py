@@ -13,6 +13,9 @@ the size of an epoch is. If an epoch is as large as the data set, and repeats is
 e. If the number of samples changes from epoch to epoch, each epoch takes the part that it would
 have if the number had always been its own.
 
+Of a mixed data set, each part has such a sequence of its own. An epoch takes a fixed number of
+samples of each, and interleaves them evenly.
+
 With weights, each epoch is drawn by itself, with replacement.
 """
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.mixture import interleave
 from gpupipe.errors import DataError
 from gpupipe.sampling import draws
 from gpupipe.sampling.selection import Selection
@@ -58,17 +62,38 @@ def order_epoch(
         weights = selection.weights if rows is None else selection.weights[rows]
         drawn = _draw_weighted(weights, -(-size // selection.repeats), seed, epoch)
         return np.repeat(drawn, selection.repeats)[:size]
+    if selection.mixture is not None:
+        return _mix_parts(selection, seed, epoch, shuffle)
     return _take_from_passes(selection.repeats, count, size, seed, epoch, shuffle)
 
 
+def _mix_parts(selection: Selection, seed: int, epoch: int, shuffle: bool) -> NDArray[np.int64]:
+    """Take samples of each part from its own passes, and interleave them."""
+    assert selection.mixture is not None
+    mixture, sizes = selection.mixture, selection.count_of_parts()
+    parts = interleave(sizes)
+    order = np.empty(len(parts), np.int64)
+    for number, (start, count) in enumerate(zip(mixture.starts, mixture.counts, strict=True)):
+        purpose = f"order of part {number}"
+        taken = _take_from_passes(1, count, int(sizes[number]), seed, epoch, shuffle, purpose)
+        order[parts == number] = taken + start
+    return order
+
+
 def _take_from_passes(
-    repeats: int, count: int, size: int, seed: int, epoch: int, shuffle: bool
+    repeats: int,
+    count: int,
+    size: int,
+    seed: int,
+    epoch: int,
+    shuffle: bool,
+    purpose: str = draws.ORDER,
 ) -> NDArray[np.int64]:
     parts = [np.empty(0, np.int64)]
     begin, end = epoch * size, (epoch + 1) * size
     while begin < end:
         number, offset = divmod(begin, count * repeats)
-        order = draws.permutation(seed, number, count) if shuffle else np.arange(count)
+        order = draws.permutation(seed, number, count, purpose) if shuffle else np.arange(count)
         length = min(end - begin, count * repeats - offset)
         positions = np.arange(offset, offset + length) // repeats
         parts.append(order[positions] if repeats > 1 or length < count else order)

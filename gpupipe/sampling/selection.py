@@ -9,10 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.dataset.mixture import Mixture
 from gpupipe.errors import StateError, shown
 
 DEFAULTS: Mapping[str, Any] = {"repeats": 1, "weights": None, "epoch_size": None, "subset": None}
 """The settings of a Selection. A state holds those that differ from these defaults."""
+
+MIXTURE = "mixture"
+"""The key of a state that holds the proportions of a mixed data set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +30,7 @@ class Selection:
         rows: The rows of the index that can be chosen, ascending, int64 (n,); None: all.
         weights: How likely each row of the index is drawn, up to a factor, float64 (N,): the
             samples of an epoch are then drawn with replacement. None: they come equally often.
+        mixture: The proportions of the parts of a mixed data set; None: it is not mixed.
         settings: The settings behind all this that differ from DEFAULTS, as a state has them. A
             subset from a file or of a split is the number of its ids and their hash.
     """
@@ -35,18 +40,30 @@ class Selection:
     rows: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    mixture: Mixture | None = None
 
     @property
     def may_repeat(self) -> bool:
         """Whether an epoch may have a sample more than once."""
+        if self.mixture is not None:
+            return True  # the rest of one pass through a part and the begin of the next
         is_part = self.epoch_size not in (None, "all")
         return self.repeats > 1 or self.weights is not None or is_part
 
     def epoch_size_of(self, count: int) -> int:
         """Return how many samples an epoch has that chooses from `count` samples."""
+        if self.mixture is not None:
+            return int(self.count_of_parts().sum())
         if self.epoch_size == "all":
             return count * self.repeats
         return count if self.epoch_size is None or not count else self.epoch_size
+
+    def count_of_parts(self) -> NDArray[np.int64]:
+        """Return how many samples of each part an epoch of a mixture has, int64 (parts,)."""
+        assert self.mixture is not None
+        return self.mixture.count_samples(
+            self.epoch_size if isinstance(self.epoch_size, int) else None
+        )
 
     def overlaps(self, other: Selection) -> bool:
         """Whether both can choose the same row of an index."""
@@ -65,6 +82,13 @@ def check_settings(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         state: The state.
         own: A state of the sampler itself.
     """
+    theirs, ours = (s.get(MIXTURE) for s in (state, own))
+    if theirs != ours:
+        raise StateError(
+            f"the state was made with the mixture {_yaml(theirs)}, and this loader has "
+            f"{_yaml(ours)}: set the weights of data.parts and data.stop to what they were, or "
+            "strict=False"
+        )
     for key in ("seed", "shuffle", *DEFAULTS):
         theirs, ours = (s.get(key, DEFAULTS.get(key)) for s in (state, own))
         if theirs != ours:

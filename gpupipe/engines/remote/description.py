@@ -133,7 +133,11 @@ def describe(config: Config, index: Index, tail: Sequence[int], sampler: Sampler
             **{key: getattr(index, key) for key in _INDEX_ATTRIBUTES},
             "count": len(index),
         },
-        "selection": {"count": sampler.count, "settings": dict(sampler.selection.settings)},
+        "selection": {
+            "count": sampler.count,
+            "settings": dict(sampler.selection.settings),
+            "epoch_size": sampler.epoch_size if sampler.selection.mixture else None,
+        },
         "pipeline": {
             "name": pipeline.name,
             **_describe_steps(pipeline),
@@ -234,8 +238,11 @@ def _build(description: Mapping[str, Any], loader: LoaderConfig) -> RemoteDatase
         settled,
         _build_batch_stage(description["batch"], pipeline, settled, described["masks"]),
     )
+    described_selection = description["selection"]
     selection = Selection(
-        settled.repeats, settled.epoch_size, settings=dict(description["selection"]["settings"])
+        settled.repeats,
+        described_selection["epoch_size"] or settled.epoch_size,
+        settings=dict(described_selection["settings"]),
     )
     return RemoteDataset(
         config,
