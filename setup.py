@@ -13,6 +13,7 @@ _FLAGS = [
     "-std=c++17",
     "-O3",
     "-ffp-contract=off",  # all variants compute the same pixels to the bit
+    "-fno-math-errno",  # so that llrint is one instruction
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",

@@ -18,7 +18,8 @@ constexpr int kRoundWeight = 1 << (kFractionBits - kWeightBits - 1);
 // Returns a coordinate with 16 fraction bits. What is outside of every image stays outside.
 inline int64_t to_fixed(double coordinate) {
   const double most = 1e9;
-  return std::llrint(std::fmin(std::fmax(coordinate, -most), most) * (1 << kFractionBits));
+  const double from = coordinate > -most ? coordinate : -most;  // so NaN is outside
+  return std::llrint((from < most ? from : most) * (1 << kFractionBits));
 }
 
 // Returns the coordinates of the first pixel of a block, with 16 fraction bits.
