@@ -14,6 +14,8 @@ def name_node(error: Exception, node: str, trace: str = "") -> Exception:
 
     An exception that is no GpupipeError becomes an EngineError with the traceback.
     """
+    if trace:
+        return EngineError(f"a Ray worker on node {node} failed:\n{trace}")
     if isinstance(error, SampleError):
         return SampleError(error.path, f"{error.reason} (on node {node})")
     if isinstance(error, StepError):
@@ -23,7 +25,7 @@ def name_node(error: Exception, node: str, trace: str = "") -> Exception:
             return type(error)(f"{error} (on node {node})")
         except TypeError:  # an exception of a plugin, with other arguments
             return error
-    return EngineError(f"a Ray worker on node {node} failed: {trace or repr(error)}")
+    return EngineError(f"a Ray worker on node {node} failed: {error!r}")
 
 
 def explain_missing_paths(node: str, paths: Sequence[str]) -> str:

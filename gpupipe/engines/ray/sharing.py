@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -27,9 +28,11 @@ def split_job(job: LoadSpec) -> tuple[LoadSpec, PipelineTail]:
     if find_larger_output(shorter) is not None:
         numbers, shorter = (), job.pipeline
     threads = options.ray.cpus
-    settings = {"dtype": None if numbers else options.dtype, "threads": threads}
-    if options.ray.engine == "dataloader":
-        settings |= {"workers": threads if threads > 1 else 0}
+    settings: dict[str, Any] = {"dtype": None if numbers else options.dtype, "threads": threads}
+    # For the DataLoader inside a worker. A fork would copy the locks of Ray's threads.
+    settings |= {"workers": threads if threads > 1 else 0}
+    if options.multiprocessing_context in (None, "fork"):
+        settings |= {"multiprocessing_context": "forkserver"}
     worker_job = replace(
         job,
         pipeline=shorter,

@@ -14,6 +14,7 @@ import pytest
 import gpupipe
 from gpupipe import config as configs
 from gpupipe.engines.base import LoadSpec
+from gpupipe.engines.ray.sharing import split_job
 from gpupipe.engines.ray.worker import BatchMaker
 from gpupipe.errors import SampleError
 from gpupipe.sampling.sampler import Plan
@@ -43,6 +44,17 @@ def test_makes_the_batches_of_a_loader(faces: Path) -> None:
     assert made.keys() == expected.keys()
     for name, array in made.items():
         assert np.array_equal(array, expected[name].numpy())
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_dataloader_inside_a_worker(faces: Path, cpus: int) -> None:
+    with maker(faces, ray={"cpus": cpus}) as (ours, job):
+        expected = ours.make(plan(3, 1, 2))
+    with BatchMaker(split_job(job)[0], "dataloader") as ours:
+        assert ours.engine.parallelism == (0 if cpus == 1 else cpus)
+        made = ours.make(plan(3, 1, 2))
+    assert made["id"].tolist() == [3, 1, 2]
+    assert np.abs(made["image"].astype(int) - expected["image"]).max() <= 1
 
 
 def test_many_plans_at_once_are_answered_in_any_order_that_they_come(faces: Path) -> None:
