@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
@@ -17,9 +18,11 @@ from gpupipe.pipeline import step_registry
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+DOCS = Path(__file__).parents[2] / "docs"
 SIZES = {"desktop": (1280, 800), "phone": (390, 844)}
-PROBLEMS = """() => [
-    document.scrollingElement.scrollWidth > innerWidth ? 'wider than the window' : '',
+# A phone zooms out of a page that is too wide: innerWidth is larger then.
+PROBLEMS = """width => [
+    Math.max(document.scrollingElement.scrollWidth, innerWidth) > width ? 'too wide' : '',
     ...[...document.images].filter(i => i.loading != 'lazy' && !i.naturalWidth).map(i => i.src),
 ].filter(Boolean)"""
 
@@ -65,6 +68,12 @@ def test_every_link_leads_to_a_page_and_an_anchor(
             if not target.is_file() or (parts.fragment and parts.fragment not in anchors):
                 broken.append(f"{page.relative_to(site)}: {link}")
     assert broken == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (DOCS / "site" / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    named = set(re.findall(r": (\S+\.md)$", navigation, re.M))
+    assert {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} <= named
 
 
 def test_every_step_has_a_section(pages: dict[Path, PageParser], site: Path) -> None:
@@ -116,7 +125,7 @@ def test_pages_fit_their_window(
     with quiet_page(browser, site, size, colors) as page:
         for path in shown:
             page.goto(path.as_uri(), wait_until="load")
-            if found := page.evaluate(PROBLEMS):
+            if found := page.evaluate(PROBLEMS, SIZES[size][0]):
                 problems[str(path.relative_to(site))] = found
             scheme = page.evaluate("document.body.dataset.mdColorScheme")
             assert scheme == {"light": "default", "dark": "slate"}[colors]
