@@ -12,7 +12,6 @@ of 256 as float32. Every process, Ray's own included, is pinned to the same core
 
 local: gpupipe.load() in this process, with as many threads as cores.
 ray, 1 worker; ray, 2 workers: engine ray with ship uint8; the workers share the cores.
-ray dataset: gpupipe.ray.dataset(), read with iter_batches().
 Ray Data: read_images().map_batches() with torchvision, read with iter_batches(). It too sends
 uint8, and this process makes float32 of it.
 ray, uint8: as 1 worker, with a pipeline that ends in uint8, so that this process only receives.
@@ -25,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 import warnings
@@ -39,7 +37,7 @@ import round_statistics
 
 WORKLOAD = baselines.WORKLOADS["lfw-affine"]
 RAY = {"ray, 1 worker": 1, "ray, 2 workers": 2}
-CONTESTANTS = ("local", *RAY, "ray dataset", "Ray Data", "ray, uint8")
+CONTESTANTS = ("local", *RAY, "Ray Data", "ray, uint8")
 _RATE = 500e6
 _STORE = 2 * 10**9
 _WARM_SECONDS = 2.0
@@ -86,9 +84,6 @@ def summarise(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     ratios["ray, 1 worker / Ray Data"] = round_statistics.ratio(
         rounds["ray, 1 worker"], rounds["Ray Data"]
     )
-    ratios["ray dataset / Ray Data"] = round_statistics.ratio(
-        rounds["ray dataset"], rounds["Ray Data"]
-    )
     busy = statistics.median(r["main_thread_share_at_500_mb"] for r in rounds["ray, uint8"])
     spilled = max(r["spilled_bytes"] for name in rounds if name != "local" for r in rounds[name])
     goals = [
@@ -129,11 +124,6 @@ def _epochs(contestant: str, root: Path) -> Callable[[], Iterator[tuple[int, int
     _start_ray()
     if contestant == "Ray Data":
         return lambda: _ray_data_batches(root)
-    if contestant == "ray dataset":
-        import gpupipe.ray
-
-        samples = gpupipe.ray.dataset(_config(root), **_options(1))
-        return lambda: _dataset_batches(samples)
     if contestant == "ray, uint8":
         return _loader(root, pipeline=_uint8_pipeline(), **_options(1))
     return _loader(root, **_options(RAY[contestant]))
@@ -192,11 +182,6 @@ def _start_ray() -> None:
     import ray.data
 
     ray.data.DataContext.get_current().enable_progress_bars = False
-
-
-def _dataset_batches(samples: Any) -> Iterator[tuple[int, int]]:
-    for batch in samples.iter_batches(batch_size=WORKLOAD.batch_size):
-        yield len(batch["image"]), batch["image"].nbytes
 
 
 def _ray_data_batches(root: Path) -> Iterator[tuple[int, int]]:
@@ -280,5 +265,4 @@ def _spilled_bytes() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     main()
