@@ -55,6 +55,8 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --allow-untyped-calls --allow-untyped-defs $$(ls examples/*.py)
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.installed-docs

@@ -89,15 +89,11 @@ settings = transformers.TrainingArguments(
 )
 device = str(settings.device)
 with gpupipe.load(arguments.config, *arguments.overrides, device=device) as loader:
-    net = transformers.ResNetForImageClassification(
-        transformers.ResNetConfig(
-            embedding_size=8,
-            hidden_sizes=[8, 16],
-            depths=[1, 1],
-            layer_type="basic",
-            num_labels=len(loader.index.classes),
-        )
+    shape = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
     )
+    shape.num_labels = len(loader.index.classes)
+    net = transformers.ResNetForImageClassification(shape)
     trainer = Trainer(loader, model=net, args=settings)
     last = get_last_checkpoint(str(arguments.out)) if arguments.out.exists() else None
     result = trainer.train(resume_from_checkpoint=last)

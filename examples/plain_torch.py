@@ -39,6 +39,7 @@ with gpupipe.load(arguments.config, *arguments.overrides) as loader:
         print(f"resumed in epoch {loader.sampler.epoch}")
 
     monitor = gpupipe.Monitor(loader)
+    loss = torch.zeros(())
     while loader.sampler.epoch < arguments.epochs:
         for step, batch in enumerate(monitor):
             loss = torch.nn.functional.cross_entropy(net(batch["image"]), batch["label"])

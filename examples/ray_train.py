@@ -8,6 +8,7 @@ python examples/ray_train.py lfw engine=ray          # batches from actors anywh
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import ray
 import ray.train.torch
@@ -28,8 +29,9 @@ parser.add_argument("--storage", type=Path, default=Path("ray_train"), help="for
 parser.add_argument("--every", type=int, default=5, help="steps between two checkpoints")
 
 
-def train(arguments: argparse.Namespace) -> None:
+def train(settings: dict[str, Any]) -> None:
     """Train on one worker."""
+    arguments = argparse.Namespace(**settings)
     with gpupipe.load(arguments.config, *arguments.overrides) as loader:  # this worker's part
         device = ray.train.torch.get_device()
         torch.manual_seed(0)
@@ -99,11 +101,12 @@ if __name__ == "__main__":
         arguments.config = str(Path(arguments.config).resolve())  # workers run in other folders
     trainer = ray.train.torch.TorchTrainer(
         train,
-        train_loop_config=arguments,
+        train_loop_config=vars(arguments),
         scaling_config=ScalingConfig(num_workers=arguments.workers, use_gpu=arguments.gpu),
         run_config=RunConfig(
             name=Path(arguments.config).stem, storage_path=str(arguments.storage.resolve())
         ),
     )
     result = trainer.fit()
-    print(f"epoch {result.metrics['epoch']}: loss {result.metrics['loss']:.3f}")
+    metrics = result.metrics or {}
+    print(f"epoch {metrics['epoch']}: loss {metrics['loss']:.3f}")

@@ -7,6 +7,7 @@ The config has labels, and makes float images of one size. Both loaders read the
 """
 
 import argparse
+from typing import Any
 
 import torch
 from torchvision.models import resnet18
@@ -22,8 +23,8 @@ parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--eval-pipeline", default=None, help="Pipeline of the validation part.")
 arguments = parser.parse_intermixed_args()  # options may stand among the overrides
 
-changes = {"split": {"train": 0.9, "val": 0.1}}
-val_changes = {"shuffle": False, "last_batch": "partial", "batch": []}
+changes: dict[str, Any] = {"split": {"train": 0.9, "val": 0.1}}
+val_changes: dict[str, Any] = {"shuffle": False, "last_batch": "partial", "batch": []}
 if arguments.eval_pipeline:
     val_changes["pipeline"] = arguments.eval_pipeline
 
@@ -39,6 +40,7 @@ with (
     steps = arguments.epochs * len(train)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=steps)
+    loss = torch.zeros(())
     for epoch in range(arguments.epochs):
         net.train()
         for batch in train:

@@ -43,7 +43,7 @@ def slow_loader(folder: str) -> gpupipe.Loader:
             time.sleep(STREAM)
             yield made
 
-    loader.engine.batches = slowed
+    loader.engine.batches = slowed  # type: ignore[method-assign]
     return loader
 
 

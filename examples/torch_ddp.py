@@ -35,6 +35,7 @@ with gpupipe.load(
         net.to(device), device_ids=None if device.type == "cpu" else [device.index]
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss = torch.zeros(())
     for epoch in range(arguments.epochs):
         images = torch.zeros((), dtype=torch.int64, device=device)
         for batch in loader:
