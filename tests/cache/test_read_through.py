@@ -258,7 +258,8 @@ def test_damage_on_the_disk_is_noticed(large: Path, tmp_path: Path) -> None:
     column = column_of(f"file://{large}", tmp_path / "cache", max_bytes="16MB")
     read_all(column)
     first, second = sorted((tmp_path / "cache").rglob("*.val"))[:2]
-    first.write_bytes(first.read_bytes()[:-1] + b"!")
+    kept = first.read_bytes()
+    first.write_bytes(kept[:50_000] + bytes([kept[50_000] ^ 1]) + kept[50_001:])
     second.write_bytes(b"")
     forget()
     assert read_all(column) == contents(large)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpupipe.engines.ray.versions import list_versions
@@ -65,7 +64,7 @@ class WorkerActor:
         from gpupipe.engines.ray.messages import BuildAnswer
         from gpupipe.engines.ray.worker import BatchMaker, TaskRunner
 
-        missing = tuple(path for path in paths if not Path(path).exists())
+        missing = tuple(path for path in paths if not os.access(path, os.R_OK))
         if missing:
             return BuildAnswer(missing=missing)
         try:

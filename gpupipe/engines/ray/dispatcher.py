@@ -258,7 +258,9 @@ class Dispatcher(threading.Thread):
         steps = sorted({step for worker in lagging for step in worker.out})
         for step in steps:
             task = self._open.get(step)
-            if task is None or task.answer is not None or len(task.refs) > 1:
+            if task is None or task.answer is not None:
+                continue
+            if any(worker not in lagging for worker in task.refs):
                 continue
             other = self._find_worker(task)
             if other is None:

@@ -14,10 +14,8 @@
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import ClassVar
-from weakref import ref
 
 import numpy as np
 import torch
@@ -36,6 +34,7 @@ from gpupipe.engines.ray.sharing import count_workers, share_job, split_job
 from gpupipe.engines.ray.status_report import StatusReport
 from gpupipe.engines.ray.trainer_status import StatusFile, WaitMeter
 from gpupipe.runtime.devices import resolve
+from gpupipe.runtime.exit_handler import ExitHandler
 from gpupipe.runtime.machine_failures import machine_errors
 from gpupipe.runtime.ranks import ranks_on_machine
 from gpupipe.runtime.transfer import record_stream
@@ -81,8 +80,7 @@ class RayEngine(Engine):
         self._pool = WorkerPool(
             cluster, options, share_job(worker_job), count_workers(job.loader, cluster)
         )
-        self._at_exit = _closer(ref(self))
-        atexit.register(self._at_exit)
+        self._at_exit = ExitHandler(self.close)
         try:
             self._pool.start()
             self._window = self._choose_window(worker_job)
@@ -186,21 +184,10 @@ class RayEngine(Engine):
         return 0 if answer is None else answer.nbytes * job.loader.batch_size
 
     def close(self) -> None:
-        atexit.unregister(self._at_exit)
+        self._at_exit.cancel()
         if self._delivery is not None:
             self._delivery.end()
         if self._status_file is not None:
             self._status_file.close()
         self._pool.close()
         self._cluster.close()
-
-
-def _closer(engine: ref[RayEngine]) -> Callable[[], None]:
-    """Return an exit handler that closes the engine and does not keep it alive."""
-
-    def close() -> None:
-        alive = engine()
-        if alive is not None:
-            alive.close()
-
-    return close
