@@ -14,8 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -104,6 +104,10 @@ class RayEngine(Engine):
     def workers(self) -> tuple[PoolWorker, ...]:
         """The workers that are ready."""
         return tuple(self._pool.ready)
+
+    @classmethod
+    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+        return {"Ray": {}}
 
     @classmethod
     def on(cls, job: LoadSpec, device: str) -> RayEngine:
