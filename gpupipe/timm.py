@@ -10,7 +10,13 @@ from gpupipe import loader as loaders
 from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.loader import Loader
 from gpupipe.loading.ignored_settings import log_ignored_settings
-from gpupipe.timm_adapter.batch_changes import Batch, Cast, Erase, Mix, read_collate_function
+from gpupipe.timm_adapter.batch_changes import (
+    Batch,
+    Cast,
+    CollateMixup,
+    Erase,
+    read_collate_function,
+)
 from gpupipe.timm_adapter.refusals import check_arguments, drop_schedule
 from gpupipe.timm_adapter.samples import read_data
 from gpupipe.timm_adapter.transform_steps import ERASING_VALUES, TransformArguments
@@ -76,7 +82,7 @@ class TimmLoader:
 
     @property
     def _mixers(self) -> list[Any]:
-        return [change.mixup for change in self._finish if isinstance(change, Mix)]
+        return [change.mixup for change in self._finish if isinstance(change, CollateMixup)]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch: see Loader.state_dict()."""

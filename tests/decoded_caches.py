@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.decoded_cache.layout import Counters, Header
+from gpupipe.decoded_cache.layout import CacheHeader, Counters
 from gpupipe.decoded_cache.location import list_files
 from gpupipe.decoded_cache.table_file import TableFile, create_file
 
@@ -47,7 +47,7 @@ def counters(where: str = "memory") -> Counters:
 
 def new_file(path: Path, size: int = 1_000_000, slots: int = 256, samples: int = 10) -> TableFile:
     """An empty file of records."""
-    create_file(path, Header(b"k" * 16, size, slots, 4096 + 64 * slots, {}))
+    create_file(path, CacheHeader(b"k" * 16, size, slots, 4096 + 64 * slots, {}))
     return TableFile(path, samples)
 
 

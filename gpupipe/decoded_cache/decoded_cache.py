@@ -16,7 +16,7 @@ from gpupipe.dataset.columns import Column
 from gpupipe.dataset.decoded_cache_options import DecodedCacheOptions
 from gpupipe.dataset.index import Index
 from gpupipe.decoded_cache.beginning import Beginning, find_beginnings
-from gpupipe.decoded_cache.layout import Damaged
+from gpupipe.decoded_cache.layout import DamagedCache
 from gpupipe.decoded_cache.location import describe_job, prepare_file
 from gpupipe.decoded_cache.table_file import TableFile
 from gpupipe.errors import DataError
@@ -62,7 +62,7 @@ class DecodedCache:
         self._digests = {name: beginning.digest for name, beginning in beginnings.items()}
         try:
             self._file = TableFile(path, samples)
-        except (OSError, ValueError, Damaged) as e:
+        except (OSError, ValueError, DamagedCache) as e:
             raise DataError(f"data.cache_decoded: {path} cannot be opened: {e}") from e
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, COUNTERS_SIZE, Counters, Damaged
+from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, COUNTERS_SIZE, Counters, DamagedCache
 from gpupipe.decoded_cache.location import list_files
 from gpupipe.decoded_cache.table_file import is_in_use, lock_path, read_header
 from gpupipe.runtime.file_lock import hold_lock
@@ -76,7 +76,7 @@ def _read_state(path: Path, where: str) -> CacheState:
         with path.open("rb") as f:
             f.seek(COUNTERS_OFFSET)
             counters = Counters.unpack(f.read(COUNTERS_SIZE))
-    except Damaged as e:
+    except DamagedCache as e:
         size = path.stat().st_size
         return CacheState(str(path), where, size, used, 0, None, in_use, "", "", "", str(e))
     share = counters.share if counters.share >= 0 else None

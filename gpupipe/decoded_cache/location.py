@@ -18,8 +18,8 @@ from gpupipe.decoded_cache.layout import (
     ALIGNMENT,
     SLOT_SIZE,
     SLOTS_OFFSET,
-    Damaged,
-    Header,
+    CacheHeader,
+    DamagedCache,
 )
 from gpupipe.decoded_cache.table_file import (
     create_file,
@@ -107,7 +107,9 @@ def list_files(where: str) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
 
 
-def _layout(key: bytes, options: DecodedCacheOptions, samples: int, job: dict[str, Any]) -> Header:
+def _layout(
+    key: bytes, options: DecodedCacheOptions, samples: int, job: dict[str, Any]
+) -> CacheHeader:
     size = int(options.max_bytes)
     most = min(size // _LEAST_RECORD, int(size * _MOST_SLOTS / SLOT_SIZE))
     slots = max(64, min(2 * samples, most))
@@ -118,7 +120,7 @@ def _layout(key: bytes, options: DecodedCacheOptions, samples: int, job: dict[st
         "engine": job["engine"],
         "steps": json.dumps(steps)[:_LONGEST_TEXT],
     }
-    return Header(key, size, slots, data_offset, about)
+    return CacheHeader(key, size, slots, data_offset, about)
 
 
 def _create_folder(folder: Path) -> None:
@@ -144,7 +146,7 @@ def _fits_options(path: Path, options: DecodedCacheOptions) -> bool:
     """
     try:
         header = read_header(path)
-    except (FileNotFoundError, Damaged):
+    except (FileNotFoundError, DamagedCache):
         return False
     if header.size == options.max_bytes:
         return True

@@ -31,9 +31,9 @@ from gpupipe.decoded_cache.layout import (
     SLOT_SIZE,
     SLOTS_OFFSET,
     UNDECIDED,
+    CacheHeader,
     Counters,
-    Damaged,
-    Header,
+    DamagedCache,
     Record,
 )
 from gpupipe.runtime.atomic_write import write_atomically
@@ -50,7 +50,7 @@ _SAFETY = 0.98
 _UNKNOWN, _GOOD, _BAD = 0, 1, 2
 
 
-def create_file(path: Path, header: Header) -> None:
+def create_file(path: Path, header: CacheHeader) -> None:
     """Write a file without records. It appears complete or not at all.
 
     Raises:
@@ -63,19 +63,19 @@ def create_file(path: Path, header: Header) -> None:
         f.truncate(header.size)
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> CacheHeader:
     """Read the header of a file, and check its counters and its size.
 
     Raises:
         OSError: It cannot be read.
-        Damaged: It is no cache file, or is damaged.
+        DamagedCache: It is no cache file, or is damaged.
     """
     with path.open("rb") as f:
         head = f.read(SLOTS_OFFSET)
-        header = Header.unpack(head[:COUNTERS_OFFSET])
+        header = CacheHeader.unpack(head[:COUNTERS_OFFSET])
         counters = Counters.unpack(head[COUNTERS_OFFSET:][:COUNTERS_SIZE])
         if os.fstat(f.fileno()).st_size != header.size or counters.end > header.size:
-            raise Damaged("it has another size than its header says")
+            raise DamagedCache("it has another size than its header says")
     return header
 
 
@@ -91,7 +91,7 @@ class TableFile:
 
     Raises:
         OSError: It cannot be opened or mapped.
-        Damaged: It is no cache file, or is damaged.
+        DamagedCache: It is no cache file, or is damaged.
     """
 
     def __init__(self, path: Path, samples: int) -> None:
@@ -151,7 +151,7 @@ class TableFile:
         return True
 
     def read_counters(self) -> Counters:
-        """Return how full the file is. Raises Damaged."""
+        """Return how full the file is. Raises DamagedCache."""
         return Counters.unpack(os.pread(self._fd, COUNTERS_SIZE, COUNTERS_OFFSET))
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class TableFile:
             if not len(later):
                 return
             for number in later.tolist():
-                with suppress(Damaged):
+                with suppress(DamagedCache):
                     record = Record.unpack(table[number].tobytes())
                     end = min(record.offset + int(np.prod(record.shape)), self.header.size)
                     counters = replace(counters, end=max(counters.end, end))
@@ -193,7 +193,7 @@ class TableFile:
                 return
             try:
                 record = Record.unpack(data)
-            except Damaged:  # or another process is writing it
+            except DamagedCache:  # or another process is writing it
                 yield number, None
             else:
                 yield number, record
@@ -210,7 +210,7 @@ class TableFile:
         with hold_lock(self._lock_path):
             try:
                 counters = self._decide_share(self.read_counters())
-            except Damaged:
+            except DamagedCache:
                 self._is_full = True
                 return None
             begin = -(-counters.end // ALIGNMENT) * ALIGNMENT

@@ -43,7 +43,7 @@ _MOST_RATIO = 1032
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ZipMember:
     """A file in the directory of an archive.
 
     Attributes:
@@ -81,7 +81,7 @@ class _Directory:
     shift: int
 
 
-def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
+def iter_members(data: NDArray[np.uint8]) -> Iterator[ZipMember]:
     """Yield the files in the directory of an archive, in its order. Skips folders.
 
     Raises:
@@ -111,10 +111,10 @@ def iter_members(data: NDArray[np.uint8]) -> Iterator[Member]:
         if not raw.endswith(b"/"):
             header += directory.shift
             name = _decode(raw, flags)
-            yield Member(name, header, raw, stored_size, size, crc, method, flags)
+            yield ZipMember(name, header, raw, stored_size, size, crc, method, flags)
 
 
-def locate(data: NDArray[np.uint8], member: Member) -> int:
+def locate(data: NDArray[np.uint8], member: ZipMember) -> int:
     """Return where the stored bytes of a member begin.
 
     Raises:

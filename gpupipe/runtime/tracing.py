@@ -28,7 +28,7 @@ class Ranges(Protocol):
         """End the innermost range of this thread."""
 
 
-class Recorder:
+class SpanRecorder:
     """Collects events.
 
     Args:
@@ -100,13 +100,13 @@ class Recorder:
 
 
 class _Current:
-    recorder: Recorder | None = None
+    recorder: SpanRecorder | None = None
 
 
 @contextmanager
-def record(ranges: Ranges | None = None) -> Iterator[Recorder]:
+def record(ranges: Ranges | None = None) -> Iterator[SpanRecorder]:
     """Record the block, in all threads of this process. Nested blocks go to the inner recorder."""
-    before, _Current.recorder = _Current.recorder, Recorder(ranges)
+    before, _Current.recorder = _Current.recorder, SpanRecorder(ranges)
     try:
         yield _Current.recorder
     finally:

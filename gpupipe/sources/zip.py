@@ -20,7 +20,7 @@ from gpupipe.dataset.source import Progress, Source, ignore_progress
 from gpupipe.dataset.strings import StringArray
 from gpupipe.errors import DataError, counted
 from gpupipe.formats import zip_directory
-from gpupipe.formats.zip_directory import Member
+from gpupipe.formats.zip_directory import ZipMember
 
 _FORMAT = 1
 """Part of the cache's key. Raise it when the same archives yield another index."""
@@ -76,7 +76,7 @@ class ZipColumn(Column):
 class _Archive:
     """The images of an archive: members, where each begins, and the folder and name of each."""
 
-    members: list[Member] = field(default_factory=list)
+    members: list[ZipMember] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Batch = tuple[Any, Any]
 
 
-class Mix:
+class CollateMixup:
     """Mixes a batch with timm's FastCollateMixup, on the device of the batch.
 
     timm mixes uint8 images. Mixing is linear, so that normalized ones give the same, without the
@@ -61,7 +61,7 @@ class Cast:
         return images.to(self._dtype), labels
 
 
-def read_collate_function(collate_fn: Callable[..., Any] | None) -> list[Mix]:
+def read_collate_function(collate_fn: Callable[..., Any] | None) -> list[CollateMixup]:
     """Return what a `collate_fn` of timm does to a batch.
 
     Raises:
@@ -73,7 +73,7 @@ def read_collate_function(collate_fn: Callable[..., Any] | None) -> list[Mix]:
     from timm.data.mixup import FastCollateMixup
 
     if isinstance(collate_fn, FastCollateMixup):
-        return [Mix(collate_fn)]
+        return [CollateMixup(collate_fn)]
     if collate_fn is fast_collate:
         return []
     name = getattr(collate_fn, "__name__", type(collate_fn).__name__)

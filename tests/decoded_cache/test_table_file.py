@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from decoded_caches import key, new_file, picture
 
-from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, SLOTS_OFFSET, Damaged
+from gpupipe.decoded_cache.layout import COUNTERS_OFFSET, SLOTS_OFFSET, DamagedCache
 from gpupipe.decoded_cache.table_file import TableFile, is_in_use, read_header
 
 FILL = """
@@ -162,7 +162,7 @@ def test_a_damaged_slot_is_no_record(tmp_path: Path, damage: bytes) -> None:
 def test_a_damaged_head_is_refused(tmp_path: Path, offset: int) -> None:
     new_file(tmp_path / "file")
     overwrite(tmp_path / "file", offset, b"\xff\x01\xff")
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedCache):
         read_header(tmp_path / "file")
 
 
@@ -170,7 +170,7 @@ def test_a_damaged_head_is_refused(tmp_path: Path, offset: int) -> None:
 def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
     new_file(tmp_path / "file")
     os.truncate(tmp_path / "file", size)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedCache):
         read_header(tmp_path / "file")
 
 

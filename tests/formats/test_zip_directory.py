@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpupipe.formats import Damaged, zip_directory
-from gpupipe.formats.zip_directory import Member
+from gpupipe.formats.zip_directory import ZipMember
 
 FILES = {"a/1.jpg": b"x" * 3000, "b/2.jpg": b"y", "c/empty.jpg": b"", "c/näme.jpg": b"n" * 100}
 
@@ -119,11 +119,11 @@ def test_what_is_damaged_is_refused(content: bytes, words: str) -> None:
         read(content)
 
 
-def entry(**changes: Any) -> tuple[np.ndarray[Any, Any], Member]:
+def entry(**changes: Any) -> tuple[np.ndarray[Any, Any], ZipMember]:
     data = as_array(archive(zipfile.ZIP_DEFLATED))
     first = next(zip_directory.iter_members(data))
-    parts = {name: getattr(first, name) for name in Member.__slots__}
-    return data, Member(**parts | changes)
+    parts = {name: getattr(first, name) for name in ZipMember.__slots__}
+    return data, ZipMember(**parts | changes)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class BatchResult:
 
 
 @dataclass(frozen=True)
-class BatchMaker:
+class JobStarter:
     """What all batches of a job share.
 
     Attributes:
@@ -86,10 +86,10 @@ class BatchJob:
         result: The BatchResult. Raises EngineError or StepError if no sample is to blame.
     """
 
-    def __init__(self, maker: BatchMaker, lowering: StepLowering, plan: Plan) -> None:
+    def __init__(self, starter: JobStarter, lowering: StepLowering, plan: Plan) -> None:
         self.plan = plan
         self.result: Future[BatchResult] = Future()
-        self._maker, self._lowering = maker, lowering
+        self._starter, self._lowering = starter, lowering
         self._is_cancelled = False
         self._contents: dict[int, dict[str, Any]] = {}
         self._failed: dict[int, str] = {}
@@ -128,7 +128,7 @@ class BatchJob:
             except Exception as e:  # without it the consumer would wait forever
                 self.result.set_exception(e)
 
-        self._maker.threads.sweep(len(rows), run, end)
+        self._starter.threads.sweep(len(rows), run, end)
 
     def _keep(self, row: int, error: Exception) -> None:
         """Keep why a sample failed, or the error that ends the run."""
@@ -157,8 +157,8 @@ class BatchJob:
 
     def _read_image(self, name: str, column: Column, id: int) -> Any:
         """Return the ImageFile of a sample, its CachedImage, or its bytes if no step decodes it."""
-        cache, step = self._maker.cache, self._lowering.decode_step(name)
-        if step is None or self._maker.reads_only:
+        cache, step = self._starter.cache, self._lowering.decode_step(name)
+        if step is None or self._starter.reads_only:
             return torch.from_numpy(read_bytes(column, id))
         limit = self._lowering.job.max_pixels
         if cache is None or name not in cache.beginnings:
@@ -175,7 +175,7 @@ class BatchJob:
 
     def _lower_steps(self) -> None:
         self._rows = [row for row in range(len(self.plan.ids)) if row not in self._failed]
-        if self._maker.reads_only or self._errors or self._is_cancelled:
+        if self._starter.reads_only or self._errors or self._is_cancelled:
             self._finish()
             return
         try:
@@ -198,14 +198,14 @@ class BatchJob:
         """Return the programs for the samples in `rows`, with places for them in a batch."""
         if not rows:
             return {}
-        maker = self._maker
+        starter = self._starter
         sizes = {
             name: np.array([self._contents[row][name].size for row in rows], np.float64)
             for name, content in self._contents[rows[0]].items()
             if isinstance(content, ImageFile | CachedImage)
         }
         self._destinations = {
-            name: Destination(len(rows), self._lowering.form(name), maker.memory)
+            name: Destination(len(rows), self._lowering.form(name), starter.memory)
             for name in self._lowering.job.pipeline.outputs
         }
         return self._lowering.lower(self.plan.select(rows), sizes, self._destinations)
@@ -217,7 +217,7 @@ class BatchJob:
             for name, content in contents.items():
                 program = self._programs[name]
                 pixels = (
-                    run_cached(program, content, n, self._maker.cache)
+                    run_cached(program, content, n, self._starter.cache)
                     if isinstance(content, CachedImage)
                     else program.run(content, n)
                 )
@@ -237,6 +237,6 @@ class BatchJob:
                 {name: d.shapes[n] for name, d in destinations.items()} for n in passed
             ]
             are_equal = all(shapes == result.shapes[0] for shapes in result.shapes)
-            if passed and are_equal and self._maker.memory is not None:
+            if passed and are_equal and self._starter.memory is not None:
                 result.fields = {name: d.take(passed) for name, d in destinations.items()}
         self.result.set_result(result)

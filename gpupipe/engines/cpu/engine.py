@@ -23,7 +23,7 @@ from gpupipe.decoded_cache.decoded_cache import DecodedCache, open_decoded_cache
 from gpupipe.engines.bad_samples import Quarantine, explain_sample_failure
 from gpupipe.engines.base import Batch, Engine, LoadSpec, Operator
 from gpupipe.engines.batch import check_shapes, labels_and_values
-from gpupipe.engines.cpu.batch_job import BatchJob, BatchMaker, BatchResult
+from gpupipe.engines.cpu.batch_job import BatchJob, BatchResult, JobStarter
 from gpupipe.engines.cpu.batch_memory import BatchMemory
 from gpupipe.engines.cpu.lowering import StepLowering
 from gpupipe.engines.cpu.threads import ThreadPool
@@ -108,10 +108,10 @@ class CpuEngine(Engine):
         self._quarantine.check()
         self._quarantine.refusal = None
         good = self._quarantine.iter_good_plans(plans)
-        maker = self._create_maker(self._memory)
-        for plan, result in self._run(good, maker):
+        starter = self._create_starter(self._memory)
+        for plan, result in self._run(good, starter):
             if result.failed:  # once more, since a file may come back, or a share be mounted again
-                result = maker.start(plan).result.result()  # noqa: PLW2901
+                result = starter.start(plan).result.result()  # noqa: PLW2901
             left = self._quarantine_failed(plan, result)
             if result.fields:
                 yield left, self._to_batch(left, result.fields)
@@ -121,18 +121,18 @@ class CpuEngine(Engine):
             raise self._quarantine.refusal
 
     def _run(
-        self, plans: Iterator[Plan], maker: BatchMaker
+        self, plans: Iterator[Plan], starter: JobStarter
     ) -> Generator[tuple[Plan, BatchResult], None, None]:
         """Yield the result of each plan, in order, with others in flight."""
         jobs: deque[BatchJob] = deque()
         try:
             for plan in islice(plans, self.batches_ahead):
-                jobs.append(maker.start(plan))
+                jobs.append(starter.start(plan))
             while jobs:
                 result = jobs[0].result.result()
                 plan = jobs.popleft().plan
                 for following in islice(plans, 1):
-                    jobs.append(maker.start(following))
+                    jobs.append(starter.start(following))
                 yield plan, result
                 del result  # its memory is the user's alone
         finally:
@@ -142,13 +142,15 @@ class CpuEngine(Engine):
                 job.result.exception()
 
     def iter_read_only(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._iter_counts(plans, replace(self._create_maker(None), reads_only=True))
+        yield from self._iter_counts(plans, replace(self._create_starter(None), reads_only=True))
 
     def iter_without_delivery(self, plans: Iterator[Plan]) -> Generator[int, None, None]:
-        yield from self._iter_counts(plans, self._create_maker(None))
+        yield from self._iter_counts(plans, self._create_starter(None))
 
-    def _iter_counts(self, plans: Iterator[Plan], maker: BatchMaker) -> Generator[int, None, None]:
-        for plan, result in self._run(plans, maker):
+    def _iter_counts(
+        self, plans: Iterator[Plan], starter: JobStarter
+    ) -> Generator[int, None, None]:
+        for plan, result in self._run(plans, starter):
             yield len(plan.ids) - len(result.failed)
 
     def close(self) -> None:
@@ -157,8 +159,8 @@ class CpuEngine(Engine):
         if self._cache is not None:
             self._cache.close()
 
-    def _create_maker(self, memory: BatchMemory | None) -> BatchMaker:
-        return BatchMaker(self._job, self._phases, self._threads, memory, self._cache)
+    def _create_starter(self, memory: BatchMemory | None) -> JobStarter:
+        return JobStarter(self._job, self._phases, self._threads, memory, self._cache)
 
     def _quarantine_failed(self, plan: Plan, result: BatchResult) -> Plan:
         """Quarantine the samples that failed; return the plan without their ids."""
