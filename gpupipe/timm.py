@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpupipe import config as configs
 from gpupipe import loader as loaders
+from gpupipe.engines import registry
 from gpupipe.errors import ConfigError, Problem, warn
 from gpupipe.loader import Loader
 from gpupipe.loading.ignored_settings import log_ignored_settings
+from gpupipe.runtime.engine_registration import AUTO
 from gpupipe.timm_adapter.batch_changes import (
     Batch,
     Cast,
@@ -191,7 +193,8 @@ def create_loader(  # noqa: PLR0913, PLR0917  # timm's arguments
     erases_later = any(isinstance(change, Erase) for change in finish)
     steps = _read_transform(arguments, channels, erases_later).list_steps()
     data, index = read_data(dataset, channels)
-    workers = "workers" if settings.get("engine") == "dataloader" else "threads"
+    engine = registry.find(str(settings.get("engine", AUTO)))
+    workers = "workers" if "workers" in engine.settings else "threads"
     loader = {
         "batch_size": batch_size,
         "seed": seed,

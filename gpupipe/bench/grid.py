@@ -19,7 +19,7 @@ _COLUMNS, _ROWS = 8, 4
 _MAX_WIDTH = 2000
 """Of the whole grid, in pixels: with wide samples it has fewer columns."""
 _FONT_SIZE = 16
-_TEXT_HEIGHT = 23
+TEXT_HEIGHT = 23
 _GOLDEN_RATIO = 0.618034
 """Of a turn: colours of classes with near numbers are far apart."""
 _OPACITY = 0.5
@@ -51,15 +51,15 @@ def arrange(samples: list[Image], names: list[str], title: str) -> Image:
     """Return the pictures of samples in rows and columns, each with its name below it."""
     from PIL import Image, ImageDraw, ImageFont
 
-    wide, high = max(t.width for t in samples), max(t.height for t in samples) + _TEXT_HEIGHT
+    wide, high = max(t.width for t in samples), max(t.height for t in samples) + TEXT_HEIGHT
     columns = max(1, min(_COLUMNS, len(samples), _MAX_WIDTH // wide))
     rows = -(-len(samples) // columns)
-    sheet = Image.new("RGB", (columns * wide, rows * high + _TEXT_HEIGHT), "white")
+    sheet = Image.new("RGB", (columns * wide, rows * high + TEXT_HEIGHT), "white")
     pen = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(_FONT_SIZE)
     pen.text((4, 2), _fit(title, sheet.width - 4, font), fill="black", font=font)
     for n, (tile, name) in enumerate(zip(samples, names, strict=True)):
-        left, top = n % columns * wide, n // columns * high + _TEXT_HEIGHT
+        left, top = n % columns * wide, n // columns * high + TEXT_HEIGHT
         sheet.paste(tile, (left, top))
         pen.text(
             (left + 2, top + tile.height + 2),

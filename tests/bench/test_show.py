@@ -11,6 +11,7 @@ import torch
 
 import gpupipe
 from gpupipe.bench import grid
+from gpupipe.bench.grid import TEXT_HEIGHT
 
 
 def load(faces: Path, **changes: Any) -> gpupipe.Loader:
@@ -35,8 +36,8 @@ def test_without_a_loader_it_draws_the_images(faces: Path, format: str) -> None:
     with load(faces, format=format) as loader:
         batch = next(iter(loader))
     picture = gpupipe.show(batch, samples=3)
-    assert picture.size == (3 * 50, 40 + 2 * 16)
-    drawn = np.asarray(picture)[16 : 16 + 40, :50]
+    assert picture.size == (3 * 50, 40 + 2 * TEXT_HEIGHT)
+    drawn = np.asarray(picture)[TEXT_HEIGHT : TEXT_HEIGHT + 40, :50]
     image = (batch[0] if format == "tuple" else batch["image"])[0].permute(1, 2, 0).numpy()
     np.testing.assert_allclose(drawn / 255, image, atol=0.51 / 255)
 
@@ -45,8 +46,8 @@ def test_fields_stand_side_by_side_and_other_numbers_are_stretched() -> None:
     levels = torch.linspace(-2, 6, 2 * 3 * 4 * 4).reshape(2, 3, 4, 4)
     batch = {"image": levels, "depth": levels[:, :1], "weight": torch.ones(2)}
     picture = np.asarray(gpupipe.show(batch))
-    assert picture.shape == (4 + 2 * 16, 2 * 8, 3)
-    drawn = picture[16:20]
+    assert picture.shape == (4 + 2 * TEXT_HEIGHT, 2 * 8, 3)
+    drawn = picture[TEXT_HEIGHT : TEXT_HEIGHT + 4]
     assert (drawn[:, :4].min(), drawn[:, 12:].max()) == (0, 255)
 
 

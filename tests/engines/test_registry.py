@@ -72,7 +72,7 @@ config = {{"data": {{"source": "folder", "root": {str(faces)!r}}}, "pipeline": [
 with gpupipe.load(config, engine="grey", batch_size=4) as loader:
     samples = sum(len(batch["label"]) for batch in loader)
     print(samples == len(loader.index), loader.engine.parallelism_with_unit)
-for name in ("gray", "broken"):
+for name in ("grei", "broken"):
     try:
         gpupipe.load(config, engine=name)
     except gpupipe.GpupipeError as e:
@@ -82,7 +82,7 @@ for name in ("gray", "broken"):
     assert done.returncode == 0, done.stderr
     first, unknown, broken = done.stdout.splitlines()
     assert first == "True 1 thread"
-    assert "'dataloader', 'grey' or 'remote'; did you mean 'grey'?" in unknown
+    assert "'dataloader', 'grey', 'ray' or 'remote'; did you mean 'grey'?" in unknown
     assert "EngineError the engine 'broken' of the package grey_engine 1.0" in broken
     assert "must derive from gpupipe.engines.base.Engine" in broken
 
