@@ -17,11 +17,12 @@ from gpupipe.config import LoaderConfig
 from gpupipe.engines.cpu.engine import CpuEngine
 from gpupipe.engines.dali.engine import DaliEngine
 from gpupipe.engines.dataloader.engine import DataLoaderEngine
+from gpupipe.engines.ray.engine import RayEngine
 from gpupipe.engines.remote.engine import RemoteEngine
 from gpupipe.loading.ignored_settings import LOADER_SETTINGS, list_ignored_settings
 from gpupipe.schema import builtin_configs
 
-ENGINES = [CpuEngine, DaliEngine, DataLoaderEngine, RemoteEngine]
+ENGINES = [CpuEngine, DaliEngine, DataLoaderEngine, RayEngine, RemoteEngine]
 SERVER = {"engine": "remote", "server": "tcp://127.0.0.1:5557"}
 
 
