@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from gpupipe.bench.grid import TEXT_HEIGHT
 from gpupipe.cli.app import main
 from gpupipe.cli.batch_picture import encode_picture, find_protocol
 
-SIDE, TEXT = 24, 16
+SIDE, TEXT = 24, TEXT_HEIGHT
 SETTINGS = ["engine=dataloader", "workers=0", "device=cpu", "shuffle=false"]
 
 
