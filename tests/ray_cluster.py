@@ -13,6 +13,13 @@ from ray.cluster_utils import Cluster
 
 STORE = 200 * 1024 * 1024
 _PATIENCE = 60.0
+_SYSTEM = {
+    # Ray then knows after seconds, not after a quarter of a minute, that a node is gone.
+    "health_check_period_ms": 1000,
+    "health_check_failure_threshold": 3,
+    # Else all other processes of the machine go first.
+    "worker_niceness": 0,
+}
 
 
 class RayCluster:
@@ -30,6 +37,7 @@ class RayCluster:
                 "num_cpus": cpus,
                 "object_store_memory": STORE,
                 "include_dashboard": False,
+                "_system_config": _SYSTEM,
             },
         )
         self.nodes: list[Any] = []

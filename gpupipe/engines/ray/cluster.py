@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private import ray_constants, services
 
 from gpupipe.errors import EngineError
 from gpupipe.runtime.devices import cores
 
 _log = logging.getLogger("gpupipe")
 _lock = threading.Lock()
+_CONNECT_SECONDS = 10.0
 _users_of_own_ray = 0
 """How many engines use the Ray that this process started. The last one shuts it down."""
 
@@ -91,14 +96,16 @@ def _connect(address: str) -> bool:
             )
         _users_of_own_ray += bool(_users_of_own_ray)
         return bool(_users_of_own_ray)
+    named = address if address != "auto" else os.environ.get("RAY_ADDRESS", "")
     try:
+        if not _is_answered(named or services.find_bootstrap_address(None) or ""):
+            raise ConnectionError
         _init(address=address)
     except ConnectionError as e:
-        if address != "auto" or os.environ.get("RAY_ADDRESS"):
-            where = os.environ["RAY_ADDRESS"] if address == "auto" else address
+        if named:
             source = "RAY_ADDRESS" if address == "auto" else "loader.ray.address"
             raise EngineError(
-                f"{source}: no Ray cluster answers at {where}: start one with 'ray start --head' "
+                f"{source}: no Ray cluster answers at {named}: start one with 'ray start --head' "
                 "there, correct the address, or set loader.ray.address to auto without "
                 "RAY_ADDRESS to start a Ray on this machine"
             ) from e
@@ -109,10 +116,47 @@ def _connect(address: str) -> bool:
         "ends with the loader. Set loader.ray.address to use a cluster",
         cores(),
     )
-    _init(address="local", num_cpus=cores(), include_dashboard=False)
+    with _only_loopback():
+        _init(address="local", num_cpus=cores(), include_dashboard=False)
     _users_of_own_ray = 1
+    return True
+
+
+def _is_answered(address: str) -> bool:
+    """Return whether anything listens at HOST:PORT; True for other forms.
+
+    Ray writes the address of the newest cluster of this machine to a file, which a cluster that was
+    killed leaves behind. Ray itself would try such an address for four minutes.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or "/" in host:
+        return True
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError:
+        return False
     return True
 
 
 def _init(**options: Any) -> None:
     ray.init(logging_level=logging.WARNING, log_to_driver=False, **options)
+
+
+@contextmanager
+def _only_loopback() -> Iterator[None]:
+    """Let a Ray that is started here bind its ports to 127.0.0.1.
+
+    Ray does so on macOS and Windows only. Elsewhere it listens on all networks, and replaces a
+    `_node_ip_address` of 127.0.0.1 by the address of this machine. Ray's daemons and workers read
+    the variable when they start, and this process has read it when it imported ray.
+    """
+    name, before = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", ray_constants.ENABLE_RAY_CLUSTER
+    variable = os.environ.get(name)
+    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[name]
+        if variable is not None:
+            os.environ[name] = variable

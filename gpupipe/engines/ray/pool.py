@@ -219,7 +219,9 @@ class WorkerPool:
         strategies = {
             "spread": "SPREAD",
             "pack": "DEFAULT",
-            "local_first": NodeAffinitySchedulingStrategy(self._cluster.node_id, soft=True),
+            "local_first": NodeAffinitySchedulingStrategy(
+                self._cluster.node_id, soft=True, _spill_on_unavailable=True
+            ),
         }
         options: dict[str, Any] = {
             "num_cpus": self._options.cpus,

@@ -1,0 +1,61 @@
+"""A Ray that the engine starts where none runs."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import ray
+from loaders import load
+from ray._private import utils
+from ray_batches import PIPELINE, assert_same, batches, local_batches, ray_options
+from ray_cluster import wait_until
+
+from gpupipe.errors import EngineError
+
+
+def test_a_ray_of_its_own_listens_on_loopback_and_ends_with_the_loader(
+    faces: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(utils, "read_ray_address", lambda _: "127.0.0.1:1")  # a Ray that was killed
+    with load(faces, PIPELINE, **ray_options(1)) as loader:
+        assert "a Ray with" in caplog.text and "was started on this machine" in caplog.text
+        host, port = ray.get_runtime_context().gcs_address.split(":")
+        assert host == "127.0.0.1"
+        address = find_own_address()
+        if address != host:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((address, int(port)))
+        assert_same(batches(loader), local_batches(faces, PIPELINE))
+    assert not ray.is_initialized()
+    wait_until(lambda: not is_answered(int(port)), "Ray's head process is left")
+
+
+@pytest.mark.parametrize("name", ["loader.ray.address", "RAY_ADDRESS"])
+def test_no_cluster_at_the_address(faces: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    address = "127.0.0.1:1"
+    if name == "RAY_ADDRESS":
+        monkeypatch.setenv(name, address)
+    options = ray_options(1) if name == "RAY_ADDRESS" else ray_options(1, address=address)
+    with pytest.raises(EngineError, match=rf"{name}: no Ray cluster answers at {address}"):
+        load(faces, PIPELINE, **options)
+
+
+def find_own_address() -> str:
+    """The address of this machine in its network; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def is_answered(port: int) -> bool:
+    """Whether anything listens on the port."""
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
