@@ -2,22 +2,71 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from loaders import load
-from ray_batches import FLOATS, PIPELINE, assert_same, batches, local_batches, ray_options
+from ray_batches import (
+    FLOATS,
+    OPTIONS,
+    PIPELINE,
+    assert_same,
+    batches,
+    local_batches,
+    ray_options,
+)
 from ray_cluster import RayCluster
 
+from gpupipe.engines.ray import autoscaling
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_two_epochs_are_those_of_the_local_engine(
-    cluster: RayCluster, faces: Path, workers: int
+
+def test_epochs_are_those_of_the_local_engine_also_after_leaving_one_early(
+    cluster: RayCluster, faces: Path
 ) -> None:
-    with load(faces, FLOATS, **ray_options(workers)) as loader:
+    expected = local_batches(faces, FLOATS)
+    # The first node has room for one of them.
+    with load(faces, FLOATS, **ray_options(2, placement="local_first")) as loader:
         assert len(loader) == 9
-        assert_same(batches(loader), local_batches(faces, FLOATS))
+        start = loader.state_dict()
+        assert_same(batches(loader), expected)
         assert_same(batches(loader), local_batches(faces, FLOATS, epoch=1))
+        loader.load_state_dict(start)
+        iterator = iter(loader)
+        for _ in range(4):
+            next(iterator)
+        state = loader.state_dict()
+        for _ in range(3):
+            loader.load_state_dict(state)
+            next(iter(loader))
+        loader.load_state_dict(state)
+        assert_same(batches(loader), expected[4:])
+        del iterator
+
+
+def test_workers_follow_the_waiting_from_1_to_3_and_back_and_change_no_bit(
+    cluster: RayCluster,
+    faces: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(autoscaling, "PERIOD", 1.0)
+    most, pause = 1, 0.0
+    with (
+        load(faces, PIPELINE, **ray_options((1, 3))) as loader,
+        load(faces, PIPELINE, engine="cpu", **OPTIONS) as local,
+    ):
+        while most < 3 or loader.engine.parallelism > 1:
+            actual = []
+            for batch in loader:
+                actual.append({name: tensor.clone() for name, tensor in batch.items()})
+                del batch
+                most = max(most, len(loader.engine.workers))
+                pause = 0.3 if most == 3 else 0.0
+                time.sleep(pause)
+            assert_same(actual, batches(local))
+    for change in ("2 instead of 1", "3 instead of 2", "2 instead of 3", "1 instead of 2"):
+        assert change in caplog.text
 
 
 def test_whole_batches_keep_their_strides_and_can_be_written(
@@ -56,18 +105,3 @@ def test_two_trainers_deliver_each_sample_once_and_three_resume_them(
             loader.load_state_dict(states[0])
             ids += [id for batch in loader for id in batch["id"].tolist()]
     assert sorted(ids) == list(range(60))
-
-
-def test_leaving_an_epoch_early_and_starting_again(cluster: RayCluster, faces: Path) -> None:
-    expected = local_batches(faces, PIPELINE)
-    with load(faces, PIPELINE, **ray_options(2)) as loader:
-        iterator = iter(loader)
-        for _ in range(4):
-            next(iterator)
-        state = loader.state_dict()
-        for _ in range(3):
-            loader.load_state_dict(state)
-            next(iter(loader))
-        loader.load_state_dict(state)
-        assert_same(batches(loader), expected[4:])
-        del iterator
