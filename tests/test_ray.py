@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 from pyarrow import parquet
 
@@ -62,23 +64,17 @@ def data() -> Iterator[Any]:
 def test_a_dataset_has_the_samples_of_load_with_their_draws_and_order(
     data: Any, dots: Path
 ) -> None:
-    rows = gpupipe.ray.dataset(config(dots), epoch=1).take_all()
-    with gpupipe.load(config(dots), ids=True) as loader:
+    """Repeats of a sample have draws of their own."""
+    changes = {"repeats": 2, "epoch_size": "all", "batch_size": 7}
+    rows = gpupipe.ray.dataset(config(dots), epoch=1, **changes).take_all()
+    with gpupipe.load(config(dots), ids=True, **changes) as loader:
         loader.sampler.set_epoch(1)
         batches = list(loader)
+    assert len(rows) == 2 * COUNT
     assert set(rows[0]) == {"image", "label", "id"}
     for name in rows[0]:
         expected = np.concatenate([batch[name].numpy() for batch in batches])
         assert np.array_equal(np.stack([row[name] for row in rows]), expected)
-
-
-def test_repeats_have_draws_of_their_own(data: Any, dots: Path) -> None:
-    changes = {"repeats": 2, "epoch_size": "all", "batch_size": 7}
-    rows = gpupipe.ray.dataset(config(dots), **changes).take_all()
-    with gpupipe.load(config(dots), ids=True, **changes) as loader:
-        expected = np.concatenate([batch["image"].numpy() for batch in loader])
-    assert len(rows) == 2 * COUNT
-    assert np.array_equal(np.stack([row["image"] for row in rows]), expected)
 
 
 def test_a_dataset_is_lazy_and_names_a_broken_file(data: Any, dots: Path) -> None:
@@ -87,8 +83,6 @@ def test_a_dataset_is_lazy_and_names_a_broken_file(data: Any, dots: Path) -> Non
     broken.write_bytes(b"no image")
     with pytest.raises(Exception, match=rf"{broken}: .*on node \S+"):
         samples.take_all()
-    skipping = gpupipe.ray.dataset(config(dots), on_error="skip", max_bad=0.1)
-    assert skipping.count() == COUNT - 1
 
 
 def test_more_cpus_than_a_node_has(data: Any, dots: Path) -> None:
@@ -96,12 +90,17 @@ def test_more_cpus_than_a_node_has(data: Any, dots: Path) -> None:
         gpupipe.ray.dataset(config(dots), ray={"cpus": 64})
 
 
-def test_ray_data_writes_the_samples(data: Any, dots: Path, tmp_path: Path) -> None:
-    samples = gpupipe.ray.dataset(config(dots), shuffle=False)
+def test_ray_data_writes_the_samples_that_are_not_skipped(
+    data: Any, dots: Path, tmp_path: Path
+) -> None:
+    (dots / "1" / "04.png").write_bytes(b"no image")
+    skipping = {"on_error": "skip", "max_bad": 0.1}
+    samples = gpupipe.ray.dataset(config(dots), shuffle=False, **skipping).materialize()
     samples.write_parquet(str(tmp_path / "parquet"))
     rows = parquet.read_table(tmp_path / "parquet", columns=["id", "label"])
-    assert sorted(rows["id"].to_pylist()) == list(range(COUNT))
-    assert sorted(rows["label"].to_pylist()) == sorted(n // 10 for n in range(COUNT))
+    kept = [n for n in range(COUNT) if n != 11]  # the second file of the folder "1"
+    assert sorted(rows["id"].to_pylist()) == kept
+    assert sorted(rows["label"].to_pylist()) == [n // 10 for n in kept]
 
     def to_files(batch: dict[str, Any]) -> dict[str, Any]:
         keys = np.array([f"{id:06}" for id in batch["id"]])
@@ -113,7 +112,7 @@ def test_ray_data_writes_the_samples(data: Any, dots: Path, tmp_path: Path) -> N
         with tarfile.open(path) as shard:
             names += shard.getnames()
     ends = ("cls", "npy")
-    assert sorted(names) == [f"{n:06}.{end}" for n in range(COUNT) for end in ends]
+    assert sorted(names) == [f"{n:06}.{end}" for n in kept for end in ends]
 
 
 @pytest.mark.parametrize(
@@ -139,3 +138,14 @@ def test_without_ray_it_says_what_to_install(dots: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'gpupipe[ray]'" in done.stdout
+
+
+def test_the_cluster_file_of_the_docs_fits_the_schema_of_ray() -> None:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    text = (Path(__file__).parents[1] / "docs" / "ray.md").read_text(encoding="utf-8")
+    block = re.search(r"```\n(cluster_name:.*?)```", text, re.DOTALL)
+    assert block is not None
+    cluster = prepare_config(yaml.safe_load(block[1]))
+    validate_config(cluster)
+    assert cluster["available_node_types"]["cpu"]["min_workers"] == 4
