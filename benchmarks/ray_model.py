@@ -13,9 +13,9 @@ It is arithmetic, with no measurement over several machines behind it:
       placement: local_first = bytes a second of its GPUs x missing cores / all cores needed
       placement: spread      = bytes a second of its GPUs x (1 - 1 / all nodes)
     out of a CPU node        = its missing cores x core rate x bytes of an image
-    window                   = workers of a GPU x (prefetch + 2), at least 10
+    window                   = workers of a GPU x (2 x prefetch + 2), at least 10
     object store, trainer    = (window + prefetch + 2) x batch x bytes of an image, for each GPU
-    object store, worker     = (prefetch + 2) x batch x bytes of an image, for each worker
+    object store, worker     = (2 x prefetch + 2) x batch x bytes of an image, for each worker
     tasks a second           = gpu rate / batch, for each trainer
 
 The core rate is what one core makes, less what Ray takes. Measure it on your own data:
@@ -29,6 +29,7 @@ import math
 from dataclasses import dataclass
 
 PREFETCH, MIN_WINDOW = 2, 10
+TASKS_OF_WORKER = 2 * PREFETCH + 2
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def supply(demand: Demand) -> Supply:
     gpu_bytes = d.gpu_rate * d.image_bytes
     batch = d.batch_size * d.image_bytes
     workers = math.ceil(cores_per_gpu / d.worker_cpus)
-    window = max(MIN_WINDOW, workers * (PREFETCH + 2))
+    window = max(MIN_WINDOW, workers * TASKS_OF_WORKER)
     cpu_nodes = math.ceil(missing / d.cpu_cores)
     elsewhere = missing / wanted
     return Supply(
@@ -86,7 +87,7 @@ def supply(demand: Demand) -> Supply:
         d.gpus * gpu_bytes * (1 - 1 / (d.nodes + cpu_nodes)),
         missing / cpu_nodes * d.core_rate * d.image_bytes if cpu_nodes else 0.0,
         d.gpus * (window + PREFETCH + 2) * batch,
-        d.cpu_cores // d.worker_cpus * (PREFETCH + 2) * batch,
+        d.cpu_cores // d.worker_cpus * TASKS_OF_WORKER * batch,
         d.nodes * d.gpus * d.gpu_rate / d.batch_size,
     )
 

@@ -32,8 +32,8 @@ def test_cores_and_bytes() -> None:
     assert found.into_gpu_node == 4e6 / 2
     assert found.into_gpu_node_spread == pytest.approx(4e6 * 2 / 3)
     assert found.out_of_cpu_node == 16 * 250 * 1000
-    assert found.trainer_store == 4 * (10 + 4) * 100 * 1000
-    assert found.worker_store == 8 * 4 * 100 * 1000
+    assert found.trainer_store == 4 * (2 * 6 + 4) * 100 * 1000
+    assert found.worker_store == 8 * 6 * 100 * 1000
     assert found.tasks == 80
     assert found.into_gpu_node * demand.nodes == found.out_of_cpu_node
 
