@@ -55,7 +55,7 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --allow-untyped-calls --allow-untyped-defs $$(ls examples/*.py)
+	$(BIN)/mypy --follow-imports silent --allow-untyped-calls --allow-untyped-defs $$(ls examples/*.py)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
