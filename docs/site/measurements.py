@@ -12,7 +12,10 @@ PLACE = "<!-- measurements -->"
 """Where the front page has the table."""
 SOURCES = ("benchmarks/core.py", "benchmarks/results/core.json")
 """What the table of the front page links to."""
-_OTHER_SCRIPTS = {"server_pipelining": "examples/server.py"}
+_OTHER_SCRIPTS = {
+    "ray": "benchmarks/ray_engine.py",
+    "server_pipelining": "examples/server.py",
+}
 _RESULTS = ROOT / "benchmarks" / "results"
 
 
