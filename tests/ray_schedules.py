@@ -27,7 +27,7 @@ import torch
 from loaders import load
 from ray_cluster import RayCluster, assert_nothing_left, start_cluster, wait_until
 
-from gpupipe.engines.ray.dispatcher import Dispatcher
+from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.errors import GpupipeError
 
 EPOCHS = 2
@@ -211,9 +211,9 @@ def _send_signal(pid: int, number: int) -> None:
 @contextlib.contextmanager
 def count_sends(counts: Counter[str]) -> Any:
     """Count the tasks that are sent, and those that are sent again."""
-    send = Dispatcher._send
+    send = PlanDispatcher._send
 
-    def counted(self: Dispatcher, step: int, *rest: Any) -> None:
+    def counted(self: PlanDispatcher, step: int, *rest: Any) -> None:
         key = (self._run, step)
         counts["tasks"] += 1
         counts["repeated tasks"] += key in seen
@@ -221,11 +221,11 @@ def count_sends(counts: Counter[str]) -> Any:
         send(self, step, *rest)
 
     seen: set[tuple[int, int]] = set()
-    Dispatcher._send = counted  # type: ignore[method-assign]
+    PlanDispatcher._send = counted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Dispatcher._send = send  # type: ignore[method-assign]
+        PlanDispatcher._send = send  # type: ignore[method-assign]
 
 
 def run_schedule(schedule: Schedule, cluster: RayCluster, root: Path, counts: Counter[str]) -> None:

@@ -180,7 +180,7 @@ def _refuse_without_room(folder: Path, options: DecodedCacheOptions) -> None:
 
 
 def _shared_memory() -> Path:
-    """Return the folder whose files are in memory: $GPUPIPE_SHM, by default /dev/shm."""
+    """Return the folder of files in shared memory: $GPUPIPE_SHM, by default /dev/shm."""
     return Path(os.environ.get("GPUPIPE_SHM") or "/dev/shm")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpupipe.engines.ray.versions import list_versions
 
 if TYPE_CHECKING:
-    from gpupipe.engines.ray.messages import Answer, BuildAnswer, Task
+    from gpupipe.engines.ray.messages import BatchAnswer, BuildAnswer, PlanTask
     from gpupipe.engines.ray.worker import TaskRunner
 
 
@@ -73,7 +73,7 @@ class WorkerActor:
             return BuildAnswer(error=e)
         return BuildAnswer(self._runner.engine)
 
-    def make(self, task: Task) -> Answer | None:
+    def make(self, task: PlanTask) -> BatchAnswer | None:
         """Make the batch of a task; None if the trainer no longer wants it."""
         assert self._runner is not None
         return self._runner.make(task)

@@ -15,9 +15,9 @@ from gpupipe.engines.batch import labels_and_values
 from gpupipe.engines.batch_finisher import BatchFinisher
 from gpupipe.engines.ray.arrays import unpack
 from gpupipe.engines.ray.autoscaling import Autoscaler
-from gpupipe.engines.ray.dispatcher import Dispatcher
+from gpupipe.engines.ray.dispatcher import PlanDispatcher
 from gpupipe.engines.ray.errors import name_node
-from gpupipe.engines.ray.messages import Answer
+from gpupipe.engines.ray.messages import BatchAnswer
 from gpupipe.engines.ray.pool import PoolWorker
 from gpupipe.sampling.sampler import Plan
 
@@ -40,7 +40,7 @@ class Delivery(threading.Thread):
     def __init__(
         self,
         job: LoadSpec,
-        dispatcher: Dispatcher,
+        dispatcher: PlanDispatcher,
         finish: BatchFinisher,
         quarantine: Quarantine,
         ahead: int,
@@ -116,7 +116,7 @@ class Delivery(threading.Thread):
                 self._changed.wait()
             return not self._is_ended
 
-    def _to_batch(self, plan: Plan, answer: Answer, worker: PoolWorker) -> _Finished | None:
+    def _to_batch(self, plan: Plan, answer: BatchAnswer, worker: PoolWorker) -> _Finished | None:
         """Return the finished batch; None if all its samples were skipped."""
         if answer.error is not None:
             raise name_node(answer.error, worker.facts.node, answer.trace)

@@ -22,8 +22,8 @@ from typing import Any
 
 import ray
 
-from gpupipe.engines.ray.messages import Answer, Task
-from gpupipe.engines.ray.pool import PoolWorker, WorkerPool
+from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
+from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
 from gpupipe.errors import EngineError
 from gpupipe.sampling.sampler import Plan
 
@@ -49,11 +49,11 @@ class _OpenTask:
 
     plan: Plan
     refs: dict[PoolWorker, Any] = field(default_factory=dict)
-    answer: tuple[Answer, PoolWorker] | None = None
+    answer: tuple[BatchAnswer, PoolWorker] | None = None
     deaths: int = 0
 
 
-class Dispatcher(threading.Thread):
+class PlanDispatcher(threading.Thread):
     """Dispatches the plans of one iteration.
 
     Args:
@@ -62,7 +62,7 @@ class Dispatcher(threading.Thread):
         window: How many tasks may be out.
     """
 
-    def __init__(self, pool: WorkerPool, plans: Iterator[Plan], window: int) -> None:
+    def __init__(self, pool: RayWorkerPool, plans: Iterator[Plan], window: int) -> None:
         super().__init__(name="gpupipe ray dispatcher", daemon=True)
         self._pool, self._plans, self._window = pool, plans, window
         self._run = next(_runs)
@@ -70,7 +70,7 @@ class Dispatcher(threading.Thread):
         self._changed = pool.changed
         self._open: OrderedDict[int, _OpenTask] = OrderedDict()
         self._times: deque[float] = deque(maxlen=_TIMES_KEPT)
-        self._answers: deque[tuple[int, PoolWorker, Future[Answer | None]]] = deque()
+        self._answers: deque[tuple[int, PoolWorker, Future[BatchAnswer | None]]] = deque()
         """What Ray delivered and this thread has not looked at."""
         self._wakeup = threading.Event()
         self._has_more = True
@@ -82,7 +82,7 @@ class Dispatcher(threading.Thread):
         """How many tasks are sent, or answered and not taken."""
         return len(self._open)
 
-    def take(self) -> tuple[Plan, Answer, PoolWorker] | None:
+    def take(self) -> tuple[Plan, BatchAnswer, PoolWorker] | None:
         """Return the next plan with its answer, in order; None after the last, or after `end`.
 
         Raises:
@@ -178,7 +178,7 @@ class Dispatcher(threading.Thread):
 
     def _send(self, step: int, task: _OpenTask, worker: PoolWorker) -> None:
         plan = task.plan
-        message = Task(
+        message = PlanTask(
             self._pool.job.key, self._run, step, plan.epoch, plan.ids, plan.last, plan.repeats
         )
         now = time.monotonic()
@@ -188,7 +188,7 @@ class Dispatcher(threading.Thread):
         task.refs[worker], answer = worker.send(message)
         answer.add_done_callback(partial(self._receive, step, worker))
 
-    def _receive(self, step: int, worker: PoolWorker, answer: Future[Answer | None]) -> None:
+    def _receive(self, step: int, worker: PoolWorker, answer: Future[BatchAnswer | None]) -> None:
         """Take an answer.
 
         Ray calls this on the thread of its own messages. So this may neither call Ray nor wait for
@@ -198,7 +198,7 @@ class Dispatcher(threading.Thread):
             self._answers.append((step, worker, answer))
             self._wakeup.set()
 
-    def _process(self, step: int, worker: PoolWorker, answer: Future[Answer | None]) -> None:
+    def _process(self, step: int, worker: PoolWorker, answer: Future[BatchAnswer | None]) -> None:
         error = answer.exception()
         if error is None:
             self._keep(step, worker, answer.result())
@@ -209,7 +209,7 @@ class Dispatcher(threading.Thread):
         else:
             self._error = EngineError(f"a Ray worker on node {worker.facts.node}: {error}")
 
-    def _keep(self, step: int, worker: PoolWorker, answer: Answer | None) -> None:
+    def _keep(self, step: int, worker: PoolWorker, answer: BatchAnswer | None) -> None:
         now = time.monotonic()
         if worker.out.pop(step, None) is not None:
             self._times.append(now - worker.answered)

@@ -27,9 +27,9 @@ from gpupipe.engines.ray.autoscaling import Autoscaler
 from gpupipe.engines.ray.capacity import Demand, batch_bytes_of, choose_window
 from gpupipe.engines.ray.cluster import Cluster, connect
 from gpupipe.engines.ray.delivery import Delivery
-from gpupipe.engines.ray.dispatcher import Dispatcher
-from gpupipe.engines.ray.messages import Task
-from gpupipe.engines.ray.pool import PoolWorker, WorkerPool
+from gpupipe.engines.ray.dispatcher import PlanDispatcher
+from gpupipe.engines.ray.messages import PlanTask
+from gpupipe.engines.ray.pool import PoolWorker, RayWorkerPool
 from gpupipe.engines.ray.sharing import count_workers, share_job, split_job
 from gpupipe.engines.ray.status_report import StatusReport
 from gpupipe.engines.ray.trainer_status import StatusFile, WaitMeter
@@ -77,7 +77,7 @@ class RayEngine(Engine):
         self._quarantine = Quarantine(job)
         self._delivery: Delivery | None = None
         self._status_file: StatusFile | None = None
-        self._pool = WorkerPool(
+        self._pool = RayWorkerPool(
             cluster, options, share_job(worker_job), count_workers(job.loader, cluster)
         )
         self._at_exit = ExitHandler(self.close)
@@ -147,7 +147,9 @@ class RayEngine(Engine):
     def _batches(self, plans: Iterator[Plan]) -> Generator[tuple[Plan, Batch], None, None]:
         self._quarantine.check()
         self._quarantine.refusal = None
-        dispatcher = Dispatcher(self._pool, self._quarantine.iter_good_plans(plans), self._window)
+        dispatcher = PlanDispatcher(
+            self._pool, self._quarantine.iter_good_plans(plans), self._window
+        )
         delivery = Delivery(
             self._job,
             dispatcher,
@@ -184,7 +186,7 @@ class RayEngine(Engine):
     def _measure_batch(self, job: LoadSpec) -> int:
         """Return the size of a batch, from one sample that a worker makes; 0 if that fails."""
         ids = np.zeros(1, np.int64)
-        answer = self._pool.ask(Task(self._pool.job.key, -1, 0, 0, ids, False))
+        answer = self._pool.ask(PlanTask(self._pool.job.key, -1, 0, 0, ids, False))
         return 0 if answer is None else answer.nbytes * job.loader.batch_size
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from gpupipe.sampling.sampler import Plan
 
 
 @dataclass(frozen=True)
-class Task:
+class PlanTask:
     """The work of one batch: a few kB.
 
     Attributes:
@@ -39,7 +39,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class BatchAnswer:
     """The batch of a task, or why there is none.
 
     Attributes:

@@ -16,7 +16,7 @@ from gpupipe.config import RayConfig
 from gpupipe.engines.ray.actor import WorkerActor, WorkerFacts
 from gpupipe.engines.ray.cluster import Cluster
 from gpupipe.engines.ray.errors import explain_missing_paths, explain_no_room, name_node
-from gpupipe.engines.ray.messages import Answer, Task
+from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
 from gpupipe.engines.ray.versions import explain_difference, list_versions
 from gpupipe.errors import EngineError, counted
 
@@ -65,13 +65,13 @@ class PoolWorker:
     answered: float = field(default_factory=time.monotonic)
     is_leaving: bool = False
 
-    def send(self, task: Task) -> tuple[Any, Future[Answer | None]]:
+    def send(self, task: PlanTask) -> tuple[Any, Future[BatchAnswer | None]]:
         """Send a task; return Ray's reference, which must be kept, and the answer."""
         ref = self.actor.make.remote(task)
         return ref, ref.future()
 
 
-class WorkerPool:
+class RayWorkerPool:
     """Starts and ends the workers of one trainer.
 
     Args:
@@ -135,11 +135,11 @@ class WorkerPool:
                 self.changed.wait(_TICK)
         self.check()
 
-    def ask(self, task: Task) -> Answer | None:
+    def ask(self, task: PlanTask) -> BatchAnswer | None:
         """Let the first worker make a batch, outside of any iteration; None if that fails."""
         ref, _ = self.ready[0].send(task)
         try:
-            answer: Answer | None = ray.get(ref)
+            answer: BatchAnswer | None = ray.get(ref)
         except ray.exceptions.RayError:
             return None
         return answer

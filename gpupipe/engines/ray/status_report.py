@@ -8,7 +8,7 @@ import ray
 
 from gpupipe.config import Shard
 from gpupipe.engines.ray.delivery import Delivery
-from gpupipe.engines.ray.pool import WorkerPool
+from gpupipe.engines.ray.pool import RayWorkerPool
 from gpupipe.engines.ray.trainer_status import ObjectStore, TrainerStatus, WaitMeter
 
 _STORE_SECONDS = 5.0
@@ -27,7 +27,7 @@ class StatusReport:
         delivery: The newest iteration, or None.
     """
 
-    def __init__(self, shard: Shard, pool: WorkerPool, meter: WaitMeter, window: int) -> None:
+    def __init__(self, shard: Shard, pool: RayWorkerPool, meter: WaitMeter, window: int) -> None:
         self.delivery: Delivery | None = None
         self._shard, self._pool, self._meter, self._window = shard, pool, meter, window
         self._store: ObjectStore | None = None

@@ -198,7 +198,7 @@ def _format(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _has_ended(status: Mapping[str, Any]) -> bool:
-    """Whether a trainer has ended; one of another machine, if it is silent for ten minutes."""
+    """Whether a trainer has ended. One elsewhere counts as ended after ten silent minutes."""
     if host_id() and status["host_id"] == host_id():
         return bool(start_time(status["pid"]) != status["start_time"])
     return bool(time.time() - status["written"] > _FORGOTTEN_SECONDS)

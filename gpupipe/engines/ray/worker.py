@@ -20,7 +20,7 @@ from gpupipe.config import Shard
 from gpupipe.engines import registry
 from gpupipe.engines.base import Engine, LoadSpec
 from gpupipe.engines.ray.arrays import PackedTensor, pack
-from gpupipe.engines.ray.messages import Answer, Task
+from gpupipe.engines.ray.messages import BatchAnswer, PlanTask
 from gpupipe.engines.ray.plan_stream import MadeBatch, Order, PlanStream
 from gpupipe.errors import EngineError, GpupipeError
 from gpupipe.runtime.engine_registration import AUTO
@@ -128,26 +128,26 @@ class TaskRunner:
         """The name of the engine."""
         return self._maker.engine.name
 
-    def make(self, task: Task) -> Answer | None:
+    def make(self, task: PlanTask) -> BatchAnswer | None:
         """Make the batch of a task; None if it was discarded."""
         if task.key != self._key:
-            return Answer(error=EngineError(f"this worker has no job {task.key}"))
+            return BatchAnswer(error=EngineError(f"this worker has no job {task.key}"))
         try:
             made = self._maker.submit(task.to_plan(), (task.run, task.step)).result()
         except GpupipeError as e:
-            return Answer(error=e)
+            return BatchAnswer(error=e)
         except Exception as e:
-            return Answer(error=EngineError(repr(e)), trace=traceback.format_exc())
+            return BatchAnswer(error=EngineError(repr(e)), trace=traceback.format_exc())
         return None if made is None else self._answer(task, made)
 
-    def _answer(self, task: Task, made: MadeBatch) -> Answer:
+    def _answer(self, task: PlanTask, made: MadeBatch) -> BatchAnswer:
         fields = self._maker.pack_fields(made)
         if len(made.plan.ids) == len(task.ids):
-            return Answer(fields)
+            return BatchAnswer(fields)
         kept = np.flatnonzero(np.isin(task.ids, made.plan.ids))
         reasons = self._maker.engine.skipped_samples
         skipped = {int(id): reasons[int(id)] for id in np.setdiff1d(task.ids, made.plan.ids)}
-        return Answer(fields, kept, skipped)
+        return BatchAnswer(fields, kept, skipped)
 
     def discard(self, order: Order) -> None:
         """Discard a task, if its batch is not begun."""

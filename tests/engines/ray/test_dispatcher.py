@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("ray", reason="needs gpupipe[ray]")
 
-from gpupipe.engines.ray.dispatcher import Dispatcher, _OpenTask
+from gpupipe.engines.ray.dispatcher import PlanDispatcher, _OpenTask
 from gpupipe.engines.ray.pool import PoolWorker
 from gpupipe.sampling.sampler import Plan
 
@@ -38,7 +38,7 @@ def test_a_task_whose_workers_all_lag_goes_to_a_third() -> None:
         changed=threading.Condition(), ready=[first, second], job=SimpleNamespace(key="", depth=4)
     )
     plan = Plan(0, np.arange(2), 2, True)
-    dispatcher = Dispatcher(pool, iter([]), 4)
+    dispatcher = PlanDispatcher(pool, iter([]), 4)
     dispatcher._times.append(0.1)
     dispatcher._open[0] = _OpenTask(plan)
     dispatcher._assign()
