@@ -20,7 +20,7 @@ def missing_folder(path: Path, option: str, advice: str) -> DataError:
             f"{path}: this is a file, and {option} is a folder: a list of files is 'source: "
             "file_list' with data.file, a tar is 'source: webdataset' with data.shards"
         )
-    if "/" in str(path) and path.parts[0].endswith(":"):  # Path turns a://b into a:/b.
+    if is_url(path):
         local = Path(*path.parts[1:])
         hint = f"write /{local}" if path.parts[0] == "file:" else "a remote store is source: remote"
         return DataError(f"{path}: no such folder: {option} is a path, and no URL: {hint}")
@@ -43,6 +43,11 @@ def missing_file(path: Path, option: str, advice: str, what: str = "file") -> Da
             f"{path}: this is a folder, and {option} names files: write {path}/*{example}"
         )
     return DataError(f"{path}: no such {what}{_relative_to(path)}: {advice}")
+
+
+def is_url(path: Path) -> bool:
+    """Whether a path was written as a URL; Path turns a://b into a:/b."""
+    return len(path.parts) > 1 and path.parts[0].endswith(":")
 
 
 def _is_file(path: Path) -> bool:

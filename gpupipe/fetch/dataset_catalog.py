@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpupipe.dataset.missing_paths import missing_folder
+from gpupipe.dataset.missing_paths import is_url, missing_folder
 from gpupipe.dataset.source import Progress, ignore_progress
 from gpupipe.errors import FetchError, did_you_mean
 from gpupipe.fetch import archive, synthetic_faces
@@ -78,7 +78,7 @@ def locate(
     location = _existing_location(root, images)
     if location:
         return location
-    if name is None:
+    if name is None or is_url(root):
         raise missing_folder(
             root,
             "data.root",

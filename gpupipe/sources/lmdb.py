@@ -105,7 +105,10 @@ class Lmdb(Source):
             DataError: The database or the manifest is missing, damaged or no list of images.
         """
         if not self._file.is_file():
-            raise missing_file(self.path, "data.path", f"set data.path to a folder with {_FILE}")
+            advice = f"set data.path to a folder with {_FILE}"
+            if self.path.is_dir():
+                raise DataError(f"{self.path}: no LMDB database, since it has no {_FILE}: {advice}")
+            raise missing_file(self.path, "data.path", advice)
         files = [self._file, *([self.manifest] if self.manifest else [])]
         saved = index_cache.get_path(self.name, _FORMAT, list(map(str, files)), self.model_dump())
         try:

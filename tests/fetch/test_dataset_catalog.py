@@ -80,6 +80,15 @@ def test_nothing_there_and_nothing_to_fetch(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_root_that_is_a_url_is_refused_and_not_made(
+    offered: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="is a path, and no URL: write /missing"):
+        locate(Path("file:///missing"), "lfw", 10)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_stand_in_that_cannot_be_written(offered: Server, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FetchError, match="lfw-stand-in-2 cannot be written: Not a directory"):

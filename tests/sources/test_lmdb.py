@@ -193,6 +193,8 @@ def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
 def test_a_missing_and_a_damaged_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         Lmdb(path=tmp_path / "x").index()
+    with pytest.raises(DataError, match="no LMDB database, since it has no"):
+        Lmdb(path=tmp_path).index()
     (tmp_path / "data.mdb").write_bytes(b"x" * 5000)
     with pytest.raises(DataError, match=f"{tmp_path}/data.mdb: 5,000 bytes are no LMDB"):
         Lmdb(path=tmp_path).index()
