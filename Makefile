@@ -8,6 +8,8 @@ BIN = $(VENV)/bin
 # A second Ray on a machine joins the first: tests that start Ray run one by one, after the others.
 RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 
+KERNEL_TESTS = tests/engines/cpu/test_compiled_kernels.py tests/engines/cpu/test_region_decoding.py
+
 .PHONY: demo test sanitize lint docs clean
 
 $(BIN)/activate:
@@ -36,7 +38,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m compileall -q gpupipe
 	$(BIN)/python -m pytest -n 4 --dist worksteal --durations 20 -o faulthandler_exit_on_timeout=true $(RAY_TESTS:%=--ignore=%)
 	$(BIN)/python -m pytest -n 0 --durations 10 -o faulthandler_exit_on_timeout=true $(RAY_TESTS)
-	GPUPIPE_KERNELS=off $(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_exit_on_timeout=true tests/engines/cpu --ignore=tests/engines/cpu/test_compiled_kernels.py
+	GPUPIPE_KERNELS=off $(BIN)/python -m pytest -n 4 --dist worksteal -o faulthandler_exit_on_timeout=true tests/engines/cpu $(KERNEL_TESTS:%=--ignore=%)
 
 # The kernels' tests, with the extension under AddressSanitizer and UndefinedBehaviorSanitizer.
 # torch and Python leak at exit, so leaks are not looked for.
@@ -49,7 +51,7 @@ sanitize: $(VENV)/.installed-test
 	    $(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(SANITIZED)/lib GPUPIPE_KERNELS=on \
-	    $(BIN)/pytest -n 0 tests/engines/cpu/test_compiled_kernels.py
+	    $(BIN)/pytest -n 0 $(KERNEL_TESTS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

@@ -1,10 +1,13 @@
-"""Builds the optional extension gpupipe._kernels. All metadata is in setup.cfg.
+"""Builds the optional extensions gpupipe._kernels and gpupipe._jpeg. All metadata is in setup.cfg.
 
-Where it cannot be built, installation goes on without it, and `gpupipe doctor` says so. With
-GPUPIPE_KERNELS=on, as for released wheels, that is an error.
+Where one of them cannot be built, installation goes on without it, and `gpupipe doctor` says so.
+With GPUPIPE_KERNELS=on, as for released wheels, that is an error. gpupipe._jpeg needs libjpeg-turbo
+with its headers; pkg-config finds them outside of the compiler's own folders.
 """
 
 import os
+import shlex
+import subprocess
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -19,15 +22,37 @@ _FLAGS = [
     "-Wextra",
 ]
 
+
+def _ask_pkg_config(option: str) -> list[str]:
+    """Return the flags of libjpeg; none without pkg-config, or if it does not know libjpeg."""
+    try:
+        command = ["pkg-config", option, "libjpeg"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return shlex.split(done.stdout)
+
+
+def _extension(name: str, sources: list[Path], flags: list[str], link: list[str]) -> Extension:
+    return Extension(
+        f"gpupipe.{name}",
+        sorted(map(str, sources)),
+        depends=sorted(map(str, Path("native").glob("*.h"))),
+        extra_compile_args=[*_FLAGS, *flags],
+        extra_link_args=link,
+        language="c++",
+        optional=os.environ.get("GPUPIPE_KERNELS") != "on",
+    )
+
+
+_jpeg = list(Path("native").glob("jpeg*.cpp"))
+_kernels = [source for source in Path("native").glob("*.cpp") if source not in _jpeg]
+
 setup(
     ext_modules=[
-        Extension(
-            "gpupipe._kernels",
-            sorted(map(str, Path("native").glob("*.cpp"))),
-            depends=sorted(map(str, Path("native").glob("*.h"))),
-            extra_compile_args=_FLAGS,
-            language="c++",
-            optional=os.environ.get("GPUPIPE_KERNELS") != "on",
-        )
+        _extension("_kernels", _kernels, [], []),
+        _extension(
+            "_jpeg", _jpeg, _ask_pkg_config("--cflags"), _ask_pkg_config("--libs") or ["-ljpeg"]
+        ),
     ]
 )

@@ -94,6 +94,8 @@ def _kernels() -> Iterator[Finding]:
     extension = compiled_extension.find_extension()
     is_off = os.environ.get(compiled_extension.VARIABLE) == "off"
     yield software_rules.judge_kernels(extension and extension.variants(), is_off)
+    has_jpeg = compiled_extension.find_extension("_jpeg") is not None
+    yield software_rules.judge_region_decoding(has_jpeg, is_off)
 
 
 def _installed(name: str) -> str | None:

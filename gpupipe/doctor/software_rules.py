@@ -143,6 +143,25 @@ def judge_kernels(variants: Sequence[str] | None, is_off: bool) -> Finding:
     return Finding("kernels", "of engine: cpu, in C++: not built", "ok", advice)
 
 
+def judge_region_decoding(is_built: bool, is_off: bool) -> Finding:
+    """Report whether `engine: cpu` decodes parts of JPEGs. It runs without that.
+
+    Args:
+        is_built: Whether gpupipe._jpeg can be imported.
+        is_off: Whether GPUPIPE_KERNELS=off.
+    """
+    if is_built:
+        return Finding("region decoding", "of engine: cpu, with libjpeg-turbo", "ok")
+    if is_off:
+        return Finding("region decoding", "of engine: cpu: off", "ok", "unset GPUPIPE_KERNELS")
+    advice = (
+        "to decode only the window of a crop: install a C++ compiler, Python's headers and "
+        "libjpeg-turbo 2.1 or newer (apt-get install g++ python3-dev libjpeg-dev), then pip "
+        "install --force-reinstall --no-deps gpupipe"
+    )
+    return Finding("region decoding", "of engine: cpu: not built", "ok", advice)
+
+
 EXTRAS = {
     "server": "gpupipe serve and gpupipe.connect() need",
     "remote": "source: remote needs",

@@ -1,25 +1,30 @@
-"""Finds the optional extension `gpupipe._kernels`, which a C++ compiler builds at installation.
+"""Finds the optional extensions `gpupipe._kernels` and `gpupipe._jpeg`, built at installation.
 
-The environment variable GPUPIPE_KERNELS switches it: `off` runs the libraries' kernels instead,
-`on` raises EngineError where the extension was not built.
+A C++ compiler builds them; `_jpeg` also needs libjpeg-turbo. The environment variable
+GPUPIPE_KERNELS switches both: `off` runs the libraries' kernels instead, `on` raises EngineError
+where an extension was not built.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
+from typing import Any, Literal
 
 from gpupipe.errors import EngineError
 
 VARIABLE = "GPUPIPE_KERNELS"
+_NEEDS = {
+    "_kernels": "a C++ compiler",
+    "_jpeg": "a C++ compiler and libjpeg-turbo 2.1 or newer with its headers",
+}
 
 
-def find_extension() -> Any:
-    """Return the module `gpupipe._kernels`; None if it is off or was not built.
+def find_extension(name: Literal["_kernels", "_jpeg"] = "_kernels") -> Any:
+    """Return the module `gpupipe.NAME`; None if it is off or was not built.
 
     Raises:
-        EngineError: GPUPIPE_KERNELS is `on` and there is no extension, or it has another value.
+        EngineError: GPUPIPE_KERNELS is `on` and the extension is missing, or it has another value.
     """
     setting = os.environ.get(VARIABLE, "")
     if setting not in ("", "on", "off"):
@@ -27,11 +32,11 @@ def find_extension() -> Any:
     if setting == "off":
         return None
     try:
-        return importlib.import_module("gpupipe._kernels")
+        return importlib.import_module(f"gpupipe.{name}")
     except ImportError as e:
         if setting == "on":
             raise EngineError(
-                f"{VARIABLE}=on, but gpupipe._kernels cannot be imported: {e}; install a C++ "
-                "compiler and reinstall gpupipe, or unset the variable"
+                f"{VARIABLE}=on, but gpupipe.{name} cannot be imported: {e}; install "
+                f"{_NEEDS[name]} and reinstall gpupipe, or unset the variable"
             ) from e
         return None

@@ -128,3 +128,10 @@ def test_kernels_say_what_they_run_on_or_what_to_install():
     assert "unset GPUPIPE_KERNELS" in software_rules.judge_kernels(None, True).advice
     missing = software_rules.judge_kernels(None, False)
     assert (missing.status, "g++" in missing.advice) == ("ok", True)
+
+
+def test_region_decoding_says_what_to_install():
+    assert software_rules.judge_region_decoding(True, False).advice == ""
+    assert "unset GPUPIPE_KERNELS" in software_rules.judge_region_decoding(False, True).advice
+    missing = software_rules.judge_region_decoding(False, False)
+    assert (missing.status, "libjpeg-dev" in missing.advice) == ("ok", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpupipe.dataset.columns import Column, as_array, read_rows
+from gpupipe.engines.cpu.region_decoding import decode_window
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.engines.decoder_errors import blame_file
 from gpupipe.errors import EngineError
@@ -84,12 +86,26 @@ def open_image(data: NDArray[np.uint8], step: Decode, max_pixels: int | None) ->
     return ImageFile(data, header, pixels, pixels.shape[:2])
 
 
-def decode(image: ImageFile, mode: str, apply_exif_orientation: bool, dtype: str) -> Any:
+def decode(
+    image: ImageFile,
+    mode: str,
+    apply_exif_orientation: bool,
+    dtype: str,
+    window: Sequence[int] | None = None,
+) -> Any:
     """Return the pixels of an image.
 
-    simplejpeg decodes JPEGs into the thread's scratch memory. What it refuses goes to torchvision,
-    which accepts some damage. With the exact discrete cosine transform and upsampling, both decode
-    to the same pixels.
+    The extension `gpupipe._jpeg` decodes a window of most JPEGs. simplejpeg decodes the others.
+    What it refuses goes to torchvision, which accepts some damage. With the exact discrete cosine
+    transform and upsampling, all decode to the same pixels.
+
+    Args:
+        image: The file.
+        mode: "rgb" or "gray".
+        apply_exif_orientation: Whether to turn the image as its EXIF tag says.
+        dtype: "uint8" or "uint16".
+        window: [top, left, height, width] of the pixels that are needed; None for all of them. The
+            image keeps its size, with any values beside the window.
 
     Raises:
         CannotDecode: The file is damaged.
@@ -97,22 +113,38 @@ def decode(image: ImageFile, mode: str, apply_exif_orientation: bool, dtype: str
     if image.pixels is not None:
         return image.pixels
     is_upright = image.header.orientation == 1 or not apply_exif_orientation
-    if simplejpeg is not None and image.header.format == "JPEG" and is_upright and dtype == "uint8":
-        try:
-            return _with_simplejpeg(image, mode)
-        except ValueError:
-            pass
+    if image.header.format == "JPEG" and is_upright and dtype == "uint8":
+        pixels = _decode_window(image, mode, window)
+        if pixels is None:
+            pixels = _with_simplejpeg(image, mode)
+        if pixels is not None:
+            return pixels
     step = Decode(mode=mode, apply_exif_orientation=apply_exif_orientation, dtype=dtype)
     with blame_file():
         return step.pixels(image.data)
 
 
-def _with_simplejpeg(image: ImageFile, mode: str) -> NDArray[np.uint8]:
+def _decode_window(
+    image: ImageFile, mode: str, window: Sequence[int] | None
+) -> NDArray[np.uint8] | None:
+    """Decode a window of a JPEG that has one scan; return None if that is not possible."""
+    if not image.header.end:
+        return None
+    return decode_window(image.data, image.size, 3 if mode == "rgb" else 1, window)
+
+
+def _with_simplejpeg(image: ImageFile, mode: str) -> NDArray[np.uint8] | None:
+    """Decode a JPEG to the thread's scratch memory; return None if simplejpeg refuses it."""
+    if simplejpeg is None:
+        return None
     colors, channels = ("RGB", 3) if mode == "rgb" else ("GRAY", 1)
     pixels = scratch.take((*image.size, channels))
-    decoded = simplejpeg.decode_jpeg(
-        image.data, colors, fastdct=False, fastupsample=False, buffer=pixels
-    )
+    try:
+        decoded = simplejpeg.decode_jpeg(
+            image.data, colors, fastdct=False, fastupsample=False, buffer=pixels
+        )
+    except ValueError:
+        return None
     if decoded.shape != pixels.shape:
         raise EngineError(f"simplejpeg decoded {decoded.shape}, but the header says {pixels.shape}")
     return decoded  # type: ignore[no-any-return]

@@ -39,7 +39,9 @@ _ANTIALIASED = {
 
 
 def _run_decode(pixels: Any, calls: Calls, row: int) -> Any:
-    return decode(pixels, *calls[0].options)
+    mode, apply_exif_orientation, dtype = calls[0].options
+    window = calls[0].rows[row] if calls[0].rows else None
+    return decode(pixels, mode, apply_exif_orientation, dtype, window)
 
 
 def _run_torch(pixels: Any, calls: Calls, row: int) -> Any:

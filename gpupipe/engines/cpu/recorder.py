@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpupipe.engines.cpu.program import Call, Program, Table
+from gpupipe.engines.cpu.region_decoding import add_windows
 from gpupipe.pipeline.color_ops import COLOR_OPS
 from gpupipe.pipeline.entry import Entry
 from gpupipe.pipeline.geometry import affine_matrix
@@ -29,7 +30,7 @@ class Recorder:
     def __init__(self, size: Any, table: Table) -> None:
         self.spec, self.step = Spec(), ""
         self.calls: list[Call] = []
-        self._size = np.asarray(size, np.float64)
+        self._size = self._decoded_size = np.asarray(size, np.float64)
         self._count = len(self._size)
         self._table = table
         self._cut = 0
@@ -167,8 +168,10 @@ class Recorder:
         return self.program()
 
     def program(self) -> Program:
-        """Return the program of all calls."""
-        return Program(self.calls, self._table, self._cut)
+        """Return the program of all calls, which decodes no more of an image than it needs."""
+        first, rest = self.calls[: self._cut or None], self.calls[self._cut or len(self.calls) :]
+        calls = [*add_windows(first, self._decoded_size), *rest]
+        return Program(calls, self._table, self._cut)
 
     def _run_branch(self, branch: Callable[[Any], None], present: NDArray[np.bool_]) -> Recorder:
         part = self.fork()

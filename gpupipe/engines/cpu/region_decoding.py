@@ -1,0 +1,84 @@
+"""Finds the part of an image that the steps after `decode` need, and decodes that part alone.
+
+The extension `gpupipe._jpeg` decodes it, to the pixels of a decode of the whole image. The image
+keeps its size: pixels outside of the window have any value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpupipe.engines.cpu.program import Call
+from gpupipe.engines.cpu.scratch import scratch
+from gpupipe.runtime.compiled_extension import find_extension
+
+_FILTER_RADIUS = {"nearest": 0.0, "bilinear": 1.0, "bicubic": 2.0}
+_extension = find_extension("_jpeg")
+
+
+def add_windows(calls: Sequence[Call], size: NDArray[np.float64]) -> list[Call]:
+    """Return calls whose `decode` has the window of each sample, if a crop follows it.
+
+    Args:
+        calls: Calls that run one after the other. Nothing else uses the pixels between them.
+        size: [height, width] of the decoded images, (B, 2).
+
+    Returns:
+        The calls. The rows of `decode` are [top, left, height, width] in pixels.
+    """
+    if _extension is None:
+        return list(calls)
+    names = [call.primitive for call in calls[:3]]
+    if names[:2] == ["decode", "crop"]:
+        window = np.array(calls[1].rows, np.float64)
+    elif names == ["decode", "resize", "crop"]:
+        window = _find_source(size, calls[1], np.array(calls[2].rows, np.float64))
+    else:
+        return list(calls)
+    rows = _clip(window, size).astype(np.int64).tolist()
+    return [replace(calls[0], rows=rows), *calls[1:]]
+
+
+def _find_source(size: Any, resize: Call, window: Any) -> NDArray[np.float64]:
+    """Return the window that a resize reads for a window of its output, with a margin."""
+    scale = size / np.array(resize.rows, np.float64)
+    reach = np.ceil(np.maximum(scale, 1.0) * _FILTER_RADIUS[resize.options[0]]) + 2.0
+    first = np.floor(window[:, :2] * scale) - reach
+    end = np.ceil((window[:, :2] + window[:, 2:]) * scale) + reach
+    return np.concatenate([first, end - first], -1)
+
+
+def _clip(window: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the parts of windows inside the image; the whole image if there is none."""
+    first = np.maximum(window[:, :2], 0.0)
+    end = np.minimum(window[:, :2] + window[:, 2:], size)
+    is_inside = (end > first).all(-1, keepdims=True)
+    first, end = np.where(is_inside, first, 0.0), np.where(is_inside, end, size)
+    return np.concatenate([first, end - first], -1)
+
+
+def decode_window(
+    data: NDArray[np.uint8], size: tuple[int, int], channels: int, window: Sequence[int] | None
+) -> NDArray[np.uint8] | None:
+    """Decode a window of a JPEG to the thread's scratch memory.
+
+    Args:
+        data: The bytes of the file.
+        size: [height, width] of the image.
+        channels: 1 for gray, 3 for RGB.
+        window: [top, left, height, width]; None for the whole image.
+
+    Returns:
+        An array for the whole image (H, W, C), of which only the window has been decoded. None if
+        the extension is not built, or if it leaves the file to the decoders of whole images: a
+        progressive file, and one with any damage.
+    """
+    if _extension is None:
+        return None
+    pixels = scratch.take((*size, channels))
+    return pixels if _extension.decode(data, pixels, *(window or (0, 0, *size))) else None
