@@ -4,6 +4,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <cmath>
 #include <memory>
 #include <new>
@@ -80,6 +84,8 @@ inline bool read_target(const Buffer& buffer, Target* target) {
     return refuse("the target is empty or too large");
   if (size != 1 && size != 2 && size != 4 && size != 8)
     return refuse("the values of the target do not have 1, 2, 4 or 8 bytes");
+  if ((reinterpret_cast<uintptr_t>(buffer.bytes()) | buffer.stride(0) | buffer.stride(1)) % size)
+    return refuse("the values of the target are not aligned");
   const bool is_interleaved = buffer.stride(0) == size && pixel == kChannels * size;
   if (!is_interleaved && pixel != size && buffer.side(2) > 1)
     return refuse("the rows of the target are not packed");
@@ -114,7 +120,7 @@ struct Conversions {
         const int channel = target.is_interleaved ? k : c;
         part.table[k] = has_table ? table.bytes() + channel * 256 * target.item_size : nullptr;
       }
-      for (int n = 0; part.is_linear && n < kPeriod; ++n) {
+      for (int n = 0; part.is_linear && n < kNumbers; ++n) {
         const float* own = reinterpret_cast<const float*>(numbers.bytes());
         own += target.is_interleaved ? n % kChannels : c;
         part.scale[n] = own[0], part.mean[n] = own[kChannels], part.std[n] = own[2 * kChannels];
@@ -153,6 +159,13 @@ inline void write_planes(const Variant& variant, const uint8_t* const planes[], 
 }
 
 // Calls work(variant, rows) without the GIL, with rows of `width` pixels.
+// Makes values that were stored past the cache visible before whatever this thread stores next.
+inline void order_stores() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
 template <typename Work>
 PyObject* run_without_gil(int width, const Work& work) {
   std::unique_ptr<Rows> rows;
@@ -164,6 +177,7 @@ PyObject* run_without_gil(int width, const Work& work) {
   const Variant& variant = *g_variant;
   Py_BEGIN_ALLOW_THREADS
   work(variant, *rows);
+  order_stores();
   Py_END_ALLOW_THREADS
   Py_RETURN_NONE;
 }

@@ -240,6 +240,15 @@ AVX2 void merge(const uint8_t* const planes[kChannels], uint8_t* pixels, int wid
   merge_pixels(planes, pixels, n, width);
 }
 
+constexpr int kLine = 16;              // floats in a cache line
+constexpr int kNext[] = {2, 0, 1};     // the channel of the value 8 further on
+
+// A mask of the first `count` of 8 values.
+AVX2_INLINE __m256i mask_of(int64_t count) {
+  const __m256i positions = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(int(count)), positions);
+}
+
 AVX2_INLINE __m256 to_numbers(const uint8_t* levels, const Conversion& k, int part) {
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(levels));
   const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
@@ -249,20 +258,40 @@ AVX2_INLINE __m256 to_numbers(const uint8_t* levels, const Conversion& k, int pa
                        _mm256_loadu_ps(k.std + part));
 }
 
+// Stores whole cache lines past the cache: a batch is larger than the cache, and a line that is
+// not there would be read before it is written. A line that two rows share goes through the cache.
+AVX2 int64_t convert_to_floats(const uint8_t* levels, float* values, int64_t count,
+                               const Conversion& k) {
+  if (count < 2 * kLine) return 0;
+  const int64_t head = -(reinterpret_cast<uintptr_t>(values) / sizeof(float)) % kLine;
+  const int64_t end = count - (count - head) % kLine;
+  for (int64_t n = 0; n < head; n += 8)
+    _mm256_maskstore_ps(values + n, mask_of(head - n), to_numbers(levels + n, k, n % kChannels));
+  for (int64_t n = head, first = head % kChannels; n < end; n += 8, first = kNext[first])
+    _mm256_stream_ps(values + n, to_numbers(levels + n, k, first));
+  int64_t n = end;
+  for (; n + 8 <= count; n += 8)
+    _mm256_storeu_ps(values + n, to_numbers(levels + n, k, n % kChannels));
+  return n;
+}
+
+AVX2 int64_t convert_to_halves(const uint8_t* levels, uint16_t* values, int64_t count,
+                               const Conversion& k) {
+  int64_t n = 0;
+  for (; n + kPeriod <= count; n += kPeriod)
+    for (int part = 0; part < kPeriod; part += 8)
+      _mm_storeu_si128(
+          reinterpret_cast<__m128i*>(values + n + part),
+          _mm256_cvtps_ph(to_numbers(levels + n + part, k, part), _MM_FROUND_TO_NEAREST_INT));
+  return n;
+}
+
 AVX2 void convert(const uint8_t* levels, uint8_t* values, int64_t count, const Conversion& k) {
   int64_t n = 0;
-  if (k.is_linear && k.item_size == 4) {
-    for (; n + kPeriod <= count; n += kPeriod)
-      for (int part = 0; part < kPeriod; part += 8)
-        _mm256_storeu_ps(reinterpret_cast<float*>(values) + n + part,
-                         to_numbers(levels + n + part, k, part));
-  } else if (k.is_linear && k.item_size == 2) {
-    for (; n + kPeriod <= count; n += kPeriod)
-      for (int part = 0; part < kPeriod; part += 8)
-        _mm_storeu_si128(
-            reinterpret_cast<__m128i*>(reinterpret_cast<uint16_t*>(values) + n + part),
-            _mm256_cvtps_ph(to_numbers(levels + n + part, k, part), _MM_FROUND_TO_NEAREST_INT));
-  }
+  if (k.is_linear && k.item_size == 4)
+    n = convert_to_floats(levels, reinterpret_cast<float*>(values), count, k);
+  else if (k.is_linear && k.item_size == 2)
+    n = convert_to_halves(levels, reinterpret_cast<uint16_t*>(values), count, k);
   convert_by_table(levels, values, n, count, k);
 }
 

@@ -14,6 +14,7 @@ constexpr int kChannels = 3;
 constexpr int kBlock = 8;      // output pixels of a warp that share one exact coordinate
 constexpr int kPadding = 32;   // bytes that a variant may write after a row of levels
 constexpr int kPeriod = 24;    // values after which the numbers of a conversion repeat
+constexpr int kNumbers = kPeriod + kChannels - 1;  // a period of them from each channel on
 
 // Packed RGB pixels of uint8, with `stride` bytes from row to row.
 struct Image {
@@ -42,7 +43,7 @@ struct Conversion {
   bool is_identity;  // bytes are copied
   bool is_linear;    // the numbers below make the table to the bit; a value is float32 or float16
   bool is_scaling;   // mean is 0 and std is 1
-  float scale[kPeriod], mean[kPeriod], std[kPeriod];
+  float scale[kNumbers], mean[kNumbers], std[kNumbers];
 };
 
 struct Variant {

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -138,6 +139,25 @@ def test_a_conversion_has_torchvisions_bits(
     assert torch.equal(place, levels)
 
 
+@pytest.mark.parametrize("numbers", [NUMBERS[:1], NUMBERS], ids=["to_dtype", "normalize"])
+@pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
+def test_a_place_may_begin_anywhere_in_a_cache_line(
+    variant: str, numbers: Any, is_packed: bool
+) -> None:
+    how = tables("float32", numbers)
+    for width, start in itertools.product([9, 10, 11, 24, 37, 48, 63], range(18)):
+        image, count = picture(3, width, seed=width), 9 * width
+        block = torch.full((count + 36,), -7.0)
+        part = block[start : start + count]
+        place = part.view(3, 3, width) if is_packed else part.view(3, width, 3).permute(2, 0, 1)
+        extension.convert(image, 0, 0, place.numpy(), *how)
+        levels = torch.from_numpy(image.copy()).permute(2, 0, 1).long()
+        looked_up = torch.from_numpy(how[0])[torch.arange(3)[:, None, None], levels]
+        assert torch.equal(place, looked_up), (width, start)
+        others = torch.cat([block[:start], block[start + count :]])
+        assert bool((others == -7).all()), "what lies beside the place is not written"
+
+
 def test_numbers_that_are_not_exact_are_looked_up() -> None:
     in_halves = (("to_dtype", ("float16", True)), ("normalize", ((0.4,) * 3, (0.2,) * 3)))
     assert tables("float32", in_halves)[1] is None
@@ -157,6 +177,10 @@ def test_numbers_that_are_not_exact_are_looked_up() -> None:
         ({"target": np.zeros((3, 4, 8), np.float32)[:, :, ::2]}, "rows of the target"),
         ({"target": np.zeros((3, 5, 4), np.float32)}, "differ in size"),
         ({"target": np.zeros((3, 4, 4), np.complex128)}, "1, 2, 4 or 8 bytes"),
+        (
+            {"target": np.zeros(193, np.uint8)[1:].view(np.float32).reshape(3, 4, 4)},
+            "target are not aligned",
+        ),
         ({"table": np.zeros((3, 255), np.float32)}, "the table is not"),
         ({"table": np.zeros((3, 256), np.float64)}, "the table is not"),
         ({"table": None}, "needs a table"),
