@@ -8,7 +8,8 @@ BIN = $(VENV)/bin
 # A second Ray on a machine joins the first: tests that start Ray run one by one, after the others.
 RAY_TESTS = tests/engines/ray tests/test_ray.py tests/training/test_ray_train.py
 
-KERNEL_TESTS = tests/engines/cpu/test_compiled_kernels.py tests/engines/cpu/test_region_decoding.py
+KERNEL_TESTS = $(addprefix tests/engines/cpu/test_, \
+    compiled_kernels.py compiled_resize.py region_decoding.py)
 
 .PHONY: demo test sanitize lint docs clean
 

@@ -146,8 +146,9 @@ class Rows {
 };
 
 // Writes one row of levels to its place.
-inline void write_planes(const Variant& variant, const uint8_t* const planes[], const Target& target,
-                  int row, const Conversions& conversions, uint8_t* pixels) {
+inline void write_planes(const Variant& variant, const uint8_t* const planes[],
+                         const Target& target, int row, const Conversions& conversions,
+                         uint8_t* pixels) {
   uint8_t* const values = target.values + row * target.row;
   if (target.is_interleaved) {
     variant.merge(planes, pixels, target.width);
@@ -158,7 +159,18 @@ inline void write_planes(const Variant& variant, const uint8_t* const planes[], 
     variant.convert(planes[c], values + c * target.plane, target.width, conversions.parts[c]);
 }
 
-// Calls work(variant, rows) without the GIL, with rows of `width` pixels.
+// Writes one row of interleaved levels to its place.
+inline void write_levels(const Variant& variant, const uint8_t* levels, const Target& target,
+                         int row, const Conversions& conversions, Rows& rows) {
+  if (target.is_interleaved) {
+    variant.convert(levels, target.values + row * target.row, int64_t{target.width} * kChannels,
+                    conversions.parts[0]);
+    return;
+  }
+  variant.split(levels, rows.planes, target.width, false);
+  write_planes(variant, rows.planes, target, row, conversions, rows.pixels);
+}
+
 // Makes values that were stored past the cache visible before whatever this thread stores next.
 inline void order_stores() {
 #if defined(__x86_64__)
@@ -166,19 +178,21 @@ inline void order_stores() {
 #endif
 }
 
+// Calls work(variant, rows) without the GIL, with rows of `width` pixels.
 template <typename Work>
 PyObject* run_without_gil(int width, const Work& work) {
-  std::unique_ptr<Rows> rows;
-  try {
-    rows = std::make_unique<Rows>(width);
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
   const Variant& variant = *g_variant;
+  bool has_memory = true;
   Py_BEGIN_ALLOW_THREADS
-  work(variant, *rows);
-  order_stores();
+  try {
+    Rows rows(width);
+    work(variant, rows);
+    order_stores();
+  } catch (const std::bad_alloc&) {
+    has_memory = false;
+  }
   Py_END_ALLOW_THREADS
+  if (!has_memory) return PyErr_NoMemory();
   Py_RETURN_NONE;
 }
 

@@ -6,12 +6,15 @@
 
 namespace gpupipe {
 
+PyObject* resize(PyObject*, PyObject* arguments);
+
 const Variant* g_variant = &kScalar;
 
 namespace {
 
 const Variant* const kVariants[] = {
 #if defined(__x86_64__)
+    &kAvx512,
     &kAvx2,
 #endif
 #if defined(__aarch64__)
@@ -135,6 +138,11 @@ PyMethodDef kMethods[] = {
     {"convert", convert, METH_VARARGS,
      "convert(image, flips_x, flips_y, target, table, numbers)\n--\n\n"
      "Flip an image (H, W, 3) of uint8 and convert it to the target (3, H, W)."},
+    {"resize", resize, METH_VARARGS,
+     "resize(image, size, corner, is_cubic, antialias, flips_x, flips_y, target, table, numbers)"
+     "\n--\n\n"
+     "Resize an image (H, W, 3) of uint8 to `size`, and flip and convert the window at `corner` to "
+     "the target (3, H, W)."},
     {"variants", variants, METH_NOARGS,
      "variants()\n--\n\nReturn the names of the variants that this machine can run."},
     {"select", select, METH_O,

@@ -1,4 +1,5 @@
-// The variant for NEON, which every aarch64 processor has. The warp is the scalar one.
+// The variant for NEON, which every aarch64 processor has. The warp and the resize are the scalar
+// ones.
 #if defined(__aarch64__)
 
 #include <arm_neon.h>
@@ -66,9 +67,12 @@ void convert(const uint8_t* levels, uint8_t* values, int64_t count, const Conver
   convert_by_table(levels, values, n, count, k);
 }
 
+void prepare_columns(Columns&) {}
+
 }  // namespace
 
-const Variant kNeon = {"neon", is_supported, warp_row, split, merge, convert};
+const Variant kNeon = {"neon",  is_supported,    warp_row,      split,      merge,
+                       convert, prepare_columns, resize_pixels, blend_pairs};
 
 }  // namespace gpupipe
 

@@ -133,4 +133,38 @@ inline void convert_by_table(const uint8_t* levels, uint8_t* values, int64_t beg
   }
 }
 
+// Rounds a sum of weighted levels of a resize.
+inline uint8_t round_taps(int32_t sum, int precision) {
+  const int32_t level = (sum + (1 << (precision - 1))) >> precision;
+  return uint8_t(level < 0 ? 0 : level > 255 ? 255 : level);
+}
+
+inline void resize_pixels(const Columns& columns, const uint8_t* a, const uint8_t* b,
+                          uint16_t* pairs) {
+  const Taps& taps = columns.taps;
+  for (int n = 0; n < taps.count; ++n) {
+    const int16_t* weights = taps.weights.data() + size_t(n) * taps.most;
+    const int64_t begin = int64_t{taps.first[n]} * kChannels;
+    for (int c = 0; c < kChannels; ++c) {
+      int32_t sum_a = 0, sum_b = 0;
+      for (int k = 0; k < taps.sizes[n]; ++k) {
+        sum_a += weights[k] * a[begin + k * kChannels + c];
+        sum_b += weights[k] * b[begin + k * kChannels + c];
+      }
+      pairs[2 * (kChannels * n + c)] = round_taps(sum_a, taps.precision);
+      pairs[2 * (kChannels * n + c) + 1] = round_taps(sum_b, taps.precision);
+    }
+  }
+}
+
+inline void blend_pairs(const uint16_t* const rows[], const int16_t* weights, int count,
+                        int precision, int size, uint8_t* levels) {
+  for (int n = 0; n < size; ++n) {
+    int32_t sum = 0;
+    for (int k = 0; k < count; ++k)
+      sum += weights[2 * k] * rows[k][2 * n] + weights[2 * k + 1] * rows[k][2 * n + 1];
+    levels[n] = round_taps(sum, precision);
+  }
+}
+
 }  // namespace gpupipe

@@ -28,8 +28,11 @@ void convert(const uint8_t* levels, uint8_t* values, int64_t count, const Conver
   convert_by_table(levels, values, 0, count, k);
 }
 
+void prepare_columns(Columns&) {}
+
 }  // namespace
 
-const Variant kScalar = {"scalar", is_supported, warp_row, split, merge, convert};
+const Variant kScalar = {"scalar", is_supported,    warp_row,      split,      merge,
+                         convert,  prepare_columns, resize_pixels, blend_pairs};
 
 }  // namespace gpupipe

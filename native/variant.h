@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace gpupipe {
 
@@ -34,6 +35,29 @@ struct Warp {
   uint8_t filled[kChannels];
   int64_t dx[kBlock], dy[kBlock];  // the way from the first pixel of a block, 16 fraction bits
 };
+
+// One axis of a resize: output n is the sum of inputs from `first[n]` on, weighted.
+//
+// The weights are those of torch's kernel for uint8: int16 with `precision` fraction bits.
+struct Taps {
+  int count;      // of outputs
+  int precision;
+  int most;       // weights that each output has; it is even, and those after the last are 0
+  std::vector<int32_t> first, sizes;
+  std::vector<int16_t> weights;  // (count, most)
+};
+
+// The columns of a resize, and what a variant makes of them once.
+struct Columns {
+  Taps taps;
+  std::vector<uint8_t> table;     // of the variant, at any alignment
+  std::vector<int32_t> offsets;   // of the variant
+  int width;                      // of the source
+  bool is_wide;                   // of the variant
+};
+
+constexpr int kMostRead = 128;  // bytes that a variant may read after the end of a row
+constexpr int kGroup = 64;      // values of a row of pairs that a variant may write after its end
 
 // What becomes of each level: table[c][level], which is scale * level, minus mean, over std.
 struct Conversion {
@@ -63,11 +87,25 @@ struct Variant {
   // Converts `count` levels.
   void (*convert)(const uint8_t* levels, uint8_t* values, int64_t count,
                   const Conversion& conversion);
+
+  // Prepares `columns` for resize_columns.
+  void (*prepare_columns)(Columns& columns);
+
+  // Resizes two rows to pairs of levels, (3 * count, 2). Reads up to kMostRead bytes after the
+  // rows, and writes up to kGroup pairs more.
+  void (*resize_columns)(const Columns& columns, const uint8_t* a, const uint8_t* b,
+                         uint16_t* pairs);
+
+  // Sums `count` rows of pairs to `size` levels; pair n has weights 2 n and 2 n + 1. Reads up to
+  // kGroup pairs more, and writes up to kGroup levels more.
+  void (*blend_rows)(const uint16_t* const rows[], const int16_t* weights, int count, int precision,
+                     int size, uint8_t* levels);
 };
 
 extern const Variant kScalar;
 #if defined(__x86_64__)
 extern const Variant kAvx2;
+extern const Variant kAvx512;
 #endif
 #if defined(__aarch64__)
 extern const Variant kNeon;

@@ -6,12 +6,14 @@ sample's place in the batch, and runs without the GIL.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.level_tables import (
     NUMPY_DTYPES,
     Calls,
@@ -20,12 +22,13 @@ from gpupipe.engines.cpu.level_tables import (
     find_table,
 )
 from gpupipe.engines.cpu.pixels import as_array, as_packed, in_indices
-from gpupipe.engines.cpu.program import Kernel, Table
+from gpupipe.engines.cpu.program import Call, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.runtime.compiled_extension import find_extension
 
 _DTYPES = (*NUMPY_DTYPES, "bfloat16")
 _RGB = 3
+_TORCH_HAS_AVX2 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 _extension = find_extension()
 
 
@@ -88,6 +91,73 @@ def _as_numpy(tensor: torch.Tensor) -> NDArray[Any]:
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
+def _run_resize(pixels: Any, calls: Calls, row: int) -> Any:
+    """Resize, and perhaps crop and flip, to uint8."""
+    resize, window, flips = _find_resize(calls, row)
+    resized = scratch.take((*window[2:], _RGB))
+    target = resized.transpose(2, 0, 1)
+    if _is_window_inside(resize.rows[row], window):
+        _resize(pixels, resize, row, window, flips, target, (None, None))
+    else:
+        _extension.convert(_cut_resized(pixels, calls, row), *flips, target, None, None)
+    return resized
+
+
+def _run_resize_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
+    """Resize, and perhaps crop and flip, to the sample's place in the batch."""
+    resize, window, flips = _find_resize(calls, row)
+    numbers = _without_geometry(calls)
+    place = _find_place(numbers, row, (window[2], window[3]))
+    if place is None:
+        return
+    if _is_window_inside(resize.rows[row], window):
+        _resize(pixels, resize, row, window, flips, place, _find_conversion(numbers))
+    else:
+        cut = _cut_resized(pixels, calls, row)
+        _extension.convert(cut, *flips, place, *_find_conversion(numbers))
+
+
+def _find_resize(calls: Calls, row: int) -> tuple[Call, list[int], list[int]]:
+    """Return the call of a resize, the window of its result, and the flags of the flips."""
+    window, flips = [0, 0, *calls[0].rows[row]], [0, 0]
+    for call in calls[1:]:
+        if call.primitive == "crop":
+            window = call.rows[row]
+        elif call.primitive == "flip":
+            flips = call.rows[row]
+    return calls[0], window, flips
+
+
+def _is_window_inside(size: Sequence[int], window: Sequence[int]) -> bool:
+    top, left, height, width = window
+    return min(top, left) >= 0 and top + height <= size[0] and left + width <= size[1]
+
+
+def _resize(
+    pixels: Any,
+    resize: Call,
+    row: int,
+    window: Sequence[int],
+    flips: Sequence[int],
+    target: NDArray[Any],
+    conversion: Any,
+) -> None:
+    interpolation, antialias = resize.options
+    how = interpolation == "bicubic", antialias
+    size, corner = tuple(resize.rows[row]), tuple(window[:2])
+    _extension.resize(_as_rows(pixels), size, corner, *how, *flips, target, *conversion)
+
+
+def _cut_resized(pixels: Any, calls: Calls, row: int) -> NDArray[np.uint8]:
+    """Resize, and crop a window that is not inside the result."""
+    resized = _run_resize(pixels, calls[:1], row)
+    return as_packed(kernels.crop(resized, calls[1].rows[row], calls[1].options))
+
+
+def _without_geometry(calls: Calls) -> Calls:
+    return [call for call in calls if call.primitive not in ("resize", "crop", "flip")]
+
+
 def _is_rgb(calls: Calls) -> bool:
     return calls[0].spec.dtype == "uint8" and calls[0].spec.channels == _RGB
 
@@ -95,6 +165,21 @@ def _is_rgb(calls: Calls) -> bool:
 def _is_smooth(calls: Calls) -> bool:
     """Whether the first call, a warp, is one that the extension does."""
     return _is_rgb(calls) and calls[0].options[0] == "bilinear"
+
+
+def _can_resize(calls: Calls) -> bool:
+    """Whether the first call is a resize that torchvision does in uint8, of RGB images.
+
+    Without antialiasing, torchvision's bilinear resize is in float32 on processors without AVX2.
+    """
+    interpolation, antialias = calls[0].options
+    if interpolation == "bilinear":
+        return _is_rgb(calls) and (antialias or _TORCH_HAS_AVX2)
+    return _is_rgb(calls) and interpolation == "bicubic"
+
+
+def _can_resize_and_deliver(calls: Calls) -> bool:
+    return _can_resize(calls) and can_look_up(_without_geometry(calls), _DTYPES)
 
 
 def _can_convert(calls: Calls) -> bool:
@@ -117,7 +202,13 @@ def add_compiled(table: Table) -> Table:
     flip = Kernel(_run_flip_and_convert, "kernels.convert", _can_flip_and_convert)
     warp = Kernel(_run_warp_and_deliver, "kernels.warp", _can_warp_and_deliver)
     first: Table = {("warp",): [Kernel(_run_warp, "kernels.warp", _is_smooth)]}
+    resizes = [("resize", *geometry) for geometry in ((), ("crop",), ("flip",), ("crop", "flip"))]
+    for group in resizes:
+        first[group] = [Kernel(_run_resize, "kernels.resize", _can_resize)]
+    resize = Kernel(_run_resize_and_deliver, "kernels.resize", _can_resize_and_deliver)
     for numbers in ((), ("to_dtype",), ("to_dtype", "normalize")):
+        for group in resizes:
+            first[(*group, *numbers, "deliver")] = [resize]
         first[(*numbers, "deliver")] = [convert]
         first[("flip", *numbers, "deliver")] = [flip]
         first[("warp", *numbers, "deliver")] = [warp]

@@ -64,8 +64,16 @@ def _run_check(pixels: Any, calls: Calls, row: int) -> Any:
 
 
 def _run_crop(pixels: Any, calls: Calls, row: int) -> Any:
-    top, left, height, width = calls[0].rows[row]
-    fill = calls[0].options
+    return crop(pixels, calls[0].rows[row], calls[0].options)
+
+
+def crop(pixels: Any, window: Sequence[int], fill: Any) -> Any:
+    """Return a window [top, left, height, width]; outside the image is `fill`.
+
+    Raises:
+        SampleIncompatible: The window is not inside the image, and `fill` is None.
+    """
+    top, left, height, width = window
     if fill is not None:
         return cut(as_tensor(pixels), (top, left), (height, width), fill)
     array = as_array(pixels)

@@ -25,10 +25,19 @@ FLOATS: list[Any] = [
     {"to_dtype": {"dtype": "float32", "scale": True}},
     {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}},
 ]
+FLIPS = ["random_horizontal_flip", "random_vertical_flip"]
 EXACT = [
     [{"random_resized_crop": {"size": 64}}, "random_horizontal_flip", *FLOATS],
     [{"resize": {"size": 64}}, {"center_crop": {"size": 60}}, *FLOATS],
     [{"resize": {"size": [50, 70], "interpolation": "bicubic"}}],
+    [{"resize": {"size": [50, 70], "antialias": False}}, "random_horizontal_flip", *FLOATS],
+    [{"resize": {"size": [50, 70]}}, {"center_crop": {"size": [60, 40]}}, *FLIPS, *FLOATS],
+    [
+        {"resize": {"size": [50, 70]}},
+        {"center_crop": {"size": [60, 40]}},
+        *FLIPS,
+        {"random_invert": {"p": 1}},
+    ],
     [{"random_crop": {"size": 200, "padding": 30, "fill": 9}}, "random_vertical_flip"],
 ]
 """Steps after which every pixel is torchvision's."""

@@ -107,6 +107,22 @@ def test_the_warp_writes_into_the_batch(few: Path) -> None:
         assert loader.engine.lowering()[-1] == (warp, "cpu", steps)
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"random_resized_crop": {"size": 64}}, "random_horizontal_flip"],
+        [{"resize": {"size": 64}}, {"center_crop": {"size": 60}}],
+    ],
+    ids=str,
+)
+def test_the_resize_writes_into_the_batch(few: Path, steps: list[Any]) -> None:
+    pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
+    with load(few, ["decode", *steps, *FLOATS]) as loader:
+        names = [s if isinstance(s, str) else next(iter(s)) for s in (*steps, *FLOATS)]
+        last = loader.engine.lowering()[-1]
+        assert last == ("kernels.resize", "cpu", tuple(names))
+
+
 def test_a_dali_step_is_refused(few: Path) -> None:
     with pytest.raises(gpupipe.EngineError, match=r"pipeline\.1.*CPU engine: use engine: dali"):
         load(few, ["decode", {"dali": {"op": "sphere"}}])

@@ -1,0 +1,125 @@
+// The variant for AVX2: the resize.
+#if defined(__x86_64__)
+
+#include <algorithm>
+
+#include "avx2.h"
+
+namespace gpupipe::avx2 {
+namespace {
+
+constexpr int kShortTaps = 8;  // with so few, all outputs are summed over as many
+
+AVX2_INLINE __m256i broadcast_pair(const int16_t* weights) {
+  int32_t pair;
+  std::memcpy(&pair, weights, sizeof(pair));
+  return _mm256_set1_epi32(pair);
+}
+
+// Loads 16 or 8 bytes of two rows.
+AVX2_INLINE __m256i load_rows(const uint8_t* a, const uint8_t* b) {
+  return _mm256_inserti128_si256(
+      _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a))),
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)), 1);
+}
+
+AVX2_INLINE __m256i load_halves(const uint8_t* a, const uint8_t* b) {
+  return _mm256_inserti128_si256(
+      _mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a))),
+      _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)), 1);
+}
+
+// A shuffle to the words R0 R1 G0 G1 B0 B1 0 0 of the two pixels from byte `at` on.
+AVX2_INLINE __m256i pair_pixels(int at) {
+  const char z = -128;
+  const char b = char(at);
+  return _mm256_broadcastsi128_si256(_mm_setr_epi8(b, z, char(b + 3), z, char(b + 1), z,
+                                                   char(b + 4), z, char(b + 2), z, char(b + 5), z,
+                                                   z, z, z, z));
+}
+
+// Sums the taps of one output in two rows: R G B 0 of each.
+AVX2_INLINE __m256i sum_taps(const uint8_t* a, const uint8_t* b, const int16_t* weights, int pairs,
+                             __m256i sum) {
+  int k = 0;
+  for (; k + 2 <= pairs; k += 2) {
+    const __m256i pixels = load_rows(a + 2 * k * kChannels, b + 2 * k * kChannels);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, pair_pixels(0)),
+                                                  broadcast_pair(weights + 2 * k)));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, pair_pixels(6)),
+                                                  broadcast_pair(weights + 2 * k + 2)));
+  }
+  if (k < pairs) {
+    const __m256i pixels = load_halves(a + 2 * k * kChannels, b + 2 * k * kChannels);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, pair_pixels(0)),
+                                                  broadcast_pair(weights + 2 * k)));
+  }
+  return sum;
+}
+
+AVX2_INLINE void store(uint16_t* pairs, __m128i words) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(pairs), words);
+}
+
+template <int kPairs>
+AVX2_INLINE void resize_pixels_in_twos(const Taps& taps, const uint8_t* a, const uint8_t* b,
+                                       uint16_t* pairs) {
+  const __m256i round = _mm256_set1_epi32(1 << (taps.precision - 1));
+  const __m128i shift = _mm_cvtsi32_si128(taps.precision);
+  for (int n = 0; n < taps.count; n += 2) {
+    __m256i sums[2];
+    for (int k = 0; k < 2; ++k) {
+      const int output = std::min(n + k, taps.count - 1);
+      const int64_t at = int64_t{taps.first[output]} * kChannels;
+      const int count = kPairs ? kPairs : (taps.sizes[output] + 1) / 2;
+      sums[k] = sum_taps(a + at, b + at, taps.weights.data() + size_t(output) * taps.most, count,
+                         round);
+      sums[k] = _mm256_sra_epi32(sums[k], shift);
+    }
+    const __m256i words = _mm256_min_epu16(_mm256_packus_epi32(sums[0], sums[1]),
+                                           _mm256_set1_epi16(255));
+    const __m128i of_a = _mm256_castsi256_si128(words), of_b = _mm256_extracti128_si256(words, 1);
+    store(pairs + 2 * kChannels * n, _mm_unpacklo_epi16(of_a, of_b));
+    store(pairs + 2 * kChannels * (n + 1), _mm_unpackhi_epi16(of_a, of_b));
+  }
+}
+
+}  // namespace
+
+void prepare_columns(Columns&) {}
+
+AVX2 void resize_columns(const Columns& columns, const uint8_t* a, const uint8_t* b,
+                         uint16_t* pairs) {
+  const Taps& taps = columns.taps;
+  if (taps.most == 2) resize_pixels_in_twos<1>(taps, a, b, pairs);
+  else if (taps.most == 4) resize_pixels_in_twos<2>(taps, a, b, pairs);
+  else if (taps.most == 6) resize_pixels_in_twos<3>(taps, a, b, pairs);
+  else if (taps.most == kShortTaps) resize_pixels_in_twos<kShortTaps / 2>(taps, a, b, pairs);
+  else resize_pixels_in_twos<0>(taps, a, b, pairs);
+}
+
+AVX2 void blend_rows(const uint16_t* const rows[], const int16_t* weights, int count,
+                     int precision, int size, uint8_t* levels) {
+  const __m256i round = _mm256_set1_epi32(1 << (precision - 1));
+  const __m128i shift = _mm_cvtsi32_si128(precision);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int n = 0; n < size; n += 32) {
+    __m256i sums[4] = {round, round, round, round};
+    for (int k = 0; k < count; ++k) {
+      const __m256i weight = broadcast_pair(weights + 2 * k);
+      const __m256i* from = reinterpret_cast<const __m256i*>(rows[k] + 2 * n);
+      for (int i = 0; i < 4; ++i)
+        sums[i] = _mm256_add_epi32(sums[i],
+                                   _mm256_madd_epi16(_mm256_loadu_si256(from + i), weight));
+    }
+    for (int i = 0; i < 4; ++i) sums[i] = _mm256_sra_epi32(sums[i], shift);
+    const __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(sums[0], sums[1]),
+                                              _mm256_packs_epi32(sums[2], sums[3]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(levels + n),
+                        _mm256_permutevar8x32_epi32(bytes, order));
+  }
+}
+
+}  // namespace gpupipe::avx2
+
+#endif

@@ -1,0 +1,170 @@
+// The variant for AVX-512 with VBMI and VNNI (Ice Lake, Zen 4 and later): the resize. The warp is
+// that of AVX2.
+#if defined(__x86_64__)
+
+// The headers of GCC 12 warn of their own variables.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#include <algorithm>
+
+#include "avx2.h"
+
+#define AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx2,f16c")))
+#define AVX512_INLINE AVX512 __attribute__((always_inline)) inline
+
+namespace gpupipe {
+namespace {
+
+constexpr int kVector = 64;  // bytes
+constexpr int kLanes = 16;   // values of a block
+
+bool is_supported() {
+  __builtin_cpu_init();
+  return kAvx2.is_supported() && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+
+// A block is 16 values of a row of the output, and a pair two taps of them. Each has a shuffle
+// from the 64 or 128 bytes at an offset of the source to words, whose odd bytes are masked, and
+// weights.
+struct Entry {
+  uint8_t shuffle[kVector];
+  int16_t weights[kVector / 2];
+};
+
+Entry* find_entries(const Columns& columns) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(columns.table.data());
+  return reinterpret_cast<Entry*>((begin + kVector - 1) / kVector * kVector);
+}
+
+// Fills the entry of a block and a pair. Returns how many bytes from the offset on it reads.
+int fill_entry(const Taps& taps, int block, int pair, int32_t* offset, Entry* entry) {
+  int32_t from[kLanes];
+  int32_t least = INT32_MAX, most = 0;
+  for (int n = 0; n < kLanes; ++n) {
+    const int value = block * kLanes + n, output = value / kChannels;
+    from[n] = -1;
+    if (output >= taps.count || 2 * pair >= taps.sizes[output]) continue;
+    from[n] = (taps.first[output] + 2 * pair) * kChannels + value % kChannels;
+    least = std::min(least, from[n]), most = std::max(most, from[n]);
+  }
+  *offset = least == INT32_MAX ? 0 : least;
+  const int reach = most - *offset + kChannels + 1;
+  for (int n = 0; n < kLanes; ++n) {
+    entry->shuffle[4 * n] = entry->shuffle[4 * n + 2] = 0;
+    entry->weights[2 * n] = entry->weights[2 * n + 1] = 0;
+    if (from[n] < 0) continue;
+    const size_t output = (block * kLanes + n) / kChannels;
+    for (int k = 0; k < 2; ++k) {
+      entry->shuffle[4 * n + 2 * k] = uint8_t(from[n] - *offset + k * kChannels);
+      entry->weights[2 * n + k] = taps.weights[output * taps.most + 2 * pair + k];
+    }
+  }
+  return reach;
+}
+
+// Without offsets, the source is too much larger than the output for shuffles.
+void prepare_columns(Columns& columns) {
+  const Taps& taps = columns.taps;
+  const int blocks = (taps.count * kChannels + kLanes - 1) / kLanes, pairs = taps.most / 2;
+  const size_t count = size_t(blocks) * pairs;
+  columns.offsets.clear();
+  if (taps.most > kMostRead / kChannels) return;
+  columns.table.resize(count * sizeof(Entry) + kVector);
+  columns.offsets.resize(count);
+  Entry* const entries = find_entries(columns);
+  int reach = 0;
+  for (size_t n = 0; n < count; ++n)
+    reach = std::max(reach, fill_entry(taps, int(n) / pairs, int(n) % pairs, &columns.offsets[n],
+                                       entries + n));
+  columns.is_wide = reach > kVector;
+  if (reach > 2 * kVector) columns.offsets.clear();
+}
+
+template <bool kIsWide>
+AVX512_INLINE __m512i load_words(const uint8_t* pixels, __m512i shuffle) {
+  const __mmask64 low = 0x5555555555555555;
+  const __m512i first = _mm512_loadu_si512(pixels);
+  if (!kIsWide) return _mm512_maskz_permutexvar_epi8(low, shuffle, first);
+  return _mm512_maskz_permutex2var_epi8(low, first, shuffle, _mm512_loadu_si512(pixels + kVector));
+}
+
+template <int kPairs, bool kIsWide>
+AVX512_INLINE void resize_blocks(const Columns& columns, const uint8_t* a, const uint8_t* b,
+                                 uint16_t* to) {
+  const Taps& taps = columns.taps;
+  const __m512i round = _mm512_set1_epi32(1 << (taps.precision - 1));
+  const __m128i shift = _mm_cvtsi32_si128(taps.precision);
+  const __m512i interleave = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+  const int pairs = kPairs ? kPairs : taps.most / 2, size = taps.count * kChannels;
+  const Entry* entry = find_entries(columns);
+  const int32_t* offset = columns.offsets.data();
+  for (int n = 0; n < size; n += kLanes) {
+    __m512i sum_a = round, sum_b = round;
+    for (int k = 0; k < pairs; ++k, ++entry, ++offset) {
+      const __m512i shuffle = _mm512_load_si512(entry->shuffle);
+      const __m512i weights = _mm512_load_si512(entry->weights);
+      sum_a = _mm512_dpwssd_epi32(sum_a, load_words<kIsWide>(a + *offset, shuffle), weights);
+      sum_b = _mm512_dpwssd_epi32(sum_b, load_words<kIsWide>(b + *offset, shuffle), weights);
+    }
+    const __m512i words = _mm512_min_epu16(
+        _mm512_packus_epi32(_mm512_sra_epi32(sum_a, shift), _mm512_sra_epi32(sum_b, shift)),
+        _mm512_set1_epi16(255));
+    _mm512_storeu_si512(to + 2 * n, _mm512_shuffle_epi8(words, interleave));
+  }
+}
+
+template <bool kIsWide>
+AVX512_INLINE void resize_pairs(const Columns& columns, const uint8_t* a, const uint8_t* b,
+                                uint16_t* to) {
+  const int pairs = columns.taps.most / 2;
+  if (pairs == 1) resize_blocks<1, kIsWide>(columns, a, b, to);
+  else if (pairs == 2) resize_blocks<2, kIsWide>(columns, a, b, to);
+  else if (pairs == 3) resize_blocks<3, kIsWide>(columns, a, b, to);
+  else resize_blocks<0, kIsWide>(columns, a, b, to);
+}
+
+AVX512 void resize_columns(const Columns& columns, const uint8_t* a, const uint8_t* b,
+                           uint16_t* to) {
+  if (columns.offsets.empty()) avx2::resize_columns(columns, a, b, to);
+  else if (columns.is_wide) resize_pairs<true>(columns, a, b, to);
+  else resize_pairs<false>(columns, a, b, to);
+}
+
+AVX512 void blend_rows(const uint16_t* const rows[], const int16_t* weights, int count,
+                       int precision, int size, uint8_t* levels) {
+  const __m512i round = _mm512_set1_epi32(1 << (precision - 1));
+  const __m128i shift = _mm_cvtsi32_si128(precision);
+  const __m512i order =
+      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  for (int n = 0; n < size; n += 4 * kLanes) {
+    __m512i sums[4] = {round, round, round, round};
+    for (int k = 0; k < count; ++k) {
+      int32_t pair;
+      std::memcpy(&pair, weights + 2 * k, sizeof(pair));
+      const __m512i weight = _mm512_set1_epi32(pair);
+      for (int i = 0; i < 4; ++i)
+        sums[i] = _mm512_dpwssd_epi32(
+            sums[i], _mm512_loadu_si512(rows[k] + 2 * (n + i * kLanes)), weight);
+    }
+    for (int i = 0; i < 4; ++i) sums[i] = _mm512_sra_epi32(sums[i], shift);
+    const __m512i bytes = _mm512_packus_epi16(_mm512_packs_epi32(sums[0], sums[1]),
+                                              _mm512_packs_epi32(sums[2], sums[3]));
+    _mm512_storeu_si512(levels + n, _mm512_permutexvar_epi32(order, bytes));
+  }
+}
+
+}  // namespace
+
+const Variant kAvx512 = {"avx512",       is_supported,  avx2::warp_row,  avx2::split, avx2::merge,
+                         avx2::convert,  prepare_columns, resize_columns, blend_rows};
+
+}  // namespace gpupipe
+
+#endif

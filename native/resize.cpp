@@ -1,0 +1,146 @@
+// The function `resize` of the module.
+//
+// Rows of the source are resized in pairs to rows of pairs, which wait in a ring until the rows of
+// the output that need them are made. So all of it stays in the cache of the first level.
+#include <algorithm>
+
+#include "arguments.h"
+#include "taps.h"
+
+namespace gpupipe {
+namespace {
+
+struct Resize {
+  Image source;
+  Resampling rows, columns;
+  int top, left, height, width;  // the window of the resized image
+  bool flips_x, flips_y;
+};
+
+// What a thread keeps from one resize to the next: the weights of the last sizes, and memory.
+class Resizer {
+ public:
+  void run(const Variant& variant, const Resize& resize, const Target& target,
+           const Conversions& conversions, Rows& rows) {
+    prepare(variant, resize);
+    int next = rows_.first[0] / 2;  // the pair of rows that is resized next
+    for (int n = 0; n < resize.height; ++n) {
+      const int first = rows_.first[n] / 2, end = (rows_.first[n] + rows_.sizes[n] + 1) / 2;
+      for (next = std::max(next, first); next < end; ++next) resize_pair(variant, resize, next);
+      for (int k = first; k < end; ++k) blended_[k - first] = find_pair(k);
+      variant.blend_rows(blended_.data(), rows_.weights.data() + size_t(n) * rows_.most,
+                         end - first, rows_.precision, resize.width * kChannels, levels_.data());
+      const int row = resize.flips_y ? resize.height - 1 - n : n;
+      write_levels(variant, levels_.data(), target, row, conversions, rows);
+    }
+  }
+
+ private:
+  void prepare(const Variant& variant, const Resize& r) {
+    const Key columns = {&variant, r.columns, r.left, r.width, r.flips_x};
+    if (!(columns == columns_key_)) {
+      columns_key_ = {};
+      columns_.taps = compute_taps(r.columns, r.left, r.width, 1);
+      if (r.flips_x) reverse_taps(columns_.taps);
+      columns_.width = r.source.width;
+      variant.prepare_columns(columns_);
+      columns_key_ = columns;
+    }
+    const Key rows = {nullptr, r.rows, r.top, r.height, false};
+    if (!(rows == rows_key_)) {
+      rows_key_ = {};
+      rows_ = compute_taps(r.rows, r.top, r.height, 2);
+      rows_key_ = rows;
+    }
+    size_ = size_t(r.width) * kChannels + kGroup;
+    capacity_ = rows_.most / 2 + 1;
+    if (ring_.size() < 2 * size_ * capacity_) ring_.resize(2 * size_ * capacity_);
+    if (levels_.size() < size_) levels_.resize(size_);
+    if (blended_.size() < size_t(capacity_)) blended_.resize(capacity_);
+    copies_[0].resize(size_t(r.source.width) * kChannels + kMostRead);
+    copies_[1].resize(copies_[0].size());
+  }
+
+  uint16_t* find_pair(int pair) { return ring_.data() + 2 * size_ * size_t(pair % capacity_); }
+
+  void resize_pair(const Variant& variant, const Resize& resize, int pair) {
+    const int last = resize.source.height - 1;
+    variant.resize_columns(columns_, find_row(resize.source, 2 * pair, 0),
+                           find_row(resize.source, std::min(2 * pair + 1, last), 1),
+                           find_pair(pair));
+  }
+
+  // Returns a row; a copy of it if what a variant may read is not all in the image.
+  const uint8_t* find_row(const Image& source, int row, int copy) {
+    const uint8_t* pixels = source.pixels + row * source.stride;
+    const int64_t bytes = int64_t{source.width} * kChannels;
+    if (row * source.stride + bytes + kMostRead <= source.size()) return pixels;
+    std::copy(pixels, pixels + bytes, copies_[copy].begin());
+    return copies_[copy].data();
+  }
+
+  struct Key {
+    const Variant* variant = nullptr;
+    Resampling how = {};
+    int begin = 0, count = 0;
+    bool is_reversed = false;
+
+    bool operator==(const Key& other) const {
+      return variant == other.variant && how == other.how && begin == other.begin &&
+             count == other.count && is_reversed == other.is_reversed;
+    }
+  };
+
+  Key columns_key_, rows_key_;
+  Columns columns_;
+  Taps rows_;
+  size_t size_ = 0;  // pairs in a row of the ring
+  int capacity_ = 0;
+  std::vector<uint16_t> ring_;
+  std::vector<uint8_t> levels_, copies_[2];
+  std::vector<const uint16_t*> blended_;
+};
+
+bool read_resize(PyObject* arguments, Resize* r, PyObject* objects[4]) {
+  int is_cubic, antialias, flips_x, flips_y, height, width;
+  if (!PyArg_ParseTuple(arguments, "O(ii)(ii)ppppOOO", &objects[0], &height, &width, &r->top,
+                        &r->left, &is_cubic, &antialias, &flips_x, &flips_y, &objects[1],
+                        &objects[2], &objects[3]))
+    return false;
+  if (height < 1 || width < 1 || height > kMostSide || width > kMostSide)
+    return refuse("the size is empty or too large");
+  r->rows = {0, height, bool(is_cubic), bool(antialias)};
+  r->columns = {0, width, bool(is_cubic), bool(antialias)};
+  r->flips_x = flips_x, r->flips_y = flips_y;
+  return true;
+}
+
+bool is_inside(int begin, int count, int most) { return begin >= 0 && begin <= most - count; }
+
+}  // namespace
+
+PyObject* resize(PyObject*, PyObject* arguments) {
+  PyObject* objects[4];
+  Buffer source, target_buffer;
+  Conversions conversions;
+  Target target;
+  Resize r;
+  if (!read_resize(arguments, &r, objects) ||
+      !source.open(objects[0], PyBUF_SIMPLE, "the image", 3) ||
+      !target_buffer.open(objects[1], PyBUF_WRITABLE, "the target", 3) ||
+      !read_image(source, &r.source) || !read_target(target_buffer, &target) ||
+      !conversions.read(objects[2], objects[3], target))
+    return nullptr;
+  r.rows.input = r.source.height, r.columns.input = r.source.width;
+  r.height = target.height, r.width = target.width;
+  if (!is_inside(r.top, r.height, r.rows.output) || !is_inside(r.left, r.width, r.columns.output)) {
+    refuse("the target is not inside the resized image");
+    return nullptr;
+  }
+  return run_without_gil(target.width, [&](const Variant& variant, Rows& rows) {
+    thread_local Resizer resizer;
+    resizer.run(variant, r, target, conversions, rows);
+  });
+}
+
+}  // namespace gpupipe

@@ -1,0 +1,25 @@
+// The weights of a resize.
+#pragma once
+
+#include "variant.h"
+
+namespace gpupipe {
+
+// How one axis is resized, from `input` to `output` pixels.
+struct Resampling {
+  int input, output;
+  bool is_cubic, antialias;
+
+  bool operator==(const Resampling& other) const {
+    return input == other.input && output == other.output && is_cubic == other.is_cubic &&
+           antialias == other.antialias;
+  }
+};
+
+// Returns the taps of `count` outputs from `begin` on. Each begins at a multiple of `alignment`.
+Taps compute_taps(const Resampling& how, int begin, int count, int alignment);
+
+// Reverses the order of the outputs.
+void reverse_taps(Taps& taps);
+
+}  // namespace gpupipe

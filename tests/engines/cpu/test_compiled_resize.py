@@ -1,0 +1,171 @@
+"""The resize of gpupipe._kernels: torch's pixels in every variant, windows, flips and floats.
+
+`make sanitize` runs this file under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_arguments import NUMBERS, bits, picture, tables, target
+from numpy.typing import NDArray
+
+extension = pytest.importorskip("gpupipe._kernels", reason="the extension is not built")
+MODES = [(mode, aa) for mode in ("bilinear", "bicubic") for aa in (True, False)]
+SOURCES = [(1, 1), (1, 9), (2, 2), (5, 3), (17, 33), (64, 40), (50, 1), (150, 201), (31, 900)]
+OUTPUTS = [(1, 1), (2, 3), (5, 4), (17, 16), (64, 65), (40, 200), (31, 90)]
+
+
+@pytest.fixture(params=extension.variants())
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    extension.select(request.param)
+    yield request.param
+    extension.select(extension.variants()[0])
+
+
+def resize(
+    image: NDArray[np.uint8],
+    size: tuple[int, int],
+    mode: tuple[str, bool] = MODES[0],
+    place: torch.Tensor | None = None,
+    corner: tuple[int, int] = (0, 0),
+    flips: tuple[int, int] = (0, 0),
+    how: Any = (None, None),
+) -> torch.Tensor:
+    """Resize to `place`, which is of the whole size in uint8 if None."""
+    made = target(*size, "uint8", True) if place is None else place
+    is_cubic = mode[0] == "bicubic"
+    extension.resize(image, size, corner, is_cubic, mode[1], *flips, bits(made), *how)
+    return made
+
+
+def reference(
+    image: NDArray[np.uint8], size: tuple[int, int], mode: tuple[str, bool] = MODES[0]
+) -> torch.Tensor:
+    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None]
+    made = torch.nn.functional.interpolate(pixels, size, mode=mode[0], antialias=mode[1])
+    return made[0]
+
+
+def test_pixels_are_those_of_torch(variant: str) -> None:
+    """All sizes with all, up and down by up to 900 times."""
+    for n, source in enumerate(SOURCES):
+        image = picture(*source, gap=7 * (n % 2), seed=n)
+        for output in OUTPUTS:
+            for mode in MODES:
+                expected = reference(image, output, mode)
+                assert torch.equal(resize(image, output, mode), expected), (source, output, mode)
+
+
+def test_sizes_at_random_have_torchs_pixels(variant: str) -> None:
+    rng = np.random.default_rng(0)
+    for n in range(150):
+        height, width, *output = map(int, rng.integers(1, 260, 4))
+        image, mode = picture(height, width, seed=n), MODES[n % 4]
+        expected = reference(image, tuple(output), mode)
+        assert torch.equal(resize(image, tuple(output), mode), expected), (height, width, output)
+
+
+def test_levels_at_the_ends_have_torchs_pixels(variant: str) -> None:
+    """Sums of bicubic weights go below 0 and above 255."""
+    image = (picture(40, 53) > 127).astype(np.uint8) * np.uint8(255)
+    for size in [(97, 120), (40, 90), (19, 21)]:
+        assert torch.equal(resize(image, size, MODES[2]), reference(image, size, MODES[2]))
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_the_own_size_changes_nothing(variant: str, mode: Any) -> None:
+    image = picture(21, 34)
+    assert np.array_equal(resize(image, (21, 34), mode).permute(1, 2, 0).numpy(), image)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("flips", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
+def test_a_window_is_cut_from_the_result(
+    variant: str, mode: Any, flips: tuple[int, int], is_packed: bool
+) -> None:
+    image, size = picture(71, 95, gap=3), (49, 66)
+    whole = reference(image, size, mode)
+    for top, left, height, width in [
+        (0, 0, 49, 66),
+        (7, 10, 32, 33),
+        (48, 65, 1, 1),
+        (3, 0, 5, 66),
+    ]:
+        place = target(height, width, "uint8", is_packed)
+        made = resize(image, size, mode, place, (top, left), flips)
+        expected = whole[:, top : top + height, left : left + width]
+        axes = [axis for axis, flag in zip((-1, -2), flips, strict=True) if flag]
+        assert torch.equal(made, expected.flip(axes)), (top, left, height, width)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("is_packed", [True, False], ids=["planes", "pixels"])
+def test_numbers_are_those_of_two_passes(variant: str, dtype: str, is_packed: bool) -> None:
+    image, size = picture(60, 81), (37, 53)
+    made = resize(image, size, place=target(*size, dtype, is_packed), how=tables(dtype))
+    mean, std = (torch.tensor(x)[:, None, None] for x in NUMBERS[1][1])
+    levels = reference(image, size).float().mul(1 / 255)
+    assert torch.equal(made, ((levels - mean) / std).to(getattr(torch, dtype)))
+
+
+def test_threads_resize_at_once(variant: str) -> None:
+    """Each has weights of its own."""
+    images = [picture(40 + n, 60 + 3 * n, seed=n) for n in range(4)]
+    sizes = [(20 + 5 * n, 31 + 7 * n) for n in range(4)]
+    expected = [reference(image, size) for image, size in zip(images, sizes, strict=True)]
+    wrong: list[int] = []
+
+    def run(first: int) -> None:
+        for k in range(200):
+            n = (first + k) % 4
+            if not torch.equal(resize(images[n], sizes[n]), expected[n]):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=300)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": np.zeros((4, 4, 4), np.uint8)}, "is not \\(H, W, 3\\)"),
+        ({"image": np.zeros((4, 8, 3), np.uint8)[:, ::2]}, "rows of the image are not packed"),
+        ({"size": (0, 8)}, "the size is empty"),
+        ({"size": (8, 1 << 21)}, "the size is empty or too large"),
+        ({"size": (8, 7)}, "not inside the resized image"),
+        ({"corner": (1, 0)}, "not inside the resized image"),
+        ({"corner": (0, -1)}, "not inside the resized image"),
+        ({"corner": (0, 2**31 - 1)}, "not inside the resized image"),
+        ({"target": np.zeros((2, 8, 8), np.float32)}, "target is not \\(3, H, W\\)"),
+        ({"table": None}, "needs a table"),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
+    arguments = {
+        "image": np.zeros((4, 4, 3), np.uint8),
+        "size": (8, 8),
+        "corner": (0, 0),
+        "is_cubic": False,
+        "antialias": True,
+        "flips_x": False,
+        "flips_y": False,
+        "target": np.zeros((3, 8, 8), np.float32),
+        "table": np.zeros((3, 256), np.float32),
+        "numbers": None,
+    }
+    extension.resize(*arguments.values())
+    with pytest.raises(ValueError, match=message):
+        extension.resize(*(arguments | change).values())
