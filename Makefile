@@ -17,19 +17,19 @@ $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml $(wildcard native/*) | $(BIN)/activate
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),cpu,fetch]'
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),cpu,fetch,test]'
 	touch $@
 
 $(VENV)/.installed-lint: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch,test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),cpu,fetch,test,lint]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),fetch,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),cpu,fetch,docs]'
 	touch $@
 
 demo: $(VENV)/.installed

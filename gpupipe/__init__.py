@@ -1,4 +1,4 @@
-"""gpupipe turns one YAML file into batches of images, with NVIDIA DALI or a PyTorch DataLoader.
+"""gpupipe turns one YAML file into batches of images, with NVIDIA DALI or on CPU threads.
 
 Example:
     >>> import gpupipe

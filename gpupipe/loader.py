@@ -97,7 +97,7 @@ def create_loader(
         index: The samples, if the index was built already.
         progress: As for load().
     """
-    if not registry.find(config.loader.engine).reads_data:
+    if not registry.find_for(config).reads_data:
         return connect_loader(config.loader, config)
     return Loader(assemble(config, config.source.index(progress) if index is None else index))
 

@@ -182,7 +182,7 @@ def _refuse_what_has_no_rows(config: Config) -> None:
             f"batch: {steps}: these steps mix the samples of a batch, and a Dataset has single "
             "samples: leave `batch` out, and mix in map_batches()"
         )
-    if not registry.find(config.loader.engine).reads_data:
+    if not registry.find_for(config).reads_data:
         problems.append(
             f"loader.engine={config.loader.engine}: a server makes batches for training, and no "
             "Dataset: choose an engine that reads the data, such as engine=auto"
@@ -210,7 +210,9 @@ class _Worker:
         job, self._epoch = ray.get(job_and_epoch)
         self._node = f"{os.uname().nodename} ({ray.util.get_node_ip_address()})"
         self._size = job.loader.batch_size
-        self._engine = registry.find(job.loader.engine).on(job, job.loader.device)
+        steps = (entry.step for entry in job.pipeline.entries)
+        engine = registry.choose(job.loader.engine, job.loader.device, steps)
+        self._engine = engine.on(job, job.loader.device)
 
     def __call__(self, rows: dict[str, NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield the samples of a task, a batch at a time.

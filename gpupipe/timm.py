@@ -193,14 +193,15 @@ def create_loader(  # noqa: PLR0913, PLR0917  # timm's arguments
     erases_later = any(isinstance(change, Erase) for change in finish)
     steps = _read_transform(arguments, channels, erases_later).list_steps()
     data, index = read_data(dataset, channels)
-    engine = registry.find(str(settings.get("engine", AUTO)))
+    place = str(device).replace("cuda", "gpu") if use_prefetcher else "cpu"
+    engine = registry.choose(str(settings.get("engine", AUTO)), place)
     workers = "workers" if "workers" in engine.settings else "threads"
     loader = {
         "batch_size": batch_size,
         "seed": seed,
         "shuffle": is_training,
         "last_batch": "drop" if is_training else "partial",
-        "device": str(device) if use_prefetcher else "cpu",
+        "device": place,
         "format": "tuple",
         workers: num_workers if workers == "workers" else max(1, num_workers),
         **({"persistent_workers": persistent_workers} if workers == "workers" else {}),

@@ -130,7 +130,7 @@ def infect(root: Path, pictures: list[Image.Image]) -> None:
         BAD[kind][0](sample(root, id), pictures[id % len(pictures)])
 
 
-load = loading(threads=2)
+load = loading(engine="dali", threads=2)
 
 
 def epoch(loader: gpupipe.Loader) -> list[dict[str, torch.Tensor]]:

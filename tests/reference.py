@@ -72,7 +72,8 @@ def load(
     root: Path, *steps: Any, decode: dict[str, Any] | None = None, **options: Any
 ) -> gpupipe.Loader:
     pipeline = [{"decode": decode or {}}, *steps]
-    return loaders.load(root, pipeline, **{"device": "auto", "batch_size": 1, **options})
+    settings = {"engine": "dali", "device": "auto", "batch_size": 1, **options}
+    return loaders.load(root, pipeline, **settings)
 
 
 def reference(loader: gpupipe.Loader, epoch: int, id: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ from gpupipe.config import Config
 from gpupipe.engines import registry
 from gpupipe.errors import EngineError
 from gpupipe.runtime import child_process
-from gpupipe.runtime.engine_registration import AUTO, list_by_priority
+from gpupipe.runtime.engine_registration import AUTO
 
 _QUIET = 0.15
 Tick = Callable[[str, int, int], None]
@@ -59,7 +59,7 @@ def sides(
             Side(title, {"engine": name} | settings, settings.get("workers"))
             for title, settings in engine.sides(gpus, workers).items()
         ]
-    for name in list_by_priority():
+    for name in registry.list_automatic():
         if name not in engines:
             notes.append(f"{registry.title(name)} is not installed, and is left out")
     if not chosen:
@@ -73,7 +73,7 @@ def comparable_engines(own: str) -> list[str]:
     Args:
         own: The config's `loader.engine`.
     """
-    installed = [name for name in list_by_priority() if registry.is_installed(name)]
+    installed = list(filter(registry.is_installed, registry.list_automatic()))
     return installed if own in (AUTO, *installed) else [own, *installed]
 
 

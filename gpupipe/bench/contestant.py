@@ -99,7 +99,7 @@ def run(contest: Contest) -> ContestOutcome:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, contest.cores)
     checked = configs.read(contest.config, contest.overrides, **contest.changes)
-    if registry.find(checked.loader.engine).reads_data:
+    if registry.find_for(checked).reads_data:
         checked = checked.at_epoch(0)  # a server keeps its schedules
     if contest.cold:
         drop_from_page_cache(checked.source.index())

@@ -144,7 +144,7 @@ class Gallery:
         if all(entry.step.has_torch for entry in entries):
             reference = registry.reference()
             return {"engine": reference.name, **(reference.reference_settings or {})}
-        return {"engine": registry.preferred(), "device": "cpu"}
+        return {"device": "cpu"}
 
 
 @contextmanager

@@ -118,12 +118,12 @@ class ParitySample:
     Attributes:
         name: The file's path below the root.
         expected: torchvision's image.
-        dali_images: DALI's image, one per device.
+        images: The compared engine's image, one per device.
     """
 
     name: str
     expected: Levels
-    dali_images: list[Levels]
+    images: list[Levels]
 
 
 def drawable_steps(config: Config) -> tuple[Entry, ...]:
@@ -150,9 +150,9 @@ def _is_drawable(spec: Spec) -> bool:
 
 
 def iter_samples(
-    config: Config, index: Index, devices: Sequence[str], samples: int
+    config: Config, index: Index, devices: Sequence[str], samples: int, engine: str
 ) -> Iterator[ParitySample]:
-    """Yield a few samples after the `comparable` steps, from torchvision and from DALI.
+    """Yield a few samples after the `comparable` steps, from torchvision and the compared engine.
 
     Samples that one of the engines cannot read, or whose sizes differ, are left out.
     """
@@ -161,7 +161,6 @@ def iter_samples(
         return
     few = _pick_samples(config, index, samples)
     expected = dict(_images(_with_steps(config, entries, **_reference()), few))
-    engine = registry.preferred()
     by_device = [
         dict(_images(_with_steps(config, entries, engine=engine, device=d), few)) for d in devices
     ]
@@ -221,7 +220,7 @@ def _measure_agreement(
     device: str,
     pipeline: Pipeline,
     expected: list[tuple[int, Tensor]],
-    dali_images: list[tuple[int, Tensor]],
+    images: list[tuple[int, Tensor]],
     max_diff: float | None,
 ) -> Agreement:
     field = pipeline.entries[-1].field if pipeline.entries else pipeline.main
@@ -232,7 +231,7 @@ def _measure_agreement(
         last = f"{last} on {field}"
     largest = not interpolating
     limit = MOST if largest else MEAN * interpolating if max_diff is None else max_diff
-    pairs = [(a.double(), b.double()) for (_, a), (_, b) in _pair_by_id(expected, dali_images)]
+    pairs = [(a.double(), b.double()) for (_, a), (_, b) in _pair_by_id(expected, images)]
     if not pairs or any(a.shape != b.shape for a, b in pairs):
         return Agreement(device, last, math.inf, math.inf, 0.0, limit, largest, len(pairs))
     unit = (

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpupipe.bench.parity import Levels, iter_samples
+from gpupipe.bench.parity import Levels, ParitySample, iter_samples
 from gpupipe.config import Config
 from gpupipe.dataset.index import Index
+from gpupipe.engines import registry
 
 BLACK_FROM = 16
 """The difference in levels from which a map is black."""
@@ -50,7 +51,7 @@ class Row:
         name: The file's path below the root.
         smaller: The factor by which its pictures are reduced.
         reference: torchvision's image.
-        pairs: For each device, DALI's image and the map of its difference.
+        pairs: For each device, the engine's image and the map of its difference.
     """
 
     name: str
@@ -59,13 +60,17 @@ class Row:
     pairs: list[tuple[Picture, Picture]]
 
 
-def draw_rows(config: Config, index: Index, devices: Sequence[str], samples: int) -> Iterator[Row]:
-    """Yield a row for each of a few samples."""
-    for sample in iter_samples(config, index, devices, samples):
+def draw_rows(
+    config: Config, index: Index, devices: Sequence[str], samples: int, engine: str = ""
+) -> Iterator[Row]:
+    """Yield a row for each of a few samples: of an engine, by default the one `auto` prefers."""
+    name = engine or registry.preferred()
+    title = registry.title(name)
+    for sample in iter_samples(config, index, devices, samples, name):
         smaller = -(-max(sample.expected.shape[:2]) // _LONGEST)
         pairs = [
-            _draw_pair(sample.name, sample.expected, image, device, smaller)
-            for device, image in zip(devices, sample.dali_images, strict=True)
+            _draw_pair(sample, image, f"{title} on {device.upper().replace(':', ' ')}", smaller)
+            for device, image in zip(devices, sample.images, strict=True)
         ]
         yield Row(
             sample.name,
@@ -80,14 +85,14 @@ def draw_rows(config: Config, index: Index, devices: Sequence[str], samples: int
 
 
 def _draw_pair(
-    name: str, expected: Levels, dali_image: Levels, device: str, smaller: int
+    sample: ParitySample, image: Levels, engine: str, smaller: int
 ) -> tuple[Picture, Picture]:
-    apart = np.abs(dali_image.astype(np.int16) - expected).max(axis=-1)
-    difference, on = _describe_difference(apart), f"DALI on {device.upper().replace(':', ' ')}"
-    image = _encode(on, f"{name} as {on} makes it", _reduce(dali_image, smaller))
-    return image, _encode(
+    apart = np.abs(image.astype(np.int16) - sample.expected).max(axis=-1)
+    difference = _describe_difference(apart)
+    picture = _encode(engine, f"{sample.name} as {engine} makes it", _reduce(image, smaller))
+    return picture, _encode(
         difference,
-        f"map of the difference between {on} and torchvision in {name}: {difference}",
+        f"map of the difference between {engine} and torchvision in {sample.name}: {difference}",
         difference_map(apart, smaller),
     )
 

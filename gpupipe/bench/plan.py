@@ -26,7 +26,7 @@ def operators(config: Config) -> dict[str, list[Operator]]:
         EngineError: If the engine cannot run the pipeline.
     """
     job = LoadSpec(build_empty(), config.pipeline, config.loader, count_threads(config.loader))
-    engine = registry.find(config.loader.engine)
+    engine = registry.find_for(config)
     return engine.plan_operators(job, config.source.separate_files)
 
 

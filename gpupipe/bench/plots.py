@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # From the palette of Okabe and Ito, which is safe for colour-blind readers; dashes differ too.
-_GREEN, _BLUE, _ORANGE = "#009e73", "#0072b2", "#d55e00"
-_COLORS = {"DALI on GPU": _GREEN, "DALI on CPU": _BLUE}
-_DASHES = {"DALI on GPU": "--", "DALI on CPU": "-."}
+_GREEN, _BLUE, _ORANGE, _PURPLE = "#009e73", "#0072b2", "#d55e00", "#cc79a7"
+_COLORS = {"DALI on GPU": _GREEN, "DALI on CPU": _BLUE, "CPU engine": _PURPLE}
+_DASHES = {"DALI on GPU": "--", "DALI on CPU": "-.", "CPU engine": ":"}
 _INCHES = (5.4, 3.8)
 _DOTS_PER_INCH = 200
 _BESIDE, _BELOW = 7, 0.27
@@ -72,7 +72,7 @@ def save(comparison: Comparison, folder: Path) -> list[Path]:
 def time_per_batches(comparison: Comparison) -> Figure:
     """Plot seconds per 100 batches over the number of DataLoader workers.
 
-    DALI has no workers and appears as horizontal lines.
+    Engines without workers appear as horizontal lines.
     """
     figure, axes = _figure(f"Time for 100 batches{_batch_size(comparison)}", "lower is better")
     axes.set_ylabel("seconds")

@@ -198,7 +198,7 @@ def _create_loader(stage: Stage, done: int, config: Config, index: Index) -> Loa
         return create_loader(config, index)
     if stage.name == RECEIVE:
         # The server refuses another config than its own: leave its batch stage out after that.
-        engine = registry.find(config.loader.engine)
+        engine = registry.find_for(config)
         parts = engine.connect(resolve_shard(config.loader), _PATIENCE, config)
         return Loader(replace(parts, config=replace(parts.config, batch=BatchStage())))
     alone = replace(config, batch=BatchStage())
@@ -220,7 +220,7 @@ def _count_samples(
 
 def _with_first_steps(config: Config, done: int) -> Config:
     """Return a config with the first `done` steps, delivered in the engine's own layout."""
-    layout = registry.find(config.loader.engine).native_memory_format
+    layout = registry.find_for(config).native_memory_format
     loader = config.loader.model_copy(update={"memory_format": layout, "dtype": None})
     return replace(
         config,

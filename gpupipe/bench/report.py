@@ -39,7 +39,7 @@ def write(
         agreements: The measured parity of pixels; empty if it was not measured.
         config: The config that was compared.
         index: Its samples.
-        devices: The devices on which DALI's images are shown beside torchvision's.
+        devices: The devices on which the compared engine's images are shown beside torchvision's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     results = comparison.as_json() | {
@@ -50,6 +50,7 @@ def write(
     )
     drawn = {path.name: path for path in plots.save(comparison, folder)}
     shown = list(pictures.draw_rows(config, index, devices, _SAMPLES)) if devices else []
+    compared = registry.title(registry.preferred())
     page = folder / "report.html"
     page.write_text(
         _template().render(
@@ -60,7 +61,7 @@ def write(
             notes=comparison.plain_notes,
             interrupted=comparison.interrupted,
             verdict=[sentence.replace(" %", "\xa0%") for sentence in describe_verdict(comparison)],
-            parity_verdict=_parity_verdict(agreements, config),
+            parity_verdict=_parity_verdict(agreements, config, compared),
             parity_holds=all(a.holds for a in agreements),
             speed_columns=tables.speed_columns(comparison, "ratio"),
             ratio_to=comparison.baseline.side.name if comparison.baseline else "",
@@ -70,7 +71,8 @@ def write(
             plots=[
                 (_alt(name, comparison), _base64(drawn[name])) for name in ("time.svg", "rate.svg")
             ],
-            parity_columns=tables.parity_columns(registry.title(registry.preferred())),
+            compared=compared,
+            parity_columns=tables.parity_columns(compared),
             parity_rows=list(tables.parity_rows(agreements)),
             devices=devices,
             shown=shown,
@@ -145,23 +147,23 @@ def _alt(drawing: str, comparison: Comparison) -> str:
     )
 
 
-def _parity_verdict(agreements: Sequence[Agreement], config: Config) -> str:
+def _parity_verdict(agreements: Sequence[Agreement], config: Config, engine: str) -> str:
     """Return whether the engines do the same work; "" if parity was not measured."""
     if not agreements:
         return ""
     failed = next((a for a in agreements if not a.holds), None)
     if failed:
         return (
-            f"They do not do the same work: DALI on {failed.device} and torchvision differ too "
-            f"much, from step '{failed.step}' on."
+            f"They do not do the same work: {engine} on {failed.device} and torchvision differ "
+            f"too much, from step '{failed.step}' on."
         )
     left_out = [e.key for e in config.pipeline.entries[len({a.step for a in agreements}) :]]
     rest = (
         f"; not compared, for lack of a torch lowering: {', '.join(left_out)}" if left_out else ""
     )
     return (
-        "They do the same work: after each step, DALI's pixels agree with torchvision's "
-        f"within the limits below{rest}."
+        f"They do the same work: after each step, the pixels of {engine} agree with those of "
+        f"torchvision within the limits below{rest}."
     )
 
 

@@ -21,7 +21,6 @@ from gpupipe.errors import counted
 from gpupipe.loader import Loader
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.step import Spec
-from gpupipe.runtime.engine_registration import AUTO
 
 _STATUS_STYLE = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -48,7 +47,7 @@ def describe_batch_stage(steps: Sequence[str]) -> str:
 
 def _engine(loader: Loader) -> str:
     name = loader.engine.name
-    missing = registry.passed_over(name) if loader.config.loader.engine == AUTO else []
+    missing = registry.passed_over(loader.config)
     return f"{name} ({' and '.join(missing)} is not installed)" if missing else name
 
 

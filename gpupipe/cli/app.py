@@ -77,7 +77,7 @@ def _explain_option(error: click.NoSuchOption) -> click.UsageError:
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(gpupipe.__version__, prog_name="gpupipe")
 def main() -> None:
-    """Image loading for PyTorch from one YAML file, on DALI's GPU and CPU back ends."""
+    """Image loading for PyTorch from one YAML file, on a GPU with DALI, or on CPU threads."""
 
 
 @main.command()
@@ -167,7 +167,7 @@ def check(config: str, overrides: tuple[str, ...]) -> None:
     out.print(tables.steps_table(checked.pipeline))
     if checked.batch.entries:
         out.print(tables.batch_table(checked.batch))
-    if not registry.find(checked.loader.engine).reads_data:
+    if not registry.find_for(checked).reads_data:
         out.print(
             f"made by the server at {' and '.join(checked.loader.server or ())}: 'gpupipe "
             "status' asks it how it goes",

@@ -91,8 +91,8 @@ class _Options:
     "--out", type=OutputFolder(), help="Write results.json, plots and report.html to this folder."
 )
 def compare(**values: Any) -> None:
-    """Compare DALI on the GPU and the CPU with torch's DataLoader: same samples, same draws, same
-    cores, with error bars.
+    """Compare DALI on the GPU and the CPU with the CPU engine and torch's DataLoader: same samples,
+    same draws, same cores, with error bars.
 
     CONFIG is configs/lfw.yaml if there is one here, else the shipped lfw.
     """
@@ -140,8 +140,8 @@ def compare(**values: Any) -> None:
     "0.5 for each of them]",
 )
 def parity(config: str, overrides: tuple[str, ...], samples: int, max_diff: float | None) -> None:
-    """Check that DALI and torchvision produce the same pixels from CONFIG's images with the same
-    draws, step by step.
+    """Check that CONFIG's engine and torchvision produce the same pixels from the same images with
+    the same draws, step by step.
     """
     checked, index = read(config, overrides, here=True)
     print_stand_in(index)
@@ -156,7 +156,8 @@ def _parity_engine(config: Config) -> str:
     from gpupipe.runtime.engine_registration import AUTO
 
     own = config.loader.engine
-    is_other = own != AUTO and registry.find(own).reads_data and own != registry.reference().name
+    engine = registry.find_for(config)
+    is_other = own != AUTO and engine.reads_data and own != registry.reference().name
     return own if is_other else registry.preferred()
 
 

@@ -60,7 +60,7 @@ class Screen:
         from gpupipe.engines import registry
         from gpupipe.loader import open_loader
 
-        engine = registry.find(checked.loader.engine)
+        engine = registry.find_for(checked)
         if engine.reads_data and checked.source.explain_absence():
             checked.source.index(self.progress)
         started = perf_counter()
@@ -126,7 +126,7 @@ def read(name: str, overrides: tuple[str, ...], here: bool = False) -> tuple[Con
     from gpupipe.loader import open_loader
 
     checked = configs.read(name, overrides)
-    if not here and not registry.find(checked.loader.engine).reads_data:
+    if not here and not registry.find_for(checked).reads_data:
         with open_loader(checked) as loader:
             return checked, loader.index
     if checked.pipeline.later or checked.batch.later:

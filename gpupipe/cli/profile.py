@@ -183,7 +183,7 @@ def tune(
 
     checked, index = read(config, overrides)
     print_stand_in(index)
-    engine = registry.find(checked.loader.engine)
+    engine = registry.find_for(checked)
     if not engine.reads_data:
         raise EngineError(
             "what there is to tune is the server's: 'gpupipe tune' the same config where "

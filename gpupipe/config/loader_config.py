@@ -156,7 +156,8 @@ class LoaderConfig(_Frozen):
         engine: What makes the batches: an engine of gpupipe or of a plugin, or `auto`. `dali` is
             NVIDIA DALI; `cpu` is a pool of threads in this process; `dataloader` is torch's
             DataLoader with torchvision; `remote` is a data processing server; `ray` is workers of a
-            Ray cluster. `auto` takes dali if DALI is installed, else dataloader.
+            Ray cluster. `auto` takes cpu where batches stay on the CPU, and dali on a GPU, or
+            dataloader if DALI is not installed. Steps that only DALI runs make it take dali.
         device: Where batches are delivered: `cpu`, `gpu`, `gpu:N`, or `auto`, which is the GPU if
             there is one. `cuda` is a synonym of `gpu`, and a torch.device is accepted.
         threads: CPU threads of the engine, 1 to 1024. `auto` takes this rank's share of the cores

@@ -53,7 +53,8 @@ class RayConfig(pydantic.BaseModel):
         placement: On which nodes the workers are: `spread`, `pack` or `local_first`. `spread` takes
             all nodes, `pack` takes few, and `local_first` the trainer's own as far as it has room.
         engine: What makes the batches in a worker: `dali`, `cpu`, `dataloader` or `auto`. `auto`
-            takes dali if DALI is installed on the workers, else dataloader.
+            takes cpu without `gpus`; with them dali if DALI is installed on the workers, else
+            dataloader.
         ship: What a worker sends: `uint8` or `batch`. `uint8` leaves the steps at the end that take
             whole uint8 batches, such as to_dtype and normalize, to the trainer's device; a pipeline
             that has none is sent as it is. `batch` runs all steps in the worker.

@@ -80,7 +80,7 @@ def _packages() -> Iterator[Finding]:
         yield from software_rules.judge_torch_pair(
             metadata.requires("torchvision") or [], _installed("torch")
         )
-    yield software_rules.judge_dali(_dali_packages())
+    yield software_rules.judge_dali(_dali_packages(), bool(nvml.cards()))
 
 
 def _extras() -> Iterator[Finding]:

@@ -66,8 +66,13 @@ def judge_torch_pair(
             )
 
 
-def judge_dali(packages: Mapping[str, str]) -> Finding:
-    """Judge the installed DALI packages, names to versions. Two overwrite each other's files."""
+def judge_dali(packages: Mapping[str, str], has_gpu: bool) -> Finding:
+    """Judge the installed DALI packages, names to versions. Two overwrite each other's files.
+
+    Without a GPU, `engine: auto` does not need DALI.
+    """
+    if not packages and not has_gpu:
+        return Finding("DALI", "not installed, and not needed without a GPU", "ok")
     if len(packages) > 1:
         remove = (
             f"uninstall all and install one: pip uninstall -y {' '.join(packages)}; pip install "
@@ -163,6 +168,7 @@ def judge_region_decoding(is_built: bool, is_off: bool) -> Finding:
 
 
 EXTRAS = {
+    "cpu": "a fast engine: cpu needs",
     "server": "gpupipe serve and gpupipe.connect() need",
     "remote": "source: remote needs",
     "parquet": "lists in .parquet files need",

@@ -34,6 +34,7 @@ _UNINFORMATIVE = (
     "the file is empty",
     "not an image in a known format",
     "a JPEG that was cut off",  # raised by jpeg_end.py, and repeated by `describe_damage`
+    "Image is incomplete or truncated",
     'Assert on "fp_ != nullptr" failed',
     'Assert on "read_nbytes == file_size" failed',
 )
@@ -239,7 +240,7 @@ def explain_image_failure(column: Column, row: int, message: str) -> str:
         )
     return (
         suspected
-        or "cannot be decoded: its data are damaged, or of a kind that DALI does not know "
+        or "cannot be decoded: its data are damaged, or of a kind that the decoder does not know "
         f"({line.rstrip(' :')})"
     )
 
@@ -249,6 +250,9 @@ _DTYPE = re.compile(
     r")?types?\b|(?:element|data) type .*(?:is )?not supported"
     r"|accepts the following input types|accept only uint8 tensors"
 )
+_TORCHVISION_SOURCE = re.compile(r"^\w+, \S+\.cpp:\d+, ")
+"""Where in torchvision's sources an error was raised, on the machine that compiled them."""
+
 _FILE_OPERATORS = (
     "nvidia.dali.fn.decoders.",
     "nvidia.dali.fn.peek_image_shape",
@@ -284,4 +288,4 @@ def find_cause(message: str) -> str:
         ),
         "no reason given",
     )
-    return cause.removeprefix("Error: ")
+    return _TORCHVISION_SOURCE.sub("", cause.removeprefix("Error: "))

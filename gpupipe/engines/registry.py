@@ -1,10 +1,19 @@
-"""Finds engines by name, among the folders beside this file and the plugins that are installed."""
+"""Finds engines by name, among the folders beside this file and the plugins that are installed.
+
+`find` takes the name of one engine. `choose` also takes "auto", which depends on the device and the
+steps.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from gpupipe.config import Config
 from gpupipe.engines.base import Engine
 from gpupipe.errors import EngineError, GpupipeError, did_you_mean
+from gpupipe.pipeline.step import Step
 from gpupipe.runtime import plugins
+from gpupipe.runtime.devices import backend_of
 from gpupipe.runtime.engine_registration import AUTO, find_registration, list_by_priority, names
 
 
@@ -15,7 +24,7 @@ def find(name: str) -> type[Engine]:
     `gpupipe.engines`.
 
     Args:
-        name: The engine's name, or "auto" for the installed engine with the highest priority.
+        name: The engine's name.
 
     Raises:
         DeviceError: A package that the engine needs is not installed.
@@ -23,8 +32,6 @@ def find(name: str) -> type[Engine]:
         EngineError: There is no such engine, or its package is broken. The message suggests the
             nearest name, or names the package.
     """
-    if name == AUTO:
-        return find(next(filter(is_installed, list_by_priority())))
     if registration := find_registration(name):
         return registration.load()
     try:
@@ -34,6 +41,33 @@ def find(name: str) -> type[Engine]:
     if plugin is None:
         raise EngineError(f"unknown engine '{name}'{did_you_mean(name, names())}")
     return plugin
+
+
+def choose(name: str, device: str = AUTO, steps: Iterable[Step] = ()) -> type[Engine]:
+    """Return the class of an engine that may be "auto".
+
+    "auto" is the installed engine with the highest priority on the device that can run all steps.
+    If none can run them, it is the one with the highest priority, which then says what it lacks.
+
+    Args:
+        name: The engine's name, or "auto".
+        device: A value of `loader.device`.
+        steps: The steps of the pipeline.
+
+    Raises:
+        What find() raises.
+    """
+    if name != AUTO:
+        return find(name)
+    by_priority = [find(n) for n in list_by_priority(backend_of(device)) if is_installed(n)]
+    wanted = list(steps)
+    able = (engine for engine in by_priority if all(map(engine.can_run, wanted)))
+    return next(able, by_priority[0])
+
+
+def find_for(config: Config) -> type[Engine]:
+    """Return the class of a config's engine. Raises what find() raises."""
+    return choose(config.loader.engine, config.loader.device, _steps(config))
 
 
 def is_installed(name: str) -> bool:
@@ -51,21 +85,33 @@ def title(name: str) -> str:
     return registration.title if registration else name
 
 
-def preferred() -> str:
-    """Return the name of the engine that `auto` would take if everything was installed."""
-    return list_by_priority()[0]
+def preferred(device: str = AUTO) -> str:
+    """Return the engine that `auto` would take on a device if everything was installed."""
+    return list_by_priority(backend_of(device))[0]
 
 
-def passed_over(name: str) -> list[str]:
-    """Return the titles of the engines that `auto` would have taken before `name`."""
-    order = list_by_priority()
-    return [title(other) for other in order[: order.index(name)]] if name in order else []
+def passed_over(config: Config) -> list[str]:
+    """Return the titles of the engines that `auto` would have taken, had they been installed."""
+    if config.loader.engine != AUTO:
+        return []
+    order = list_by_priority(backend_of(config.loader.device))
+    taken = find_for(config).name
+    return [title(name) for name in order[: order.index(taken)] if not is_installed(name)]
+
+
+def list_automatic() -> list[str]:
+    """Return the names of the engines that `auto` may take on some device."""
+    return list(dict.fromkeys([*list_by_priority("cpu"), *list_by_priority("gpu")]))
 
 
 def reference() -> type[Engine]:
     """Return the engine that runs the reference of each step, Step.torch."""
     return next(
         engine
-        for engine in map(find, filter(is_installed, reversed(list_by_priority())))
+        for engine in map(find, filter(is_installed, reversed(list_automatic())))
         if engine.reference_settings is not None
     )
+
+
+def _steps(config: Config) -> Iterator[Step]:
+    return (entry.step for entry in config.pipeline.entries)

@@ -76,7 +76,7 @@ def create_mixer(config: Config, index: Index) -> BatchMixer:
         ConfigError: If the labels of the data cannot be mixed.
     """
     # The index of a server's client has no labels. The server checks its own.
-    labels = index.labels if registry.find(config.loader.engine).reads_data else None
+    labels = index.labels if registry.find_for(config).reads_data else None
     return BatchMixer(config.batch, config.loader.seed, index.classes, labels)
 
 
@@ -91,7 +91,7 @@ def assemble(config: Config, index: Index) -> LoaderParts:
     refuse_in_worker()
     config = replace(config, loader=resolve_shard(config.loader))
     options = config.loader
-    engine_type: type[Engine] = registry.find(options.engine)
+    engine_type: type[Engine] = registry.find_for(config)
     if engine_type.reads_elsewhere:
         index = config.source.read_through(index)
     # Both raise ConfigError before the engine starts anything.

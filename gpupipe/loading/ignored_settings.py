@@ -18,7 +18,7 @@ LOADER_SETTINGS = frozenset({"engine", "device", "shard", "format", "ids"})
 def list_ignored_settings(config: Config) -> list[str]:
     """Return a line for each setting that differs from its default but has no effect."""
     loader = config.loader
-    engine = registry.find(loader.engine)
+    engine = registry.find_for(config)
     unused, defaults = engine.unused(loader), type(loader)()
     lines = []
     for name in type(loader).model_fields:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpupipe.errors import DeviceError
 from gpupipe.runtime import nvml
+from gpupipe.runtime.engine_registration import Backend
 from gpupipe.runtime.ranks import cores_of_job, local_rank, ranks_on_machine
 
 
@@ -86,6 +87,15 @@ def gpu_count() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def backend_of(device: str) -> Backend:
+    """Return "gpu" if a value of `loader.device` means a GPU, or would if one was there.
+
+    Args:
+        device: "auto", "cpu", "gpu" or "gpu:N"; "auto" is a GPU if CUDA shows one.
+    """
+    return "gpu" if device.startswith("gpu") or (device == "auto" and gpu_count()) else "cpu"
 
 
 def resolve(device: str) -> int | None:

@@ -21,12 +21,15 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpupipe.runtime import plugins
 
 if TYPE_CHECKING:
     _Class = type[Any]
+
+Backend = Literal["cpu", "gpu"]
+"""A kind of device."""
 
 AUTO = "auto"
 """The value of `loader.engine` that takes an installed engine; no engine can have this name."""
@@ -40,15 +43,16 @@ class Registration:
         title: The engine's name in tables and messages, such as "DALI".
         load: Imports and returns the engine's class. Raises GpupipeError with an instruction if a
             package that the engine needs is not installed.
-        auto_priority: `engine: auto` takes the installed engine with the highest number. None:
-            `auto` never takes this engine.
+        auto_priority: By kind of device, "cpu" or "gpu": `engine: auto` takes the installed engine
+            with the highest number. Without a number for a device, `auto` never takes this engine
+            there.
         required_settings: Settings of `loader:` without which the engine cannot run. Each has the
             message for the case that it is missing.
     """
 
     title: str
     load: Callable[[], _Class]
-    auto_priority: int | None = None
+    auto_priority: Mapping[Backend, int] = field(default_factory=dict)
     required_settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,12 +69,12 @@ def find_registration(name: str) -> Registration | None:
     return module.REGISTRATION  # type: ignore[no-any-return]
 
 
-def list_by_priority() -> list[str]:
-    """Return the names of the engines that `auto` may take, in the order of its preference."""
+def list_by_priority(backend: Backend) -> list[str]:
+    """Return the engines that `auto` may take on a kind of device, in its order of preference."""
     priorities = {
-        name: registration.auto_priority
+        name: registration.auto_priority[backend]
         for name in sorted(_builtin_names())
-        if (registration := find_registration(name)) and registration.auto_priority is not None
+        if (registration := find_registration(name)) and backend in registration.auto_priority
     }
     return sorted(priorities, key=lambda name: -priorities[name])
 

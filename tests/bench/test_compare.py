@@ -69,13 +69,14 @@ def test_compare_prints_a_table_and_a_verdict_and_writes_json(config: Path, cli:
         "<title>gpupipe compare: config</title>"
         in (config.parent / "made here" / "report.html").read_text()
     )
-    assert [s["name"] for s in found["sides"]] == ["DALI on CPU", "DataLoader, 1 worker"]
+    sides = ["CPU engine", "DALI on CPU", "DataLoader, 1 worker"]
+    assert [s["name"] for s in found["sides"]] == sides
     assert all(
         len(s["rounds"]) == 2 and s["rounds"][0]["images"] in range(12 * 2, 16 * 3 + 1)
         for s in found["sides"]
     )
     assert found["ratios_to"].startswith("DataLoader")
-    assert "random_affine" in done.stdout, "parity comes with it"
+    assert "the CPU engine against torchvision" in done.stdout, "parity comes with it"
     assert any(
         words in done.stdout
         for words in ("times as many images as", "within the noise", "cannot be determined")
@@ -115,7 +116,7 @@ def test_ctrl_c_keeps_what_was_measured(config: Path) -> None:
     assert "DALI on CPU" in out
     found = json.loads((config.parent / "out.json").read_text())
     assert found["interrupted"]
-    assert [len(s["rounds"]) for s in found["sides"]] == [2, 1]
+    assert [len(s["rounds"]) for s in found["sides"]] == [2, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -138,9 +139,9 @@ def test_sides_depend_on_what_there_is() -> None:
     names = {
         (gpus, len(engines)): [s.name for s in sides(checked, [0, 2], gpus, engines)[0]]
         for gpus in (0, 1)
-        for engines in (["dali", "dataloader"], ["dataloader"])
+        for engines in (["cpu", "dali", "dataloader"], ["dataloader"])
     }
     loaders = ["DataLoader, 0 workers", "DataLoader, 2 workers"]
-    assert names[1, 2] == ["DALI on GPU", "DALI on CPU", *loaders]
-    assert names[0, 2] == ["DALI on CPU", *loaders]
+    assert names[1, 3] == ["CPU engine", "DALI on GPU", "DALI on CPU", *loaders]
+    assert names[0, 3] == ["CPU engine", "DALI on CPU", *loaders]
     assert names[0, 1] == names[1, 1] == loaders

@@ -20,8 +20,8 @@ from gpupipe.testing import check_loader
 CROP: list[Any] = [{"random_crop": {"size": 4}}, {"normalize": {"mean": 0, "std": 2}}]
 
 
-def checked(data: dict[str, Any], steps: list[Any]) -> configs.Config:
-    return configs.read({"data": data, "pipeline": steps}, device="cpu", batch_size=4)
+def checked(data: dict[str, Any], steps: list[Any], **changes: Any) -> configs.Config:
+    return configs.read({"data": data, "pipeline": steps}, device="cpu", batch_size=4, **changes)
 
 
 def test_parity_step_by_step_and_without_a_step(tmp_path: Path) -> None:
@@ -45,6 +45,7 @@ def test_what_check_prints(tmp_path: Path) -> None:
     config = checked(
         saved(tmp_path, numbers("int16", (6, 9, 3)), layout="LC"),
         [{"to_dtype": {"dtype": "float32"}}, {"center_crop": {"size": 4}}],
+        engine="dali",
     )
     *_, batch = facts(config)
     assert batch == "batch: array float32 (B, 4, 3), label int64 (B,)"

@@ -112,7 +112,7 @@ def _piece(source: Image.Image, draw: random.Random) -> tuple[str, bytes]:
 
 def agreement(root: Path, steps: list[Any]) -> Agreement:
     checked = configs.read({"data": {"source": "folder", "root": root}, "pipeline": steps})
-    (found,) = measure(checked, checked.source.index(), ["cpu"], COUNT, last=True)
+    (found,) = measure(checked, checked.source.index(), ["cpu"], COUNT, last=True, engine="dali")
     return found
 
 

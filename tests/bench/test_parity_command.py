@@ -39,11 +39,12 @@ def config(faces: Path, tmp_path: Path) -> Path:
     return file
 
 
-def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["dali", "cpu"])
+def test_every_step_agrees_on_real_photographs(photos: Path, tmp_path: Path, engine: str) -> None:
     checked = configs.read(
         {"data": {"source": "folder", "root": str(photos)}, "pipeline": ALL_STEPS}
     )
-    found = list(measure(checked, checked.source.index(), ["cpu"], 8))
+    found = list(measure(checked, checked.source.index(), ["cpu"], 8, engine=engine))
     assert [a.step for a in found] == [e.key for e in checked.pipeline.entries]
     assert {a.step: (a.mean, a.most) for a in found if not a.holds} == {}
     assert all(a.psnr > 35 for a in found)
@@ -85,6 +86,7 @@ def test_a_broken_step_fails_by_its_name(config: Path, cli: Any) -> None:
         "parity",
         "config.yaml",
         "pipeline=[decode, random_horizontal_flip, brighten]",
+        "engine=dali",
         "--samples",
         "8",
         PYTHONPATH=os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
@@ -97,7 +99,5 @@ def test_a_broken_step_fails_by_its_name(config: Path, cli: Any) -> None:
 def test_max_diff_is_the_limit(config: Path, cli: Any) -> None:
     checked = configs.read(config)
     assert all(a.holds for a in measure(checked, checked.source.index(), ["cpu"], 4))
-    assert (
-        cli(config.parent, "parity", "config.yaml", "--samples", "4", "--max-diff", "0").returncode
-        == 1
-    )
+    words = ["parity", "config.yaml", "engine=dali", "--samples", "4", "--max-diff", "0"]
+    assert cli(config.parent, *words).returncode == 1

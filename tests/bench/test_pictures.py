@@ -28,7 +28,7 @@ def test_a_map_shows_where_the_two_images_beside_it_differ(faces: Path) -> None:
             "loader": {"device": "cpu"},
         }
     )
-    found = list(pictures.draw_rows(config, config.source.index(), ["cpu"], 4))
+    found = list(pictures.draw_rows(config, config.source.index(), ["cpu"], 4, "dali"))
     assert len(found) == 4
     for row in found:
         ((made, difference),) = row.pairs

@@ -32,13 +32,16 @@ def data_in(kind: str, faces: Path, folder: Path) -> dict[str, Any]:
     return {"source": "webdataset", "shards": str(folder / "a.tar")}
 
 
+@pytest.mark.parametrize("engine", ["dali", "auto"])
 @pytest.mark.parametrize("kind", ["folder", "webdataset", "tfrecord", "numpy"])
-def test_check_names_the_operators_that_run_uses(kind: str, faces: Path, tmp_path: Path) -> None:
+def test_check_names_the_operators_that_run_uses(
+    kind: str, engine: str, faces: Path, tmp_path: Path
+) -> None:
     steps = [] if kind == "numpy" else ["decode"]
     steps.append({"to_dtype": {"dtype": "float32", "scale": True}})
     config = {"data": data_in(kind, faces, tmp_path), "pipeline": steps}
-    planned = plan.operators(configs.read(config, engine="dali"))["cpu"]
-    with gpupipe.load(config, device="cpu", batch_size=1) as loader:
+    planned = plan.operators(configs.read(config, engine=engine, device="cpu"))["cpu"]
+    with gpupipe.load(config, engine=engine, device="cpu", batch_size=1) as loader:
         assert planned == loader.engine.lowering()
 
 

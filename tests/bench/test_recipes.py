@@ -49,12 +49,31 @@ def data(name: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"source": "file_list", "file": str(file), "root": "/", **columns}
 
 
+@pytest.mark.parametrize("engine", ["dali", "cpu"])
 @pytest.mark.parametrize("name", RECIPES)
-def test_engines_agree_on_a_recipe(data: dict[str, Any], name: str) -> None:
+def test_engines_agree_on_a_recipe(data: dict[str, Any], name: str, engine: str) -> None:
     config = configs.read({"data": data, "pipeline": name}, device="cpu")
-    (found,) = parity.measure(config, config.source.index(), ["cpu"], 4, last=True)
+    (found,) = parity.measure(config, config.source.index(), ["cpu"], 4, last=True, engine=engine)
     assert found.images == 4
     assert found.holds, found
+
+
+@pytest.mark.parametrize("name", sorted(builtin_configs.names("configs")))
+def test_auto_runs_every_config_on_a_cpu(data: dict[str, Any], name: str) -> None:
+    """By the CPU engine; with the samples, labels and fields that another engine delivers."""
+    batches = []
+    for engine in ("auto", "dali"):
+        options = {"engine": engine, "device": "cpu", "batch_size": 1, "ids": True}
+        with gpupipe.load(name, data=data, **options) as loader:
+            assert loader.engine.name == ("cpu" if engine == "auto" else "dali")
+            batches.append([batch for _, batch in zip(range(3), loader, strict=False)])
+    for ours, other in zip(*batches, strict=True):
+        assert ours.keys() == other.keys()
+        assert {k: (t.shape, t.dtype) for k, t in ours.items()} == {
+            k: (t.shape, t.dtype) for k, t in other.items()
+        }
+        assert torch.equal(ours["id"], other["id"])
+        torch.testing.assert_close(ours["label"], other["label"])
 
 
 @pytest.mark.parametrize("name", ["autoaugment", "cifar10", "randaugment", "segmentation_train"])
@@ -95,7 +114,7 @@ def test_masks_of_segmentation_move_with_their_images(data: dict[str, Any]) -> N
 @pytest.mark.parametrize("name", ["segmentation_train"])
 def test_parity_compares_masks_too(data: dict[str, Any], name: str) -> None:
     config = configs.read(name, data=data, device="cpu")
-    found = list(parity.measure(config, config.source.index(), ["cpu"], 2))
+    found = list(parity.measure(config, config.source.index(), ["cpu"], 2, engine="dali"))
     assert [a.step for a in found[:4]] == [
         "decode",
         "decode_2 on mask",

@@ -142,7 +142,7 @@ def test_a_page_says_first_that_the_work_was_not_the_same(
         tmp_path, measured(RATES), broken, report_config, report_config.source.index(), []
     ).read_text()
     said = (
-        "They do not do the same work: DALI on cpu and torchvision differ too much, from "
+        "They do not do the same work: the CPU engine on cpu and torchvision differ too much, from "
         f"step &#39;{report_agreements[-2].step}&#39; on."
     )
     assert '<p class="verdict fails">' + said in text

@@ -58,7 +58,7 @@ def printed(*words: str) -> list[str]:
         (
             "commands.md",
             "on the cpu\n",
-            ["check", "imagenet_eval", "data.root=photos", "device=cpu"],
+            ["check", "imagenet_eval", "data.root=photos", "device=cpu", "engine=dali"],
         ),
     ],
 )

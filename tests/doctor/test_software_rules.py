@@ -71,8 +71,10 @@ def test_package(name, version, status):
     ],
 )
 def test_dali(packages, status, advice):
-    finding = software_rules.judge_dali(packages)
+    finding = software_rules.judge_dali(packages, has_gpu=True)
     assert (finding.subject, finding.status, finding.advice) == ("DALI", status, advice)
+    on_cpu = software_rules.judge_dali(packages, has_gpu=False)
+    assert on_cpu.status == (status if packages else "ok")
 
 
 @pytest.mark.parametrize(

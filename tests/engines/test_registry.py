@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import forked_python
@@ -16,6 +17,7 @@ from gpupipe import config as configs
 from gpupipe.engines import registry
 from gpupipe.errors import EngineError
 from gpupipe.runtime import engine_registration
+from gpupipe.runtime.devices import gpu_count
 
 PACKAGE = Path(gpupipe.__file__).parent
 CONFIG = {"data": {"source": "folder", "root": "/x"}, "pipeline": ["decode"]}
@@ -116,13 +118,35 @@ def test_every_built_in_engine_is_registered_with_a_class_of_its_name() -> None:
         assert registry.find(name).name == name
 
 
-def test_auto_takes_the_installed_engine_with_the_highest_priority() -> None:
-    order = engine_registration.list_by_priority()
-    assert order == ["dali", "dataloader"]
-    installed = [name for name in order if registry.is_installed(name)]
-    assert registry.find("auto").name == installed[0]
-    assert registry.passed_over("dataloader") == ["DALI"]
-    assert registry.passed_over(order[0]) == registry.passed_over("remote") == []
+def test_auto_depends_on_the_device() -> None:
+    assert engine_registration.list_by_priority("cpu") == ["cpu", "dali", "dataloader"]
+    assert engine_registration.list_by_priority("gpu") == ["dali", "dataloader"]
+    assert registry.choose("auto", "cpu").name == "cpu"
+    assert registry.choose("auto", "gpu:3").name == "dali"
+    assert registry.choose("auto").name == ("dali" if gpu_count() else "cpu")
+    assert registry.choose("dataloader", "gpu").name == "dataloader"
+    assert registry.find_for(configs.read(CONFIG, device="cpu")).name == "cpu"
+
+
+def test_auto_takes_an_engine_that_runs_all_steps(faces: Path) -> None:
+    steps = ["decode", {"random_apply": {"transforms": [{"dali": {"op": "water"}}]}}]
+    written = {"data": {"source": "folder", "root": faces}, "pipeline": steps}
+    with gpupipe.load(written, device="cpu") as loader:
+        assert loader.engine.name == "dali"
+    with pytest.raises(EngineError, match=r"pipeline\.1: .*engine: dali"):
+        gpupipe.load(written, engine="cpu", device="cpu")
+
+
+def test_auto_passes_over_engines_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu = configs.read(CONFIG, device="gpu")
+    assert registry.passed_over(on_gpu) == []
+    for module in [name for name in sys.modules if name.startswith("gpupipe.engines.dali.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    assert registry.find_for(on_gpu).name == "dataloader"
+    assert registry.passed_over(on_gpu) == ["DALI"]
+    assert registry.passed_over(configs.read(CONFIG, device="cpu")) == []
+    assert registry.passed_over(configs.read(CONFIG, device="gpu", engine="dataloader")) == []
 
 
 def test_a_name_that_is_no_engine_is_refused() -> None:

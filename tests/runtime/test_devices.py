@@ -129,6 +129,6 @@ def test_the_two_commands_install_the_dali_for_cuda_12(
     )
     installs = [line for line in done.stdout.splitlines() if "pip install" in line]
     assert [line.partition("--editable ")[2] for line in installs] == [
-        f"'.[{extra},fetch]'",
-        f"'.[{extra},fetch,test]'",
+        f"'.[{extra},cpu,fetch]'",
+        f"'.[{extra},cpu,fetch,test]'",
     ]

@@ -53,7 +53,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def by_id(root: Path, *steps: Any, **options: Any) -> dict[int, torch.Tensor]:
     """An epoch of the DALI engine, each image under its id."""
-    with load(root, ["decode", *steps], **{"batch_size": 1, **options}) as loader:
+    with load(root, ["decode", *steps], **{"engine": "dali", "batch_size": 1, **options}) as loader:
         return {
             int(id): image
             for batch in loader

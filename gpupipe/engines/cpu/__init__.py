@@ -26,4 +26,4 @@ def _load() -> type[Engine]:
     return CpuEngine
 
 
-REGISTRATION = Registration("the CPU engine", _load)
+REGISTRATION = Registration("the CPU engine", _load, auto_priority={"cpu": 30})

@@ -13,9 +13,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -84,6 +85,10 @@ class CpuEngine(Engine):
     @classmethod
     def on(cls, job: LoadSpec, device: str) -> CpuEngine:
         return cls(job, resolve(device))
+
+    @classmethod
+    def sides(cls, gpus: int, workers: Sequence[int]) -> dict[str, dict[str, Any]]:
+        return {"CPU engine": {"device": "gpu:0" if gpus else "cpu"}}
 
     @property
     def skipped(self) -> int:

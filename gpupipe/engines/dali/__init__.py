@@ -34,4 +34,4 @@ def _load() -> type[Engine]:
     return DaliEngine
 
 
-REGISTRATION = Registration("DALI", _load, auto_priority=20)
+REGISTRATION = Registration("DALI", _load, auto_priority={"gpu": 20, "cpu": 20})

@@ -22,4 +22,4 @@ def _load() -> type[Engine]:
     return DataLoaderEngine
 
 
-REGISTRATION = Registration("the DataLoader", _load, auto_priority=10)
+REGISTRATION = Registration("the DataLoader", _load, auto_priority={"gpu": 10, "cpu": 10})

@@ -60,7 +60,9 @@ class BatchMaker:
         }
         loader = job.loader.model_copy(update=settings)
         try:
-            self.engine: Engine = registry.find(engine).on(replace(job, loader=loader), device)
+            steps = (entry.step for entry in job.pipeline.entries)
+            engine_type = registry.choose(engine, device, steps)
+            self.engine: Engine = engine_type.on(replace(job, loader=loader), device)
         except BaseException:
             self._folder.cleanup()
             raise

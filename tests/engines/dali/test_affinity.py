@@ -21,7 +21,7 @@ import gpupipe
 
 config = {"data": {"source": "folder", "root": sys.argv[1]}, "pipeline": "affine"}
 options = dict(threads=2, batch_size=16, set_affinity=sys.argv[2] == "bound")
-with gpupipe.load(config, device="cpu", **options) as loader:
+with gpupipe.load(config, engine="dali", device="cpu", **options) as loader:
     for batch in loader:
         assert batch["image"].shape[1:] == (3, 250, 250)
     for thread in os.listdir("/proc/self/task"):

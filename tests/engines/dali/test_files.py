@@ -39,7 +39,7 @@ def odd(picture: Image.Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def delivered(root: Path, *steps: Any, **options: Any) -> dict[str, torch.Tensor]:
-    with load(root, steps or ["decode"], **{"threads": 2, **options}) as loader:
+    with load(root, steps or ["decode"], **{"engine": "dali", "threads": 2, **options}) as loader:
         return {
             Path(loader.index.location(i)).name: image
             for b in loader

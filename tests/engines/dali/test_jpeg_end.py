@@ -184,9 +184,8 @@ def test_the_first_cut_off_file_is_named(folder: Path) -> None:
 def test_the_cpu_back_end_needs_no_check_where_it_decodes_all(folder: Path, percent: int) -> None:
     cut(folder, 5, percent)
     config = {"data": {"source": "folder", "root": folder}, "pipeline": ["decode"]}
-    with gpupipe.load(
-        config, device="cpu", batch_size=64, ids=True, on_error="skip", max_bad=0.5
-    ) as loader:
+    options = {"engine": "dali", "device": "cpu", "on_error": "skip", "max_bad": 0.5}
+    with gpupipe.load(config, batch_size=64, ids=True, **options) as loader:
         assert sorted(by_id(loader)) == [n for n in range(64) if n != 5]
 
 

@@ -116,10 +116,9 @@ def test_a_read_is_begun_long_before_its_batch_is_needed(files: list[Path]) -> N
         "data": {"source": "folder", "root": str(files[0].parents[1])},
         "pipeline": ["decode"],
     }
+    options = {"engine": "dali", "device": "cpu", "prefetch": 4, "threads": 1}
     with (
-        gpupipe.load(
-            config, batch_size=BATCH, prefetch=4, threads=1, device="cpu", shuffle=False
-        ) as loader,
+        gpupipe.load(config, batch_size=BATCH, shuffle=False, **options) as loader,
         fifo(files[8 * BATCH]) as begun,
     ):
         next(iter(loader))

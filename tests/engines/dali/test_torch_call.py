@@ -108,10 +108,11 @@ STEP = {"elastic_transform": {"sigma": 2}}
 def test_a_loader_closes_while_batches_are_in_flight(tmp_path: Path, taken: int) -> None:
     """In a thread, so that a deadlock fails the test."""
     written = {"data": data_of(tmp_path), "pipeline": [STEP]}
+    options = {"engine": "dali", "device": "cpu", "batch_size": 4, "prefetch": 3}
 
     def use() -> None:
         for _ in range(5):
-            with gpupipe.load(written, device="cpu", batch_size=4, prefetch=3) as loader:
+            with gpupipe.load(written, **options) as loader:
                 batches = iter(loader)
                 for _ in range(taken):
                     next(batches)
@@ -127,7 +128,8 @@ def test_a_process_ends_with_an_open_loader(tmp_path: Path) -> None:
     program = f"""
         import gpupipe
         data = {{"source": "numpy", "files": {str(tmp_path / "rows.npy")!r}, "rows": True}}
-        loader = gpupipe.load({{"data": data, "pipeline": [{STEP!r}]}}, device="cpu", batch_size=4)
+        config = {{"data": data, "pipeline": [{STEP!r}]}}
+        loader = gpupipe.load(config, engine="dali", device="cpu", batch_size=4)
         batches = iter(loader)
         print(next(batches)["array"].shape, flush=True)
     """
