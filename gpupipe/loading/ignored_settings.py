@@ -29,6 +29,8 @@ def list_ignored_settings(config: Config) -> list[str]:
             unused[name] = f"engine {engine.name} does not use it"
         if name in unused:
             lines.append(f"loader.{name}={shown(value)} has no effect: {unused[name]}")
+    if config.source.cache_decoded is not None and not engine.reads_data:
+        lines.append("data.cache_decoded has no effect: the server's config says what is kept")
     return lines
 
 

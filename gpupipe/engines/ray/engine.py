@@ -60,6 +60,7 @@ class RayEngine(Engine):
         | {"ray", "hwm", "prefetch", "dtype", "memory_format", "decoder", "hw_decoder_load"}
     )
     reads_elsewhere = True
+    keeps_decoded = True  # the engines of a node's workers share a cache
     unit = "worker"
     comparison_note = (
         "Ray's workers are held to the cores of the other sides only if gpupipe starts Ray itself: "
