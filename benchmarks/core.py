@@ -5,7 +5,8 @@ same cores.
     python benchmarks/core.py
     python benchmarks/core.py --only lfw-affine  # one workload; writes core.lfw-affine.json
     python benchmarks/core.py --quick  # a check that it runs
-    python benchmarks/core.py --engines  # gpupipe's engines alone; writes core.engines.json
+    # engine cpu against all others, on one workload in about 8 minutes
+    python benchmarks/core.py --engines --only lfw-affine --seconds 5
     # one contestant, one process, one line of JSON
     python benchmarks/core.py --one hand-written imagenet_eval
 
@@ -15,16 +16,22 @@ goals hold. torchvision's DataLoader runs at the worker count and with the decod
 preliminary run finds best. Images are cut from real photographs (benchmarks/photos.py); with
 --copies 4 each of them counts four times (hard links), since 1,000 images make epochs of 8 batches,
 where the end of an epoch weighs more than in ImageNet.
+
+With --engines the contestants are engine cpu with and without its kernels in C++, engine dali, DALI
+and OpenCV on threads by hand, the best DataLoader, and small C++ kernels without a loader around
+them (benchmarks/yardstick), which say what the cores can do.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import baselines
+import core_engines
 import harness
 import measuring
 import round_statistics
@@ -35,7 +42,6 @@ _TORCHVISION = [
 _PRELIMINARY_SECONDS, _PRELIMINARY_IMAGES = 4.0, 1000
 _WARM_SECONDS = 2.0
 _GOALS = {"lfw-affine": (1.0, 3.0), "imagenet_train": (0.95, 1.3), "imagenet_eval": (1.25, 1.35)}
-_ENGINES = ("gpupipe-dali", "gpupipe-cpu")
 _MEMORY_GOAL = 1.1
 
 
@@ -72,7 +78,7 @@ def _arguments() -> argparse.Namespace:
         default=1,
         help="names of each file, for longer epochs (default: %(default)s)",
     )
-    parser.add_argument("--engines", action="store_true", help="gpupipe's engines alone")
+    parser.add_argument("--engines", action="store_true", help="engine cpu against all others")
     harness.add_selection(parser, baselines.WORKLOADS)
     return harness.parsed(parser, images=500)
 
@@ -92,7 +98,13 @@ def one(contestant: str, workload_name: str, arguments: argparse.Namespace) -> d
     if kind == "torchvision":
         return _torchvision(workload, root, how[0], int(how[1]), arguments)
     if kind == "gpupipe":
+        if "off" in how:
+            os.environ["GPUPIPE_KERNELS"] = "off"
         return _gpupipe(workload, root, how[0] if how else "dali", arguments)
+    if kind == core_engines.OPENCV:
+        return _opencv(workload, root, arguments)
+    if kind == core_engines.YARDSTICK:
+        return _yardstick(workload, root, arguments)
     return _hand_written(workload, root, arguments)
 
 
@@ -137,6 +149,37 @@ def _hand_written(
     return measuring.measure(build, baselines.dali_size, arguments.seconds, _WARM_SECONDS)
 
 
+def _opencv(
+    workload: baselines.Workload, root: Path, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    import opencv_threads
+
+    return measuring.measure(
+        lambda: opencv_threads.Batches(workload, root, harness.threads()),
+        len,
+        arguments.seconds,
+        _WARM_SECONDS,
+    )
+
+
+def _yardstick(
+    workload: baselines.Workload, root: Path, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """A pass is one batch here, so its first batch is a whole epoch."""
+    import yardstick
+
+    library, reason = yardstick.build(arguments.data / "yardstick")
+    if library is None:
+        raise RuntimeError(reason)
+    how = workload.batch_size, harness.threads(), workload.shuffle
+    return measuring.measure(
+        lambda: yardstick.Passes(library, workload.pipeline, root, *how),
+        int,
+        arguments.seconds,
+        _WARM_SECONDS,
+    )
+
+
 def _torchvision(
     workload: baselines.Workload,
     root: Path,
@@ -158,20 +201,9 @@ def _torchvision(
 
 def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """A workload's rounds, and what they say."""
-    seconds, images = (
-        min(arguments.seconds, _PRELIMINARY_SECONDS),
-        min(arguments.images, _PRELIMINARY_IMAGES),
-    )
-    preliminary = {c: _run(c, name, arguments, seconds, images) for c in _TORCHVISION}
-    best = max(preliminary, key=lambda c: preliminary[c]["images_per_second"])
-    harness.say(f"{name}: the best DataLoader is {best}")
+    best, preliminary = _find_best_dataloader(name, arguments)
     contestants = ["gpupipe", "hand-written", best]
-    rounds = harness.interleaved(
-        lambda c: _run(c, name, arguments, arguments.seconds, arguments.images),
-        contestants,
-        arguments.rounds,
-        name,
-    )
+    rounds = _interleaved(name, contestants, arguments)
     own, hand, loader = (rounds[c] for c in contestants)
     ratios = {
         "gpupipe / hand-written DALI": round_statistics.ratio(own, hand),
@@ -180,35 +212,61 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             own, hand, "peak_memory_mib"
         ),
     }
-    busy = round_statistics.disturbed({c: [r] for c, r in preliminary.items()} | rounds)
-    shown = {
-        "disturbed": busy,
-        "workload": vars(baselines.WORKLOADS[name]),
-        "torchvision": best,
-        "preliminary": preliminary,
-    }
+    shown = _describe(name, best, preliminary, rounds)
     return shown | {"rounds": rounds, "ratios": ratios, "goals": _goals(name, ratios)}
 
 
 def compared_engines(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """A workload's rounds by gpupipe's engines.
+    """A workload's rounds by engine cpu and all others.
 
     CPU time counts beside other processes too; images a second count on a quiet machine.
     """
-    rounds = harness.interleaved(
+    import yardstick
+
+    best, preliminary = _find_best_dataloader(name, arguments)
+    contestants = [*core_engines.CONTESTANTS, best]
+    library, reason = yardstick.build(arguments.data / "yardstick")
+    if library is None:
+        harness.say(f"{name}: no small C kernels: {reason}")
+    else:
+        contestants.append(core_engines.YARDSTICK)
+    rounds = _interleaved(name, contestants, arguments)
+    shown = _describe(name, best, preliminary, rounds) | {"no_yardstick": reason}
+    return shown | {"rounds": rounds} | core_engines.compare(name, rounds)
+
+
+def _find_best_dataloader(
+    name: str, arguments: argparse.Namespace
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The fastest of torchvision's contestants, and the preliminary run of each."""
+    seconds, images = (
+        min(arguments.seconds, _PRELIMINARY_SECONDS),
+        min(arguments.images, _PRELIMINARY_IMAGES),
+    )
+    preliminary = {c: _run(c, name, arguments, seconds, images) for c in _TORCHVISION}
+    best = max(preliminary, key=lambda c: preliminary[c]["images_per_second"])
+    harness.say(f"{name}: the best DataLoader is {best}")
+    return best, preliminary
+
+
+def _interleaved(
+    name: str, contestants: list[str], arguments: argparse.Namespace
+) -> dict[str, list[dict[str, Any]]]:
+    return harness.interleaved(
         lambda c: _run(c, name, arguments, arguments.seconds, arguments.images),
-        _ENGINES,
+        contestants,
         arguments.rounds,
         name,
     )
-    dali, cpu = (rounds[c] for c in _ENGINES)
-    keys = ("images_per_second", "cpu_seconds_per_1000", "peak_memory_mib")
+
+
+def _describe(name: str, best: str, preliminary: Any, rounds: Any) -> dict[str, Any]:
+    everything = {c: [r] for c, r in preliminary.items()} | rounds
     return {
-        "disturbed": round_statistics.disturbed(rounds),
+        "disturbed": round_statistics.disturbed(everything),
         "workload": vars(baselines.WORKLOADS[name]),
-        "rounds": rounds,
-        "ratios": {f"{key}, cpu / dali": round_statistics.ratio(cpu, dali, key) for key in keys},
-        "goals": [],
+        "torchvision": best,
+        "preliminary": preliminary,
     }
 
 
