@@ -1,20 +1,9 @@
-// The variant for AVX-512 with VBMI and VNNI (Ice Lake, Zen 4 and later): the resize. The warp is
-// that of AVX2.
+// The variant for AVX-512 with VBMI and VNNI (Ice Lake, Zen 4 and later): the resize.
 #if defined(__x86_64__)
-
-// The headers of GCC 12 warn of their own variables.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
 
 #include <algorithm>
 
-#include "avx2.h"
-
-#define AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx2,f16c")))
-#define AVX512_INLINE AVX512 __attribute__((always_inline)) inline
+#include "avx512.h"
 
 namespace gpupipe {
 namespace {
@@ -162,7 +151,7 @@ AVX512 void blend_rows(const uint16_t* const rows[], const int16_t* weights, int
 
 }  // namespace
 
-const Variant kAvx512 = {"avx512",       is_supported,  avx2::warp_row,  avx2::split, avx2::merge,
+const Variant kAvx512 = {"avx512",       is_supported,  avx512::warp_row,  avx2::split, avx2::merge,
                          avx2::convert,  prepare_columns, resize_columns, blend_rows};
 
 }  // namespace gpupipe

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpupipe.engines.cpu.level_tables import _make_numbers, _make_table
+from gpupipe.engines.cpu.level_tables import make_numbers, make_table
 
 NUMBERS = (
     ("to_dtype", ("float32", True)),
@@ -38,4 +38,4 @@ def bits(tensor: torch.Tensor) -> Any:
 def tables(dtype: str, numbers: Any = NUMBERS) -> tuple[Any, Any]:
     if dtype == "uint8":
         return None, None
-    return bits(_make_table(numbers, dtype, 3)[:, 0]), _make_numbers(numbers, dtype, 3)
+    return bits(make_table(numbers, dtype, 3)[:, 0]), make_numbers(numbers, dtype, 3)

@@ -7,6 +7,7 @@ sample's place in the batch, and runs without the GIL.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from gpupipe.engines.cpu.level_tables import (
     NUMPY_DTYPES,
     Calls,
     can_look_up,
-    find_numbers,
-    find_table,
+    list_numbers,
+    make_numbers,
+    make_table,
 )
-from gpupipe.engines.cpu.pixels import as_array, as_packed, in_indices
+from gpupipe.engines.cpu.pixels import as_array, as_packed
 from gpupipe.engines.cpu.program import Call, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 from gpupipe.runtime.compiled_extension import find_extension
@@ -39,16 +41,19 @@ def _run_warp(pixels: Any, calls: Calls, row: int) -> Any:
 
 
 def _run_warp_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
-    place = _find_place(calls[1:], row, tuple(calls[0].rows[row][1]))
+    place, conversion = _find_place(calls[1:], row, tuple(calls[0].rows[row][1]))
     if place is not None:
-        _warp(pixels, calls, row, place, _find_conversion(calls[1:]))
+        _warp(pixels, calls, row, place, conversion)
 
 
 def _warp(pixels: Any, calls: Calls, row: int, target: NDArray[Any], conversion: Any) -> None:
     matrix, _ = calls[0].rows[row]
-    fill = np.empty(_RGB)
-    fill[:] = calls[0].options[1]
-    _extension.warp(_as_rows(pixels), in_indices(matrix), fill, target, *conversion)
+    _extension.warp(_as_rows(pixels), matrix, _find_fill(calls[0].options[1]), target, *conversion)
+
+
+@lru_cache(maxsize=16)
+def _find_fill(fill: tuple[float, ...]) -> NDArray[np.float64]:
+    return np.full(_RGB, fill, np.float64)
 
 
 def _run_convert(pixels: Any, calls: Calls, row: int) -> Any:
@@ -61,9 +66,9 @@ def _run_flip_and_convert(pixels: Any, calls: Calls, row: int) -> Any:
 
 def _convert(pixels: Any, flips: Any, calls: Calls, row: int) -> None:
     array = _as_rows(pixels)
-    place = _find_place(calls, row, array.shape[:2])
+    place, conversion = _find_place(calls, row, array.shape[:2])
     if place is not None:
-        _extension.convert(array, *flips, place, *_find_conversion(calls))
+        _extension.convert(array, *flips, place, *conversion)
 
 
 def _as_rows(pixels: Any) -> NDArray[np.uint8]:
@@ -72,18 +77,22 @@ def _as_rows(pixels: Any) -> NDArray[np.uint8]:
     return array if array.strides[1:] == (_RGB, 1) else as_packed(array)
 
 
-def _find_place(calls: Calls, row: int, size: tuple[int, int]) -> NDArray[Any] | None:
-    """Return the sample's place in the batch, (C, H, W), if it has one."""
-    place = calls[-1].options.place(row, (_RGB, *size), find_table(calls, _RGB).dtype)
-    return None if place is None else _as_numpy(place)
+def _find_place(
+    calls: Calls, row: int, size: tuple[int, int]
+) -> tuple[NDArray[Any] | None, tuple[Any, Any]]:
+    """Return the sample's place in the batch, (C, H, W), if it has one, and the conversion."""
+    dtype, *conversion = _find_conversion(list_numbers(calls), calls[-1].options.form.dtype)
+    place = calls[-1].options.place(row, (_RGB, *size), dtype)
+    return None if place is None else _as_numpy(place), tuple(conversion)
 
 
-def _find_conversion(calls: Calls) -> tuple[NDArray[Any] | None, NDArray[np.float32] | None]:
-    """Return the table and the numbers of the calls; None for a table that changes nothing."""
-    table = find_table(calls, _RGB)
-    if table.dtype == torch.uint8 and len(calls) == 1:
-        return None, None
-    return _as_numpy(table[:, 0]), find_numbers(calls, _RGB)
+@lru_cache(maxsize=64)
+def _find_conversion(numbers: Any, dtype: str | None) -> tuple[torch.dtype, Any, Any]:
+    """Return the dtype to deliver, the table and the numbers; None for what changes nothing."""
+    table = make_table(numbers, dtype, _RGB)
+    if table.dtype == torch.uint8 and not numbers:
+        return table.dtype, None, None
+    return table.dtype, _as_numpy(table[:, 0]), make_numbers(numbers, dtype, _RGB)
 
 
 def _as_numpy(tensor: torch.Tensor) -> NDArray[Any]:
@@ -106,15 +115,14 @@ def _run_resize(pixels: Any, calls: Calls, row: int) -> Any:
 def _run_resize_and_deliver(pixels: Any, calls: Calls, row: int) -> Any:
     """Resize, and perhaps crop and flip, to the sample's place in the batch."""
     resize, window, flips = _find_resize(calls, row)
-    numbers = _without_geometry(calls)
-    place = _find_place(numbers, row, (window[2], window[3]))
+    place, conversion = _find_place(_without_geometry(calls), row, (window[2], window[3]))
     if place is None:
         return
     if _is_window_inside(resize.rows[row], window):
-        _resize(pixels, resize, row, window, flips, place, _find_conversion(numbers))
+        _resize(pixels, resize, row, window, flips, place, conversion)
     else:
         cut = _cut_resized(pixels, calls, row)
-        _extension.convert(cut, *flips, place, *_find_conversion(numbers))
+        _extension.convert(cut, *flips, place, *conversion)
 
 
 def _find_resize(calls: Calls, row: int) -> tuple[Call, list[int], list[int]]:

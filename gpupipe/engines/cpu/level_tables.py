@@ -37,24 +37,16 @@ def can_look_up(calls: Calls, dtypes: Collection[str] = NUMPY_DTYPES) -> bool:
 
 def find_table(calls: Calls, channels: int) -> torch.Tensor:
     """Return what calls make of each level: a tensor (channels, 1, 256)."""
-    return _make_table(_list_numbers(calls), calls[-1].options.form.dtype, channels)
+    return make_table(list_numbers(calls), calls[-1].options.form.dtype, channels)
 
 
-def find_numbers(calls: Calls, channels: int) -> NDArray[np.float32] | None:
-    """Return [scale, mean, std] of each channel, (3, channels), in float32.
-
-    `(level * scale - mean) / std` in float32 is the table to the bit, but for its last conversion
-    to float16. None if no such numbers are known.
-    """
-    return _make_numbers(_list_numbers(calls), calls[-1].options.form.dtype, channels)
-
-
-def _list_numbers(calls: Calls) -> tuple[tuple[str, Any], ...]:
+def list_numbers(calls: Calls) -> tuple[tuple[str, Any], ...]:
+    """Return the name and the options of each call before the delivery."""
     return tuple((call.primitive, call.options) for call in calls[:-1])
 
 
 @lru_cache(maxsize=64)
-def _make_table(
+def make_table(
     numbers: tuple[tuple[str, Any], ...], dtype: str | None, channels: int
 ) -> torch.Tensor:
     """Return what calls make of each value of uint8: a tensor (channels, 1, 256).
@@ -74,10 +66,15 @@ def _make_table(
 
 
 @lru_cache(maxsize=64)
-def _make_numbers(
+def make_numbers(
     numbers: tuple[tuple[str, Any], ...], dtype: str | None, channels: int
 ) -> NDArray[np.float32] | None:
-    table = _make_table(numbers, dtype, channels)
+    """Return [scale, mean, std] of each channel, (3, channels), in float32.
+
+    `(level * scale - mean) / std` in float32 is the table to the bit, but for its last conversion
+    to float16. None if no such numbers are known. The arguments are those of `make_table`.
+    """
+    table = make_table(numbers, dtype, channels)
     if table.dtype not in (torch.float32, torch.float16):
         return None
     scale, mean, std = np.ones(channels), np.zeros(channels), np.ones(channels)

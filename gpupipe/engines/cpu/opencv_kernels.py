@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpupipe.engines.cpu import kernels
 from gpupipe.engines.cpu.level_tables import LEVELS, can_look_up, find_table
-from gpupipe.engines.cpu.pixels import as_packed, in_indices
+from gpupipe.engines.cpu.pixels import as_packed
 from gpupipe.engines.cpu.program import Call, Kernel, Table
 from gpupipe.engines.cpu.scratch import scratch
 
@@ -91,7 +91,7 @@ def _read_map(call: Call, row: int, channels: int) -> tuple[Any, NDArray[np.floa
     matrix, (height, width) = call.rows[row]
     interpolation, fill = call.options
     values = np.array(fill if len(fill) > 1 else fill * channels, np.float64)
-    return (in_indices(matrix), (width, height), _FLAGS[interpolation]), values
+    return (matrix, (width, height), _FLAGS[interpolation]), values
 
 
 def _can_warp(calls: Calls) -> bool:

@@ -39,12 +39,13 @@ def as_packed(pixels: Any) -> NDArray[Any]:
     return packed
 
 
-def in_indices(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a map of points, (2, 3) or (3, 3), as one of the indices of pixels.
+def in_indices(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return maps of points, (B, 2, 3) or (B, 3, 3), as maps of the indices of pixels.
 
     The centre of pixel n is n + 0.5.
     """
-    made = matrix.copy()
-    made[:, 2] += 0.5 * (matrix[:, 0] + matrix[:, 1])
-    made[:2] -= 0.5 * (made[2:] if len(made) == 3 else np.array([[0.0, 0.0, 1.0]]))
+    made = matrices.copy()
+    made[:, :, 2] += 0.5 * (matrices[:, :, 0] + matrices[:, :, 1])
+    last = made[:, 2:] if made.shape[1] == 3 else np.array([[[0.0, 0.0, 1.0]]])
+    made[:, :2] -= 0.5 * last
     return made

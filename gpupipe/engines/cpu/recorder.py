@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpupipe.engines.cpu.pixels import in_indices
 from gpupipe.engines.cpu.program import Call, Program, Table
 from gpupipe.engines.cpu.region_decoding import add_windows
 from gpupipe.pipeline.color_ops import COLOR_OPS
@@ -84,7 +85,7 @@ class Recorder:
         self._resample("perspective", np.asarray(matrix), self._size, (interpolation, fill))
 
     def _resample(self, primitive: str, matrix: Any, sides: Any, options: Any) -> None:
-        matrices = np.broadcast_to(matrix, (self._count, *matrix.shape[-2:]))
+        matrices = in_indices(np.broadcast_to(matrix, (self._count, *matrix.shape[-2:])))
         self._size = self._pairs(sides)
         sizes = self._size.astype(np.int64).tolist()
         self._record(primitive, options, list(zip(matrices, sizes, strict=True)))
